@@ -1,0 +1,45 @@
+# Everything runs in .venv of this clone, which `install` makes; needed before: Python 3.11 with
+# venv and headers, make, a C/C++ compiler, git.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PROTO := $(shell find proto -name '*.proto')
+PYTEST_ARGS ?=
+
+.PHONY: install home test lint types format proto clean
+
+install: $(STAMP)
+
+$(STAMP): setup.cfg setup.py pyproject.toml $(PROTO)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@# Twisted writes its list of plug-ins when it first looks: once here, not in six nodes at a time.
+	$(BIN)/python -c 'from twisted.plugin import IPlugin, getPlugins; list(getPlugins(IPlugin))'
+	touch $@
+
+home: install
+	$(BIN)/python examples/home_topology/run.py $(if $(SECONDS),--seconds $(SECONDS))
+
+test: install
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: install
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+
+types: install
+	$(BIN)/python -m mypy
+
+format: install
+	$(BIN)/python -m ruff check --fix .
+	$(BIN)/python -m ruff format .
+
+proto: install
+	$(BIN)/python setup.py --quiet build_proto
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info txbroker/v1 twisted/plugins/dropin.cache
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find txbroker twisted tests examples -name __pycache__ -type d -prune -exec rm -rf {} +

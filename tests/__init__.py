@@ -1,0 +1,1 @@
+"""The tests: same tree as the package, plus suites over real nodes."""

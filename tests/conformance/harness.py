@@ -1,0 +1,107 @@
+"""
+What a test holds in its hand: clients at the publisher's and at the subscriber's broker, topics of
+its own, and the proof that nothing came.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+
+from tests.support.rawclient import Address, RawClient
+from tests.support.wire import Publish, Will
+
+_numbers = itertools.count(1)
+_run = os.urandom(3).hex()  # a broker that outlives this run keeps nothing of an earlier one
+
+
+def unique(word: str = "t") -> str:
+    """A name that no other test uses, of letters and digits, at most 23 bytes."""
+    return f"{word}{_run}{next(_numbers)}"
+
+
+class Bench:
+    """
+    One test's view of a broker: `pub` and `sub` are addresses (equal, or two nodes of a tree), and
+    every topic that `topic()` gives lies in one zone. Clients are closed and the persistent
+    sessions removed at the end.
+    """
+
+    def __init__(self, pub: Address, sub: Address, zone: str = "") -> None:
+        self.pub = pub
+        self.sub = sub
+        self.zone = zone
+        self.base = f"{zone}/{unique()}" if zone else unique()
+        self._clients: list[RawClient] = []
+        self._persistent: set[tuple[Address, str | bytes]] = set()
+
+    def topic(self, rest: str = "x") -> str:
+        """`rest` below this test's own place in the zone."""
+        return f"{self.base}/{rest}"
+
+    def open(self, address: Address | None = None) -> RawClient:
+        """A TCP connection on which nothing has been sent, by default to the subscriber's side."""
+        client = RawClient(address or self.sub)
+        self._clients.append(client)
+        return client
+
+    def client(
+        self, client_id: str | bytes | None = None, *, at: Address | None = None, **options: object
+    ) -> RawClient:
+        """A client that is connected; options as for `wire.connect`."""
+        client = self.open(at)
+        name = unique("c") if client_id is None else client_id
+        if options.get("clean") is False:
+            self._persistent.add((client.address, name))
+        client.connect(name, **options)
+        return client
+
+    def publisher(self, **options: object) -> RawClient:
+        """A client on the publisher's side."""
+        return self.client(at=self.pub, **options)
+
+    def subscriber(self, *filters: tuple[str | bytes, int] | str, **options: object) -> RawClient:
+        """A client on the subscriber's side with these subscriptions."""
+        client = self.client(**options)
+        if filters:
+            client.subscribe(*filters)
+        return client
+
+    def resume(self, client_id: str, *, at: Address | None = None, **options: object) -> RawClient:
+        """A client back with CleanSession 0; its session must be there."""
+        client = self.open(at)
+        self._persistent.add((client.address, client_id))
+        assert client.connect(client_id, clean=False, **options), "the session is gone"
+        return client
+
+    def silence(self, sub: RawClient, pub: RawClient | None = None, rest: str = "marker") -> None:
+        """
+        Nothing is on its way to `sub`: a marker published now, in the same zone by the same client,
+        is the very next thing that it gets. Subscribes `sub` to the marker.
+        """
+        marker = self.topic(f"{rest}{next(_numbers)}")
+        sub.subscribe(marker)
+        (pub or self.publisher()).publish(marker, b"marker")
+        sub.expect_publish(marker, b"marker")
+
+    def until_marker(self, sub: RawClient, pub: RawClient) -> list[Publish]:
+        """
+        All that `sub` gets before a marker that `pub` publishes now, acknowledged.
+        """
+        marker = self.topic(f"marker{next(_numbers)}")
+        sub.subscribe(marker)
+        pub.publish(marker, b"marker")
+        return sub.take_until(lambda message: message.topic == marker)
+
+    def will(self, rest: str = "will", **fields: object) -> Will:
+        """A will in this test's zone."""
+        return Will(topic=self.topic(rest), **fields)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        """Close all clients and end the sessions that would stay."""
+        for client in self._clients:
+            client.close()
+        for address, client_id in self._persistent:
+            with RawClient(address) as client:
+                client.connect(client_id)
+                client.disconnect()

@@ -1,0 +1,113 @@
+"""
+Keep-alive, PINGREQ and DISCONNECT (3.1.2.10, 3.12, 3.14).
+"""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.support import wire
+from tests.support.rawclient import RawClient
+from tests.support.wire import PINGREQ, PINGRESP
+
+from .harness import Bench
+from .statements import statement
+
+
+@statement("MQTT-3.12.4-1")
+def test_ping_is_answered(broker: Bench) -> None:
+    """One PINGRESP for each PINGREQ, however many come at once."""
+    client = broker.client()
+    client.ping()
+    client.send(wire.packet(PINGREQ, 0) * 50)
+    for _ in range(50):
+        client.expect(PINGRESP)
+    client.send(wire.BYE)
+    client.expect_closed()
+
+
+@statement("MQTT-3.1.2-24")
+def test_silence_ends_the_connection_and_publishes_the_will(brokers: Bench) -> None:
+    """
+    After one and a half keep-alive times, not before, as if the network had failed.
+    """
+    sub = brokers.subscriber((brokers.topic("#"), 1))
+    client = brokers.publisher(keep_alive=1, will=brokers.will(qos=1))
+    start = time.monotonic()
+    client.expect_closed(timeout=6.0)
+    assert 1.45 <= time.monotonic() - start < 3.0
+    sub.acknowledge(sub.expect_publish(brokers.topic("will")))
+
+
+def _pace(client: RawClient, data: bytes, answer: bool) -> None:
+    """Send `data` every 0.9 s for 2.7 s: within the time, but over it without what is sent."""
+    for _ in range(3):
+        time.sleep(0.9)
+        client.send(data)
+        if answer:
+            client.receive()
+    client.ping()
+
+
+@statement("MQTT-3.1.2-24")
+@pytest.mark.parametrize("kind", ["ping", "publish"])
+def test_any_packet_keeps_the_connection(broker: Bench, kind: str) -> None:
+    """Not only PINGREQ counts; a QoS 0 PUBLISH, which has no answer, does too."""
+    client = broker.client(keep_alive=1)
+    data = wire.PING if kind == "ping" else wire.publish(broker.topic(), b"p")
+    _pace(client, data, answer=kind == "ping")
+
+
+@statement("MQTT-3.1.2-24")
+def test_what_the_server_sends_does_not_count(broker: Bench) -> None:
+    """A subscriber that gets messages all the time but says nothing is closed too."""
+    sub = broker.subscriber(broker.topic(), keep_alive=1)
+    pub = broker.publisher()
+    end = time.monotonic() + 3.0
+    raw = sub.receive
+    while time.monotonic() < end:
+        pub.publish(broker.topic(), b"tick")
+        time.sleep(0.1)
+    with pytest.raises(AssertionError, match="closed"):
+        while True:
+            raw()
+
+
+def test_keep_alive_0_never_times_out(broker: Bench) -> None:
+    """Beside a connection with keep-alive 1 that is closed meanwhile."""
+    without = broker.client(keep_alive=0)
+    broker.client(keep_alive=1).expect_closed(timeout=6.0)
+    without.ping()
+
+
+@statement("MQTT-3.14.4-1")
+def test_server_closes_after_disconnect(broker: Bench) -> None:
+    """It does not wait for the client to do so."""
+    client = broker.client()
+    client.send(wire.BYE)
+    client.expect_closed()
+
+
+@statement("MQTT-3.14.4-2")
+def test_nothing_after_disconnect_is_processed(brokers: Bench) -> None:
+    """Packets behind a DISCONNECT in the same write have no effect and no answer."""
+    sub = brokers.subscriber(brokers.topic("#"))
+    client = brokers.publisher()
+    late = wire.publish(brokers.topic("late"), b"p", qos=1, packet_id=1)
+    client.send(wire.publish(brokers.topic("last"), b"p"), wire.BYE, late, wire.PING)
+    client.expect_closed()
+    sub.expect_publish(brokers.topic("last"))
+    brokers.silence(sub)
+
+
+@statement("MQTT-3.14.1-1", "MQTT-2.2.2-2")
+@pytest.mark.parametrize("flags", [1, 2, 4, 8, 15])
+def test_disconnect_with_reserved_bits(broker: Bench, flags: int) -> None:
+    """It closes as any illegal packet does: the will is published."""
+    sub = broker.subscriber((broker.topic("#"), 1))
+    client = broker.publisher(will=broker.will(qos=1))
+    client.send(wire.packet(wire.DISCONNECT, flags))
+    client.expect_closed()
+    sub.acknowledge(sub.expect_publish(broker.topic("will"), b"gone"))

@@ -1,0 +1,58 @@
+"""SHELL: where coroutines of asyncio (gRPC) and Twisted's world meet; the only place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from twisted.internet.defer import Deferred
+
+from txbroker.telemetry import get_logger
+from txbroker.turn import Turn
+
+T = TypeVar("T")
+
+log = get_logger()
+
+
+class Tasks:
+    """
+    The asyncio tasks of a node: kept while they run, their errors logged, all cancelled at the end.
+
+    `turn` ends when a task has finished, so that what it set off is written.
+    """
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self._running: set[asyncio.Task[Any]] = set()
+
+    def start(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run a coroutine on its own."""
+        task = asyncio.get_event_loop().create_task(coroutine)
+        self._running.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    async def stop(self) -> None:
+        """Cancel all that runs and wait for it."""
+        running = list(self._running)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("task.failed", exc_info=task.exception())
+        self._turn.end()
+
+
+def as_deferred(coroutine: Coroutine[Any, Any, T]) -> Deferred[T]:
+    """A Deferred that fires with what the coroutine returns."""
+    return Deferred.fromFuture(asyncio.ensure_future(coroutine))
+
+
+def on_loop(action: Callable[[], None]) -> None:
+    """Run `action` in the next turn of the loop."""
+    asyncio.get_event_loop().call_soon(action)

@@ -1,0 +1,77 @@
+"""
+What moves when a zone changes hands, in parts, and where it waits until the new owner opens.
+
+Order of the steps (protocol rule 12): the bulk of the retained messages is copied while the old
+owner serves on (`Outgoing.bulk`); then the fence, one moment at one offset for publishes, interests
+and marks alike, and with it the rest (`Outgoing.rest`); the new owner has it all (`Incoming`); the
+parent commits; the new owner opens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import attrs
+
+from txbroker.delegation.cut import Cut
+from txbroker.message import Message
+
+PART_BYTES = 1024 * 1024
+"""A part of a snapshot ends when it holds this much; well below gRPC's message limit."""
+
+MarkKey = tuple[str, int, str, int]
+"""(edge, incarnation, zone, stream): what a duplicate mark belongs to."""
+
+
+@attrs.frozen(kw_only=True)
+class EdgeInterest:
+    """The filters of one edge that can match in the zone."""
+
+    edge: str
+    incarnation: int
+    filters: tuple[str, ...]
+
+
+@attrs.frozen(kw_only=True)
+class Snapshot:
+    """One part; every field may be empty. `cleared` are topics whose retained message went."""
+
+    retained: tuple[Message, ...] = ()
+    cleared: tuple[str, ...] = ()
+    interests: tuple[EdgeInterest, ...] = ()
+    delegations: tuple[Cut, ...] = ()
+    marks: tuple[tuple[MarkKey, int], ...] = ()
+
+
+def in_parts(messages: Iterable[Message]) -> Iterator[Snapshot]:
+    """Retained messages, cut into snapshots of about `PART_BYTES`."""
+    part: list[Message] = []
+    size = 0
+    for message in messages:
+        part.append(message)
+        size += message.size
+        if size >= PART_BYTES:
+            yield Snapshot(retained=tuple(part))
+            part, size = [], 0
+    if part:
+        yield Snapshot(retained=tuple(part))
+
+
+class Incoming:
+    """A zone's state on the new owner's side, until it opens."""
+
+    def __init__(self) -> None:
+        self.retained: dict[str, Message] = {}
+        self.interests: list[EdgeInterest] = []
+        self.delegations: list[Cut] = []
+        self.marks: dict[MarkKey, int] = {}
+
+    def take(self, part: Snapshot) -> None:
+        """Add a part; a later one overrides an earlier one."""
+        for message in part.retained:
+            self.retained[message.topic] = message
+        for topic in part.cleared:
+            self.retained.pop(topic, None)
+        self.interests.extend(part.interests)
+        self.delegations.extend(part.delegations)
+        self.marks.update(part.marks)

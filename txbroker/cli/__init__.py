@@ -1,0 +1,28 @@
+"""
+The command `txbroker`. One file for each group of commands; `main` puts them together.
+
+Exit codes: 0 done, 1 refused or failed, 2 wrong usage (click's own). Results go to stdout, errors
+and logs to stderr. A command that fails raises `click.ClickException` or calls `sys.exit(1)`.
+"""
+
+from __future__ import annotations
+
+import click
+
+from txbroker import __version__
+from txbroker.cli.check import check
+from txbroker.cli.run import run
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="txbroker", message="%(prog)s %(version)s")
+def main() -> None:
+    """
+    A federated MQTT broker: one topic namespace served by many nodes.
+
+    HOST:PORT is the gRPC address of a node, FILE a topology file.
+    """
+
+
+for _command in (run, check):
+    main.add_command(_command)

@@ -1,0 +1,5 @@
+"""`python -m txbroker.cli` is the command `txbroker`."""
+
+from txbroker.cli import main
+
+main(prog_name="txbroker")

@@ -1,0 +1,23 @@
+"""
+The topology file: from YAML documents to frozen values, every mistake told in one line.
+
+`load_file` and `load_files` raise the first `ConfigError`; `inspect_files` collects all of them,
+for `txbroker check`. Nothing here opens a socket or writes to the disk.
+"""
+
+from txbroker.config.reader import inspect_files, load_file, load_files, select
+from txbroker.config.together import check
+from txbroker.config.values import Address, Limits, NodeConfig, SessionLimits, parse_address
+
+__all__ = [
+    "Address",
+    "Limits",
+    "NodeConfig",
+    "SessionLimits",
+    "check",
+    "inspect_files",
+    "load_file",
+    "load_files",
+    "parse_address",
+    "select",
+]

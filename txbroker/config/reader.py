@@ -1,0 +1,269 @@
+"""
+Reads topology files: YAML to `NodeConfig`, with the line of every key kept for the messages.
+
+What lives here: files, documents, keys, and the rules that look at several keys of one document.
+Rules of one value are in values.py, rules across documents in together.py.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import yaml
+
+from txbroker.config.together import check, reaches
+from txbroker.config.values import (
+    CONVERTER,
+    MAX_PACKET_IDS,
+    NOT_KEYS,
+    BadValue,
+    Limits,
+    NodeConfig,
+    SessionLimits,
+    kind,
+)
+from txbroker.errors import ConfigError
+
+_EXAMPLE = "see examples/home_topology for whole files"
+_MAX_FILE_BYTES = 16 * 1024 * 1024
+_NESTED = {"limits": Limits, "session_limits": SessionLimits}
+
+
+def load_file(path: Path | str) -> tuple[NodeConfig, ...]:
+    """
+    Read all nodes of one file; raises `ConfigError` for the first mistake in it.
+    """
+    return load_files([path])
+
+
+def load_files(paths: Iterable[Path | str]) -> tuple[NodeConfig, ...]:
+    """
+    Read all nodes of several files, checked together; raises `ConfigError` for the first mistake.
+    """
+    configs, errors = inspect_files(paths)
+    if errors:
+        raise errors[0]
+    return configs
+
+
+def inspect_files(
+    paths: Iterable[Path | str],
+) -> tuple[tuple[NodeConfig, ...], tuple[ConfigError, ...]]:
+    """
+    Read files and tell every mistake: those of single documents, then those between them.
+
+    The configs are those that could be read. Between them is only checked when all could, because
+    a missing one would make others look wrong.
+    """
+    configs: list[NodeConfig] = []
+    errors: list[ConfigError] = []
+    for path in paths:
+        try:
+            documents = _documents(Path(path))
+        except ConfigError as error:
+            errors.append(error)
+            continue
+        for document in documents:
+            try:
+                configs.append(document.node())
+            except ConfigError as error:
+                errors.append(error)
+    return tuple(configs), tuple(errors) or check(configs)
+
+
+def select(configs: Sequence[NodeConfig], name: str | None) -> NodeConfig:
+    """
+    The config that a process is to run: the one named, or the only one.
+
+    Raises `ConfigError` naming the nodes there are.
+    """
+    source = configs[0].source if configs else Path()
+    nodes = ", ".join(config.node for config in configs)
+    if name is None and len(configs) == 1:
+        return configs[0]
+    for config in configs:
+        if config.node == name:
+            return config
+    problem = "several nodes in this file" if name is None else "no such node in this file"
+    raise ConfigError(source, "node", name, f"choose with --node one of: {nodes}", problem=problem)
+
+
+# -- documents
+
+
+@attrs.define(slots=True, kw_only=True)
+class _Document:
+    """
+    One YAML document: its mapping, and the line on which each key (dotted) stands.
+    """
+
+    source: Path
+    keys: Mapping[str, Any]
+    lines: Mapping[str, int]
+    first_line: int
+
+    def error(self, key: str, value: object, problem: str, remedy: str) -> ConfigError:
+        """An error at that key's line, or at the document's first where the key is missing."""
+        line = self.lines.get(key, self.first_line)
+        return ConfigError(self.source, key, value, remedy, problem=problem, line=line)
+
+    def node(self) -> NodeConfig:
+        """The node that this document describes; raises `ConfigError`."""
+        values = self.structure(NodeConfig, self.keys, "")
+        base = self.source.absolute().parent
+        values |= {"data": base / values["data"], "source": self.source, "lines": self.lines}
+        config = NodeConfig(**values)
+        self._check(config)
+        return config
+
+    def structure(self, target: type, given: object, prefix: str) -> dict[str, Any]:
+        """Each key of `given` read as the type of that attribute of `target`."""
+        if not isinstance(given, Mapping):
+            key = prefix.rstrip(".")
+            names = ", ".join(field.name for field in attrs.fields(target))
+            raise self.error(key, given, f"{kind(given)} where a mapping belongs", f"keys: {names}")
+        fields = {field.name: field for field in attrs.fields(target) if field.name not in NOT_KEYS}
+        for key in given:
+            if key not in fields:
+                raise self._unknown(prefix, key, given[key], list(fields))
+        values: dict[str, Any] = {}
+        for name, field in fields.items():
+            if name in given:
+                values[name] = self._value(prefix + name, given[name], field.type)
+            elif field.default is attrs.NOTHING:
+                raise self.error(prefix + name, None, "this key is missing", _EXAMPLE)
+        return values
+
+    def _value(self, key: str, given: object, target: Any) -> object:
+        if key in _NESTED:
+            return _NESTED[key](**self.structure(_NESTED[key], given, f"{key}."))
+        if given is None:
+            remedy = 'write "" for the root zone, or ' if key == "zone" else "give it a value, or "
+            raise self.error(key, None, "no value", f"{remedy}leave the key out")
+        try:
+            return CONVERTER.structure(given, _without_none(target))
+        except BadValue as bad:
+            raise self.error(key, bad.value, bad.problem, bad.remedy) from None
+
+    def _unknown(self, prefix: str, key: object, value: object, known: list[str]) -> ConfigError:
+        near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
+        remedy = f"did you mean {prefix}{near[0]}?" if near else f"known keys: {', '.join(known)}"
+        return self.error(f"{prefix}{key}", value, "unknown key", remedy)
+
+    def _check(self, config: NodeConfig) -> None:
+        """The rules that look at several keys of one document."""
+        zone, parent = config.zone, config.parent
+        if parent is None and zone is None:
+            remedy = "add the gRPC address of a node that owns a zone"
+            raise self.error("parent", None, "a node without a zone needs a parent", remedy)
+        if parent is None and zone != "":
+            remedy = 'add the parent\'s gRPC address, or write zone: "" for the root'
+            raise self.error("zone", zone, "only the root zone has no parent", remedy)
+        if parent is not None and zone == "":
+            remedy = "leave parent out, or name a zone below the root"
+            raise self.error("zone", zone, "the root zone has no parent", remedy)
+        if parent is not None and parent.port == 0:
+            remedy = "write the port of the parent's grpc"
+            raise self.error("parent", str(parent), "port 0 cannot be dialled", remedy)
+        if parent is not None and reaches(parent, config):
+            remedy = "write the parent's grpc here, not this node's"
+            raise self.error("parent", str(parent), "the node would be its own parent", remedy)
+        if config.limits.inflight > MAX_PACKET_IDS:
+            problem = "MQTT has no more packet identifiers"
+            value = config.limits.inflight
+            raise self.error("limits.inflight", value, problem, f"at most {MAX_PACKET_IDS}")
+
+
+def _without_none(target: Any) -> Any:
+    """`X` of `X | None`: a key that is there has a value."""
+    options = [option for option in getattr(target, "__args__", ()) if option is not type(None)]
+    is_optional = type(None) in getattr(target, "__args__", ())
+    return options[0] if is_optional else target
+
+
+# -- YAML
+
+
+def _documents(path: Path) -> list[_Document]:
+    """All documents of a file, empty ones left out; raises `ConfigError`."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_MAX_FILE_BYTES + 1)
+        text = raw.decode()
+    except OSError as error:
+        problem = f"cannot be read ({error.strerror})"
+        raise ConfigError(path, "", None, "name a topology file", problem=problem) from None
+    except UnicodeDecodeError:
+        raise ConfigError(path, "", None, "save it as UTF-8", problem="not UTF-8 text") from None
+    if len(raw) > _MAX_FILE_BYTES:
+        raise ConfigError(path, "", None, "name a topology file", problem="too large for one")
+    try:
+        documents = list(_parse(path, text))
+    except yaml.YAMLError as error:
+        raise _syntax_error(path, error) from None
+    except (ValueError, RecursionError) as error:
+        # Raised by the constructors: a date with month 13, or lists in lists without end.
+        remedy = "put such a value in quotes"
+        raise ConfigError(path, "", None, remedy, problem=f"not usable YAML ({error})") from None
+    if not documents:
+        raise ConfigError(path, "", None, _EXAMPLE, problem="no node in this file")
+    return documents
+
+
+def _parse(path: Path, text: str) -> Iterator[_Document]:
+    loader = yaml.SafeLoader(text)
+    try:
+        while loader.check_node():
+            root = loader.get_node()
+            assert root is not None  # check_node said so
+            first_line = root.start_mark.line + 1
+            lines = _key_lines(path, root)
+            value = loader.construct_document(root)
+            if value is None:
+                continue
+            if not isinstance(value, dict):
+                problem = f"{kind(value)} where a mapping of keys belongs"
+                raise ConfigError(path, "", None, _EXAMPLE, problem=problem, line=first_line)
+            yield _Document(source=path, keys=value, lines=lines, first_line=first_line)
+    finally:
+        loader.dispose()
+
+
+def _key_lines(path: Path, root: yaml.Node) -> dict[str, int]:
+    """The line of each key, two levels deep; raises `ConfigError` for a key given twice."""
+    lines: dict[str, int] = {}
+    mappings = [("", root)]
+    while mappings:
+        prefix, mapping = mappings.pop()
+        if not isinstance(mapping, yaml.MappingNode):
+            continue
+        for key, value in mapping.value:
+            name, line = f"{prefix}{key.value}", key.start_mark.line + 1
+            if name in lines:
+                problem = f"this key is already on line {lines[name]}"
+                remedy = "keep one of them, or put --- between two nodes"
+                given = getattr(value, "value", None)
+                given = given if isinstance(given, str) else "..."
+                raise ConfigError(path, name, given, remedy, problem=problem, line=line)
+            lines[name] = line
+            if not prefix:
+                mappings.append((f"{name}.", value))
+    return lines
+
+
+def _syntax_error(path: Path, error: yaml.YAMLError) -> ConfigError:
+    problem = str(getattr(error, "problem", None) or getattr(error, "reason", None) or "bad text")
+    context = getattr(error, "context", None)
+    mark = getattr(error, "problem_mark", None)
+    return ConfigError(
+        path,
+        "",
+        None,
+        "check indentation, colons and quotes there",
+        problem=f"not valid YAML: {problem}" + (f" {context}" if context else ""),
+        line=mark.line + 1 if mark is not None else None,
+    )

@@ -1,0 +1,62 @@
+"""SHELL: gRPC channels to other nodes' control planes, one for each address."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import grpc
+import grpc.aio
+
+from txbroker.v1.control_pb2_grpc import ControlStub
+
+OPTIONS = (
+    # A cut and its healing are noticed within about a second (measured, see docs/design.md).
+    ("grpc.keepalive_time_ms", 1_000),
+    ("grpc.keepalive_timeout_ms", 2_000),
+    ("grpc.keepalive_permit_without_calls", 0),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.max_receive_message_length", 64 * 1024 * 1024),
+    ("grpc.max_send_message_length", 64 * 1024 * 1024),
+    # Two nodes in one process must not share a connection.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+)
+
+SERVER_OPTIONS = (
+    *OPTIONS,
+    ("grpc.so_reuseport", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 500),
+    ("grpc.http2.max_ping_strikes", 0),
+)
+
+LIMIT = 1_000
+"""Channels kept; the one that was not used for longest goes."""
+
+CALL_TIMEOUT = 2.0
+"""Seconds that a node has for an answer."""
+
+
+class Channels:
+    """Stubs by address (host:port); names are resolved by gRPC at each connect."""
+
+    def __init__(self) -> None:
+        self._channels: OrderedDict[str, tuple[grpc.aio.Channel, ControlStub]] = OrderedDict()
+
+    def stub(self, address: str) -> ControlStub:
+        """The stub for a node's control plane."""
+        known = self._channels.pop(address, None)
+        if known is None:
+            channel = grpc.aio.insecure_channel(address, options=OPTIONS)
+            known = (channel, ControlStub(channel))
+            if len(self._channels) >= LIMIT:
+                self._channels.popitem(last=False)
+        self._channels[address] = known
+        return known[1]
+
+    async def close(self) -> None:
+        """Close all."""
+        channels, self._channels = self._channels, OrderedDict()
+        for channel, _ in channels.values():
+            await channel.close(None)

@@ -1,0 +1,284 @@
+"""
+SHELL: this node as a child: joins its parent for ever, takes its zone over, gives it back.
+
+A node that held its zone before serves it without asking; joining only shows it alive and brings
+news. A node that never held it serves nothing before the first grant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from txbroker.authority.authority import Authority, Outgoing
+from txbroker.authority.handover import Incoming
+from txbroker.control.channels import CALL_TIMEOUT, Channels
+from txbroker.control.convert import snapshot_from_wire, snapshot_to_wire
+from txbroker.control.parent import ALIVE_EVERY, HANDOVER_STEP, PROTOCOL_VERSION, SILENCE
+from txbroker.link.convert import cut_from_wire, cut_to_wire
+from txbroker.standing import Standing
+from txbroker.telemetry import get_logger
+from txbroker.turn import Turn
+from txbroker.v1 import control_pb2
+from txbroker.v1.control_pb2 import HandBackRequest, JoinReply, JoinRequest
+
+log = get_logger()
+
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 1.0
+"""Seconds between attempts to join."""
+
+MOVES_AT_ONCE = 20
+"""Referrals to another parent that are followed without a pause; each is one level deeper."""
+
+
+class RetireError(Exception):
+    """The zone cannot be given back; one line why. Nothing has changed."""
+
+
+class Joiner:
+    """The child's half of join and hand-back."""
+
+    def __init__(
+        self,
+        *,
+        standing: Standing,
+        authority: Authority | None,
+        channels: Channels,
+        turn: Turn,
+        on_granted: Callable[[Incoming | None], None],
+        on_refused: Callable[[str], None],
+        on_lineage: Callable[[], None],
+    ) -> None:
+        self._standing = standing
+        self._authority = authority
+        self._channels = channels
+        self._turn = turn
+        self._on_granted = on_granted
+        self._on_refused = on_refused
+        self._on_lineage = on_lineage
+        self._news = asyncio.Event()
+        self._told_below: tuple[object, ...] = ()
+        self._is_retiring = False
+        self._again = asyncio.Event()
+        standing.when_changed(self._news.set)
+
+    # from the node
+
+    async def run(self) -> None:
+        """Join, and again whenever the stream ends; for ever."""
+        pause, moves, is_first = FIRST_PAUSE, 0, True
+        while not self._is_retiring:
+            parent = self._standing.parent
+            assert parent is not None, "the root does not join"
+            self._again.clear()
+            ended = ""
+            try:
+                ended = await self._join(parent)
+            except (grpc.aio.AioRpcError, grpc.aio.UsageError, OSError, TimeoutError) as error:
+                if is_first or pause == FIRST_PAUSE:
+                    log.warning("join.failed", parent=parent, reason=_describe(error))
+            is_first = False
+            if ended == "moved" and moves < MOVES_AT_ONCE:
+                moves += 1
+                continue
+            if ended == "lost":
+                pause, moves = FIRST_PAUSE, 0
+                log.warning("join.lost", parent=parent)
+            try:
+                wait = pause * random.uniform(0.75, 1.0)
+                await asyncio.wait_for(self._again.wait(), wait)
+            except TimeoutError:
+                pause = min(pause * 2, LONGEST_PAUSE)
+
+    def adopt(self, request: control_pb2.AdoptRequest) -> bool:
+        """Another node says that it is the parent now."""
+        standing = self._standing
+        if request.zone != standing.zone or request.epoch != standing.epoch:
+            return False
+        if standing.parent != request.parent.grpc:
+            standing.move(request.parent.grpc)
+            log.info("parent.changed", parent=request.parent.node, address=request.parent.grpc)
+        self._again.set()
+        self._news.set()
+        return True
+
+    async def hand_back(self) -> None:
+        """Give the zone back to the parent; raises `RetireError`, and then nothing has changed."""
+        standing, authority, parent = self._standing, self._authority, self._standing.parent
+        if authority is None or not authority.serving:
+            raise RetireError(f"node {standing.node!r} holds no zone")
+        if parent is None:
+            raise RetireError("the root zone has no parent to go back to; stop the node instead")
+        outgoing = authority.prepare(authority.apex)
+        is_fenced = False
+        try:
+            call = self._channels.stub(parent).HandBack()
+            await self._begin(call)
+            for part in outgoing.bulk():
+                await call.write(HandBackRequest(snapshot=snapshot_to_wire(part)))
+            offset = authority.fence(outgoing)
+            is_fenced = True
+            for part in outgoing.rest():
+                await call.write(HandBackRequest(snapshot=snapshot_to_wire(part)))
+            fence = control_pb2.Fence(epoch=authority.epoch, offset=offset)
+            await call.write(HandBackRequest(fence=fence))
+            reply = await asyncio.wait_for(call.read(), HANDOVER_STEP)
+            is_committed = reply is not grpc.aio.EOF and reply.HasField("committed")
+        except (grpc.aio.AioRpcError, grpc.aio.UsageError, OSError, TimeoutError) as error:
+            if not is_fenced:
+                authority.roll_back(outgoing)
+                raise RetireError(
+                    f"parent {parent} cannot be reached: {_describe(error)}"
+                ) from error
+            is_committed = False
+        except RetireError:
+            authority.roll_back(outgoing)
+            raise
+        if not is_committed and not await self._was_committed(parent):
+            authority.roll_back(outgoing)
+            raise RetireError(f"parent {parent} did not take the zone back")
+        self._complete(authority, outgoing)
+
+    # internal
+
+    async def _begin(self, call: Any) -> None:
+        standing = self._standing
+        begin = control_pb2.HandBackBegin(
+            node=standing.node, zone=standing.zone, epoch=standing.epoch
+        )
+        await asyncio.wait_for(call.write(HandBackRequest(begin=begin)), CALL_TIMEOUT)
+        reply = await asyncio.wait_for(call.read(), CALL_TIMEOUT)
+        if reply is grpc.aio.EOF:
+            raise RetireError("the parent closed the call")
+        if reply.HasField("refused"):
+            raise RetireError(reply.refused.reason)
+
+    async def _was_committed(self, parent: str) -> bool:
+        """Only the committing parent lifts a fence: ask until it answers (protocol rule 12)."""
+        standing = self._standing
+        request = control_pb2.ResolveRequest(question=standing.zone, any=True)
+        while True:
+            try:
+                reply = await self._channels.stub(parent).Resolve(request, timeout=CALL_TIMEOUT)
+            except grpc.aio.AioRpcError:
+                await asyncio.sleep(LONGEST_PAUSE)
+                continue
+            held = [cut for cut in reply.cuts if cut.apex == standing.zone]
+            return not held or held[0].epoch != standing.epoch
+
+    def _complete(self, authority: Authority, outgoing: Outgoing) -> None:
+        self._is_retiring = True
+        self._standing.lose()
+        authority.complete(outgoing)
+        self._news.set()
+        self._turn.end()
+        log.info("zone.retired", zone=authority.apex, epoch=authority.epoch)
+
+    async def _join(self, parent: str) -> str:
+        """One join stream; returns why it ended: moved, refused, lost."""
+        call = self._channels.stub(parent).Join()
+        try:
+            await asyncio.wait_for(call.write(JoinRequest(announce=self._announce())), CALL_TIMEOUT)
+            incoming: Incoming | None = None
+            while True:
+                reply = await asyncio.wait_for(call.read(), HANDOVER_STEP)
+                if reply is grpc.aio.EOF:
+                    return "lost"
+                match reply.WhichOneof("kind"):
+                    case "snapshot":
+                        incoming = incoming or Incoming()
+                        incoming.take(snapshot_from_wire(reply.snapshot))
+                    case "fence":
+                        incoming = incoming or Incoming()
+                        await call.write(JoinRequest(received=control_pb2.Received()))
+                    case "granted":
+                        self._granted(reply.granted, incoming)
+                        return await self._stay(call)
+                    case "moved":
+                        self._move(reply.moved)
+                        return "moved"
+                    case "refused":
+                        self._on_refused(reply.refused.reason)
+                        return "refused"
+        finally:
+            call.cancel()
+
+    def _announce(self) -> control_pb2.Announce:
+        standing = self._standing
+        below = standing.table.below()
+        self._told_below = below
+        return control_pb2.Announce(
+            version=PROTOCOL_VERSION,
+            node=standing.node,
+            owns_zone=standing.zone is not None,
+            zone=standing.zone or "",
+            grpc=standing.grpc,
+            incarnation=standing.incarnation,
+            last_epoch=standing.epoch,
+            below=[cut_to_wire(cut) for cut in below],
+        )
+
+    def _granted(self, granted: control_pb2.Granted, incoming: Incoming | None) -> None:
+        standing = self._standing
+        if incoming is not None:
+            standing.table.adopt(incoming.delegations)
+        standing.grant(granted.epoch, [cut_from_wire(cut) for cut in granted.lineage])
+        self._on_granted(incoming)
+        self._turn.end()
+        log.info("join.granted", zone=standing.zone, epoch=granted.epoch)
+
+    def _move(self, moved: control_pb2.Moved) -> None:
+        self._standing.move(moved.parent.grpc)
+        log.info("parent.changed", parent=moved.parent.node, address=moved.parent.grpc)
+
+    async def _stay(self, call: Any) -> str:
+        """Show signs of life and take news until the stream ends."""
+        talker = asyncio.ensure_future(self._talk(call))
+        try:
+            while True:
+                try:
+                    reply: JoinReply = await asyncio.wait_for(call.read(), SILENCE)
+                except (TimeoutError, grpc.aio.AioRpcError):
+                    return "lost"
+                if reply is grpc.aio.EOF:
+                    return "lost"
+                match reply.WhichOneof("kind"):
+                    case "lineage":
+                        lineage = [cut_from_wire(cut) for cut in reply.lineage.lineage]
+                        self._standing.set_lineage(lineage)
+                        self._on_lineage()
+                        self._turn.end()
+                    case "moved":
+                        self._move(reply.moved)
+                        return "moved"
+                if talker.done():
+                    return "moved" if self._again.is_set() else "lost"
+        finally:
+            talker.cancel()
+
+    async def _talk(self, call: Any) -> None:
+        while not self._is_retiring and not self._again.is_set():
+            try:
+                await asyncio.wait_for(self._news.wait(), ALIVE_EVERY)
+                self._news.clear()
+            except TimeoutError:
+                pass
+            below = self._standing.table.below()
+            if below == self._told_below:
+                await call.write(JoinRequest(alive=control_pb2.Alive()))
+            else:
+                self._told_below = below
+                told = control_pb2.Below(below=[cut_to_wire(cut) for cut in below])
+                await call.write(JoinRequest(below=told))
+
+
+def _describe(error: BaseException) -> str:
+    if isinstance(error, grpc.aio.AioRpcError):
+        return error.details() or error.code().name
+    return str(error) or type(error).__name__

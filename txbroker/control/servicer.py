@@ -1,0 +1,136 @@
+"""SHELL: the gRPC service of a node; each call is one step to the part that knows."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from txbroker.authority.authority import Authority
+from txbroker.control.joiner import Joiner, RetireError
+from txbroker.control.parent import Parent
+from txbroker.link.convert import cut_to_wire
+from txbroker.link.listener import LinkListener
+from txbroker.standing import Standing
+from txbroker.topics import TopicError, is_filter_within, may_match_within, validate_topic_filter
+from txbroker.v1 import control_pb2, control_pb2_grpc
+
+TTL = 30
+"""Seconds for which an answer may be used before it is asked for again."""
+
+
+class ControlServicer(control_pb2_grpc.ControlServicer):
+    """What other nodes and operators may ask of this node."""
+
+    def __init__(
+        self,
+        *,
+        standing: Standing,
+        authority: Authority | None,
+        parent: Parent,
+        joiner: Joiner,
+        links: LinkListener | None,
+        link_address: Callable[[], str],
+        status: Callable[[], control_pb2.StatusReply],
+        sys_values: Callable[[], dict[str, str]],
+        retired: Callable[[], None],
+    ) -> None:
+        self._standing = standing
+        self._authority = authority
+        self._parent = parent
+        self._joiner = joiner
+        self._links = links
+        self._link_address = link_address
+        self._status = status
+        self._sys_values = sys_values
+        self._retired = retired
+
+    # Twenty lines a call at most: anything longer belongs to one of the parts.
+
+    async def Join(  # type: ignore[override]
+        self, request_iterator: AsyncIterator[control_pb2.JoinRequest], context: Any
+    ) -> None:
+        await self._parent.join(context)
+
+    async def HandBack(  # type: ignore[override]
+        self, request_iterator: AsyncIterator[control_pb2.HandBackRequest], context: Any
+    ) -> None:
+        await self._parent.hand_back(context)
+
+    async def Resolve(  # type: ignore[override]
+        self, request: control_pb2.ResolveRequest, context: Any
+    ) -> control_pb2.ResolveReply:
+        await self._check_question(request.question, context)
+        standing, authority = self._standing, self._authority
+        lineage = [cut_to_wire(cut) for cut in standing.lineage]
+        reply = control_pb2.ResolveReply(zone=cut_to_wire(standing.cut), ttl=TTL, lineage=lineage)
+        is_asked = request.any or request.zone == standing.zone
+        if authority is None or not authority.serving or not is_asked:
+            reply.answer = control_pb2.ResolveReply.NOT_AUTHORITATIVE
+            return reply
+        question = request.question or authority.apex
+        if not may_match_within(question, authority.apex):
+            reply.answer = control_pb2.ResolveReply.NOT_AUTHORITATIVE
+            return reply
+        cuts = authority.cuts()
+        referrals = [cut for cut in cuts if may_match_within(question, cut.apex)]
+        reply.local = not any(is_filter_within(question, cut.apex) for cut in cuts)
+        reply.cuts.extend(cut_to_wire(cut) for cut in cuts)
+        reply.referrals.extend(cut_to_wire(cut) for cut in referrals)
+        if referrals:
+            reply.answer = control_pb2.ResolveReply.REFERRAL
+        return reply
+
+    async def OpenLink(  # type: ignore[override]
+        self, request: control_pb2.OpenLinkRequest, context: Any
+    ) -> control_pb2.OpenLinkReply:
+        authority = self._authority
+        reply = control_pb2.OpenLinkReply(epoch=self._standing.epoch)
+        if authority is None or self._links is None:
+            return reply
+        if not authority.serving or request.zone != authority.apex:
+            return reply
+        token = self._links.issue(request.edge, request.incarnation)
+        if token is None:
+            await context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED, "as many links as limits.links allows"
+            )
+        assert token is not None
+        return control_pb2.OpenLinkReply(
+            authoritative=True, link=self._link_address(), token=token, epoch=authority.epoch
+        )
+
+    async def Adopt(  # type: ignore[override]
+        self, request: control_pb2.AdoptRequest, context: Any
+    ) -> control_pb2.AdoptReply:
+        return control_pb2.AdoptReply(accepted=self._joiner.adopt(request))
+
+    async def Status(  # type: ignore[override]
+        self, request: control_pb2.StatusRequest, context: Any
+    ) -> control_pb2.StatusReply:
+        return self._status()
+
+    async def Sys(  # type: ignore[override]
+        self, request: control_pb2.SysRequest, context: Any
+    ) -> control_pb2.SysReply:
+        return control_pb2.SysReply(values=self._sys_values())
+
+    async def Retire(  # type: ignore[override]
+        self, request: control_pb2.RetireRequest, context: Any
+    ) -> control_pb2.RetireReply:
+        try:
+            await self._joiner.hand_back()
+        except RetireError as error:
+            return control_pb2.RetireReply(done=False, reason=str(error))
+        self._retired()
+        return control_pb2.RetireReply(done=True)
+
+    async def _check_question(self, question: str, context: Any) -> None:
+        if not question:
+            return  # the root's apex
+        try:
+            validate_topic_filter(question)
+        except TopicError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{question!r}: {error}")

@@ -1,0 +1,189 @@
+"""
+Which zones an edge wants what from.
+
+The edge's interest is counted: one entry for each distinct filter, however many clients have it,
+and only 0 to 1 and 1 to 0 travel. Where it travels is worked out from the zone map, again whenever
+the map changes; where a zone is not known or not connected, the want waits in its route and counts
+as pending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+
+from txbroker.edge.route import Route, State
+from txbroker.edge.subscribing import Subscribing
+from txbroker.edge.zonemap import ZoneMap
+from txbroker.message import Message
+from txbroker.topics import is_within, may_match_within
+
+
+class Interests:
+    """The subscribing half of an edge; `wake` brings a route on that has something to do."""
+
+    def __init__(
+        self,
+        zones: ZoneMap,
+        wake: Callable[[Route], None],
+        on_confirmed: Callable[[Subscribing, str], None],
+    ) -> None:
+        self._zones = zones
+        self._wake = wake
+        self._on_confirmed = on_confirmed
+        self._counts: dict[str, int] = {}
+        self._pending: list[Subscribing] = []
+        self._request = count(1)
+
+    # from sessions
+
+    def add(self, topic_filter: str) -> None:
+        """One more subscription has the filter."""
+        self._counts[topic_filter] = self._counts.get(topic_filter, 0) + 1
+
+    def remove(self, topic_filter: str) -> None:
+        """One less; the last one withdraws the filter everywhere."""
+        self._counts[topic_filter] -= 1
+        if self._counts[topic_filter]:
+            return
+        del self._counts[topic_filter]
+        for route in self._zones:
+            if topic_filter in route.filters:
+                route.filters.discard(topic_filter)
+                if route.port is not None:
+                    route.port.remove_interest(topic_filter)
+
+    def begin(self, subscribing: Subscribing) -> None:
+        """Ask every zone that the filters touch."""
+        self._pending.append(subscribing)
+        zoned = sorted(subscribing.zoned)
+        for topic_filter in zoned:
+            for route in self._zones.cover(topic_filter):
+                subscribing.await_zone(topic_filter, route.apex)
+        for topic_filter in zoned:
+            for route in self._zones.cover(topic_filter):
+                self._ask(subscribing, topic_filter, route)
+        self._settle(subscribing)
+
+    def cancel(self, subscribing: Subscribing) -> None:
+        """The session is gone."""
+        if subscribing in self._pending:
+            self._pending.remove(subscribing)
+
+    def of(self, session: object) -> list[Subscribing]:
+        """What is on its way for a session."""
+        return [s for s in self._pending if s.session is session]
+
+    # from owners
+
+    def on_answer(self, route: Route, request: int, retained: list[Message]) -> None:
+        """A zone confirmed an interest."""
+        known = route.requests.pop(request, None)
+        if known is None:
+            return
+        topic_filter, subscribing = known
+        late = subscribing.acknowledge is None
+        if (topic_filter, route.apex) in subscribing.open:
+            subscribing.answer(topic_filter, route.apex, retained)
+            if late:
+                self._on_confirmed(subscribing, topic_filter)
+        self._settle(subscribing)
+
+    def on_online(self, route: Route) -> None:
+        """The owner is connected and has our filters: ask for what is still open."""
+        route.requests.clear()
+        self.refresh()
+        for subscribing in list(self._pending):
+            for topic_filter, apex in sorted(subscribing.open):
+                if apex == route.apex:
+                    self._ask(subscribing, topic_filter, route)
+
+    def on_cut(self, route: Route, below: Route) -> None:
+        """
+        The owner's stream told of a cut: the child inherited what the owner had of our interest.
+
+        What the owner had answered counts as answered by the child as well; it keeps our
+        deliveries until we claim them.
+        """
+        if any(may_match_within(f, below.apex) for f in route.filters):
+            below.claims.add(below.apex)
+        for subscribing in self._pending:
+            for topic_filter, apex in list(subscribing.answered):
+                if apex == route.apex and may_match_within(topic_filter, below.apex):
+                    subscribing.answered.add((topic_filter, below.apex))
+
+    def on_gone(self, route: Route, above: Route) -> None:
+        """The zone went back to `above`, which inherited our interest."""
+        if route.filters or route.position is not None:
+            above.claims.add(route.apex)
+        for subscribing in self._pending:
+            for topic_filter, apex in sorted(subscribing.open):
+                if apex == route.apex:
+                    subscribing.drop_zone(topic_filter, apex)
+                    subscribing.answered.discard((topic_filter, above.apex))
+
+    def refresh(self) -> None:
+        """The map changed: move every filter to where it belongs now."""
+        wanted: dict[Route, set[str]] = {}
+        for topic_filter in self._counts:
+            for route in self._zones.cover(topic_filter):
+                wanted.setdefault(route, set()).add(topic_filter)
+        dim = [r.apex for r in self._zones if r.cuts is None]
+        for route in self._zones:
+            filters = wanted.get(route, set())
+            if any(apex != route.apex and is_within(route.apex, apex) for apex in dim):
+                # What is above is not known (any more): keep what we have until it is.
+                filters |= {f for f in route.filters if f in self._counts}
+            self._apply(route, filters)
+        for subscribing in list(self._pending):
+            self._refresh_open(subscribing)
+
+    # from operators
+
+    def pending_by_zone(self) -> dict[str, int]:
+        """How many filters wait for which zone."""
+        return {
+            route.apex: len(route.filters)
+            for route in self._zones
+            if route.filters and route.state is not State.ONLINE
+        }
+
+    # internal
+
+    def _ask(self, subscribing: Subscribing, topic_filter: str, route: Route) -> None:
+        route.filters.add(topic_filter)
+        if route.port is None:
+            self._wake(route)
+            return
+        request = next(self._request)
+        route.requests[request] = (topic_filter, subscribing)
+        route.port.add_interest(topic_filter, request)
+
+    def _apply(self, route: Route, filters: set[str]) -> None:
+        if filters == route.filters and not route.claims:
+            return
+        route.filters = filters
+        if route.port is not None:
+            claims, route.claims = route.claims, set()
+            route.port.sync(sorted(filters), sorted(claims))
+        elif filters:
+            self._wake(route)
+
+    def _refresh_open(self, subscribing: Subscribing) -> None:
+        for topic_filter in sorted(subscribing.zoned & subscribing.subscriptions.keys()):
+            cover = self._zones.cover(topic_filter)
+            apexes = {route.apex for route in cover}
+            for open_filter, apex in sorted(subscribing.open):
+                if open_filter == topic_filter and apex not in apexes:
+                    subscribing.drop_zone(topic_filter, apex)
+            for route in cover:
+                pair = (topic_filter, route.apex)
+                if pair not in subscribing.open and pair not in subscribing.answered:
+                    subscribing.await_zone(topic_filter, route.apex)
+                    self._ask(subscribing, topic_filter, route)
+        self._settle(subscribing)
+
+    def _settle(self, subscribing: Subscribing) -> None:
+        if not subscribing.open:
+            self.cancel(subscribing)
+            subscribing.finish()

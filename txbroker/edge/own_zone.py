@@ -1,0 +1,144 @@
+"""
+The node's own zone, as its edge reaches it: no link, the authority answers at once.
+
+It is both ends in one: the edge's `OwnerPort` and the authority's `EdgePort`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from txbroker.authority.authority import Authority, Greeting, Peer, Verdict
+from txbroker.authority.journal import Record
+from txbroker.delegation.cut import Cut
+from txbroker.edge.edge import Edge
+from txbroker.edge.publishing import settle
+from txbroker.edge.route import Position, Publication, Route, State
+from txbroker.message import Message
+from txbroker.pressure import Pressure
+
+
+class OwnZone:
+    """Joins the edge and the authority of one node."""
+
+    def __init__(self, edge: Edge, authority: Authority, pressure: Pressure) -> None:
+        self._edge = edge
+        self._authority = authority
+        self._pressure = pressure
+        self._route: Route | None = None
+        self._peer: Peer | None = None
+        self._is_parked = False
+        pressure.when_relieved(self._go_on)
+
+    # from the node
+
+    def open(self, cut: Cut) -> None:
+        """The authority serves the zone now: the edge reaches it here."""
+        edge, authority = self._edge, self._authority
+        route = edge.zones.add(cut)
+        route.is_local = True
+        self._route = route
+        greeting = Greeting(
+            edge=edge.name,
+            incarnation=edge.incarnation,
+            filters=tuple(sorted(route.filters)),
+            claims=(cut.apex, *route.claims),
+        )
+        accepted = authority.connect(greeting, self)
+        assert accepted is not None, "no newer process has this node's data"
+        self._peer, caught_up = accepted
+        route.claims = set()
+        for record in caught_up.records:
+            self.deliver(record)
+        doubts = {d.key: authority.marks.get(d.key, 0) for d in route.doubts}
+        position = Position(owner_incarnation=0, epoch=cut.epoch, offset=authority.offset)
+        edge.on_online(route, self, marks=doubts, cuts=authority.cuts(), position=position)
+
+    # from the edge (OwnerPort)
+
+    def has_credit(self) -> bool:
+        """Whether the zone takes publishes now."""
+        return not self._is_parked and not self._pressure.active
+
+    def publish(self, publication: Publication) -> None:
+        """Give it to the authority."""
+        verdict = self._authority.publish(publication.message)
+        if verdict is Verdict.TAKEN:
+            settle(publication)
+            return
+        assert self._route is not None
+        self._route.wait_first([publication])
+        if verdict is Verdict.PARKED:
+            self._is_parked = True
+            return
+        cut = self._authority.cut_for(publication.message.topic)
+        if cut is not None:
+            below = self._edge.zones.add(cut)
+            self._edge.publisher.hold_below(self._route, below)
+
+    def restart(self, sequence: int) -> None:
+        """Nothing is numbered here."""
+
+    def add_interest(self, topic_filter: str, request: int) -> None:
+        """Ask for deliveries, and once for the retained messages."""
+        assert self._peer is not None
+        self._authority.add_interest(self._peer, topic_filter, request, True)
+
+    def remove_interest(self, topic_filter: str) -> None:
+        """No more deliveries."""
+        assert self._peer is not None
+        self._authority.remove_interest(self._peer, topic_filter)
+
+    def sync(self, filters: Iterable[str], claims: Iterable[str]) -> None:
+        """Replace the interest and claim what was inherited."""
+        assert self._peer is not None
+        for record in self._authority.sync(self._peer, filters, claims).records:
+            self.deliver(record)
+
+    def close(self, reason: str) -> None:
+        """There is no connection to close; doubts are settled by the marks at hand."""
+        route = self._route
+        if route is not None and route.doubts:
+            marks = {d.key: self._authority.marks.get(d.key, 0) for d in route.doubts}
+            self._edge.publisher.on_marks(route, marks)
+
+    # from the authority (EdgePort)
+
+    def deliver(self, record: Record) -> None:
+        """A message for this node's own sessions."""
+        if self._route is not None:
+            self._edge.on_message(self._route, record.message, record.offset)
+
+    def answer(self, request: int, offset: int, retained: list[Message]) -> None:
+        """The interest holds."""
+        if self._route is not None:
+            self._edge.interests.on_answer(self._route, request, retained)
+
+    def tell_cut(self, cut: Cut) -> None:
+        """A child took over part of the zone."""
+        if self._route is not None:
+            self._edge.on_cut(self._route, cut)
+
+    def tell_gone(self, apex: str, epoch: int) -> None:
+        """The zone is another node's now; or a child gave its zone back to this one."""
+        if apex != self._authority.apex:
+            if self._route is not None:
+                self._edge.on_cut_ended(self._route, apex, epoch)
+            return
+        route, self._route = self._route, None
+        if route is not None:
+            route.is_local = False
+            self._is_parked = False
+            self._edge.on_gone(route)
+
+    def unpark(self) -> None:
+        """A fence was lifted, or became a cut."""
+        self._is_parked = False
+        self._go_on()
+
+    # internal
+
+    def _go_on(self) -> None:
+        route = self._route
+        if route is not None and route.state is State.ONLINE:
+            self._edge.publisher.flush(route)

@@ -1,0 +1,234 @@
+"""
+From a client's publish to the owner of its topic, in order, once.
+
+The order that is kept: publishes of one client to one zone reach the owner as they came in. They go
+through the same first-in-first-out places (see `route`), and whatever comes back (a refusal, a link
+that broke, a zone that moved) goes to the front of the place where it belongs now, before anything
+that came later (protocol rule 13).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from txbroker.authority.handover import MarkKey
+from txbroker.counters import Counters
+from txbroker.delegation.cut import Cut
+from txbroker.edge.route import QOS0_WAITING, Doubt, Publication, Route, State
+from txbroker.edge.zonemap import ZoneMap
+from txbroker.topics import is_within
+
+CONGESTED = 1024 * 1024
+"""Bytes that wait for connected owners, above which publishing clients are not read."""
+
+
+class Connector(Protocol):
+    """The shell that asks and dials for an edge; outcomes come back as calls on the edge."""
+
+    def resolve(self, route: Route) -> None:
+        """Ask the node of `route.cut` for the cuts of its zone."""
+
+    def connect(self, route: Route) -> None:
+        """Connect to the owner, and go on trying while the route is needed; idempotent."""
+
+    def disconnect(self, route: Route) -> None:
+        """Stop trying, close the link."""
+
+
+class Publisher:
+    """The publishing half of an edge."""
+
+    def __init__(
+        self, zones: ZoneMap, connector: Connector, counters: Counters, *, held_limit: int
+    ) -> None:
+        self._zones = zones
+        self._connector = connector
+        self._counters = counters
+        self._held_limit = held_limit
+        self._holders: dict[Route, set[Route]] = {}
+        self._full = False
+        self._on_room: list[Callable[[], None]] = []
+
+    # from clients
+
+    def publish(self, publication: Publication) -> None:
+        """Send it to its owner, or queue it where it has to wait."""
+        route = self._zones.find(publication.message.topic)
+        port = route.port
+        if port is not None and not route.waiting and route.held_by is None and port.has_credit():
+            self._send(route, publication)
+        elif self._may_wait(route, publication):
+            route.wait(publication)
+            self.wake(route)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether clients that publish should not be read now; look after each read."""
+        total = self._zones.backlog.size
+        if not self._full and total > CONGESTED:
+            self._full = total > self._held_limit or self._online_backlog() > CONGESTED
+        return self._full
+
+    def when_room(self, action: Callable[[], None]) -> None:
+        """Run `action` once there is room again."""
+        self._on_room.append(action)
+
+    # from the owners
+
+    def on_taken(self, route: Route, sequence: int) -> None:
+        """The owner has everything up to this number."""
+        for publication in route.take_sent_through(sequence):
+            settle(publication)
+        self._release_held(route)
+        self.flush(route)
+
+    def on_refused(self, route: Route, sequence: int, cut: Cut | None) -> None:
+        """The owner takes nothing from this number on until a restart; `cut` may say why."""
+        for publication in route.take_sent_through(sequence - 1):
+            settle(publication)
+        returned = list(route.sent)
+        route.sent.clear()
+        if route.port is not None:
+            route.port.restart(route.first_sequence)
+        if cut is not None:
+            self.hold_below(route, self._zones.add(cut))
+        self.redistribute([*returned, *route.take_waiting()])
+        self._release_held(route)
+
+    def on_lost(self, route: Route, key: MarkKey) -> None:
+        """The link broke: what was sent is in doubt until the owner has told its mark."""
+        if route.sent:
+            doubt = Doubt(key=key, first=route.first_sequence, publications=tuple(route.sent))
+            route.doubts.append(doubt)
+            route.sent.clear()
+
+    def on_marks(self, route: Route, marks: dict[MarkKey, int]) -> None:
+        """The owner told how far it had taken what is in doubt."""
+        doubts, route.doubts = route.doubts, []
+        again: list[Publication] = []
+        for doubt in doubts:
+            taken = max(marks.get(doubt.key, 0) - doubt.first + 1, 0)
+            for publication in doubt.publications[:taken]:
+                settle(publication)
+            again.extend(doubt.publications[taken:])
+        route.first_sequence = 1
+        self.redistribute([*again, *route.take_waiting()])
+        self._release_held(route)
+
+    # from the edge: what is known of zones changed
+
+    def hold_below(self, route: Route, below: Route) -> None:
+        """
+        A cut appeared below `route`: what waits goes there, after what is on its way already.
+
+        Publishes for the subtree wait until the old owner has answered each one in flight (rule
+        13); it refuses those that came after its fence, and they go first.
+        """
+        if below is route:
+            return
+        self.redistribute(route.take_waiting())
+        if any(is_within(p.message.topic, below.apex) for p in self._unanswered(route)):
+            below.held_by = route
+            self._holders.setdefault(route, set()).add(below)
+
+    def redistribute(self, publications: list[Publication]) -> None:
+        """Put publishes, in their order, at the front of the places where they belong now."""
+        groups: dict[Route, list[Publication]] = {}
+        for publication in publications:
+            route = self._zones.find(publication.message.topic)
+            groups.setdefault(route, []).append(publication)
+        for route, group in groups.items():
+            route.wait_first(group)
+        for route in groups:
+            self.wake(route)
+
+    def wake(self, route: Route) -> None:
+        """Bring the route on by the next step: send, connect, or ask."""
+        if route.port is not None:
+            self.flush(route)
+        elif route.is_local or route.cut is None:
+            self.on_unreachable(route)
+        elif route.cuts is None:
+            self._connector.resolve(route)
+        else:
+            self._connector.connect(route)
+
+    def flush(self, route: Route) -> None:
+        """Send what waits, as far as credit goes."""
+        while (
+            route.waiting
+            and route.held_by is None
+            and route.port is not None
+            and route.port.has_credit()
+        ):
+            self._send(route, route.next_waiting())
+        if self._full:
+            self._look_for_room()
+
+    def on_unreachable(self, route: Route) -> None:
+        """QoS 0 does not wait for an owner that cannot be reached."""
+        route.state = State.UNREACHABLE
+        dropped = route.drop_waiting_qos0()
+        if dropped:
+            self._counters.add("publish.dropped.unreachable", dropped)
+
+    # internal
+
+    def _send(self, route: Route, publication: Publication) -> None:
+        assert route.port is not None
+        if publication.message.qos and not route.is_local:
+            route.sent.append(publication)
+        route.port.publish(publication)
+
+    def _may_wait(self, route: Route, publication: Publication) -> bool:
+        if publication.message.qos:
+            return True
+        if route.state is State.UNREACHABLE and route.port is None:
+            self._counters.add("publish.dropped.unreachable")
+            self.wake(route)
+            return False
+        if route.port is None and route.qos0_size > QOS0_WAITING:
+            self._counters.add("publish.dropped.connecting")
+            return False
+        return True
+
+    def _unanswered(self, route: Route) -> Iterable[Publication]:
+        yield from route.sent
+        for doubt in route.doubts:
+            yield from doubt.publications
+
+    def _release_held(self, route: Route) -> None:
+        held = self._holders.get(route)
+        if not held:
+            return
+        for below in list(held):
+            if not any(is_within(p.message.topic, below.apex) for p in self._unanswered(route)):
+                held.discard(below)
+                below.held_by = None
+                self.wake(below)
+        if not held:
+            del self._holders[route]
+
+    def forget(self, route: Route) -> None:
+        """The route is gone: nothing is held by it any more."""
+        for below in self._holders.pop(route, ()):
+            below.held_by = None
+            self.wake(below)
+
+    def _online_backlog(self) -> int:
+        return sum(r.waiting_size for r in self._zones if r.waiting and r.port is not None)
+
+    def _look_for_room(self) -> None:
+        total = self._zones.backlog.size
+        if total <= self._held_limit // 2 and self._online_backlog() <= CONGESTED // 2:
+            self._full = False
+            actions, self._on_room = self._on_room, []
+            for action in actions:
+                action()
+
+
+def settle(publication: Publication) -> None:
+    """The owner has the message: acknowledge it to its client."""
+    if publication.flow is not None and publication.session is not None:
+        publication.session.on_taken(publication.flow)

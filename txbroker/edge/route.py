@@ -1,0 +1,192 @@
+"""
+One zone as this edge sees it: where its owner is, what waits for it, what is on its way.
+
+A route's publishes pass through three places, in this order and never back in another: `waiting`
+(not sent), `sent` (numbered, not answered), and, where a link broke under them, `doubts` (sent once;
+the owner is asked for its mark before any of them is sent again, protocol rule 2). QoS 0 is neither
+numbered nor kept once it was sent.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Protocol
+
+import attrs
+
+from txbroker.authority.handover import MarkKey
+from txbroker.delegation.cut import Cut
+from txbroker.message import Message
+from txbroker.mqtt.session import Incoming, Session
+
+if TYPE_CHECKING:
+    from txbroker.edge.subscribing import Subscribing
+
+QOS0_WAITING = 1024 * 1024
+"""Bytes of QoS 0 that wait for one zone's link; beyond that they are dropped and counted."""
+
+
+@attrs.define(slots=True, eq=False)
+class Publication:
+    """A message on its way to its owner; `flow` is the client's packet id, None for QoS 0."""
+
+    message: Message
+    session: Session | None = None
+    flow: Incoming | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Doubt:
+    """Publishes that a lost link left open: `first` is the sequence of the first."""
+
+    key: MarkKey
+    first: int
+    publications: tuple[Publication, ...]
+
+    @property
+    def last(self) -> int:
+        """Sequence of the last one."""
+        return self.first + len(self.publications) - 1
+
+
+@attrs.frozen(kw_only=True)
+class Position:
+    """The last delivery that was processed, in the life of the owner's process that sent it."""
+
+    owner_incarnation: int
+    epoch: int
+    offset: int
+
+
+class OwnerPort(Protocol):
+    """The owner of a zone, as an edge sees it while they are connected."""
+
+    def has_credit(self) -> bool:
+        """Whether more publishes may be sent now."""
+
+    def publish(self, publication: Publication) -> None:
+        """Send one; QoS 1/2 come back through the edge's `on_taken` or `on_refused`."""
+
+    def restart(self, sequence: int) -> None:
+        """After a refusal: the next QoS 1/2 publish has this number."""
+
+    def add_interest(self, topic_filter: str, request: int) -> None:
+        """Ask for deliveries, and once for the retained messages."""
+
+    def remove_interest(self, topic_filter: str) -> None:
+        """No more deliveries."""
+
+    def sync(self, filters: Iterable[str], claims: Iterable[str]) -> None:
+        """Replace the interest and claim what was inherited."""
+
+    def close(self, reason: str) -> None:
+        """Give up this connection."""
+
+
+class State(enum.Enum):
+    """Where the connection to the owner stands."""
+
+    IDLE = "idle"  # nobody needed it yet
+    CONNECTING = "connecting"  # first attempt since it was needed or lost
+    ONLINE = "online"
+    UNREACHABLE = "unreachable"  # the last attempt failed; more follow
+
+
+class Backlog:
+    """Bytes that wait in all routes of an edge together."""
+
+    def __init__(self) -> None:
+        self.size = 0
+
+
+class Route:
+    """The way to the zone `apex`; `cut` says where, None while nobody told."""
+
+    def __init__(self, apex: str, cut: Cut | None, backlog: Backlog) -> None:
+        self.apex = apex
+        self._backlog = backlog
+        self.cut = cut
+        self.cuts: dict[str, Cut] | None = None
+        self.fresh_until = 0.0
+        self.state = State.IDLE
+        self.unreachable_since: float | None = None
+        self.resolving = False
+        self.port: OwnerPort | None = None
+        self.is_local = False
+        self.is_ending = False
+        self.waiting: deque[Publication] = deque()
+        self.waiting_size = 0
+        self.qos0_size = 0
+        self.sent: deque[Publication] = deque()
+        self.first_sequence = 1
+        self.doubts: list[Doubt] = []
+        self.held_by: Route | None = None
+        self.filters: set[str] = set()
+        self.claims: set[str] = set()
+        self.requests: dict[int, tuple[str, Subscribing]] = {}
+        self.position: Position | None = None
+        self.stream = 0
+
+    @property
+    def epoch(self) -> int:
+        """Of the delegation that this route believes in; 0: none known."""
+        return self.cut.epoch if self.cut is not None else 0
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether anything waits for a connection to the owner."""
+        return bool(self.waiting or self.filters or self.doubts or self.requests)
+
+    @property
+    def next_sequence(self) -> int:
+        """The number of the next QoS 1/2 publish."""
+        return self.first_sequence + len(self.sent)
+
+    def wait(self, publication: Publication) -> None:
+        """Queue it behind what waits already."""
+        self.waiting.append(publication)
+        self._count(publication, 1)
+
+    def wait_first(self, publications: list[Publication]) -> None:
+        """Queue them, in their order, before all that waits."""
+        for publication in reversed(publications):
+            self.waiting.appendleft(publication)
+            self._count(publication, 1)
+
+    def next_waiting(self) -> Publication:
+        """Take the first one that waits."""
+        publication = self.waiting.popleft()
+        self._count(publication, -1)
+        return publication
+
+    def take_waiting(self) -> list[Publication]:
+        """Take all that waits, in order."""
+        taken = list(self.waiting)
+        self.waiting.clear()
+        self._backlog.size -= self.waiting_size
+        self.waiting_size = self.qos0_size = 0
+        return taken
+
+    def drop_waiting_qos0(self) -> int:
+        """Forget the QoS 0 ones that wait; returns how many."""
+        kept = [p for p in self.waiting if p.message.qos]
+        dropped = len(self.waiting) - len(kept)
+        if dropped:
+            self.take_waiting()
+            self.wait_first(kept)
+        return dropped
+
+    def take_sent_through(self, sequence: int) -> list[Publication]:
+        """The sent ones up to a sequence: the owner has them."""
+        count = min(max(sequence - self.first_sequence + 1, 0), len(self.sent))
+        self.first_sequence += count
+        return [self.sent.popleft() for _ in range(count)]
+
+    def _count(self, publication: Publication, sign: int) -> None:
+        size = publication.message.size * sign
+        self.waiting_size += size
+        self._backlog.size += size
+        if not publication.message.qos:
+            self.qos0_size += size

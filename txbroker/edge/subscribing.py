@@ -1,0 +1,95 @@
+"""
+From a SUBSCRIBE to its SUBACK, over all the zones that the filters touch.
+
+Each zone is asked for its retained messages, whether the edge had the filter there or not, and
+answers at one point of its delivery stream: from that point on, and only from then, the
+subscription gets that zone's live messages (protocol rule 9). The SUBACK leaves when every zone has
+answered, or after `wait` seconds; zones that are still missing stay pending and count from their
+answer on (rule 8). What the answered zones send before the SUBACK is held back until it has left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+
+from txbroker.message import Message
+from txbroker.mqtt.session import Session, Subscription
+from txbroker.timers import Cancellable
+
+HELD_LIMIT = 10_000
+"""Messages held for one SUBSCRIBE; the SUBACK leaves early rather than hold more."""
+
+
+@attrs.define(slots=True, eq=False)
+class Subscribing:
+    """
+    One SUBSCRIBE packet on its way.
+
+    `zoned` are the filters that zones are asked for ($SYS is the node's own). `fresh` are those
+    that the session had not; the others' live messages are not interrupted [MQTT-3.8.4-3]. `open` and `answered` hold (filter, apex). `acknowledge` sends the
+    SUBACK; None once it is gone.
+    """
+
+    session: Session
+    subscriptions: dict[str, Subscription]
+    zoned: frozenset[str]
+    fresh: frozenset[str]
+    acknowledge: Callable[[], None] | None
+    open: set[tuple[str, str]] = attrs.Factory(set)
+    answered: set[tuple[str, str]] = attrs.Factory(set)
+    alarm: Cancellable | None = None
+
+    def await_zone(self, topic_filter: str, apex: str) -> None:
+        """The zone is asked; a new subscription takes nothing from it before the answer."""
+        self.open.add((topic_filter, apex))
+        if topic_filter in self.fresh:
+            self.subscriptions[topic_filter].pending.add(apex)
+
+    def answer(self, topic_filter: str, apex: str, retained: list[Message]) -> None:
+        """The zone answered; live messages of it count from here on."""
+        self.open.discard((topic_filter, apex))
+        self.answered.add((topic_filter, apex))
+        subscription = self.subscriptions.get(topic_filter)
+        if subscription is None:
+            return
+        subscription.pending.discard(apex)
+        for message in retained:
+            self.give(subscription, message, retain=True)
+
+    def drop_zone(self, topic_filter: str, apex: str) -> None:
+        """The zone is no longer one that the filter touches."""
+        self.open.discard((topic_filter, apex))
+        subscription = self.subscriptions.get(topic_filter)
+        if subscription is not None:
+            subscription.pending.discard(apex)
+
+    def give(self, subscription: Subscription, message: Message, *, retain: bool) -> None:
+        """Deliver to this subscription, or hold until the SUBACK has left."""
+        if subscription.held is None:
+            qos = min(subscription.qos, message.qos)
+            self.session.deliver(message, qos, retain=retain)
+        else:
+            subscription.held.append((message, retain))
+            if len(subscription.held) >= HELD_LIMIT:
+                self.finish()
+
+    def leave(self, topic_filter: str) -> None:
+        """The subscription was cancelled, or a newer SUBSCRIBE renews it."""
+        self.subscriptions.pop(topic_filter, None)
+        self.open = {pair for pair in self.open if pair[0] != topic_filter}
+
+    def finish(self) -> None:
+        """Send the SUBACK, then what was held."""
+        if self.acknowledge is None:
+            return
+        if self.alarm is not None:
+            self.alarm.cancel()
+            self.alarm = None
+        acknowledge, self.acknowledge = self.acknowledge, None
+        acknowledge()
+        for subscription in self.subscriptions.values():
+            held, subscription.held = subscription.held, None
+            for message, retain in held or ():
+                self.give(subscription, message, retain=retain)

@@ -1,0 +1,123 @@
+"""
+What an edge knows of the tree of zones: the resolver's cache.
+
+One `Route` per known apex. An owner's answer names *all* cuts of its zone, so one answer tells the
+owner of every topic in it; a topic never seen before costs a look-up here, not a question. What is
+known is used until something better is known (serve stale, RFC 8767): a wrong entry costs a refusal
+and another step, never a wrong write, since the owner checks every publish.
+
+Two views, on purpose. `find` (publishes) uses every cut that anybody told. `cover` (subscriptions)
+uses `Route.cuts`, which for a connected owner only its own delivery stream changes: an edge that
+learns of a cut by another way must not take the child's records before the parent's last ones
+(protocol rule 13).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from txbroker.delegation.cut import Cut
+from txbroker.edge.route import Backlog, Route
+from txbroker.topics import (
+    deepest_enclosing,
+    is_filter_within,
+    is_within,
+    literal_prefix,
+    may_match_within,
+)
+
+LONGEST_REMEMBERED = 512
+"""Longer topics are looked up each time, so that they cannot fill the memory."""
+
+
+class ZoneMap:
+    """The known routes; the root zone's is always there, though nobody may know its address."""
+
+    def __init__(self, limit: int = 100_000) -> None:
+        self.backlog = Backlog()
+        self._routes: dict[str, Route] = {"": Route("", None, self.backlog)}
+        self._longest = 0
+        self._by_topic: dict[str, Route] = {}
+        self._limit = limit
+
+    def __iter__(self) -> Iterator[Route]:
+        return iter(list(self._routes.values()))
+
+    def get(self, apex: str) -> Route | None:
+        """The route of exactly this apex."""
+        return self._routes.get(apex)
+
+    def find(self, topic: str) -> Route:
+        """The route of the deepest known zone that covers the topic."""
+        route = self._by_topic.get(topic)
+        if route is None:
+            apex = deepest_enclosing(topic, self._routes, longest=self._longest)
+            route = self._routes[apex or ""]
+            if len(self._by_topic) >= self._limit:
+                self._by_topic.clear()
+            if len(topic) <= LONGEST_REMEMBERED:
+                self._by_topic[topic] = route
+        return route
+
+    def enclosing(self, apex: str) -> Route:
+        """The route of the deepest known zone strictly above the apex; the root's for the root."""
+        above = apex.rpartition("/")[0]
+        return self._routes[deepest_enclosing(above, self._routes, longest=self._longest) or ""]
+
+    def add(self, cut: Cut) -> Route:
+        """Know a cut; an older epoch than the known one changes nothing."""
+        route = self._routes.get(cut.apex)
+        if route is None:
+            route = Route(cut.apex, cut, self.backlog)
+            self._routes[cut.apex] = route
+            self._longest = max(self._longest, len(cut.apex))
+            self._by_topic.clear()
+        elif route.cut is None or cut.epoch >= route.cut.epoch:
+            route.cut = cut
+        return route
+
+    def remove(self, route: Route) -> None:
+        """Forget a zone; the root's route stays, without an address."""
+        if route.apex:
+            self._routes.pop(route.apex, None)
+        else:
+            route.cut = None
+        self._by_topic.clear()
+
+    def within(self, apex: str) -> list[Route]:
+        """The routes strictly below an apex."""
+        return [r for r in self._routes.values() if r.apex != apex and is_within(r.apex, apex)]
+
+    def cover(self, topic_filter: str) -> list[Route]:
+        """
+        The routes whose zones the filter touches, as far as known.
+
+        A route whose cuts are not known counts, and stands for whatever is below it.
+        """
+        prefix = literal_prefix(topic_filter)
+        top = deepest_enclosing(prefix, self._routes, longest=self._longest) or ""
+        found: list[Route] = []
+        if topic_filter.startswith("$"):
+            return [self._routes[""]]
+        self._visit(self._routes[self._trusted(top)], topic_filter, found)
+        return found
+
+    def _trusted(self, apex: str) -> str:
+        # Start at the deepest zone that the chain of `cuts` above it really leads to, or that
+        # stands right below one whose cuts are not known.
+        while apex:
+            above = self.enclosing(apex)
+            if above.cuts is None or apex in above.cuts:
+                return apex
+            apex = above.apex
+        return apex
+
+    def _visit(self, route: Route, topic_filter: str, found: list[Route]) -> None:
+        if route.cuts is None:
+            found.append(route)
+            return
+        if not any(is_filter_within(topic_filter, apex) for apex in route.cuts):
+            found.append(route)
+        for apex, cut in route.cuts.items():
+            if may_match_within(topic_filter, apex):
+                self._visit(self._routes.get(apex) or self.add(cut), topic_filter, found)

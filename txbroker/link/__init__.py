@@ -1,0 +1,1 @@
+"""Links between nodes: framing and both ends' rules (pure), the dialer and the listener (shells)."""

@@ -1,0 +1,214 @@
+"""
+SHELL: asks and dials for an edge; its `Connector`.
+
+One task for each route that is needed: ask the owner for a token, connect, and again when the link
+is gone, after a pause that grows to a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import grpc.aio
+from twisted.internet.endpoints import HostnameEndpoint, connectProtocol
+from twisted.internet.error import ConnectError, ConnectingCancelledError, DNSLookupError
+from twisted.internet.interfaces import IReactorTime
+
+from txbroker.aio import Tasks
+from txbroker.config import parse_address
+from txbroker.control.channels import CALL_TIMEOUT, Channels
+from txbroker.delegation.cut import Cut
+from txbroker.edge.edge import Edge
+from txbroker.edge.route import Route, State
+from txbroker.link.convert import cut_from_wire
+from txbroker.link.edge_end import EdgeEnd
+from txbroker.link.wire import LinkProtocol
+from txbroker.pressure import Pressure
+from txbroker.telemetry import get_logger
+from txbroker.turn import Turn
+from txbroker.v1 import control_pb2
+
+log = get_logger()
+
+FIRST_PAUSE = 0.05
+LONGEST_PAUSE = 1.0
+"""Seconds between attempts: doubled from the first to the longest, less up to a quarter."""
+
+
+class Gone(Exception):
+    """The node does not serve the zone any more."""
+
+
+class NotYet(Exception):
+    """The node cannot be reached, or does not serve the zone yet."""
+
+
+class Dialer:
+    """The edge's way to other nodes; `wire` it to the edge before use."""
+
+    def __init__(
+        self,
+        *,
+        reactor: IReactorTime,
+        channels: Channels,
+        tasks: Tasks,
+        turn: Turn,
+        pressure: Pressure,
+        max_packet: int,
+    ) -> None:
+        self._reactor = reactor
+        self._channels = channels
+        self._tasks = tasks
+        self._turn = turn
+        self._pressure = pressure
+        self._max_packet = max_packet
+        self._dials: dict[Route, asyncio.Task[None]] = {}
+        self._open: dict[Route, LinkProtocol] = {}
+        self._edge: Edge
+        pressure.when_relieved(self._give_credit)
+
+    def wire(self, edge: Edge) -> None:
+        """The edge that this dials for."""
+        self._edge = edge
+
+    # from the edge (Connector)
+
+    def resolve(self, route: Route) -> None:
+        """Ask the node of `route.cut` for the cuts of its zone."""
+        if route.resolving or route.cut is None or route.is_local:
+            return
+        route.resolving = True
+        self._tasks.start(self._resolve(route, route.cut))
+
+    def connect(self, route: Route) -> None:
+        """Connect to the owner, and go on trying while the route is needed."""
+        if route not in self._dials and not route.is_local:
+            self._dials[route] = self._tasks.start(self._keep_connected(route))
+
+    def disconnect(self, route: Route) -> None:
+        """Stop trying, close the link."""
+        task = self._dials.pop(route, None)
+        protocol = self._open.pop(route, None)
+        if protocol is not None:
+            protocol.drop("the zone is served elsewhere")
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+
+    # internal: questions
+
+    async def _resolve(self, route: Route, cut: Cut) -> None:
+        request = control_pb2.ResolveRequest(question=route.apex, zone=route.apex)
+        try:
+            reply = await self._channels.stub(cut.grpc).Resolve(request, timeout=CALL_TIMEOUT)
+        except grpc.aio.AioRpcError as error:
+            log.debug("resolve.failed", zone=route.apex, asked=cut.grpc, code=error.code().name)
+            self._edge.on_unresolved(route)
+            return
+        if reply.answer == control_pb2.ResolveReply.NOT_AUTHORITATIVE:
+            if reply.zone.epoch >= route.epoch and route.port is None and route.apex:
+                route.resolving = False
+                self._edge.on_gone(route)
+            else:
+                self._edge.on_unresolved(route)
+            return
+        cuts = [cut_from_wire(known) for known in reply.cuts]
+        self._edge.on_resolved(route, cut_from_wire(reply.zone), cuts, reply.ttl)
+
+    # internal: links
+
+    async def _keep_connected(self, route: Route) -> None:
+        pause = FIRST_PAUSE
+        try:
+            while route.is_needed and route.cut is not None:
+                self._edge.on_connecting(route)
+                try:
+                    await self._one_link(route, route.cut)
+                    pause = FIRST_PAUSE
+                except Gone:
+                    self._dials.pop(route, None)
+                    self._edge.on_gone(route)
+                    return
+                except NotYet as error:
+                    log.debug("link.failed", zone=route.apex, reason=str(error))
+                    self._edge.on_failed(route)
+                self._turn.end()
+                await asyncio.sleep(pause * random.uniform(0.75, 1.0))
+                pause = min(pause * 2, LONGEST_PAUSE)
+        finally:
+            if self._dials.get(route) is asyncio.current_task():
+                del self._dials[route]
+        if route.state is not State.ONLINE:
+            route.state = State.IDLE
+
+    async def _one_link(self, route: Route, cut: Cut) -> None:
+        """One link from its opening to its end."""
+        address, token = await self._ask(route, cut)
+        loop = asyncio.get_running_loop()
+        protocol = _Dialed(
+            turn=self._turn,
+            clock=self._reactor,
+            counters=self._edge.counters,
+            peer=cut.node,
+        )
+        protocol.closed = loop.create_future()
+        where = parse_address(address)
+        endpoint = HostnameEndpoint(self._reactor, where.host, where.port, timeout=CALL_TIMEOUT)
+        try:
+            await connectProtocol(endpoint, protocol).asFuture(loop)
+        except (ConnectError, ConnectingCancelledError, DNSLookupError, OSError) as error:
+            raise NotYet(str(error)) from error
+        end = EdgeEnd(
+            self._edge,
+            route,
+            write=protocol.write,
+            close=protocol.drop,
+            mark_dirty=self._turn.mark_dirty,
+            pressure=self._pressure,
+            max_packet=self._max_packet,
+        )
+        protocol.attach(end)
+        self._open[route] = protocol
+        log.info("link.opened", zone=route.apex, peer=cut.node, address=address)
+        end.start(token)
+        try:
+            await asyncio.shield(protocol.closed)
+        finally:
+            if self._open.get(route) is protocol:
+                del self._open[route]
+            protocol.drop("no longer needed")
+        if not end.was_online:
+            raise NotYet("the link was closed before it was online")
+
+    async def _ask(self, route: Route, cut: Cut) -> tuple[str, bytes]:
+        request = control_pb2.OpenLinkRequest(
+            edge=self._edge.name,
+            incarnation=self._edge.incarnation,
+            zone=route.apex,
+            epoch=cut.epoch,
+        )
+        try:
+            reply = await self._channels.stub(cut.grpc).OpenLink(request, timeout=CALL_TIMEOUT)
+        except grpc.aio.AioRpcError as error:
+            raise NotYet(error.details() or error.code().name) from error
+        if reply.authoritative:
+            return reply.link, reply.token
+        if reply.epoch >= cut.epoch:
+            raise Gone
+        raise NotYet("the node does not serve the zone yet")
+
+    def _give_credit(self) -> None:
+        for protocol in self._open.values():
+            if protocol.end is not None:
+                self._turn.mark_dirty(protocol.end)
+
+
+class _Dialed(LinkProtocol):
+    """A link whose end can be awaited."""
+
+    closed: asyncio.Future[None]
+
+    def connectionLost(self, reason: object = None) -> None:
+        super().connectionLost()
+        if not self.closed.done():
+            self.closed.set_result(None)

@@ -1,0 +1,293 @@
+"""
+The edge's end of a link: sends publishes to the owner of a zone, takes the edge's deliveries.
+
+One object for each connection; bytes in by `receive`, bytes out by `write`. Its life: Hello sent,
+Welcome (the owner's marks settle what was in doubt), catch-up, Online; only then it is the route's
+port and takes publishes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from txbroker.authority.handover import MarkKey
+from txbroker.counters import Counters
+from txbroker.edge.edge import Edge
+from txbroker.edge.route import Position, Publication, Route
+from txbroker.link.convert import cut_from_wire, key_from_mark, mark_to_wire
+from txbroker.link.frames import LINK_VERSION, FrameReader, LinkError, encode_frame, join_packets
+from txbroker.link.owner_end import BATCH
+from txbroker.message import Message
+from txbroker.mqtt.packets import Publish
+from txbroker.pressure import Pressure
+from txbroker.turn import Flushable
+from txbroker.v1 import link_pb2
+from txbroker.v1.link_pb2 import LinkFrame
+
+
+class EdgeEnd:
+    """See the module's text; `close` drops the connection, the reason is for the log."""
+
+    def __init__(
+        self,
+        edge: Edge,
+        route: Route,
+        *,
+        write: Callable[[bytes], None],
+        close: Callable[[str], None],
+        mark_dirty: Callable[[Flushable], None],
+        pressure: Pressure,
+        max_packet: int,
+    ) -> None:
+        self.was_online = False
+        self._edge = edge
+        self._route = route
+        self._write = write
+        self._close = close
+        self._mark_dirty = mark_dirty
+        self._pressure = pressure
+        self._counters: Counters = edge.counters
+        self._reader = FrameReader(max_packet)
+        self._epoch = 0
+        self._owner_incarnation = 0
+        self._marks: dict[MarkKey, int] = {}
+        route.stream += 1
+        self._stream = route.stream
+        self._batch: list[Message] = []
+        self._batch_first = 0
+        self._next = 1
+        self._credit = 0
+        self._sent = 0
+        self._consumed_by_owner = 0
+        self._is_blocked = False
+        self._consumed = 0
+        self._consumed_told = 0
+        self._kind: link_pb2.Batch.Kind.ValueType = link_pb2.Batch.LIVE
+        self._offsets: list[int] = []
+        self._retained: list[Message] = []
+        self._retained_due = 0
+        self._request = 0
+
+    # from the shell
+
+    def start(self, token: bytes) -> None:
+        """Say Hello."""
+        edge, route = self._edge, self._route
+        position = route.position
+        hello = link_pb2.Hello(
+            version=LINK_VERSION,
+            token=token,
+            edge=edge.name,
+            incarnation=edge.incarnation,
+            zone=route.apex,
+            epoch=position.epoch if position is not None else 0,
+            owner_incarnation=position.owner_incarnation if position is not None else 0,
+            position=position.offset if position is not None else 0,
+            filters=sorted(route.filters),
+            claims=sorted(route.claims),
+            in_doubt=[mark_to_wire(doubt.key, doubt.last) for doubt in route.doubts],
+            stream=self._stream,
+        )
+        route.claims = set()
+        self._write(encode_frame(LinkFrame(hello=hello)))
+
+    def receive(self, data: bytes) -> None:
+        """Bytes from the owner; raises `LinkError` where they break a rule."""
+        for item in self._reader.read(data):
+            if isinstance(item, Publish):
+                self._on_message(item)
+            else:
+                self._on_frame(item)
+        self._mark_dirty(self)
+
+    def flush(self) -> None:
+        """Send what is due: the batch, and credit for what was taken off the link."""
+        out: list[bytes] = []
+        if self._batch:
+            self._send_batch(out)
+        if self._consumed > self._consumed_told and not self._pressure.active:
+            self._consumed_told = self._consumed
+            position = self._route.position
+            told = link_pb2.Position(
+                offset=position.offset if position is not None else 0, consumed=self._consumed
+            )
+            out.append(encode_frame(LinkFrame(position=told)))
+        if out:
+            self._write(b"".join(out))
+
+    def lost(self) -> None:
+        """The connection is gone."""
+        if self._route.port is self:
+            key = (self._edge.name, self._edge.incarnation, self._route.apex, self._stream)
+            self._edge.on_lost(self._route, key)
+
+    # from the edge (OwnerPort)
+
+    def has_credit(self) -> bool:
+        """Whether more publishes may be sent now."""
+        return self._sent - self._consumed_by_owner < self._credit and not self._is_blocked
+
+    def publish(self, publication: Publication) -> None:
+        """Put it into the batch that leaves at the end of this turn."""
+        message = publication.message
+        if not self._batch:
+            self._batch_first = self._next
+        self._batch.append(message)
+        if message.qos:
+            self._next += 1
+        self._sent += message.size
+        if len(self._batch) >= BATCH:
+            out: list[bytes] = []
+            self._send_batch(out)
+            self._write(b"".join(out))
+        else:
+            self._mark_dirty(self)
+
+    def restart(self, sequence: int) -> None:
+        """After a refusal: the next QoS 1/2 publish has this number."""
+        self._batch.clear()
+        self._next = sequence
+        restart = link_pb2.Restart(stream=self._stream, sequence=sequence)
+        self._write(encode_frame(LinkFrame(restart=restart)))
+
+    def add_interest(self, topic_filter: str, request: int) -> None:
+        """Ask for deliveries, and once for the retained messages."""
+        interest = link_pb2.InterestRequest(request=request, filter=topic_filter, retained=True)
+        self._write(encode_frame(LinkFrame(interest=interest)))
+
+    def remove_interest(self, topic_filter: str) -> None:
+        """No more deliveries."""
+        interest = link_pb2.InterestRequest(filter=topic_filter, remove=True)
+        self._write(encode_frame(LinkFrame(interest=interest)))
+
+    def sync(self, filters: Iterable[str], claims: Iterable[str]) -> None:
+        """Replace the interest and claim what was inherited."""
+        sync = link_pb2.InterestSync(filters=filters, claims=claims)
+        self._write(encode_frame(LinkFrame(sync=sync)))
+
+    def close(self, reason: str) -> None:
+        """Give up this connection."""
+        self._close(reason)
+
+    # internal
+
+    def _on_frame(self, frame: LinkFrame) -> None:
+        kind = frame.WhichOneof("kind")
+        if kind == "welcome":
+            self._on_welcome(frame.welcome)
+            return
+        if not self._epoch:
+            raise LinkError("the first frame from an owner is Welcome")
+        match kind:
+            case "batch":
+                self._on_batch(frame.batch)
+            case "taken":
+                if frame.taken.stream == self._stream:
+                    self._edge.publisher.on_taken(self._route, frame.taken.sequence)
+            case "credit":
+                self._consumed_by_owner = frame.credit.consumed
+                self._edge.publisher.flush(self._route)
+            case "refusal":
+                self._on_refusal(frame.refusal)
+            case "answer":
+                self._on_answer(frame.answer)
+            case "online":
+                self._on_online(frame.online)
+            case "cut":
+                self._edge.on_cut(self._route, cut_from_wire(frame.cut))
+            case "gone" if frame.gone.apex == self._route.apex:
+                self._edge.on_gone(self._route)
+            case "gone":
+                self._edge.on_cut_ended(self._route, frame.gone.apex, frame.gone.epoch)
+            case "heartbeat":
+                pass
+            case _:
+                # A newer owner may say what this node does not know: not ours to act on.
+                self._counters.add("link.unknown_frame")
+
+    def _on_welcome(self, welcome: link_pb2.Welcome) -> None:
+        if self._epoch:
+            raise LinkError("a link has one Welcome")
+        if welcome.version > LINK_VERSION:
+            raise LinkError(f"link format {welcome.version} is newer than {LINK_VERSION}")
+        if welcome.zone != self._route.apex or not welcome.epoch:
+            raise LinkError(f"the owner serves zone {welcome.zone!r}, not {self._route.apex!r}")
+        self._epoch = welcome.epoch
+        self._owner_incarnation = welcome.owner_incarnation
+        self._credit = welcome.credit
+        self._marks = {key_from_mark(mark): mark.sequence for mark in welcome.marks}
+
+    def _on_online(self, online: link_pb2.Online) -> None:
+        if online.missed and self._route.position is not None:
+            self._counters.add("link.missed", online.missed)
+        self.was_online = True
+        position = Position(
+            owner_incarnation=self._owner_incarnation, epoch=self._epoch, offset=online.offset
+        )
+        self._edge.on_online(
+            self._route,
+            self,
+            marks=self._marks,
+            cuts=[cut_from_wire(cut) for cut in online.cuts],
+            position=position,
+        )
+
+    def _on_batch(self, batch: link_pb2.Batch) -> None:
+        self._kind = batch.kind
+        if batch.kind == link_pb2.Batch.RETAINED:
+            return
+        if batch.kind == link_pb2.Batch.PUBLISH or len(batch.offsets) != batch.count:
+            raise LinkError("an owner sends deliveries, each with its offset")
+        if batch.epoch != self._epoch:
+            raise LinkError(f"deliveries of epoch {batch.epoch} on a link of {self._epoch}")
+        self._offsets = list(reversed(batch.offsets))
+
+    def _on_message(self, packet: Publish) -> None:
+        message = Message(packet.topic, packet.payload, packet.qos, packet.retain)
+        self._consumed += message.size
+        if self._kind == link_pb2.Batch.RETAINED:
+            if not self._retained_due:
+                raise LinkError("a retained message belongs to an answer")
+            self._retained.append(message)
+            self._retained_due -= 1
+            self._give_answer()
+            return
+        if not self._offsets:
+            raise LinkError("a PUBLISH on a link follows its batch header")
+        self._edge.on_message(self._route, message, self._offsets.pop())
+
+    def _on_answer(self, answer: link_pb2.InterestAnswer) -> None:
+        self._request = answer.request
+        self._retained = []
+        self._retained_due = answer.retained
+        self._give_answer()
+
+    def _give_answer(self) -> None:
+        if not self._retained_due:
+            retained, self._retained = self._retained, []
+            self._edge.interests.on_answer(self._route, self._request, retained)
+
+    def _on_refusal(self, refusal: link_pb2.Refusal) -> None:
+        if refusal.stream != self._stream:
+            return
+        cut = cut_from_wire(refusal.cut) if refusal.HasField("cut") else None
+        # Without a cut the zone itself has gone; that comes in the delivery stream, after the last
+        # deliveries, and until then nothing is sent.
+        self._is_blocked = cut is None and not refusal.retry
+        self._edge.publisher.on_refused(self._route, refusal.sequence, cut)
+
+    def _send_batch(self, out: list[bytes]) -> None:
+        messages, self._batch = self._batch, []
+        clients = list(dict.fromkeys(message.client_id for message in messages))
+        index = {client: position for position, client in enumerate(clients)}
+        batch = link_pb2.Batch(
+            kind=link_pb2.Batch.PUBLISH,
+            epoch=self._epoch,
+            stream=self._stream,
+            first=self._batch_first,
+            count=len(messages),
+            clients=clients,
+            client=[index[message.client_id] for message in messages],
+        )
+        out.append(encode_frame(LinkFrame(batch=batch)))
+        out.append(join_packets(messages))

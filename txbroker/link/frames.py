@@ -1,0 +1,77 @@
+"""
+Link frames on the wire: MQTT framing, type 0 for control, type 3 for messages (protocol rule 24).
+
+A link takes nothing else. What breaks a rule raises `LinkError`; the link is closed and counted, the
+node goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from google.protobuf.message import DecodeError
+
+from txbroker.errors import PeerError
+from txbroker.message import Message
+from txbroker.mqtt.codec import Framer, decode
+from txbroker.mqtt.packets import Publish
+from txbroker.mqtt.return_codes import ProtocolViolation
+from txbroker.v1.link_pb2 import LinkFrame
+
+LINK_VERSION = 1
+"""Version of the format; a newer one is refused in one line."""
+
+_CONTROL = 0x00
+_PUBLISH = 0x30
+
+
+class LinkError(PeerError):
+    """The other end of a link broke a rule of the link's format."""
+
+
+def encode_frame(frame: LinkFrame) -> bytes:
+    """A control frame as it goes on the wire."""
+    body = frame.SerializeToString()
+    return b"\x00" + _remaining_length(len(body)) + body
+
+
+def _remaining_length(length: int) -> bytes:
+    encoded = bytearray()
+    while True:
+        length, digit = divmod(length, 128)
+        encoded.append(digit | 0x80 if length else digit)
+        if not length:
+            return bytes(encoded)
+
+
+class FrameReader:
+    """Bytes in, control frames and messages out."""
+
+    def __init__(self, max_packet: int) -> None:
+        # A message passes with its topic and header; control frames have the same bound.
+        self._framer = Framer(max_packet + 65_536)
+
+    def read(self, data: bytes) -> Iterator[LinkFrame | Publish]:
+        """Every whole frame; raises `LinkError`."""
+        self._framer.feed(data)
+        try:
+            for first_byte, body in self._framer.frames():
+                yield self._decode(first_byte, body)
+        except (ProtocolViolation, DecodeError) as error:
+            raise LinkError(f"not a link frame: {error}") from error
+
+    def _decode(self, first_byte: int, body: bytes) -> LinkFrame | Publish:
+        if first_byte == _CONTROL:
+            frame = LinkFrame()
+            frame.ParseFromString(body)
+            return frame
+        if first_byte & 0xF0 == _PUBLISH:
+            packet = decode(first_byte & ~0x08, body)  # DUP means nothing here
+            assert isinstance(packet, Publish)
+            return packet
+        raise LinkError(f"a link takes packet types 0 and 3, not {first_byte >> 4}")
+
+
+def join_packets(messages: Iterable[Message]) -> bytes:
+    """The raw PUBLISH packets of messages, one after the other."""
+    return b"".join([message.link_packet for message in messages])

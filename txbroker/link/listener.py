@@ -1,0 +1,115 @@
+"""SHELL: the answering side of links; gives tokens and takes connections that carry one."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+
+from twisted.internet.interfaces import IAddress, IReactorTime
+from twisted.internet.protocol import Factory
+
+from txbroker.authority.authority import Authority
+from txbroker.counters import Counters
+from txbroker.link.owner_end import OwnerEnd
+from txbroker.link.wire import LinkProtocol
+from txbroker.pressure import Pressure
+from txbroker.turn import Flushable, Turn
+
+TOKEN_LIFE = 10.0
+"""Seconds in which a token has to be used."""
+
+
+class LinkListener(Factory):
+    """Accepts the links of a node's authority (its `OwnerHost`)."""
+
+    noisy = False
+
+    def __init__(
+        self,
+        *,
+        authority: Authority,
+        incarnation: int,
+        pressure: Pressure,
+        counters: Counters,
+        turn: Turn,
+        clock: IReactorTime,
+        max_packet: int,
+        max_links: int,
+    ) -> None:
+        self.authority = authority
+        self.incarnation = incarnation
+        self.pressure = pressure
+        self.counters = counters
+        self._turn = turn
+        self._clock = clock
+        self._max_packet = max_packet
+        self._max_links = max_links
+        self._tokens: dict[bytes, tuple[str, int, float]] = {}
+        self._open: set[LinkProtocol] = set()
+        pressure.when_relieved(self._give_credit)
+
+    def issue(self, edge: str, incarnation: int) -> bytes | None:
+        """A token for one link of this edge; None when there are as many links as allowed."""
+        self._forget_old_tokens()
+        if len(self._open) + len(self._tokens) >= self._max_links:
+            self.counters.add("link.over_limit")
+            return None
+        token = secrets.token_bytes(16)
+        self._tokens[token] = (edge, incarnation, self._clock.seconds() + TOKEN_LIFE)
+        return token
+
+    def redeem(self, token: bytes, edge: str, incarnation: int) -> bool:
+        """Whether the token was given to this edge, and not used yet."""
+        self._forget_old_tokens()
+        known = self._tokens.pop(token, None)
+        return known is not None and known[:2] == (edge, incarnation)
+
+    def mark_dirty(self, end: Flushable) -> None:
+        """Call `flush` at the end of this turn."""
+        self._turn.mark_dirty(end)
+
+    def buildProtocol(self, addr: IAddress | None) -> LinkProtocol | None:
+        if len(self._open) >= self._max_links:
+            self.counters.add("link.over_limit")
+            return None
+        protocol = _Accepted(
+            turn=self._turn,
+            clock=self._clock,
+            counters=self.counters,
+            peer=str(addr),
+            on_end=self._open.discard,
+        )
+        self._open.add(protocol)
+        end = OwnerEnd(self, write=protocol.write, close=protocol.drop, max_packet=self._max_packet)
+        protocol.attach(end)
+        return protocol
+
+    def _give_credit(self) -> None:
+        for protocol in self._open:
+            if protocol.end is not None:
+                self._turn.mark_dirty(protocol.end)
+
+    def _forget_old_tokens(self) -> None:
+        now = self._clock.seconds()
+        for token in [t for t, (_, _, until) in self._tokens.items() if until < now]:
+            del self._tokens[token]
+
+
+class _Accepted(LinkProtocol):
+    """A link that counts against the limit until it is gone."""
+
+    def __init__(
+        self,
+        *,
+        turn: Turn,
+        clock: IReactorTime,
+        counters: Counters,
+        peer: str,
+        on_end: Callable[[LinkProtocol], None],
+    ) -> None:
+        super().__init__(turn=turn, clock=clock, counters=counters, peer=peer)
+        self._on_end = on_end
+
+    def connectionLost(self, reason: object = None) -> None:
+        self._on_end(self)
+        super().connectionLost()

@@ -1,0 +1,363 @@
+"""
+The owner's end of a link: takes an edge's publishes, gives it its deliveries.
+
+One object for each connection; bytes in by `receive`, bytes out by `write`. It is the `EdgePort` of
+its peer. Deliveries and everything whose place among them matters leave through one queue, as far
+as the edge has credit; answers to publishes leave at once and need none (protocol rule 20).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import attrs
+
+from txbroker.authority.authority import Authority, Greeting, Peer, Verdict
+from txbroker.authority.handover import MarkKey
+from txbroker.authority.journal import Record
+from txbroker.counters import Counters
+from txbroker.delegation.cut import Cut
+from txbroker.link.convert import cut_to_wire, key_from_mark
+from txbroker.link.frames import LINK_VERSION, FrameReader, LinkError, encode_frame, join_packets
+from txbroker.message import Message
+from txbroker.mqtt.packets import Publish
+from txbroker.pressure import Pressure
+from txbroker.turn import Flushable
+from txbroker.v1 import link_pb2, types_pb2
+from txbroker.v1.link_pb2 import LinkFrame
+
+WINDOW = 4 * 1024 * 1024
+"""Bytes that may be on the way in either direction before credit has come back."""
+
+BATCH = 128
+"""Messages under one header at the most."""
+
+HIGH_MARK = 1024 * 1024
+LOW_MARK = 256 * 1024
+OVERFLOW = 32 * 1024 * 1024
+"""Bytes queued for one edge: publishers wait above HIGH; above OVERFLOW the link is given up, and
+the edge resumes from the journal when it is back."""
+
+
+class OwnerHost(Protocol):
+    """The node, as the ends of its links see it."""
+
+    authority: Authority
+    incarnation: int
+    pressure: Pressure
+    counters: Counters
+
+    def redeem(self, token: bytes, edge: str, incarnation: int) -> bool:
+        """Whether the token was given to this edge, and not used yet."""
+
+    def mark_dirty(self, end: Flushable) -> None:
+        """Call `flush` at the end of this turn."""
+
+
+@attrs.define(slots=True, eq=False)
+class _Told:
+    """A control frame in the delivery stream, with the messages that belong to it."""
+
+    frame: LinkFrame
+    request: int = 0
+    messages: tuple[Message, ...] = ()
+
+
+class OwnerEnd:
+    """See the module's text; `close` drops the connection, the reason is for the log."""
+
+    def __init__(
+        self,
+        host: OwnerHost,
+        *,
+        write: Callable[[bytes], None],
+        close: Callable[[str], None],
+        max_packet: int,
+    ) -> None:
+        self.peer: Peer | None = None
+        self._host = host
+        self._authority = host.authority
+        self._write = write
+        self._close = close
+        self._reader = FrameReader(max_packet)
+        self._queue: deque[Record | _Told] = deque()
+        self._queued = 0
+        self._delivered = 0
+        self._consumed_by_edge = 0
+        self._stream = 0
+        self._next = 1
+        self._stopped = False
+        self._parked: Publish | None = None
+        self._taken = 0
+        self._taken_told = 0
+        self._mark: MarkKey = ("", 0, "", 0)
+        self._received = 0
+        self._credit_told = 0
+        self._clients: list[str] = []
+        self._stale = False
+
+    # from the shell
+
+    def receive(self, data: bytes) -> None:
+        """Bytes from the edge; raises `LinkError` where they break a rule."""
+        for item in self._reader.read(data):
+            if isinstance(item, Publish):
+                self._on_publish(item)
+            else:
+                self._on_frame(item)
+        self._host.mark_dirty(self)
+
+    def flush(self) -> None:
+        """Send what is due: acknowledgements, credit, deliveries as far as credit goes."""
+        out: list[bytes] = []
+        if self._taken > self._taken_told:
+            self._taken_told = self._taken
+            taken = link_pb2.Taken(stream=self._stream, sequence=self._taken)
+            out.append(encode_frame(LinkFrame(taken=taken)))
+        if self._received > self._credit_told and not self._host.pressure.active:
+            self._credit_told = self._received
+            credit = link_pb2.Credit(consumed=self._received)
+            out.append(encode_frame(LinkFrame(credit=credit)))
+        self._take_deliveries(out)
+        if out:
+            self._write(b"".join(out))
+
+    def lost(self) -> None:
+        """The connection is gone."""
+        self._host.pressure.lower(self)
+        if self.peer is not None:
+            self._authority.disconnect(self.peer, self)
+
+    # from the authority (EdgePort)
+
+    def deliver(self, record: Record) -> None:
+        """A live message."""
+        if not record.message.qos and self._host.pressure.is_slow(self):
+            self._host.counters.add("link.dropped.qos0")
+            return
+        self._enqueue(record, record.message.size)
+
+    def answer(self, request: int, offset: int, retained: list[Message]) -> None:
+        """The interest holds from here on; these are the retained messages it matches."""
+        answer = link_pb2.InterestAnswer(request=request, offset=offset, retained=len(retained))
+        told = _Told(LinkFrame(answer=answer), request, tuple(retained))
+        self._enqueue(told, sum(message.size for message in retained))
+
+    def tell_cut(self, cut: Cut) -> None:
+        """This apex is served elsewhere from here on."""
+        self._enqueue(_Told(LinkFrame(cut=cut_to_wire(cut))), 0)
+
+    def tell_gone(self, apex: str, epoch: int) -> None:
+        """The whole zone is served elsewhere from here on."""
+        self._enqueue(_Told(LinkFrame(gone=types_pb2.Gone(apex=apex, epoch=epoch))), 0)
+
+    def unpark(self) -> None:
+        """A fence was lifted or became a cut: the edge may try again what was parked."""
+        packet, self._parked = self._parked, None
+        if packet is not None:
+            cut = self._authority.cut_for(packet.topic)
+            self._refuse(cut, retry=cut is None and self._authority.serving)
+
+    def close(self, reason: str) -> None:
+        """Drop the link."""
+        self._close(reason)
+
+    # internal: frames from the edge
+
+    def _on_frame(self, frame: LinkFrame) -> None:
+        kind = frame.WhichOneof("kind")
+        if kind == "hello":
+            self._on_hello(frame.hello)
+            return
+        peer = self.peer
+        if peer is None:
+            raise LinkError("the first frame of a link is Hello")
+        match kind:
+            case "batch":
+                self._on_batch(frame.batch)
+            case "interest" if frame.interest.remove:
+                self._authority.remove_interest(peer, frame.interest.filter)
+            case "interest":
+                request = frame.interest
+                self._authority.add_interest(
+                    peer, request.filter, request.request, request.retained
+                )
+            case "sync":
+                sync = frame.sync
+                caught_up = self._authority.sync(peer, sync.filters, sync.claims)
+                self._catch_up(caught_up.records)
+                if caught_up.missed:
+                    self._host.counters.add("link.missed", caught_up.missed)
+            case "restart":
+                self._on_restart(frame.restart)
+            case "position":
+                self._consumed_by_edge = frame.position.consumed
+            case "heartbeat":
+                pass
+            case _:
+                # A newer edge may say what this node does not know: not ours to act on.
+                self._host.counters.add("link.unknown_frame")
+
+    def _on_hello(self, hello: link_pb2.Hello) -> None:
+        if self.peer is not None:
+            raise LinkError("a link has one Hello")
+        if hello.version > LINK_VERSION:
+            raise LinkError(f"link format {hello.version} is newer than {LINK_VERSION}")
+        if not self._host.redeem(hello.token, hello.edge, hello.incarnation):
+            raise LinkError("the token is not valid; OpenLink gives one for each link")
+        authority = self._authority
+        is_resumable = (
+            hello.owner_incarnation == self._host.incarnation and hello.epoch == authority.epoch
+        )
+        in_doubt = [key_from_mark(mark) for mark in hello.in_doubt]
+        greeting = Greeting(
+            edge=hello.edge,
+            incarnation=hello.incarnation,
+            filters=tuple(hello.filters),
+            claims=tuple(hello.claims),
+            position=hello.position if is_resumable else None,
+            in_doubt=tuple(in_doubt),
+        )
+        accepted = authority.connect(greeting, self)
+        if accepted is None:
+            raise LinkError(f"a newer process of edge {hello.edge!r} is known")
+        self.peer, caught_up = accepted
+        self._stream = hello.stream
+        self._mark = (hello.edge, hello.incarnation, authority.apex, hello.stream)
+        self._welcome(in_doubt)
+        self._catch_up(caught_up.records)
+        online = link_pb2.Online(
+            cuts=[cut_to_wire(cut) for cut in authority.cuts()],
+            offset=authority.offset,
+            missed=caught_up.missed,
+        )
+        self._enqueue(_Told(LinkFrame(online=online)), 0)
+
+    def _welcome(self, in_doubt: Iterable[MarkKey]) -> None:
+        authority = self._authority
+        marks = [
+            types_pb2.Mark(
+                edge=key[0],
+                incarnation=key[1],
+                zone=key[2],
+                stream=key[3],
+                sequence=authority.marks.get(key, 0),
+            )
+            for key in in_doubt
+        ]
+        welcome = link_pb2.Welcome(
+            version=LINK_VERSION,
+            zone=authority.apex,
+            epoch=authority.epoch,
+            owner_incarnation=self._host.incarnation,
+            credit=WINDOW,
+            marks=marks,
+        )
+        self._write(encode_frame(LinkFrame(welcome=welcome)))
+
+    def _on_batch(self, batch: link_pb2.Batch) -> None:
+        if batch.kind != link_pb2.Batch.PUBLISH or batch.count != len(batch.client):
+            raise LinkError("an edge sends batches of publishes, a client for each")
+        if any(index >= len(batch.clients) for index in batch.client):
+            raise LinkError("a batch names a client that it does not list")
+        # Every frame carries the epoch, and another one takes nothing (invariant 1).
+        self._stale = batch.epoch != self._authority.epoch
+        is_gap = not self._stopped and batch.first not in (0, self._next)
+        if batch.stream != self._stream or is_gap:
+            raise LinkError("a batch is not the next one of its stream")
+        self._clients = [batch.clients[index] for index in reversed(batch.client)]
+
+    def _on_publish(self, packet: Publish) -> None:
+        if not self._clients:
+            raise LinkError("a PUBLISH on a link follows its batch header")
+        message = Message(
+            packet.topic, packet.payload, packet.qos, packet.retain, self._clients.pop()
+        )
+        self._received += message.size
+        if packet.qos and self._stopped:
+            return  # nothing behind a refused frame is taken (rule 1)
+        verdict = Verdict.NOT_AUTHORITATIVE if self._stale else self._authority.publish(message)
+        if not packet.qos:
+            if verdict is not Verdict.TAKEN:
+                self._host.counters.add("publish.dropped.not_authoritative")
+        elif verdict is Verdict.TAKEN:
+            self._taken = self._next
+            self._authority.marks[self._mark] = self._next
+            self._next += 1
+        else:
+            self._stopped = True
+            if verdict is Verdict.PARKED:
+                self._parked = packet
+            else:
+                self._refuse(self._authority.cut_for(packet.topic), retry=False)
+
+    def _on_restart(self, restart: link_pb2.Restart) -> None:
+        if restart.stream != self._stream or restart.sequence != self._next:
+            raise LinkError("a stream restarts where it was refused")
+        self._stopped = False
+
+    def _refuse(self, cut: Cut | None, *, retry: bool) -> None:
+        refusal = link_pb2.Refusal(stream=self._stream, sequence=self._next, retry=retry)
+        if cut is not None:
+            refusal.cut.CopyFrom(cut_to_wire(cut))
+        self._write(encode_frame(LinkFrame(refusal=refusal)))
+
+    # internal: the delivery stream
+
+    def _catch_up(self, records: Iterable[Record]) -> None:
+        for record in records:
+            self._enqueue(record, record.message.size)
+
+    def _enqueue(self, item: Record | _Told, size: int) -> None:
+        self._queue.append(item)
+        self._queued += size
+        self._host.mark_dirty(self)
+        if self._queued > HIGH_MARK:
+            self._host.pressure.raise_(self)
+            if self._queued > OVERFLOW:
+                self._host.counters.add("link.overflow")
+                self._close("the edge does not keep up; it resumes when it is back")
+
+    def _take_deliveries(self, out: list[bytes]) -> None:
+        queue = self._queue
+        while queue and self._delivered - self._consumed_by_edge < WINDOW:
+            item = queue.popleft()
+            if isinstance(item, _Told):
+                self._tell(item, out)
+            else:
+                records = [item]
+                while queue and len(records) < BATCH and isinstance(queue[0], Record):
+                    records.append(queue.popleft())  # type: ignore[arg-type]
+                self._give(records, out)
+        if self._queued < LOW_MARK:
+            self._host.pressure.lower(self)
+
+    def _give(self, records: list[Record], out: list[bytes]) -> None:
+        messages = [record.message for record in records]
+        batch = link_pb2.Batch(
+            kind=link_pb2.Batch.LIVE,
+            epoch=self._authority.epoch,
+            count=len(records),
+            offsets=[record.offset for record in records],
+        )
+        out.append(encode_frame(LinkFrame(batch=batch)))
+        out.append(join_packets(messages))
+        self._spend(messages)
+
+    def _tell(self, told: _Told, out: list[bytes]) -> None:
+        out.append(encode_frame(told.frame))
+        for start in range(0, len(told.messages), BATCH):
+            messages = told.messages[start : start + BATCH]
+            batch = link_pb2.Batch(
+                kind=link_pb2.Batch.RETAINED, stream=told.request, count=len(messages)
+            )
+            out.append(encode_frame(LinkFrame(batch=batch)))
+            out.append(join_packets(messages))
+        self._spend(told.messages)
+
+    def _spend(self, messages: Iterable[Message]) -> None:
+        size = sum(message.size for message in messages)
+        self._delivered += size
+        self._queued -= size

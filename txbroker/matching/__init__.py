@@ -1,0 +1,1 @@
+"""Trees of topic levels: who subscribes to what, and what is retained where."""

@@ -1,0 +1,128 @@
+"""
+Who gets a message: subscriptions by filter, found by topic.
+
+`SubscriptionIndex` knows nothing of clients, peers or QoS: keys and values are the caller's. The
+tree of levels is walked once per topic that is new; the answer is kept until the next change,
+because most messages go to topics that were published to before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import Generic, TypeVar
+
+from txbroker.matching.levels import Node, prune, reach
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+_CACHE_BYTES = 64 * 1024 * 1024
+"""Rough ceiling of what cached answers take, so that 65,535-byte topics cannot eat the memory."""
+
+
+class SubscriptionIndex(Generic[K, V]):
+    """
+    A set of subscriptions `(filter, key) -> value`.
+
+    Filters and topics are expected to be valid. `len()` counts subscriptions, not filters.
+    """
+
+    def __init__(self, cache_limit: int = 100_000) -> None:
+        """`cache_limit` is the number of topics whose answer is kept; 0 keeps none."""
+        self._root: Node[dict[K, tuple[K, V]]] = Node()
+        self._by_filter: dict[str, dict[K, tuple[K, V]]] = {}
+        self._size = 0
+        self._cache: dict[str, tuple[tuple[K, V], ...]] = {}
+        self._cache_limit = cache_limit
+        self._cache_bytes = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def filters(self) -> Iterator[str]:
+        """Every filter that has a subscription, once; not to be changed while iterated."""
+        return iter(self._by_filter)
+
+    def add(self, topic_filter: str, key: K, value: V) -> bool:
+        """Set the value of a key on a filter; True when the key is new there."""
+        self._forget_answers()
+        entries = self._by_filter.get(topic_filter)
+        if entries is None:
+            entries = self._by_filter[topic_filter] = {}
+            reach(self._root, topic_filter).item = entries
+        is_new = key not in entries
+        entries[key] = (key, value)
+        self._size += is_new
+        return is_new
+
+    def remove(self, topic_filter: str, key: K) -> bool:
+        """Take a key off a filter; False when it was not there."""
+        entries = self._by_filter.get(topic_filter)
+        if entries is None or key not in entries:
+            return False
+        self._forget_answers()
+        del entries[key]
+        self._size -= 1
+        if not entries:
+            del self._by_filter[topic_filter]
+            prune(self._root, topic_filter)
+        return True
+
+    def match(self, topic: str) -> tuple[tuple[K, V], ...]:
+        """
+        The `(key, value)` pairs of all filters that match the topic.
+
+        A key comes once per matching filter, so overlapping subscriptions show as several pairs.
+        """
+        answer = self._cache.get(topic)
+        if answer is None:
+            answer = self._walk(topic)
+            self._remember(topic, answer)
+        return answer
+
+    # -- internal
+
+    def _walk(self, topic: str) -> tuple[tuple[K, V], ...]:
+        found: list[tuple[K, V]] = []
+        levels = topic.split("/")
+        reached = [self._root]
+        if topic.startswith("$"):
+            # [MQTT-4.7.2-1] The wildcards next to the root do not count.
+            first = self._root.children.get(levels.pop(0))
+            reached = [] if first is None else [first]
+        for level in levels:
+            if not reached:
+                break
+            below: list[Node[dict[K, tuple[K, V]]]] = []
+            for node in reached:
+                children = node.children
+                if "#" in children:
+                    _collect(children["#"], found)
+                if level in children:
+                    below.append(children[level])
+                if "+" in children:
+                    below.append(children["+"])
+            reached = below
+        for node in reached:
+            _collect(node, found)
+            if "#" in node.children:  # `a/#` stands for `a` too (section 4.7.1.2)
+                _collect(node.children["#"], found)
+        return tuple(found)
+
+    def _remember(self, topic: str, answer: tuple[tuple[K, V], ...]) -> None:
+        size = len(topic) + 8 * len(answer)
+        if len(self._cache) >= self._cache_limit or self._cache_bytes + size > _CACHE_BYTES:
+            self._forget_answers()
+        if self._cache_limit and size <= _CACHE_BYTES:
+            self._cache[topic] = answer
+            self._cache_bytes += size
+
+    def _forget_answers(self) -> None:
+        if self._cache:
+            self._cache.clear()
+            self._cache_bytes = 0
+
+
+def _collect(node: Node[dict[K, tuple[K, V]]], found: list[tuple[K, V]]) -> None:
+    if node.item is not None:
+        found.extend(node.item.values())

@@ -1,0 +1,52 @@
+"""What a client said, on its way from one node to the next."""
+
+from __future__ import annotations
+
+import attrs
+
+from txbroker.mqtt.codec import encode_publish
+
+
+@attrs.define(slots=True, eq=False)
+class Message:
+    """
+    One application message.
+
+    `qos` and `retain` are the publisher's; `client_id` is the publisher's, for the record. The
+    encoded forms are made once and shared by all who send the message on, so a message is never
+    changed after it was built.
+    """
+
+    topic: str
+    payload: bytes
+    qos: int = 0
+    retain: bool = False
+    client_id: str = ""
+    _link_packet: bytes | None = attrs.field(default=None, init=False, repr=False)
+    _qos0_packet: bytes | None = attrs.field(default=None, init=False, repr=False)
+
+    @property
+    def link_packet(self) -> bytes:
+        """The raw PUBLISH for a link: RETAIN is the publisher's, packet id and DUP mean nothing."""
+        packet = self._link_packet
+        if packet is None:
+            packet_id = 1 if self.qos else None
+            packet = encode_publish(
+                self.topic, self.payload, self.qos, self.retain, False, packet_id
+            )
+            self._link_packet = packet
+        return packet
+
+    @property
+    def qos0_packet(self) -> bytes:
+        """The PUBLISH that a QoS 0 subscriber gets as a live message: RETAIN 0 [MQTT-3.3.1-9]."""
+        packet = self._qos0_packet
+        if packet is None:
+            packet = encode_publish(self.topic, self.payload, 0, False, False, None)
+            self._qos0_packet = packet
+        return packet
+
+    @property
+    def size(self) -> int:
+        """Bytes that the message counts for in queues: payload, topic and some overhead."""
+        return len(self.payload) + len(self.topic) + 64

@@ -1,0 +1,364 @@
+"""
+SHELL: an MQTT client's TCP connection on Twisted.
+
+What is here: reading, writing once a turn, keep-alive, back-pressure in both directions. What is
+legal decides `connection`, what becomes of it `edge` and `session`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol as Interface
+
+import attrs
+from twisted.internet.address import IPv4Address, IPv6Address
+from twisted.internet.interfaces import (
+    IAddress,
+    IDelayedCall,
+    IPushProducer,
+    IReactorTime,
+    ITransport,
+)
+from twisted.internet.protocol import Factory, Protocol
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from txbroker.counters import Counters
+from txbroker.edge.edge import Edge
+from txbroker.mqtt.codec import encode
+from txbroker.mqtt.connection import Connection
+from txbroker.mqtt.packets import (
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    Unsuback,
+    Unsubscribe,
+)
+from txbroker.mqtt.return_codes import ConnackCode, ProtocolViolation
+from txbroker.mqtt.session import Session
+from txbroker.pressure import Pressure
+from txbroker.telemetry import get_logger
+
+log = get_logger()
+
+OUTPUT_HIGH_MARK = 256 * 1024
+"""Bytes in a connection's output above which it gets no more messages until it has drained."""
+
+LOGGED_BYTES = 32
+"""How much of an illegal packet goes into the log."""
+
+
+class Turn(Interface):
+    """Output is gathered during a turn of the reactor and written at its end."""
+
+    def mark_dirty(self, end: MqttProtocol) -> None:
+        """Call `flush` at the end of this turn."""
+
+    def end(self) -> None:
+        """The turn is over."""
+
+
+class MqttService:
+    """What the connections of a node share."""
+
+    def __init__(
+        self,
+        *,
+        edge: Edge,
+        turn: Turn,
+        clock: IReactorTime,
+        pressure: Pressure,
+        counters: Counters,
+        make_client_id: Callable[[], str],
+        max_packet: int,
+        max_connections: int,
+        connect_timeout: float,
+    ) -> None:
+        self.edge = edge
+        self.turn = turn
+        self.clock = clock
+        self.pressure = pressure
+        self.counters = counters
+        self.make_client_id = make_client_id
+        self.max_packet = max_packet
+        self.max_connections = max_connections
+        self.connect_timeout = connect_timeout
+        self.connections: set[MqttProtocol] = set()
+        self.is_stopping = False
+
+
+@implementer(IPushProducer)
+class MqttProtocol(Protocol):
+    """One client's connection; the session's sink."""
+
+    transport: ITransport
+
+    def __init__(self, service: MqttService) -> None:
+        self._service = service
+        self._edge = service.edge
+        self._connection = Connection(service.max_packet)
+        self._session: Session | None = None
+        self._out: list[bytes] = []
+        self._out_size = 0
+        self._is_open = False
+        self._is_clogged = False
+        self._is_reading = True
+        self._keep_alive = 0.0
+        self._last_heard = 0.0
+        self._alarm: IDelayedCall | None = None
+        self._client_id = ""
+        self._handlers: dict[type, Callable[..., None]] = {
+            Publish: self._on_publish,
+            Puback: self._on_puback,
+            Pubrec: self._on_pubrec,
+            Pubrel: self._on_pubrel,
+            Pubcomp: self._on_pubcomp,
+            Subscribe: self._on_subscribe,
+            Unsubscribe: self._on_unsubscribe,
+            Pingreq: self._on_pingreq,
+            Connect: self._on_connect,
+            Disconnect: self._on_disconnect,
+        }
+
+    # from Twisted
+
+    def connectionMade(self) -> None:
+        service = self._service
+        self._is_open = True
+        if len(service.connections) >= service.max_connections:
+            service.counters.add("connections.refused")
+            log.warning("client.refused", limit="connections", value=service.max_connections)
+            self._abort()
+            return
+        service.connections.add(self)
+        _set_no_delay(self.transport)
+        self.transport.bufferSize = OUTPUT_HIGH_MARK
+        self.transport.registerProducer(self, True)
+        self._alarm = service.clock.callLater(service.connect_timeout, self._no_connect)
+
+    def dataReceived(self, data: bytes) -> None:
+        self._last_heard = self._service.clock.seconds()
+        try:
+            for packet in self._connection.receive(data):
+                self._handlers[type(packet)](packet)
+        except ProtocolViolation as violation:
+            self._on_violation(violation)
+        if self._edge.publisher.is_full and self._is_open:
+            self._pause_reading()
+        self._service.turn.end()
+
+    def connectionLost(self, reason: Failure | None = None) -> None:
+        self._leave(will=not self._service.is_stopping)
+        self._service.turn.end()
+
+    def pauseProducing(self) -> None:
+        self._is_clogged = True
+        self._service.pressure.raise_(self)
+
+    def resumeProducing(self) -> None:
+        self._is_clogged = False
+        self._service.pressure.lower(self)
+        if self._session is not None:
+            self._session.pump()
+        self._service.turn.end()
+
+    def stopProducing(self) -> None:
+        self._is_clogged = True
+
+    # from the session (Sink)
+
+    def send(self, data: bytes) -> None:
+        """Put bytes into the output; they leave at the end of the turn."""
+        if not self._out:
+            self._service.turn.mark_dirty(self)
+        self._out.append(data)
+        self._out_size += len(data)
+        if self._out_size > OUTPUT_HIGH_MARK:
+            self.flush()
+
+    def has_room(self) -> bool:
+        """Whether the output is short enough for messages that may be queued or dropped."""
+        return not self._is_clogged
+
+    def close(self, reason: str) -> None:
+        """Another connection has the client id."""
+        log.info("client.closed", client_id=self._client_id, reason=reason)
+        self._leave(will=True)
+        self._abort()
+
+    def flush(self) -> None:
+        """Write what was gathered."""
+        out, self._out, self._out_size = self._out, [], 0
+        if out and self._is_open:
+            self.transport.write(out[0] if len(out) == 1 else b"".join(out))
+
+    # internal: packets
+
+    def _on_connect(self, packet: Connect) -> None:
+        client_id = packet.client_id or self._service.make_client_id()  # [MQTT-3.1.3-6]
+        if not packet.client_id:
+            packet = attrs.evolve(packet, client_id=client_id)
+        self._client_id = client_id
+        session, present = self._edge.connect(packet)
+        self._session = session
+        self._set_keep_alive(packet.keep_alive)
+        self.send(encode(Connack(present, ConnackCode.ACCEPTED)))  # [MQTT-3.2.2-1..4]
+        session.attach(self)
+
+    def _on_publish(self, packet: Publish) -> None:
+        assert self._session is not None
+        self._edge.publish(self._session, packet)
+
+    def _on_puback(self, packet: Puback) -> None:
+        assert self._session is not None
+        self._session.on_puback(packet.packet_id)
+
+    def _on_pubrec(self, packet: Pubrec) -> None:
+        assert self._session is not None
+        self._session.on_pubrec(packet.packet_id)
+
+    def _on_pubrel(self, packet: Pubrel) -> None:
+        assert self._session is not None
+        self._session.on_pubrel(packet.packet_id)
+
+    def _on_pubcomp(self, packet: Pubcomp) -> None:
+        assert self._session is not None
+        self._session.on_pubcomp(packet.packet_id)
+
+    def _on_subscribe(self, packet: Subscribe) -> None:
+        session = self._session
+        assert session is not None
+        suback = encode(Suback(packet.packet_id, tuple(qos for _, qos in packet.filters)))
+
+        def acknowledge() -> None:
+            if session.sink is self:
+                self.send(suback)  # [MQTT-3.8.4-1]
+
+        self._edge.subscribe(session, packet, acknowledge)
+
+    def _on_unsubscribe(self, packet: Unsubscribe) -> None:
+        assert self._session is not None
+        self._edge.unsubscribe(self._session, packet.filters)
+        self.send(encode(Unsuback(packet.packet_id)))  # [MQTT-3.10.4-4]
+
+    def _on_pingreq(self, _: Packet) -> None:
+        self.send(encode(Pingresp()))  # [MQTT-3.12.4-1]
+
+    def _on_disconnect(self, _: Packet) -> None:
+        self._leave(will=False)  # [MQTT-3.14.4-3]
+        self.flush()
+        self.transport.loseConnection()
+
+    def _on_violation(self, violation: ProtocolViolation) -> None:
+        first_byte, body = self._connection.frame
+        log.warning(
+            "client.violation",
+            client_id=self._client_id,
+            peer=_describe(self.transport.getPeer()),
+            rule=violation.rule,
+            reason=violation.reason,
+            bytes=(bytes([first_byte]) + body[:LOGGED_BYTES]).hex(),
+        )
+        self._service.counters.add("clients.violations")
+        if violation.connack is not None and self._session is None:
+            self.send(encode(Connack(False, violation.connack)))
+        self.flush()
+        self._leave(will=True)
+        self.transport.loseConnection()
+
+    # internal: life
+
+    def _set_keep_alive(self, seconds: int) -> None:
+        if self._alarm is not None and self._alarm.active():
+            self._alarm.cancel()
+        self._alarm = None
+        self._keep_alive = seconds * 1.5
+        if seconds:
+            self._alarm = self._service.clock.callLater(self._keep_alive, self._look_at_watch)
+
+    def _look_at_watch(self) -> None:
+        # The alarm is not moved for each packet; it looks when it rings and is set again.
+        idle = self._service.clock.seconds() - self._last_heard
+        if not self._is_reading:
+            idle = 0.0  # its PINGREQ may lie unread (protocol rule 20)
+        if idle >= self._keep_alive:
+            log.info("client.timeout", client_id=self._client_id)
+            self._leave(will=True)  # [MQTT-3.1.2-24]
+            self._abort()
+            self._service.turn.end()
+            return
+        self._alarm = self._service.clock.callLater(self._keep_alive - idle, self._look_at_watch)
+
+    def _no_connect(self) -> None:
+        self._service.counters.add("clients.no_connect")
+        self._abort()
+
+    def _leave(self, *, will: bool) -> None:
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._connection.close()
+        if self._alarm is not None and self._alarm.active():
+            self._alarm.cancel()
+        self._service.connections.discard(self)
+        self._service.pressure.lower(self)
+        self.transport.unregisterProducer()
+        session, self._session = self._session, None
+        if session is not None:
+            self._flush_before_leaving()
+            self._edge.disconnect(session, self, will=will)
+
+    def _flush_before_leaving(self) -> None:
+        if self._out:
+            self.transport.write(b"".join(self._out))
+            self._out, self._out_size = [], 0
+
+    def _abort(self) -> None:
+        self._is_open = False
+        self.transport.abortConnection()
+
+    def _pause_reading(self) -> None:
+        if self._is_reading:
+            self._is_reading = False
+            self.transport.pauseProducing()
+            self._edge.publisher.when_room(self._resume_reading)
+
+    def _resume_reading(self) -> None:
+        if not self._is_reading:
+            self._is_reading = True
+            self._last_heard = self._service.clock.seconds()
+            if self._is_open:
+                self.transport.resumeProducing()
+
+
+class MqttFactory(Factory):
+    """Makes a protocol for each connection."""
+
+    noisy = False
+
+    def __init__(self, service: MqttService) -> None:
+        self._service = service
+
+    def buildProtocol(self, addr: IAddress | None) -> MqttProtocol:
+        return MqttProtocol(self._service)
+
+
+def _set_no_delay(transport: ITransport) -> None:
+    if isinstance(transport.getPeer(), IPv4Address | IPv6Address):
+        transport.setTcpNoDelay(True)
+
+
+def _describe(address: object) -> str:
+    if isinstance(address, IPv4Address | IPv6Address):
+        return f"{address.host}:{address.port}"
+    return str(address)

@@ -1,0 +1,448 @@
+"""
+Composition: one node, built from its parts and wired.
+
+Everything is constructed in `Node.__init__`, in the order of the layers; nothing else in the package
+knows all of it. `start` binds the listeners and begins to join, `stop` undoes that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import grpc.aio
+from twisted.internet.endpoints import TCP4ServerEndpoint, TCP6ServerEndpoint, serverFromString
+from twisted.internet.interfaces import IListeningPort
+from twisted.internet.task import LoopingCall
+
+from txbroker import __version__
+from txbroker.aio import Tasks
+from txbroker.authority.authority import Authority
+from txbroker.authority.handover import Incoming
+from txbroker.config import NodeConfig
+from txbroker.control.channels import SERVER_OPTIONS, Channels
+from txbroker.control.joiner import Joiner
+from txbroker.control.parent import Parent
+from txbroker.control.servicer import ControlServicer
+from txbroker.counters import Counters
+from txbroker.edge.edge import Edge, EdgeLimits
+from txbroker.edge.own_zone import OwnZone
+from txbroker.errors import TxbrokerError
+from txbroker.link.convert import cut_to_wire
+from txbroker.link.dialer import Dialer
+from txbroker.link.listener import LinkListener
+from txbroker.mqtt.protocol import MqttFactory, MqttService
+from txbroker.mqtt.session import SessionLimits
+from txbroker.pressure import Pressure
+from txbroker.standing import Standing
+from txbroker.store.state import DataFolder
+from txbroker.sysinfo import EVERY, Rates, SysInfo
+from txbroker.telemetry import get_logger
+from txbroker.turn import Turn
+from txbroker.v1 import control_pb2
+from txbroker.v1.control_pb2_grpc import add_ControlServicer_to_server
+
+log = get_logger()
+
+STOP_GRACE = 1.0
+"""Seconds that gRPC calls in progress have when the node stops."""
+
+RETIRE_GRACE = 2.0
+"""Seconds that links have to drain after the zone was given back."""
+
+
+class StartError(TxbrokerError):
+    """The node cannot start; one line that names what, where and the remedy."""
+
+
+class ReactorTimers:
+    """The cores' `Timers` on Twisted's reactor; each alarm ends the turn."""
+
+    def __init__(self, reactor: Any, turn: Turn) -> None:
+        self._reactor = reactor
+        self._turn = turn
+
+    def now(self) -> float:
+        """Seconds since some fixed moment."""
+        return float(self._reactor.seconds())
+
+    def call_later(self, delay: float, action: Callable[[], None]) -> Alarm:
+        """Run `action` once, `delay` seconds from now."""
+
+        def ring() -> None:
+            action()
+            self._turn.end()
+
+        return Alarm(self._reactor.callLater(delay, ring))
+
+
+class Alarm:
+    """A delayed call that may be cancelled at any time, also after it happened."""
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+
+    def cancel(self) -> None:
+        """Take it back, if it has not happened."""
+        if self._call.active():
+            self._call.cancel()
+
+
+class Report:
+    """The cores' `Reporter`: facts go to the log."""
+
+    def event(self, name: str, **fields: object) -> None:
+        """One fact with its constant name."""
+        log.info(name, **fields)
+
+
+class Node:
+    """One broker process; `on_fatal` gets the one line of an error that ends it."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        reactor: Any,
+        *,
+        on_fatal: Callable[[str], None],
+        on_retired: Callable[[], None],
+    ) -> None:
+        self.config = config
+        self._reactor = reactor
+        self._on_fatal = on_fatal
+        self._on_retired = on_retired
+        self._ports: list[IListeningPort] = []
+        self._mqtt_addresses: list[str] = []
+        self._link_address = ""
+        self._folder = DataFolder(config.data)
+        limits = config.limits
+
+        self.counters = Counters()
+        self.turn = Turn(lambda action: reactor.callLater(0, action))
+        self.tasks = Tasks(self.turn)
+        self._timers = ReactorTimers(reactor, self.turn)
+        self.pressure = Pressure(self._timers)
+        self.channels = Channels()
+        self.standing = Standing(
+            self._folder,
+            self._folder.load(config.node, config.zone),
+            _address(config.advertise or config.grpc.host, config.grpc.port),
+            None if config.parent is None else str(config.parent),
+        )
+        self.authority = self._build_authority()
+        self._dialer = Dialer(
+            reactor=reactor,
+            channels=self.channels,
+            tasks=self.tasks,
+            turn=self.turn,
+            pressure=self.pressure,
+            max_packet=limits.packet,
+        )
+        self.edge = self._build_edge()
+        self._dialer.wire(self.edge)
+        self._own_zone = (
+            None if self.authority is None else OwnZone(self.edge, self.authority, self.pressure)
+        )
+        self.mqtt = self._build_mqtt()
+        self._links = self._build_links()
+        self.parent = Parent(
+            standing=self.standing,
+            authority=self.authority,
+            channels=self.channels,
+            tasks=self.tasks,
+            turn=self.turn,
+        )
+        self._joiner = Joiner(
+            standing=self.standing,
+            authority=self.authority,
+            channels=self.channels,
+            turn=self.turn,
+            on_granted=self._on_granted,
+            on_refused=self._on_refused,
+            on_lineage=self._on_lineage,
+        )
+        self._rates = Rates(self.edge, reactor.seconds)
+        self._sys = SysInfo(
+            edge=self.edge,
+            authority=self.authority,
+            channels=self.channels,
+            rates=self._rates,
+            now=reactor.seconds,
+            clients=lambda: len(self.mqtt.connections),
+        )
+        self._sampler = LoopingCall(self._each_second)
+        self._publisher = LoopingCall(self._each_sys_period)
+        self._server: grpc.aio.Server | None = None
+
+    # life
+
+    async def start(self) -> None:
+        """Bind every listener, then open the zone and join; raises `StartError`."""
+        await self._start_control()
+        if self._links is not None:
+            await self._listen_for_links(self._links)
+        if self.standing.serving:
+            self._open_zone(None)
+        self.edge.on_lineage(self.standing.lineage)
+        for description in self.config.mqtt:
+            await self._listen_for_clients(description)
+        log.info(
+            "node.ready",
+            zone=self.standing.zone,
+            mqtt=self._mqtt_addresses[0]
+            if len(self._mqtt_addresses) == 1
+            else self._mqtt_addresses,
+            grpc=self.standing.grpc,
+            link=self._link_address,
+            core="python",
+            version=__version__,
+        )
+        self._sampler.start(1.0).addErrback(_log_failure)
+        self._publisher.start(EVERY).addErrback(_log_failure)
+        if self.standing.parent is not None:
+            self.tasks.start(self._joiner.run())
+        if self.authority is not None:
+            self.parent.adopt(self.authority.cuts())
+
+    async def stop(self) -> None:
+        """Close listeners and connections without sending wills; then the store."""
+        self.mqtt.is_stopping = True
+        for looping in (self._sampler, self._publisher):
+            if looping.running:
+                looping.stop()
+        loop = asyncio.get_running_loop()
+        for port in self._ports:
+            stopped = port.stopListening()
+            if stopped is not None:
+                await stopped.asFuture(loop)
+        for connection in list(self.mqtt.connections):
+            connection.transport.abortConnection()
+        self.parent.close()
+        await self.tasks.stop()
+        await self.channels.close()
+        if self._server is not None:
+            await self._server.stop(STOP_GRACE)
+        self._folder.close()
+
+    def status(self) -> control_pb2.StatusReply:
+        """What `txbroker tree` shows of this node."""
+        standing, authority = self.standing, self.authority
+        rate_in, rate_out = self._rates.rates()
+        reply = control_pb2.StatusReply(
+            node=standing.node,
+            owns_zone=standing.zone is not None,
+            zone=cut_to_wire(standing.cut),
+            serving=authority is not None and authority.serving,
+            clients=len(self.mqtt.connections),
+            rate_in=rate_in,
+            rate_out=rate_out,
+            lineage=[cut_to_wire(cut) for cut in standing.lineage],
+            version=__version__,
+            counters=self.counters.snapshot(),
+        )
+        for delegation in standing.table.delegations():
+            reply.children.add(
+                zone=cut_to_wire(delegation.cut),
+                owns_zone=True,
+                alive=self.parent.is_alive(delegation.cut.node),
+                below=[cut_to_wire(cut) for cut in delegation.below],
+            )
+        for child in self.parent.children.values():
+            if child.zone is None:
+                edge = control_pb2.Child(owns_zone=False, alive=True)
+                edge.zone.node, edge.zone.grpc = child.node, child.grpc
+                reply.children.append(edge)
+        for zone, filters in self.edge.interests.pending_by_zone().items():
+            reply.pending.add(zone=zone, filters=filters)
+        return reply
+
+    # building
+
+    def _build_authority(self) -> Authority | None:
+        if self.config.zone is None:
+            return None
+        return Authority(
+            self.config.zone,
+            self.standing.table,
+            kept_messages=self.config.session_limits.messages,
+        )
+
+    def _build_edge(self) -> Edge:
+        config = self.config
+        return Edge(
+            name=config.node,
+            incarnation=self.standing.incarnation,
+            connector=self._dialer,
+            timers=self._timers,
+            counters=self.counters,
+            reporter=Report(),
+            pressure=self.pressure,
+            limits=EdgeLimits(
+                session=SessionLimits(
+                    inflight=config.limits.inflight,
+                    messages=config.session_limits.messages,
+                    size=config.limits.session_memory,
+                ),
+                held=config.limits.outbox,
+                cache=config.limits.cache,
+                suback_wait=config.suback_wait,
+            ),
+        )
+
+    def _build_mqtt(self) -> MqttService:
+        limits = self.config.limits
+        return MqttService(
+            edge=self.edge,
+            turn=self.turn,
+            clock=self._reactor,
+            pressure=self.pressure,
+            counters=self.counters,
+            make_client_id=lambda: f"auto-{self.config.node}-{secrets.token_hex(8)}",
+            max_packet=limits.packet,
+            max_connections=limits.connections,
+            connect_timeout=limits.connect_timeout,
+        )
+
+    def _build_links(self) -> LinkListener | None:
+        if self.authority is None:
+            return None
+        return LinkListener(
+            authority=self.authority,
+            incarnation=self.standing.incarnation,
+            pressure=self.pressure,
+            counters=self.counters,
+            turn=self.turn,
+            clock=self._reactor,
+            max_packet=self.config.limits.packet,
+            max_links=self.config.limits.links,
+        )
+
+    # listeners
+
+    async def _start_control(self) -> None:
+        config = self.config
+        server = grpc.aio.server(options=SERVER_OPTIONS)
+        servicer = ControlServicer(
+            standing=self.standing,
+            authority=self.authority,
+            parent=self.parent,
+            joiner=self._joiner,
+            links=self._links,
+            link_address=lambda: self._link_address,
+            status=self.status,
+            sys_values=self._sys.values,
+            retired=lambda: self._reactor.callLater(RETIRE_GRACE, self._on_retired),
+        )
+        add_ControlServicer_to_server(servicer, server)
+        try:
+            bound = server.add_insecure_port(str(config.grpc))
+        except RuntimeError:
+            bound = 0
+        if bound == 0:
+            raise self._cannot_bind("grpc", str(config.grpc))
+        await server.start()
+        self._server = server
+
+    async def _listen_for_links(self, links: LinkListener) -> None:
+        config = self.config
+        host = config.link.host if config.link is not None else config.grpc.host
+        port = config.link.port if config.link is not None else 0
+        family, resolved = await _resolve_host(host)
+        endpoint_type = TCP6ServerEndpoint if family == socket.AF_INET6 else TCP4ServerEndpoint
+        endpoint = endpoint_type(self._reactor, port, interface=resolved)
+        listening = await self._bind(endpoint, links, "link", f"{host}:{port}")
+        advertised = config.advertise or host
+        self._link_address = _address(advertised, listening.getHost().port)
+
+    async def _listen_for_clients(self, description: str) -> None:
+        endpoint = serverFromString(self._reactor, description)
+        listening = await self._bind(endpoint, MqttFactory(self.mqtt), "mqtt", description)
+        host = listening.getHost()
+        is_network = hasattr(host, "port")
+        self._mqtt_addresses.append(_address(host.host, host.port) if is_network else description)
+
+    async def _bind(self, endpoint: Any, factory: Any, key: str, value: str) -> Any:
+        try:
+            port = await endpoint.listen(factory).asFuture(asyncio.get_running_loop())
+        except Exception as error:
+            raise self._cannot_bind(key, value, error) from error
+        self._ports.append(port)
+        return port
+
+    def _cannot_bind(self, key: str, value: str, error: Exception | None = None) -> StartError:
+        cause = getattr(error, "socketError", None) or error
+        why = getattr(cause, "strerror", None) or "the address cannot be bound"
+        return StartError(
+            f"{self.config.source}: {key}: {value}: {why}; stop what uses the address, or choose"
+            " another one"
+        )
+
+    # the zone
+
+    def _open_zone(self, incoming: Incoming | None) -> None:
+        authority, standing = self.authority, self.standing
+        if authority is None or self._own_zone is None:
+            return
+        authority.open(standing.epoch, incoming)
+        self._own_zone.open(standing.cut)
+        self.turn.end()
+
+    def _on_granted(self, incoming: Incoming | None) -> None:
+        authority = self.authority
+        if authority is not None and (
+            not authority.serving or authority.epoch != self.standing.epoch
+        ):
+            self._open_zone(incoming)
+            if incoming is not None:
+                self.parent.adopt(incoming.delegations)
+        self._on_lineage()
+
+    def _on_refused(self, reason: str) -> None:
+        if self.standing.epoch == 0:
+            self._on_fatal(
+                f"{self.config.source}: join refused by {self.standing.parent}: {reason}"
+            )
+            return
+        if self.authority is not None and self.authority.serving:
+            self.standing.lose()
+            self.authority.close()
+            self.turn.end()
+            log.error(
+                "zone.fenced", zone=self.standing.zone, epoch=self.standing.epoch, reason=reason
+            )
+
+    def _on_lineage(self) -> None:
+        self.edge.on_lineage(self.standing.lineage)
+
+    # timers
+
+    def _each_second(self) -> None:
+        self._rates.sample()
+        self.edge.refresh_stale()
+        self.turn.end()
+
+    def _each_sys_period(self) -> None:
+        self._sys.refresh()
+        self.turn.end()
+        self.tasks.start(self._sys.fetch())
+
+
+async def _resolve_host(host: str) -> tuple[int, str]:
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise StartError(f"{host}: not a host that this machine knows: {error.strerror}") from error
+    family, _, _, _, address = found[0]
+    return family, str(address[0])
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _log_failure(failure: Any) -> None:
+    log.error("timer.failed", error=str(failure.value), traceback=failure.getTraceback())

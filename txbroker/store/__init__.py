@@ -1,0 +1,1 @@
+"""Durable state of a node (shell)."""

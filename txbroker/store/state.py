@@ -1,0 +1,125 @@
+"""
+SHELL: what a node must not forget, in one small file, synced before anybody is told.
+
+The delegation table, the epochs, the node's own grant, where its parent is. The file is replaced as
+a whole (write, fdatasync, rename, fsync of the folder), so a crash leaves the old or the new one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import IO
+
+import attrs
+import cattrs
+
+from txbroker.delegation.cut import Cut
+from txbroker.delegation.table import TableState
+from txbroker.errors import StoreError
+
+FORMAT = 1
+"""Version of the file; a newer one is refused."""
+
+
+@attrs.frozen(kw_only=True)
+class NodeState:
+    """
+    The durable state of one node.
+
+    `incarnation` numbers the lives of its process. `serving`: it holds its zone at `epoch`; when
+    not, `epoch` is the last at which it did (0: never). `parent` overrides the topology file's,
+    as long as that still says `configured_parent`. `lineage` are the zones above, root first.
+    """
+
+    node: str
+    zone: str | None
+    incarnation: int = 0
+    epoch: int = 0
+    serving: bool = False
+    parent: str | None = None
+    configured_parent: str | None = None
+    lineage: tuple[Cut, ...] = ()
+    table: TableState = TableState()
+
+
+class DataFolder:
+    """The `data` folder of one node, locked against a second process."""
+
+    def __init__(self, path: Path) -> None:
+        """Make the folder if it is missing and lock it; raises `StoreError`."""
+        self._path = path
+        self._file = path / "state.json"
+        self._lock = self._take_lock()
+
+    def load(self, node: str, zone: str | None) -> NodeState:
+        """The state as last saved, or a new node's; raises `StoreError`."""
+        try:
+            text = self._file.read_text()
+        except FileNotFoundError:
+            return NodeState(node=node, zone=zone)
+        try:
+            raw = json.loads(text)
+            version = raw.pop("format")
+            if version > FORMAT:
+                raise StoreError(
+                    f"{self._file}: format {version} is newer than this version's {FORMAT};"
+                    " start the newer txbroker, or use another `data` folder"
+                )
+            state = cattrs.structure(raw, NodeState)
+        except (ValueError, KeyError, TypeError, cattrs.BaseValidationError) as error:
+            raise StoreError(
+                f"{self._file}: not readable as a node's state ({type(error).__name__});"
+                " restore the file from a backup, or use another `data` folder"
+            ) from error
+        if (state.node, state.zone) != (node, zone):
+            raise StoreError(
+                f"{self._file}: belongs to node {state.node!r} with zone {state.zone!r}, not to"
+                f" {node!r} with {zone!r}; give each node a `data` folder of its own"
+            )
+        return state
+
+    def save(self, state: NodeState) -> None:
+        """Make the state durable; raises `StoreError`, and then the old one still holds."""
+        raw = {"format": FORMAT, **cattrs.unstructure(state)}
+        fresh = self._file.with_suffix(".new")
+        try:
+            with fresh.open("w") as file:
+                json.dump(raw, file, indent=1)
+                file.flush()
+                os.fdatasync(file.fileno())
+            fresh.replace(self._file)
+            self._sync_folder()
+        except OSError as error:
+            raise StoreError(f"{self._file}: cannot be written: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Give up the lock."""
+        self._lock.close()
+
+    def _take_lock(self) -> IO[str]:
+        try:
+            self._path.mkdir(parents=True, exist_ok=True)
+            lock = (self._path / "lock").open("w")
+        except OSError as error:
+            raise StoreError(
+                f"{self._path}: cannot be used: {error.strerror}; set `data` to a folder that can"
+                " be written"
+            ) from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.close()
+            raise StoreError(
+                f"{self._path}: in use by another process; stop that one, or set another `data`"
+            ) from error
+        return lock
+
+    def _sync_folder(self) -> None:
+        folder = os.open(self._path, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

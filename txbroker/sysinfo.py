@@ -1,0 +1,174 @@
+"""
+SHELL: the node-local `$SYS` tree (protocol rule 26).
+
+Values have Mosquitto's names where Mosquitto has the value, and `$SYS/txbroker/...` otherwise. They
+are set every `EVERY` seconds, retained, at this node only. Another node's values appear below
+`$SYS/federation/<node>/` while a client here has a filter for them: they are fetched from that node
+over the control plane.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+import grpc.aio
+
+from txbroker import __version__
+from txbroker.authority.authority import Authority
+from txbroker.control.channels import CALL_TIMEOUT, Channels
+from txbroker.edge.edge import Edge
+from txbroker.telemetry import get_logger
+from txbroker.topics import may_match_within
+from txbroker.v1 import control_pb2
+
+log = get_logger()
+
+EVERY = 10.0
+FEDERATION = "$SYS/federation"
+
+RATE_WINDOW = 10
+"""Samples, one a second, over which rates are taken."""
+
+
+class Rates:
+    """Messages a second from clients and to clients."""
+
+    def __init__(self, edge: Edge, now: Callable[[], float]) -> None:
+        self._edge = edge
+        self._now = now
+        self._samples: deque[tuple[float, int, int]] = deque(maxlen=RATE_WINDOW)
+
+    def sample(self) -> None:
+        """Once a second."""
+        self._samples.append((self._now(), self._edge.received, self._edge.delivered))
+
+    def rates(self) -> tuple[float, float]:
+        """(in, out) over the last samples."""
+        if not self._samples:
+            return 0.0, 0.0
+        since, received, delivered = self._samples[0]
+        elapsed = max(self._now() - since, 0.001)
+        return (
+            (self._edge.received - received) / elapsed,
+            (self._edge.delivered - delivered) / elapsed,
+        )
+
+
+class SysInfo:
+    """Sets the `$SYS` values of a node."""
+
+    def __init__(
+        self,
+        *,
+        edge: Edge,
+        authority: Authority | None,
+        channels: Channels,
+        rates: Rates,
+        now: Callable[[], float],
+        clients: Callable[[], int],
+    ) -> None:
+        self._edge = edge
+        self._authority = authority
+        self._channels = channels
+        self._rates = rates
+        self._now = now
+        self._started = now()
+        self._clients = clients
+        self._fetched: dict[str, set[str]] = {}
+
+    def values(self) -> dict[str, str]:
+        """Topic to payload, as of now."""
+        edge, authority = self._edge, self._authority
+        rate_in, rate_out = self._rates.rates()
+        sessions = edge.sessions.values()
+        values = {
+            "broker/version": f"txbroker version {__version__}",
+            "broker/uptime": f"{self._now() - self._started:.0f} seconds",
+            "broker/clients/connected": str(self._clients()),
+            "broker/clients/total": str(len(edge.sessions)),
+            "broker/clients/disconnected": str(sum(s.sink is None for s in sessions)),
+            "broker/messages/received": str(edge.received),
+            "broker/messages/sent": str(edge.delivered),
+            "broker/publish/messages/received": str(edge.received),
+            "broker/publish/messages/sent": str(edge.delivered),
+            "broker/subscriptions/count": str(sum(len(s.subscriptions) for s in sessions)),
+            "broker/load/messages/received/rate": f"{rate_in:.2f}",
+            "broker/load/messages/sent/rate": f"{rate_out:.2f}",
+        }
+        if authority is not None:
+            values["broker/retained messages/count"] = str(len(authority.retained))
+            values["txbroker/zone/apex"] = authority.apex
+            values["txbroker/zone/epoch"] = str(authority.epoch)
+            values["txbroker/zone/serving"] = str(authority.serving).lower()
+            values["txbroker/zone/offset"] = str(authority.offset)
+        pending = edge.interests.pending_by_zone()
+        values["txbroker/interests/pending"] = str(sum(pending.values()))
+        for route in edge.zones:
+            if route.is_needed or route.port is not None:
+                values[f"txbroker/links/{route.apex or '(root)'}/state"] = route.state.value
+        for name, count in edge.counters.snapshot().items():
+            values[f"txbroker/count/{name}"] = str(count)
+        return {f"$SYS/{name}": value for name, value in values.items()}
+
+    def refresh(self) -> None:
+        """Set the node's own values."""
+        for topic, value in self.values().items():
+            self._edge.set_sys(topic, value)
+
+    async def fetch(self) -> None:
+        """Fetch other nodes' values for those who have a filter for them."""
+        wanted = self._edge.sys_filters(FEDERATION)
+        nodes = await self._nodes() if wanted else {}
+        for node in list(self._fetched):
+            if not _is_wanted(node, wanted) or node not in nodes:
+                self._forget(node)
+        for node, address in nodes.items():
+            if _is_wanted(node, wanted):
+                await self._fetch_from(node, address)
+
+    async def _nodes(self) -> dict[str, str]:
+        """Name to control address of every zone's node, by a walk from the root."""
+        edge = self._edge
+        waiting = [r.cut for r in edge.zones if r.cut is not None]
+        nodes: dict[str, str] = {}
+        while waiting:
+            cut = waiting.pop()
+            if cut.node in nodes:
+                continue
+            nodes[cut.node] = cut.grpc
+            try:
+                reply = await self._channels.stub(cut.grpc).Status(
+                    control_pb2.StatusRequest(), timeout=CALL_TIMEOUT
+                )
+            except grpc.aio.AioRpcError:
+                continue
+            for child in reply.children:
+                waiting.append(child.zone)
+        return nodes
+
+    async def _fetch_from(self, node: str, address: str) -> None:
+        try:
+            reply = await self._channels.stub(address).Sys(
+                control_pb2.SysRequest(), timeout=CALL_TIMEOUT
+            )
+        except grpc.aio.AioRpcError as error:
+            log.debug("sys.unreachable", peer=node, code=error.code().name)
+            self._forget(node)
+            return
+        topics = set()
+        for topic, value in reply.values.items():
+            mirrored = f"{FEDERATION}/{node}/{topic.removeprefix('$SYS/')}"
+            topics.add(mirrored)
+            self._edge.set_sys(mirrored, value)
+        for topic in self._fetched.get(node, set()) - topics:
+            self._edge.set_sys(topic, None)
+        self._fetched[node] = topics
+
+    def _forget(self, node: str) -> None:
+        for topic in self._fetched.pop(node, ()):
+            self._edge.set_sys(topic, None)
+
+
+def _is_wanted(node: str, filters: Iterable[str]) -> bool:
+    return any(may_match_within(f, f"{FEDERATION}/{node}") for f in filters)

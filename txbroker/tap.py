@@ -1,0 +1,120 @@
+"""The twistd plugin's options and service: `twistd ... txbroker --topology FILE [--node NAME]`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import sys
+from typing import Any
+
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred
+from twisted.python import usage
+
+from txbroker.aio import as_deferred
+from txbroker.config import NodeConfig, load_file, select
+from txbroker.errors import TxbrokerError
+from txbroker.telemetry import TWISTED_OBSERVER, configure, get_logger
+
+log = get_logger()
+
+
+class Options(usage.Options):
+    """
+    Run one node of a topology file.
+
+    Example: twistd --pidfile= --reactor=asyncio -n txbroker --topology kitchen.yaml
+    """
+
+    longdesc = __doc__
+    synopsis = "[options]"
+    optParameters = [
+        ["topology", "t", None, "The topology file (YAML)."],
+        ["node", "n", None, "Which node of the file, where it has several."],
+    ]
+
+    def postOptions(self) -> None:
+        """Check the command line and the file; a mistake is one line and a status."""
+        if self["topology"] is None:
+            raise usage.UsageError("--topology FILE is missing")
+        if self.parent is not None and self.parent.get("logger") is None:
+            self.parent["logger"] = TWISTED_OBSERVER
+        configure(self["node"] or "")
+        try:
+            self.config = select(load_file(self["topology"]), self["node"])
+        except TxbrokerError as error:
+            _fail(str(error))
+        configure(self.config.node)
+
+
+class NodeService(Service):
+    """A node's life under twistd."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        self.setName(config.node)
+        self._config = config
+        self._node: Any = None
+
+    def startService(self) -> None:
+        super().startService()
+        from twisted.internet import reactor
+
+        if not _is_asyncio(reactor):
+            _fail("txbroker needs the asyncio reactor: start twistd with --reactor=asyncio")
+        _raise_open_files()
+        as_deferred(self._start(reactor)).addErrback(self._on_failure)
+
+    def stopService(self) -> Deferred[None] | None:
+        super().stopService()
+        return None if self._node is None else as_deferred(self._node.stop())
+
+    async def _start(self, reactor: Any) -> None:
+        # grpc is imported here, not with the plugin: `twistd --help` lists plugins too.
+        from txbroker.node import Node
+
+        self._node = Node(
+            self._config, reactor, on_fatal=_end, on_retired=lambda: _end_well(reactor)
+        )
+        await self._node.start()
+
+    def _on_failure(self, failure: Any) -> None:
+        if isinstance(failure.value, TxbrokerError):
+            _end(str(failure.value))
+        else:
+            log.critical("node.failed", error=repr(failure.value), traceback=failure.getTraceback())
+            _end(None)
+
+
+def makeService(options: Options) -> NodeService:
+    """For twistd."""
+    return NodeService(options.config)
+
+
+def _fail(line: str) -> None:
+    """Before the reactor runs: say it and leave."""
+    log.error("node.refused", reason=line)
+    raise SystemExit(1)
+
+
+def _end(line: str | None) -> None:
+    """While the reactor runs: say it and leave; nothing is open that would need a farewell."""
+    if line is not None:
+        log.error("node.refused", reason=line)
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def _end_well(reactor: Any) -> None:
+    reactor.stop()
+
+
+def _is_asyncio(reactor: Any) -> bool:
+    return isinstance(getattr(reactor, "_asyncioEventloop", None), asyncio.AbstractEventLoop)
+
+
+def _raise_open_files() -> None:
+    """As many open files as the machine allows: a connection is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

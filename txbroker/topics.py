@@ -1,0 +1,168 @@
+"""
+Topic names, topic filters and apexes: what is valid, what matches what, what lies below what.
+
+All three are plain `str`. A topic is a list of levels joined by `/`; levels may be empty, so `/a`
+has two. An apex is the topmost prefix of a zone: a topic without wildcards, or `""` for the root
+zone, which covers everything.
+
+Everything here is a pure function of its arguments, and iterative: a topic of 65,535 slashes is
+legal and must cost time in proportion to its length. Functions other than the `validate_*` ones
+expect valid arguments and do not check them. Sections are those of the OASIS text of MQTT 3.1.1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container
+
+MAX_TOPIC_BYTES = 65_535
+"""Longest topic name or filter, in bytes of UTF-8 (section 1.5.3)."""
+
+_WILDCARD = re.compile("[+#]")
+
+
+class TopicError(ValueError):
+    """
+    A topic name, topic filter or apex breaks a rule.
+
+    The message is one sentence for an operator; `rule` is the clause of MQTT 3.1.1, or "" for a
+    rule of our own.
+    """
+
+    def __init__(self, reason: str, rule: str = "") -> None:
+        super().__init__(reason)
+        self.rule = rule
+
+
+# -- validation
+
+
+def validate_topic_name(text: str) -> None:
+    """Raise `TopicError` unless `text` may be published to (section 4.7)."""
+    _validate_text(text)
+    if "+" in text or "#" in text:
+        # [MQTT-4.7.1-1]
+        raise TopicError("A topic name has no wildcards (+ or #).", "MQTT-4.7.1-1")
+
+
+def validate_topic_filter(text: str) -> None:
+    """Raise `TopicError` unless `text` may be subscribed to (section 4.7)."""
+    _validate_text(text)
+    hashes = text.count("#")
+    if hashes and (hashes > 1 or not (text == "#" or text.endswith("/#"))):
+        # [MQTT-4.7.1-2]
+        raise TopicError("The wildcard # fills the last level of a filter.", "MQTT-4.7.1-2")
+    if "+" in text and any("+" in level and level != "+" for level in text.split("/")):
+        # [MQTT-4.7.1-3]
+        raise TopicError("The wildcard + fills a whole level of a filter.", "MQTT-4.7.1-3")
+
+
+def validate_apex(text: str) -> None:
+    """Raise `TopicError` unless `text` may name a zone: `""`, or a topic such as `home/kitchen`."""
+    if not text:
+        return
+    validate_topic_name(text)
+    if text.startswith("/") or text.endswith("/"):
+        raise TopicError("An apex neither starts nor ends with a slash.")
+    if text.startswith("$"):
+        raise TopicError("Topics that start with $ belong to each node and are never a zone.")
+
+
+def _validate_text(text: str) -> None:
+    if not text:
+        # [MQTT-4.7.3-1]
+        raise TopicError("A topic has at least one character.", "MQTT-4.7.3-1")
+    if "\0" in text:
+        # [MQTT-4.7.3-2]
+        raise TopicError("A topic has no null character.", "MQTT-4.7.3-2")
+    size = len(text)
+    if not text.isascii():
+        try:
+            size = len(text.encode())
+        except UnicodeEncodeError:
+            raise TopicError("A topic has no unpaired surrogates.", "MQTT-1.5.3-1") from None
+    if size > MAX_TOPIC_BYTES:
+        # [MQTT-4.7.3-3]
+        raise TopicError(f"A topic has at most {MAX_TOPIC_BYTES} bytes.", "MQTT-4.7.3-3")
+
+
+# -- filters and topics
+
+
+def matches(topic_filter: str, topic: str) -> bool:
+    """Whether a subscription to `topic_filter` gets messages on `topic`."""
+    if topic.startswith("$") and topic_filter.startswith(("+", "#")):
+        return False  # [MQTT-4.7.2-1]
+    wanted = topic_filter.split("/")
+    levels = topic.split("/")
+    for want, level in zip(wanted, levels, strict=False):
+        if want == "#":
+            return True
+        if want not in ("+", level):
+            return False
+    # What is left is "nothing on either side", or the # that also stands for its parent level.
+    return len(wanted) == len(levels) or (len(wanted) == len(levels) + 1 and wanted[-1] == "#")
+
+
+def literal_prefix(topic_filter: str) -> str:
+    """The levels before the first wildcard, joined; `""` when the first level is one."""
+    wildcard = _WILDCARD.search(topic_filter)
+    if wildcard is None:
+        return topic_filter
+    return topic_filter[: max(wildcard.start() - 1, 0)]
+
+
+# -- topics, filters and zones
+
+
+def is_within(topic: str, apex: str) -> bool:
+    """Whether `topic` is the apex itself or lies below it."""
+    if not apex:
+        return True
+    return topic.startswith(apex) and topic[len(apex) : len(apex) + 1] in ("", "/")
+
+
+def is_filter_within(topic_filter: str, apex: str) -> bool:
+    """Whether every topic that the filter can match is at or below the apex."""
+    return is_within(literal_prefix(topic_filter), apex)
+
+
+def may_match_within(topic_filter: str, apex: str) -> bool:
+    """
+    Whether the filter matches at least one topic at or below the apex.
+
+    `home/+` may for `home/kitchen` (the apex is a topic too), `home` may not.
+    """
+    if not apex:
+        return True
+    wanted = topic_filter.split("/")
+    levels = apex.split("/")
+    for want, level in zip(wanted, levels, strict=False):
+        if want == "#":
+            return True
+        if want not in ("+", level):
+            return False
+    # A filter with as many levels as the apex matches the apex, one with more a topic below it.
+    return len(wanted) >= len(levels)
+
+
+def deepest_enclosing(
+    topic: str, apexes: Container[str], *, longest: int = MAX_TOPIC_BYTES
+) -> str | None:
+    """
+    The longest of `apexes` that covers `topic`, or None.
+
+    One look-up per level of the topic, deepest first. A caller that knows the length in characters
+    of its longest apex says so in `longest`; then a topic of thousands of levels costs no more
+    than an ordinary one.
+    """
+    end = len(topic)
+    if end > longest:
+        # A prefix ends before a slash; the last one that counts follows `longest` characters.
+        end = topic.rfind("/", 0, longest + 1)
+    while end > 0:
+        candidate = topic[:end]
+        if candidate in apexes:
+            return candidate
+        end = topic.rfind("/", 0, end)
+    return "" if "" in apexes else None

@@ -1,0 +1,45 @@
+"""Output gathered during one turn of the reactor, written at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Flushable(Protocol):
+    """Something with output to send."""
+
+    def flush(self) -> None:
+        """Send it."""
+
+
+class Turn:
+    """
+    Who has output to write. One for each node.
+
+    Whoever enters the node (a read, a timer, a control call) ends the turn when it is done. Where
+    nobody does, `later` makes sure that the turn ends soon after.
+    """
+
+    def __init__(self, later: Callable[[Callable[[], None]], object]) -> None:
+        self._later = later
+        self._dirty: dict[Flushable, None] = {}
+        self._is_due = False
+
+    def mark_dirty(self, end: Flushable) -> None:
+        """Call its `flush` once at the end of this turn."""
+        self._dirty[end] = None
+        if not self._is_due:
+            self._is_due = True
+            self._later(self._end_later)
+
+    def end(self) -> None:
+        """Flush all that has output; flushing may give others output."""
+        while self._dirty:
+            dirty, self._dirty = self._dirty, {}
+            for end in dirty:
+                end.flush()
+
+    def _end_later(self) -> None:
+        self._is_due = False
+        self.end()
