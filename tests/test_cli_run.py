@@ -85,7 +85,6 @@ class Wrapper:
             )
         files = [str(folder / f"{node}.yaml") for node in nodes]
         stand_in = [str(folder / "stand_in.py"), str(folder), str(grace)]
-        # Not -c: a wrapper that signals itself is easier to tell from its children by its file.
         (folder / "wrapper.py").write_text(WRAPPER)
         self.process = subprocess.Popen(
             [sys.executable, str(folder / "wrapper.py"), *stand_in, *files],
@@ -95,8 +94,12 @@ class Wrapper:
             env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
             **popen,  # type: ignore[call-overload]
         )
-        wait_until(lambda: all((folder / f"{node}.pid").exists() for node in nodes))
+        wait_until(lambda: self.process.poll() is not None or self._started())
+        assert self.process.poll() is None, self.process.communicate()
         self.pids = [int((folder / f"{node}.pid").read_text()) for node in nodes]
+
+    def _started(self) -> bool:
+        return all((self.folder / f"{node}.pid").exists() for node in self.nodes)
 
     def go(self) -> None:
         """Let the nodes do what their names say."""

@@ -22,13 +22,19 @@ CORES = (
     "counters",
     "errors",
     "message",
+    "pressure",
+    "timers",
     "topics",
+    "turn",
     "authority",
     "delegation",
     "edge",
     "matching",
     "mqtt",
+    "link.convert",
+    "link.edge_end",
     "link.frames",
+    "link.owner_end",
 )
 SHELLS_IN_CORES = ("mqtt.protocol",)
 """Modules of a core's package that are shells."""
@@ -93,7 +99,7 @@ def imports(module: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("module", [name for name in modules() if is_core(name)])
 def test_a_core_is_pure(module: str) -> None:
-    """It imports the standard library, attrs and other cores; nothing that has a clock or a socket."""
+    """It imports the standard library, attrs and other cores; no clock, socket or randomness."""
     for name in imports(module):
         top = name.partition(".")[0]
         if top == "txbroker":

@@ -1,5 +1,5 @@
 """
-Logs: one JSON object a line off a terminal, whoever speaks; counters.
+Logs: one JSON object a line off a terminal, whoever speaks.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """
 Composition: one node, built from its parts and wired.
 
-Everything is constructed in `Node.__init__`, in the order of the layers; nothing else in the package
-knows all of it. `start` binds the listeners and begins to join, `stop` undoes that.
+Everything is constructed in `Node.__init__`, in the order of the layers; nothing else in the
+package knows all of it. `start` binds the listeners and begins to join, `stop` undoes that.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any
 
 import grpc.aio
 from twisted.internet.endpoints import TCP4ServerEndpoint, TCP6ServerEndpoint, serverFromString
-from twisted.internet.interfaces import IListeningPort
 from twisted.internet.task import LoopingCall
 
 from txbroker import __version__
@@ -114,7 +113,7 @@ class Node:
         self._reactor = reactor
         self._on_fatal = on_fatal
         self._on_retired = on_retired
-        self._ports: list[IListeningPort] = []
+        self._ports: list[Any] = []
         self._mqtt_addresses: list[str] = []
         self._link_address = ""
         self._folder = DataFolder(config.data)

@@ -8,6 +8,7 @@ this one object, so that there is one truth about "who am I".
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import attrs
 
@@ -110,6 +111,6 @@ class Standing:
         for action in self._on_change:
             action()
 
-    def _set(self, **changes: object) -> None:
+    def _set(self, **changes: Any) -> None:
         self._state = attrs.evolve(self._state, **changes)
         self.save()

@@ -130,21 +130,20 @@ class SysInfo:
     async def _nodes(self) -> dict[str, str]:
         """Name to control address of every zone's node, by a walk from the root."""
         edge = self._edge
-        waiting = [r.cut for r in edge.zones if r.cut is not None]
+        waiting = [(r.cut.node, r.cut.grpc) for r in edge.zones if r.cut is not None]
         nodes: dict[str, str] = {}
         while waiting:
-            cut = waiting.pop()
-            if cut.node in nodes:
+            node, address = waiting.pop()
+            if node in nodes:
                 continue
-            nodes[cut.node] = cut.grpc
+            nodes[node] = address
             try:
-                reply = await self._channels.stub(cut.grpc).Status(
+                reply = await self._channels.stub(address).Status(
                     control_pb2.StatusRequest(), timeout=CALL_TIMEOUT
                 )
             except grpc.aio.AioRpcError:
                 continue
-            for child in reply.children:
-                waiting.append(child.zone)
+            waiting.extend((child.zone.node, child.zone.grpc) for child in reply.children)
         return nodes
 
     async def _fetch_from(self, node: str, address: str) -> None:

@@ -1,7 +1,7 @@
 """
 Logs.
 
-Logs go to one stream as one event a line: for people on a terminal, as JSON objects otherwise.
+They go to one stream as one event a line: for people on a terminal, as JSON objects otherwise.
 Whatever else in the process has something to say (Twisted, the standard library's logging, Python
 warnings, exceptions that nobody caught) is led into the same stream, so a program can read all of
 stderr. An event is a short constant name (`zone.fenced`) with fields; never a payload.

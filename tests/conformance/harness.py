@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from typing import Any
 
 from tests.support.rawclient import Address, RawClient
 from tests.support.wire import Publish, Will
@@ -46,7 +47,7 @@ class Bench:
         return client
 
     def client(
-        self, client_id: str | bytes | None = None, *, at: Address | None = None, **options: object
+        self, client_id: str | bytes | None = None, *, at: Address | None = None, **options: Any
     ) -> RawClient:
         """A client that is connected; options as for `wire.connect`."""
         client = self.open(at)
@@ -56,23 +57,30 @@ class Bench:
         client.connect(name, **options)
         return client
 
-    def publisher(self, **options: object) -> RawClient:
+    def publisher(self, **options: Any) -> RawClient:
         """A client on the publisher's side."""
         return self.client(at=self.pub, **options)
 
-    def subscriber(self, *filters: tuple[str | bytes, int] | str, **options: object) -> RawClient:
+    def subscriber(self, *filters: tuple[str | bytes, int] | str, **options: Any) -> RawClient:
         """A client on the subscriber's side with these subscriptions."""
         client = self.client(**options)
         if filters:
             client.subscribe(*filters)
         return client
 
-    def resume(self, client_id: str, *, at: Address | None = None, **options: object) -> RawClient:
+    def resume(self, client_id: str, *, at: Address | None = None, **options: Any) -> RawClient:
         """A client back with CleanSession 0; its session must be there."""
         client = self.open(at)
         self._persistent.add((client.address, client_id))
         assert client.connect(client_id, clean=False, **options), "the session is gone"
         return client
+
+    def settle(self, pub: RawClient) -> None:
+        """
+        All that `pub` has published at QoS 0 is with the owner of the zone: a QoS 1 publish on the
+        same path is acknowledged behind it.
+        """
+        pub.publish(self.topic("settled"), b"", qos=1)
 
     def silence(self, sub: RawClient, pub: RawClient | None = None, rest: str = "marker") -> None:
         """
@@ -93,9 +101,9 @@ class Bench:
         pub.publish(marker, b"marker")
         return sub.take_until(lambda message: message.topic == marker)
 
-    def will(self, rest: str = "will", **fields: object) -> Will:
+    def will(self, rest: str = "will", **fields: Any) -> Will:
         """A will in this test's zone."""
-        return Will(topic=self.topic(rest), **fields)  # type: ignore[arg-type]
+        return Will(topic=self.topic(rest), **fields)
 
     def close(self) -> None:
         """Close all clients and end the sessions that would stay."""

@@ -1,9 +1,9 @@
 """
 All normative statements of MQTT 3.1.1 (OASIS Standard, 29 October 2014, appendix B), in own words.
 
-This list is the authority on which identifiers exist; the table in docs/conformance.md is made from
-it and from the `@statement(...)` marks of the tests (see table.py). `who` is the side that has to do
-something that a test can see at a server:
+This list is the authority on which identifiers exist; the table in docs/conformance.md is made
+from it and from the `@statement(...)` marks of the tests (see table.py). `who` is the side that has
+to do something that a test can see at a server:
 
     server     binds the server
     both       binds both, or binds the client so that the server has to refuse a breach

@@ -7,6 +7,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support import wire
+from tests.support.rawclient import RawClient
 from tests.support.wire import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, parse_publish
 
 from .harness import Bench, unique
@@ -178,11 +179,11 @@ def test_messages_of_a_topic_stay_in_order(brokers: Bench, published: int, grant
         assert {m.qos for m in got} == {min(published, granted)}
 
 
-def _release(pub: object, count: int) -> None:
+def _release(pub: RawClient, count: int) -> None:
     """The publisher's part of `count` QoS 2 publications."""
     for number in range(1, count + 1):
-        pub.expect(PUBREC, number)  # type: ignore[attr-defined]
-        pub.send(wire.ack(PUBREL, number))  # type: ignore[attr-defined]
+        pub.expect(PUBREC, number)
+        pub.send(wire.ack(PUBREL, number))
 
 
 @statement("MQTT-4.6.0-6")

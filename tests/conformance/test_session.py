@@ -32,7 +32,7 @@ def test_session_is_resumed(brokers: Bench) -> None:
 def test_new_session_is_not_present(broker: Bench) -> None:
     """CleanSession 0 for an id never seen: session present 0, and it is stored from then on."""
     name = unique()
-    assert broker.client(name, clean=False).disconnect() is None
+    broker.client(name, clean=False).disconnect()
     first = broker.open()
     first.send(wire.connect(unique(), clean=False))
     assert first.expect(wire.CONNACK).body == b"\x00\x00"

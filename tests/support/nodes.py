@@ -126,9 +126,7 @@ class NodeProcess:
     # life
 
     def start(self, *, ready: bool = True, timeout: float = READY_TIMEOUT) -> Self:
-        """
-        Start the process; with `ready` wait for `node.ready`. May be called again after an end.
-        """
+        """Start the process; `ready` waits for `node.ready`. May be called again after an end."""
         assert not self.running, f"{self.name} is running"
         self._collect()
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -331,9 +329,7 @@ class NodeProcess:
         self.close()
 
     def close(self) -> None:
-        """
-        Stop it if it runs, by force when it does not listen. Never fails.
-        """
+        """Stop it if it runs, by force when it does not listen. Never fails."""
         if not self.running:
             self._collect()
             return

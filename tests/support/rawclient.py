@@ -14,7 +14,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Self
+from typing import Any, Self
 
 from . import wire
 from .wire import (
@@ -90,12 +90,12 @@ class RawClient:
 
     # conversations
 
-    def connect(self, client_id: str | bytes = "", **options: object) -> bool:
+    def connect(self, client_id: str | bytes = "", **options: Any) -> bool:
         """
         CONNECT, accepted: returns the session present flag. Options as for `wire.connect`.
         """
         self.client_id = client_id
-        self.send(wire.connect(client_id, **options))  # type: ignore[arg-type]
+        self.send(wire.connect(client_id, **options))
         present, code = self.expect(CONNACK).body
         assert code == 0 and present in (0, 1), f"CONNACK {present} {code}"
         return bool(present)

@@ -2,9 +2,9 @@
 One zone at its authoritative node.
 
 What is decided here: whether a topic is ours now (the cuts, a fence, the epoch), the order of the
-zone's messages (their offsets), what is retained, and which edges get a copy, one each. What is not:
-how a copy travels (an `EdgePort` does that), who may own the zone (the delegation table and the
-parent), what a client of an edge is told.
+zone's messages (their offsets), what is retained, and which edges get a copy, one each. What is
+not: how a copy travels (an `EdgePort` does that), who may own the zone (the delegation table and
+the parent), what a client of an edge is told.
 
 Deliveries to one edge form one stream, and everything whose place among them matters travels in it:
 answers to interest requests with the retained messages (rule 9), zone cuts and the end of the zone

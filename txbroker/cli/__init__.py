@@ -10,8 +10,7 @@ from __future__ import annotations
 import click
 
 from txbroker import __version__
-from txbroker.cli.check import check
-from txbroker.cli.run import run
+from txbroker.cli import check, run
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -24,5 +23,5 @@ def main() -> None:
     """
 
 
-for _command in (run, check):
+for _command in (run.run, check.check):
     main.add_command(_command)

@@ -66,7 +66,7 @@ def parse_endpoint(description: str) -> Listener:
     notes = _Notes()
     try:
         # The parsers and the files they read raise what they like, and all of it means this.
-        endpoint = serverFromString(notes, description)  # type: ignore[no-untyped-call]
+        endpoint = serverFromString(notes, description)
         endpoint.listen(Factory())
     except Exception as error:
         reason = str(error) or type(error).__name__

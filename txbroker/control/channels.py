@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import TYPE_CHECKING
 
 import grpc
 import grpc.aio
 
 from txbroker.v1.control_pb2_grpc import ControlStub
+
+if TYPE_CHECKING:
+    from txbroker.v1.control_pb2_grpc import ControlAsyncStub
 
 OPTIONS = (
     # A cut and its healing are noticed within about a second (measured, see docs/design.md).
@@ -42,9 +46,9 @@ class Channels:
     """Stubs by address (host:port); names are resolved by gRPC at each connect."""
 
     def __init__(self) -> None:
-        self._channels: OrderedDict[str, tuple[grpc.aio.Channel, ControlStub]] = OrderedDict()
+        self._channels: OrderedDict[str, tuple[grpc.aio.Channel, ControlAsyncStub]] = OrderedDict()
 
-    def stub(self, address: str) -> ControlStub:
+    def stub(self, address: str) -> ControlAsyncStub:
         """The stub for a node's control plane."""
         known = self._channels.pop(address, None)
         if known is None:

@@ -20,12 +20,13 @@ from txbroker.authority.handover import Incoming
 from txbroker.control.channels import CALL_TIMEOUT, Channels
 from txbroker.control.convert import snapshot_from_wire, snapshot_to_wire
 from txbroker.control.parent import ALIVE_EVERY, HANDOVER_STEP, PROTOCOL_VERSION, SILENCE
+from txbroker.control.streams import STREAM_ERRORS, describe, open_stream, read, write
 from txbroker.link.convert import cut_from_wire, cut_to_wire
 from txbroker.standing import Standing
 from txbroker.telemetry import get_logger
 from txbroker.turn import Turn
 from txbroker.v1 import control_pb2
-from txbroker.v1.control_pb2 import HandBackRequest, JoinReply, JoinRequest
+from txbroker.v1.control_pb2 import HandBackRequest, JoinRequest
 
 log = get_logger()
 
@@ -80,9 +81,9 @@ class Joiner:
             ended = ""
             try:
                 ended = await self._join(parent)
-            except (grpc.aio.AioRpcError, grpc.aio.UsageError, OSError, TimeoutError) as error:
+            except STREAM_ERRORS as error:
                 if is_first or pause == FIRST_PAUSE:
-                    log.warning("join.failed", parent=parent, reason=_describe(error))
+                    log.warning("join.failed", parent=parent, reason=describe(error))
             is_first = False
             if ended == "moved" and moves < MOVES_AT_ONCE:
                 moves += 1
@@ -118,23 +119,23 @@ class Joiner:
         outgoing = authority.prepare(authority.apex)
         is_fenced = False
         try:
-            call = self._channels.stub(parent).HandBack()
+            call = open_stream(self._channels.stub(parent).HandBack)
             await self._begin(call)
             for part in outgoing.bulk():
-                await call.write(HandBackRequest(snapshot=snapshot_to_wire(part)))
+                await write(call, HandBackRequest(snapshot=snapshot_to_wire(part)), HANDOVER_STEP)
             offset = authority.fence(outgoing)
             is_fenced = True
             for part in outgoing.rest():
-                await call.write(HandBackRequest(snapshot=snapshot_to_wire(part)))
+                await write(call, HandBackRequest(snapshot=snapshot_to_wire(part)), HANDOVER_STEP)
             fence = control_pb2.Fence(epoch=authority.epoch, offset=offset)
-            await call.write(HandBackRequest(fence=fence))
-            reply = await asyncio.wait_for(call.read(), HANDOVER_STEP)
-            is_committed = reply is not grpc.aio.EOF and reply.HasField("committed")
-        except (grpc.aio.AioRpcError, grpc.aio.UsageError, OSError, TimeoutError) as error:
+            await write(call, HandBackRequest(fence=fence), HANDOVER_STEP)
+            reply = await read(call, HANDOVER_STEP)
+            is_committed = reply is not None and reply.HasField("committed")
+        except STREAM_ERRORS as error:
             if not is_fenced:
                 authority.roll_back(outgoing)
                 raise RetireError(
-                    f"parent {parent} cannot be reached: {_describe(error)}"
+                    f"parent {parent} cannot be reached: {describe(error)}"
                 ) from error
             is_committed = False
         except RetireError:
@@ -150,11 +151,11 @@ class Joiner:
     async def _begin(self, call: Any) -> None:
         standing = self._standing
         begin = control_pb2.HandBackBegin(
-            node=standing.node, zone=standing.zone, epoch=standing.epoch
+            node=standing.node, zone=standing.cut.apex, epoch=standing.epoch
         )
-        await asyncio.wait_for(call.write(HandBackRequest(begin=begin)), CALL_TIMEOUT)
-        reply = await asyncio.wait_for(call.read(), CALL_TIMEOUT)
-        if reply is grpc.aio.EOF:
+        await write(call, HandBackRequest(begin=begin), CALL_TIMEOUT)
+        reply = await read(call, CALL_TIMEOUT)
+        if reply is None:
             raise RetireError("the parent closed the call")
         if reply.HasField("refused"):
             raise RetireError(reply.refused.reason)
@@ -162,7 +163,7 @@ class Joiner:
     async def _was_committed(self, parent: str) -> bool:
         """Only the committing parent lifts a fence: ask until it answers (protocol rule 12)."""
         standing = self._standing
-        request = control_pb2.ResolveRequest(question=standing.zone, any=True)
+        request = control_pb2.ResolveRequest(question=standing.cut.apex, any=True)
         while True:
             try:
                 reply = await self._channels.stub(parent).Resolve(request, timeout=CALL_TIMEOUT)
@@ -182,13 +183,13 @@ class Joiner:
 
     async def _join(self, parent: str) -> str:
         """One join stream; returns why it ended: moved, refused, lost."""
-        call = self._channels.stub(parent).Join()
+        call = open_stream(self._channels.stub(parent).Join)
         try:
-            await asyncio.wait_for(call.write(JoinRequest(announce=self._announce())), CALL_TIMEOUT)
+            await write(call, JoinRequest(announce=self._announce()), CALL_TIMEOUT)
             incoming: Incoming | None = None
             while True:
-                reply = await asyncio.wait_for(call.read(), HANDOVER_STEP)
-                if reply is grpc.aio.EOF:
+                reply = await read(call, HANDOVER_STEP)
+                if reply is None:
                     return "lost"
                 match reply.WhichOneof("kind"):
                     case "snapshot":
@@ -196,7 +197,9 @@ class Joiner:
                         incoming.take(snapshot_from_wire(reply.snapshot))
                     case "fence":
                         incoming = incoming or Incoming()
-                        await call.write(JoinRequest(received=control_pb2.Received()))
+                        await write(
+                            call, JoinRequest(received=control_pb2.Received()), HANDOVER_STEP
+                        )
                     case "granted":
                         self._granted(reply.granted, incoming)
                         return await self._stay(call)
@@ -243,10 +246,10 @@ class Joiner:
         try:
             while True:
                 try:
-                    reply: JoinReply = await asyncio.wait_for(call.read(), SILENCE)
-                except (TimeoutError, grpc.aio.AioRpcError):
+                    reply = await read(call, SILENCE)
+                except STREAM_ERRORS:
                     return "lost"
-                if reply is grpc.aio.EOF:
+                if reply is None:
                     return "lost"
                 match reply.WhichOneof("kind"):
                     case "lineage":
@@ -271,14 +274,8 @@ class Joiner:
                 pass
             below = self._standing.table.below()
             if below == self._told_below:
-                await call.write(JoinRequest(alive=control_pb2.Alive()))
+                await write(call, JoinRequest(alive=control_pb2.Alive()), SILENCE)
             else:
                 self._told_below = below
                 told = control_pb2.Below(below=[cut_to_wire(cut) for cut in below])
-                await call.write(JoinRequest(below=told))
-
-
-def _describe(error: BaseException) -> str:
-    if isinstance(error, grpc.aio.AioRpcError):
-        return error.details() or error.code().name
-    return str(error) or type(error).__name__
+                await write(call, JoinRequest(below=told), SILENCE)

@@ -1,16 +1,15 @@
 """
 SHELL: this node as a parent: grants zones, hands them over, takes them back, knows who is alive.
 
-The decisions are `delegation.table`'s; here is the order of the steps (protocol rule 12): bulk copy,
-fence, rest, "received", commit on disk, and only then the edges are told and the child may open.
-Anything that goes wrong before the commit rolls back.
+The decisions are `delegation.table`'s; here is the order of the steps (protocol rule 12): bulk
+copy, fence, rest, "received", commit on disk, and only then the edges are told and the child may
+open. Anything that goes wrong before the commit rolls back.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any
 
 import grpc
 import grpc.aio
@@ -20,6 +19,7 @@ from txbroker.authority.authority import Authority, Outgoing
 from txbroker.authority.handover import Incoming
 from txbroker.control.channels import CALL_TIMEOUT, Channels
 from txbroker.control.convert import snapshot_from_wire, snapshot_to_wire
+from txbroker.control.streams import STREAM_ERRORS, read, write
 from txbroker.delegation.cut import Cut
 from txbroker.delegation.table import Applicant, Elsewhere, Refused, Renewed, Transfer
 from txbroker.link.convert import cut_from_wire, cut_to_wire
@@ -91,7 +91,7 @@ class Parent:
 
     async def join(self, context: JoinContext) -> None:
         """One child's stream, from its announcement to its end."""
-        first = await _read(context, SILENCE)
+        first = await read(context, SILENCE)
         if first is None or first.WhichOneof("kind") != "announce":
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "announce yourself first")
         announce = first.announce
@@ -119,7 +119,7 @@ class Parent:
 
     async def hand_back(self, context: HandBackContext) -> None:
         """A child gives its zone back."""
-        first = await _read(context, HANDOVER_STEP)
+        first = await read(context, HANDOVER_STEP)
         if first is None or first.WhichOneof("kind") != "begin":
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "begin first")
         begin = first.begin
@@ -212,13 +212,13 @@ class Parent:
     async def _copy(self, outgoing: Outgoing, context: JoinContext) -> None:
         assert self._authority is not None
         for part in outgoing.bulk():
-            await _write(context, JoinReply(snapshot=snapshot_to_wire(part)))
+            await write(context, JoinReply(snapshot=snapshot_to_wire(part)), HANDOVER_STEP)
         offset = self._authority.fence(outgoing)
         for part in outgoing.rest():
-            await _write(context, JoinReply(snapshot=snapshot_to_wire(part)))
+            await write(context, JoinReply(snapshot=snapshot_to_wire(part)), HANDOVER_STEP)
         fence = control_pb2.Fence(epoch=self._authority.epoch, offset=offset)
-        await _write(context, JoinReply(fence=fence))
-        answer = await _read(context, HANDOVER_STEP)
+        await write(context, JoinReply(fence=fence), HANDOVER_STEP)
+        answer = await read(context, HANDOVER_STEP)
         if answer is None or answer.WhichOneof("kind") != "received":
             raise ConnectionError("the child did not confirm")
 
@@ -242,7 +242,7 @@ class Parent:
                     reply = JoinReply(alive=control_pb2.Alive())
                 if reply is None or reader.done():
                     return
-                await _write(context, reply)
+                await write(context, reply, HANDOVER_STEP)
         finally:
             reader.cancel()
             if self.children.get(child.node) is child:
@@ -251,12 +251,12 @@ class Parent:
 
     async def _listen(self, child: Child, context: JoinContext) -> None:
         try:
-            while (request := await _read(context, SILENCE)) is not None:
+            while (request := await read(context, SILENCE)) is not None:
                 if request.WhichOneof("kind") == "below" and child.zone is not None:
                     below = [cut_from_wire(cut) for cut in request.below.below]
                     if self._standing.table.tell_below(child.zone, below):
                         self._standing.save()
-        except (TimeoutError, grpc.aio.UsageError, grpc.aio.AioRpcError):
+        except STREAM_ERRORS:
             pass
         finally:
             child.tell(None)
@@ -277,7 +277,7 @@ class Parent:
         await context.write(HandBackReply(ready=control_pb2.Ready()))
         incoming = Incoming()
         while True:
-            request = await _read(context, HANDOVER_STEP)
+            request = await read(context, HANDOVER_STEP)
             kind = request.WhichOneof("kind") if request is not None else None
             if request is not None and kind == "snapshot":
                 incoming.take(snapshot_from_wire(request.snapshot))
@@ -314,16 +314,6 @@ class Parent:
                 log.debug("adopt.failed", peer=cut.node)
             await asyncio.sleep(pause)
             pause = min(pause * 2, 1.0)
-
-
-async def _read(context: Any, timeout: float) -> Any:
-    """The next request; None at the end of the stream. Raises `TimeoutError`."""
-    request = await asyncio.wait_for(context.read(), timeout)
-    return None if request is grpc.aio.EOF else request
-
-
-async def _write(context: JoinContext, reply: JoinReply) -> None:
-    await asyncio.wait_for(context.write(reply), HANDOVER_STEP)
 
 
 async def _refuse(context: JoinContext, reason: str) -> None:

@@ -59,7 +59,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
     ) -> None:
         await self._parent.hand_back(context)
 
-    async def Resolve(  # type: ignore[override]
+    async def Resolve(
         self, request: control_pb2.ResolveRequest, context: Any
     ) -> control_pb2.ResolveReply:
         await self._check_question(request.question, context)
@@ -83,7 +83,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             reply.answer = control_pb2.ResolveReply.REFERRAL
         return reply
 
-    async def OpenLink(  # type: ignore[override]
+    async def OpenLink(
         self, request: control_pb2.OpenLinkRequest, context: Any
     ) -> control_pb2.OpenLinkReply:
         authority = self._authority
@@ -102,22 +102,20 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             authoritative=True, link=self._link_address(), token=token, epoch=authority.epoch
         )
 
-    async def Adopt(  # type: ignore[override]
+    async def Adopt(
         self, request: control_pb2.AdoptRequest, context: Any
     ) -> control_pb2.AdoptReply:
         return control_pb2.AdoptReply(accepted=self._joiner.adopt(request))
 
-    async def Status(  # type: ignore[override]
+    async def Status(
         self, request: control_pb2.StatusRequest, context: Any
     ) -> control_pb2.StatusReply:
         return self._status()
 
-    async def Sys(  # type: ignore[override]
-        self, request: control_pb2.SysRequest, context: Any
-    ) -> control_pb2.SysReply:
+    async def Sys(self, request: control_pb2.SysRequest, context: Any) -> control_pb2.SysReply:
         return control_pb2.SysReply(values=self._sys_values())
 
-    async def Retire(  # type: ignore[override]
+    async def Retire(
         self, request: control_pb2.RetireRequest, context: Any
     ) -> control_pb2.RetireReply:
         try:

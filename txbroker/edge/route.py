@@ -2,9 +2,9 @@
 One zone as this edge sees it: where its owner is, what waits for it, what is on its way.
 
 A route's publishes pass through three places, in this order and never back in another: `waiting`
-(not sent), `sent` (numbered, not answered), and, where a link broke under them, `doubts` (sent once;
-the owner is asked for its mark before any of them is sent again, protocol rule 2). QoS 0 is neither
-numbered nor kept once it was sent.
+(not sent), `sent` (numbered, not answered), and, where a link broke under them, `doubts` (sent
+once; the owner is asked for its mark before any of them is sent again, protocol rule 2). QoS 0 is
+neither numbered nor kept once it was sent.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ class Subscribing:
     One SUBSCRIBE packet on its way.
 
     `zoned` are the filters that zones are asked for ($SYS is the node's own). `fresh` are those
-    that the session had not; the others' live messages are not interrupted [MQTT-3.8.4-3]. `open` and `answered` hold (filter, apex). `acknowledge` sends the
-    SUBACK; None once it is gone.
+    that the session had not; the others' live messages are not interrupted [MQTT-3.8.4-3].
+    `open` and `answered` hold (filter, apex). `acknowledge` sends the SUBACK; None once it is gone.
     """
 
     session: Session

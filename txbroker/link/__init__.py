@@ -1,1 +1,1 @@
-"""Links between nodes: framing and both ends' rules (pure), the dialer and the listener (shells)."""
+"""Links between nodes: framing and both ends' rules (pure), dialer and listener (shells)."""

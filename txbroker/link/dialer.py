@@ -13,7 +13,6 @@ import random
 import grpc.aio
 from twisted.internet.endpoints import HostnameEndpoint, connectProtocol
 from twisted.internet.error import ConnectError, ConnectingCancelledError, DNSLookupError
-from twisted.internet.interfaces import IReactorTime
 
 from txbroker.aio import Tasks
 from txbroker.config import parse_address
@@ -24,6 +23,7 @@ from txbroker.edge.route import Route, State
 from txbroker.link.convert import cut_from_wire
 from txbroker.link.edge_end import EdgeEnd
 from txbroker.link.wire import LinkProtocol
+from txbroker.net import Clock
 from txbroker.pressure import Pressure
 from txbroker.telemetry import get_logger
 from txbroker.turn import Turn
@@ -50,7 +50,7 @@ class Dialer:
     def __init__(
         self,
         *,
-        reactor: IReactorTime,
+        reactor: Clock,
         channels: Channels,
         tasks: Tasks,
         turn: Turn,

@@ -1,8 +1,8 @@
 """
 Link frames on the wire: MQTT framing, type 0 for control, type 3 for messages (protocol rule 24).
 
-A link takes nothing else. What breaks a rule raises `LinkError`; the link is closed and counted, the
-node goes on.
+A link takes nothing else. What breaks a rule raises `LinkError`; the link is closed and counted,
+the node goes on.
 """
 
 from __future__ import annotations

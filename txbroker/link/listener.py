@@ -5,13 +5,14 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 
-from twisted.internet.interfaces import IAddress, IReactorTime
+from twisted.internet.interfaces import IAddress
 from twisted.internet.protocol import Factory
 
 from txbroker.authority.authority import Authority
 from txbroker.counters import Counters
 from txbroker.link.owner_end import OwnerEnd
 from txbroker.link.wire import LinkProtocol
+from txbroker.net import Clock
 from txbroker.pressure import Pressure
 from txbroker.turn import Flushable, Turn
 
@@ -32,7 +33,7 @@ class LinkListener(Factory):
         pressure: Pressure,
         counters: Counters,
         turn: Turn,
-        clock: IReactorTime,
+        clock: Clock,
         max_packet: int,
         max_links: int,
     ) -> None:
@@ -102,7 +103,7 @@ class _Accepted(LinkProtocol):
         self,
         *,
         turn: Turn,
-        clock: IReactorTime,
+        clock: Clock,
         counters: Counters,
         peer: str,
         on_end: Callable[[LinkProtocol], None],

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Protocol as Interface
 
-from twisted.internet.interfaces import IReactorTime, ITCPTransport
 from twisted.internet.protocol import Protocol
 from twisted.internet.task import LoopingCall
 from twisted.python.failure import Failure
 
 from txbroker.counters import Counters
 from txbroker.link.frames import LinkError, encode_frame
+from txbroker.net import Clock, Transport
 from txbroker.telemetry import get_logger
 from txbroker.turn import Turn
 from txbroker.v1.link_pb2 import Heartbeat, LinkFrame
@@ -40,9 +40,9 @@ class End(Interface):
 class LinkProtocol(Protocol):
     """A link's TCP connection."""
 
-    transport: ITCPTransport
+    transport: Transport
 
-    def __init__(self, *, turn: Turn, clock: IReactorTime, counters: Counters, peer: str) -> None:
+    def __init__(self, *, turn: Turn, clock: Clock, counters: Counters, peer: str) -> None:
         self.peer = peer
         self._turn = turn
         self._clock = clock

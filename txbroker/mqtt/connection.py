@@ -2,8 +2,8 @@
 One client connection's protocol state: which packet is legal now.
 
 Bytes in, legal packets out, in order; whatever is illegal raises `ProtocolViolation`, and then the
-only thing to do is to close (after the CONNACK that the violation names, if it names one). Sessions,
-sockets and time are not known here.
+only thing to do is to close (after the CONNACK that the violation names, if it names one).
+Sessions, sockets and time are not known here.
 """
 
 from __future__ import annotations

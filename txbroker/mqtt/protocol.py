@@ -12,13 +12,7 @@ from typing import Protocol as Interface
 
 import attrs
 from twisted.internet.address import IPv4Address, IPv6Address
-from twisted.internet.interfaces import (
-    IAddress,
-    IDelayedCall,
-    IPushProducer,
-    IReactorTime,
-    ITransport,
-)
+from twisted.internet.interfaces import IAddress, IPushProducer
 from twisted.internet.protocol import Factory, Protocol
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -46,6 +40,7 @@ from txbroker.mqtt.packets import (
 )
 from txbroker.mqtt.return_codes import ConnackCode, ProtocolViolation
 from txbroker.mqtt.session import Session
+from txbroker.net import Clock, DelayedCall, Transport
 from txbroker.pressure import Pressure
 from txbroker.telemetry import get_logger
 
@@ -76,7 +71,7 @@ class MqttService:
         *,
         edge: Edge,
         turn: Turn,
-        clock: IReactorTime,
+        clock: Clock,
         pressure: Pressure,
         counters: Counters,
         make_client_id: Callable[[], str],
@@ -101,7 +96,7 @@ class MqttService:
 class MqttProtocol(Protocol):
     """One client's connection; the session's sink."""
 
-    transport: ITransport
+    transport: Transport
 
     def __init__(self, service: MqttService) -> None:
         self._service = service
@@ -115,7 +110,7 @@ class MqttProtocol(Protocol):
         self._is_reading = True
         self._keep_alive = 0.0
         self._last_heard = 0.0
-        self._alarm: IDelayedCall | None = None
+        self._alarm: DelayedCall | None = None
         self._client_id = ""
         self._handlers: dict[type, Callable[..., None]] = {
             Publish: self._on_publish,
@@ -353,7 +348,7 @@ class MqttFactory(Factory):
         return MqttProtocol(self._service)
 
 
-def _set_no_delay(transport: ITransport) -> None:
+def _set_no_delay(transport: Transport) -> None:
     if isinstance(transport.getPeer(), IPv4Address | IPv6Address):
         transport.setTcpNoDelay(True)
 

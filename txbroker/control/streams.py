@@ -1,0 +1,41 @@
+"""
+SHELL: reading and writing gRPC's two-way streams, on either side, each step with a time limit.
+
+grpc.aio's stream objects have `read` and `write` on both sides, but the published types know only
+the iterator style; so the untyped part is kept to this file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc.aio
+
+_EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
+
+STREAM_ERRORS = (grpc.aio.AioRpcError, grpc.aio.UsageError, OSError, TimeoutError)
+"""What a broken stream raises."""
+
+
+def open_stream(method: Any) -> Any:
+    """Call a stream method of a stub; the caller cancels the call when it is done with it."""
+    return method()
+
+
+async def read(stream: Any, timeout: float) -> Any:
+    """The next message; None at the end of the stream. Raises `TimeoutError` after `timeout` s."""
+    message = await asyncio.wait_for(stream.read(), timeout)
+    return None if message is _EOF else message
+
+
+async def write(stream: Any, message: Any, timeout: float) -> None:
+    """Send a message; raises `TimeoutError` when the other side takes nothing for `timeout` s."""
+    await asyncio.wait_for(stream.write(message), timeout)
+
+
+def describe(error: BaseException) -> str:
+    """An error of a call, for a log line."""
+    if isinstance(error, grpc.aio.AioRpcError):
+        return error.details() or error.code().name
+    return str(error) or type(error).__name__
