@@ -66,7 +66,7 @@ def alive(pid: int) -> bool:
     """Whether the process runs; one that nobody has waited for yet does not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
     return state not in "ZX"
 

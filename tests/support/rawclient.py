@@ -9,6 +9,7 @@ marker that must come next), never by waiting.
 from __future__ import annotations
 
 import itertools
+import select
 import socket
 import struct
 import time
@@ -160,6 +161,12 @@ class RawClient:
         if self._kept:
             return self._kept.popleft()
         return self._read(timeout)
+
+    def has_input(self, timeout: float) -> bool:
+        """
+        Whether something has come, or the end of the connection, within `timeout` seconds.
+        """
+        return bool(self._kept or self._buffer or select.select([self._socket], [], [], timeout)[0])
 
     def expect(self, kind: int, packet_id: int | None = None) -> Packet:
         """

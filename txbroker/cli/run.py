@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -63,20 +64,22 @@ class _Nodes:
     """
     The processes from start to end.
 
-    Signals are blocked and taken one by one (`sigtimedwait`), so that none is missed between a
-    look at the children and the wait for the next.
+    Signals come as bytes through a pipe (`set_wakeup_fd`), so that none is missed between a look at
+    the children and the wait for the next, whichever thread of the process it hits.
     """
 
     def __init__(self, configs: Sequence[NodeConfig]) -> None:
         self._configs = configs
         self._running: list[subprocess.Popen[bytes]] = []
+        self._signals, writer = os.pipe()
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         self._asked = False
         self._status = 0
 
     def run(self) -> int:
         """Start all, wait for the end of all; gives the exit status."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
-        # Ignored by whoever started us (nohup, a shell's &), a signal would never be pending.
+        # A handler of ours, also where whoever started us (nohup, a shell's &) had it ignored.
         for number in _WATCHED:
             signal.signal(number, lambda *_: None)
         prepare = _prepare_child()
@@ -86,6 +89,8 @@ class _Nodes:
                     subprocess.Popen(command(config), stdin=subprocess.DEVNULL, preexec_fn=prepare)
                 )
             self._supervise()
+        except OSError as error:
+            raise click.ClickException(f"cannot start twistd: {error}") from error
         finally:
             for process in self._running:
                 process.kill()
@@ -102,7 +107,7 @@ class _Nodes:
                 self._status = self._status or 1
                 for process in self._running:
                     process.kill()
-            self._wait(0.2 if kill_at is not None else 3600.0)
+            self._wait(None if kill_at is None else 0.2)
             self._reap(stopping=kill_at is not None)
 
     def _reap(self, *, stopping: bool) -> None:
@@ -115,9 +120,10 @@ class _Nodes:
             if not stopping and not self._asked and not self._status:
                 self._status = code if code >= 0 else 128 - code
 
-    def _wait(self, timeout: float) -> None:
-        found = signal.sigtimedwait(_WATCHED, timeout)
-        if found is not None and found.si_signo in _STOP_SIGNALS:
+    def _wait(self, timeout: float | None) -> None:
+        """Until the next signal, or the time is over."""
+        ready, _, _ = select.select([self._signals], [], [], timeout)
+        if ready and set(os.read(self._signals, 4096)) & set(_STOP_SIGNALS):
             self._asked = True
 
 
@@ -137,6 +143,5 @@ def _prepare_child() -> Callable[[], None]:
                 os._exit(1)
         for number in _WATCHED:
             signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
 
     return prepare

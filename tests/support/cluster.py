@@ -1,0 +1,358 @@
+"""
+A tree of nodes in this process, over real loopback sockets.
+
+    async with Cluster(tmp_path, {"root": "", "a": "a", "edge": None}) as cluster:
+        client = await cluster.client("a")
+
+The parent of a node is the node of the deepest zone above its own, unless told otherwise. Everything
+that the nodes log is in `events`; an event of level error, or a traceback, fails the test at the end.
+`tap` sees every message that passes a link.
+
+What lives here: building, starting, stopping, waiting, counting. What does not: what the tests expect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+from unittest import mock
+
+import attrs
+import structlog
+import yaml
+from twisted.internet.defer import Deferred
+
+from txbroker.config import load_file
+from txbroker.control.servicer import ControlServicer
+from txbroker.link.edge_end import EdgeEnd
+from txbroker.link.frames import FrameReader
+from txbroker.link.owner_end import OwnerEnd
+from txbroker.link.wire import LinkProtocol
+from txbroker.mqtt.packets import Publish
+from txbroker.node import Node
+from txbroker.topics import is_within
+from txbroker.v1 import link_pb2
+
+from .mqttclient import Client, until
+from .nodes import parse_address, topology
+
+_numbers = itertools.count(1)
+
+
+def on_loop(
+    test: Callable[..., Coroutine[Any, Any, None]],
+) -> Callable[..., Deferred[None]]:
+    """A coroutine of asyncio as a test on the reactor; also below hypothesis' `given`."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> Deferred[None]:
+        return Deferred.fromFuture(asyncio.ensure_future(test(*args, **kwargs)))
+
+    return run
+
+
+# -- what passes the links
+
+
+@attrs.frozen(kw_only=True)
+class Passed:
+    """One message on a link: from the `edge` to the owner of `zone` (`up`), or back."""
+
+    edge: str
+    zone: str
+    up: bool
+    kind: int
+    topic: str
+    payload: bytes
+
+
+class Tap:
+    """Reads along on every link; `links` are the connections that are open."""
+
+    def __init__(self) -> None:
+        self.passed: list[Passed] = []
+        self.links: list[LinkProtocol] = []
+        self.frames: dict[str, int] = {}
+        self._readers: dict[LinkProtocol, tuple[FrameReader, dict[str, Any]]] = {}
+
+    def cut(self, is_chosen: Callable[[LinkProtocol], bool] = lambda link: True) -> int:
+        """Abort the TCP connections of these links; returns how many ends."""
+        chosen = [link for link in list(self.links) if is_chosen(link)]
+        for link in chosen:
+            link.drop("cut by the test")
+        return len(chosen)
+
+    def clear(self) -> None:
+        """Forget what passed so far."""
+        self.passed.clear()
+
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        """Listen while the block runs."""
+        made, lost, write = (
+            LinkProtocol.connectionMade,
+            LinkProtocol.connectionLost,
+            LinkProtocol.write,
+        )
+
+        def connection_made(link: LinkProtocol) -> None:
+            self.links.append(link)
+            made(link)
+
+        def connection_lost(link: LinkProtocol, reason: Any = None) -> None:
+            self.links.remove(link)
+            self._readers.pop(link, None)
+            lost(link, reason)
+
+        def write_and_look(link: LinkProtocol, data: bytes) -> None:
+            self._look(link, data)
+            write(link, data)
+
+        with (
+            mock.patch.object(LinkProtocol, "connectionMade", connection_made),
+            mock.patch.object(LinkProtocol, "connectionLost", connection_lost),
+            mock.patch.object(LinkProtocol, "write", write_and_look),
+        ):
+            yield
+
+    def _look(self, link: LinkProtocol, data: bytes) -> None:
+        if link not in self._readers:
+            self._readers[link] = (FrameReader(1 << 28), {"edge": "", "zone": "", "kind": 0})
+        reader, state = self._readers[link]
+        is_up = isinstance(link.end, EdgeEnd)
+        if isinstance(link.end, OwnerEnd) and link.end.peer is not None:
+            state["edge"] = link.end.peer.edge
+        for item in reader.read(data):
+            if isinstance(item, Publish):
+                self.passed.append(
+                    Passed(
+                        edge=state["edge"],
+                        zone=state["zone"],
+                        up=is_up,
+                        kind=state["kind"],
+                        topic=item.topic,
+                        payload=item.payload,
+                    )
+                )
+                continue
+            kind = item.WhichOneof("kind") or "unknown"
+            self.frames[kind] = self.frames.get(kind, 0) + 1
+            if kind == "hello":
+                state.update(edge=item.hello.edge, zone=item.hello.zone)
+            elif kind == "welcome":
+                state.update(zone=item.welcome.zone)
+            elif kind == "batch":
+                state["kind"] = item.batch.kind
+
+
+LIVE = link_pb2.Batch.LIVE
+PUBLISH = link_pb2.Batch.PUBLISH
+RETAINED = link_pb2.Batch.RETAINED
+
+
+# -- the nodes
+
+
+class Cluster:
+    """
+    Nodes by name; the values of `zones` are their apexes, None for a pure edge.
+
+    `parents` names the parent of a node where it is not the owner of the deepest zone above, `keys`
+    adds keys of the topology file to every node. `waiting` are nodes that `start` starts later.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        zones: Mapping[str, str | None],
+        *,
+        parents: Mapping[str, str] | None = None,
+        waiting: tuple[str, ...] = (),
+        keys: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.directory = directory / f"cluster{next(_numbers)}"
+        self.zones = dict(zones)
+        self.nodes: dict[str, Node] = {}
+        self.clients: list[Client] = []
+        self.events: list[dict[str, Any]] = []
+        self.fatal: dict[str, str] = {}
+        self.retired: set[str] = set()
+        self.asked: list[tuple[str, str]] = []
+        self.tap = Tap()
+        self.documents: dict[str, dict[str, Any]] = {}
+        self.allowed: set[str] = set()
+        self._waiting = waiting
+        self._parents = dict(parents or {})
+        self._undo: list[Callable[[], object]] = []
+        for name in zones:
+            document = topology(name, zone=zones[name], **(keys or {}))
+            self.documents[name] = document
+        for name in zones:
+            parent = self.parent_of(name)
+            if parent is not None:
+                self.documents[name]["parent"] = self.documents[parent]["grpc"]
+
+    def parent_of(self, name: str) -> str | None:
+        """The node that this one joins according to its file."""
+        if name in self._parents:
+            return self._parents[name]
+        zone = self.zones[name]
+        if zone == "":
+            return None
+        above = {
+            apex: node
+            for node, apex in self.zones.items()
+            if apex is not None
+            and node not in self._waiting
+            and (zone is not None and is_within(zone, apex) and zone != apex or apex == "")
+        }
+        return above[max(above, key=len)]
+
+    # life
+
+    async def __aenter__(self) -> Self:
+        self.directory.mkdir(parents=True)
+        for context in (self.tap.attached(), self._counted_questions(), self._captured_log()):
+            context.__enter__()
+            self._undo.append(functools.partial(context.__exit__, None, None, None))
+        try:
+            for name in self.zones:
+                if name not in self._waiting:
+                    await self.start(name)
+            await self.settled()
+        except BaseException:
+            await self._close()
+            raise
+        return self
+
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
+        await self._close()
+        if error is None:
+            self.check_log()
+
+    async def start(self, name: str) -> Node:
+        """Start one node, with the data that an earlier life of it left."""
+        from twisted.internet import reactor
+
+        file = self.directory / f"{name}.yaml"
+        file.write_text(yaml.safe_dump(self.documents[name]))
+        (config,) = load_file(file)
+        node = Node(
+            config,
+            reactor,
+            on_fatal=lambda line: self.fatal.__setitem__(name, line),
+            on_retired=lambda: self.retired.add(name),
+        )
+        self.nodes[name] = node
+        await node.start()
+        return node
+
+    async def stop(self, name: str) -> None:
+        """Stop one node."""
+        node = self.nodes.pop(name)
+        await node.stop()
+        for link in [link for link in self.tap.links if link.end is not None]:
+            end: Any = link.end
+            owner = getattr(end, "_edge", None) or getattr(end, "_authority", None)
+            if owner in (node.edge, node.authority):
+                link.drop("the node is stopped")
+
+    async def settled(self) -> None:
+        """Every node that has a parent is granted, and the parents know it."""
+
+        def is_settled() -> bool:
+            for name, node in self.nodes.items():
+                if node.standing.zone is not None and not node.standing.serving:
+                    return False
+                if node.standing.parent is None:
+                    continue
+                if not any(other.parent.is_alive(name) for other in self.nodes.values()):
+                    return False
+            return not self.fatal
+
+        try:
+            await until(is_settled, what="all children are granted")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; fatal: {self.fatal}; {self.events[-20:]}") from None
+
+    # clients
+
+    async def client(self, node: str, client_id: str | None = None, **options: Any) -> Client:
+        """A client that is connected to this node."""
+        name = client_id or f"c{next(_numbers)}"
+        host, port = parse_address(self.nodes[node]._mqtt_addresses[0])
+        client = await Client.open((host, port), name, **options)
+        self.clients.append(client)
+        return client
+
+    # what happened
+
+    def logged(self, event: str, **fields: Any) -> list[dict[str, Any]]:
+        """The log events of this name and these fields."""
+        return [
+            entry
+            for entry in self.events
+            if entry["event"] == event and all(entry.get(k) == v for k, v in fields.items())
+        ]
+
+    def count(self, counter: str) -> int:
+        """A counter, summed over all nodes that run."""
+        return sum(node.counters.get(counter) for node in self.nodes.values())
+
+    def check_log(self) -> None:
+        """No node reported an error of the program."""
+        bad = [
+            event
+            for event in self.events
+            if event["event"] not in self.allowed
+            and (event["level"] in ("error", "critical") or "exc_info" in event)
+        ]
+        assert not bad, f"the nodes logged errors: {bad}"
+
+    # internal
+
+    async def _close(self) -> None:
+        for client in self.clients:
+            if client.is_open:
+                client.abort()
+        # Children first: a parent does not have to wait for their streams.
+        for name in reversed(list(self.nodes)):
+            await self.stop(name)
+        await until(lambda: not self.tap.links, what="all links are closed")
+        while self._undo:
+            self._undo.pop()()
+
+    @contextmanager
+    def _counted_questions(self) -> Iterator[None]:
+        resolve: Callable[..., Awaitable[Any]] = ControlServicer.Resolve
+
+        async def counted(servicer: ControlServicer, request: Any, context: Any) -> Any:
+            self.asked.append((servicer._standing.node, request.question))
+            return await resolve(servicer, request, context)
+
+        with mock.patch.object(ControlServicer, "Resolve", counted):
+            yield
+
+    @contextmanager
+    def _captured_log(self) -> Iterator[None]:
+        def keep(_logger: Any, method: str, event: Any) -> Any:
+            if method != "debug":
+                error = event.get("exc_info")
+                if isinstance(error, BaseException):
+                    import traceback
+
+                    event["traceback"] = "".join(traceback.format_exception(error))
+                self.events.append({**event, "level": method})
+            raise structlog.DropEvent
+
+        before = structlog.get_config()
+        structlog.configure(processors=[keep], cache_logger_on_first_use=False)
+        try:
+            yield
+        finally:
+            structlog.configure(**before)
