@@ -163,6 +163,7 @@ async def test_retained_messages_move_along(tmp_path: Path) -> None:
         async def retained(node: str) -> list[tuple[str, bytes]]:
             client = await cluster.client(node)
             await client.subscribe(("zone/#", 1))
+            await client.wait_for(len(expected))
             await client.ping()
             assert all(p.retain for p in client.received)
             found = [(p.topic, p.payload) for p in client.received]
@@ -352,8 +353,7 @@ async def test_child_that_fails_in_the_middle(tmp_path: Path, after: str) -> Non
             await until(lambda number=number: len(cluster.logged("handover.rolled_back")) == number)
             for stream in streams:
                 await stream.progress()
-        root = cluster.nodes["root"]
-        assert not root.standing.table.cuts()
+        assert cluster.nodes["root"].standing.table.get("zone") is None
         await cluster.start("late")
         await cluster.settled()
         for stream in streams:

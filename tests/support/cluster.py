@@ -16,6 +16,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
+import logging
+import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -344,15 +346,28 @@ class Cluster:
             if method != "debug":
                 error = event.get("exc_info")
                 if isinstance(error, BaseException):
-                    import traceback
-
                     event["traceback"] = "".join(traceback.format_exception(error))
                 self.events.append({**event, "level": method})
             raise structlog.DropEvent
 
         before = structlog.get_config()
         structlog.configure(processors=[keep], cache_logger_on_first_use=False)
+        handler = _Errors(self.events)
+        logging.getLogger().addHandler(handler)
         try:
             yield
         finally:
+            logging.getLogger().removeHandler(handler)
             structlog.configure(**before)
+
+
+class _Errors(logging.Handler):
+    """Errors that gRPC and asyncio log, among the nodes' own events."""
+
+    def __init__(self, events: list[dict[str, Any]]) -> None:
+        super().__init__(logging.ERROR)
+        self._events = events
+
+    def emit(self, record: logging.LogRecord) -> None:
+        event = {"event": "python.log", "level": "error", "message": self.format(record)}
+        self._events.append(event)

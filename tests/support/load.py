@@ -52,7 +52,7 @@ class Stream:
         return [f"{self.name}:{number}".encode() for number in range(self.count)]
 
     async def _run(self) -> None:
-        while not self.is_stopping:
+        while not self.is_stopping and self.client.is_open:
             if len(self._open) < WINDOW:
                 payload = f"{self.name}:{self.count}".encode()
                 self.count += 1

@@ -304,8 +304,13 @@ class Authority:
     def _forget_closed_marks(self, greeting: Greeting) -> None:
         # Marks are forgotten only where the edge says that it needs them no longer (rule 4).
         kept = set(greeting.in_doubt)
-        for key in [k for k in self.marks if k[0] == greeting.edge and k not in kept]:
-            del self.marks[key]
+        # Those that came with a zone that was given back are needed by edges that have not heard of
+        # it yet; they go with the edge's process.
+        for key in list(self.marks):
+            edge, incarnation, zone, _ = key
+            is_closed = zone == self.apex or incarnation != greeting.incarnation
+            if edge == greeting.edge and key not in kept and is_closed:
+                del self.marks[key]
 
     # from the handover
 

@@ -92,30 +92,6 @@ class Parent:
     async def join(self, context: JoinContext) -> None:
         """One child's stream, from its announcement to its end."""
         first = await read(context, SILENCE)
-        if first is None or first.WhichOneof("kind") != "announce":
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "announce yourself first")
-        announce = first.announce
-        if announce.version > PROTOCOL_VERSION:
-            reason = f"control protocol {announce.version} is newer than {PROTOCOL_VERSION}"
-            await _refuse(context, f"{reason}; start the parent's txbroker of that version")
-            return
-        if announce.owns_zone:
-            if self._authority is None:
-                await _refuse(
-                    context,
-                    f"node {self._standing.node!r} owns no zone and can be nobody's parent;"
-                    " set `parent` to a node above",
-                )
-                return
-            if not self._authority.serving:
-                await context.abort(grpc.StatusCode.UNAVAILABLE, "the parent has no grant yet")
-            async with self._one_at_a_time:
-                granted = await self._decide(announce, context)
-            if granted is None:
-                return
-        else:
-            granted = 0
-        await self._keep(announce, granted, context)
 
     async def hand_back(self, context: HandBackContext) -> None:
         """A child gives its zone back."""
@@ -150,6 +126,33 @@ class Parent:
             child.tell(None)
 
     # internal: join
+
+    async def _join(self, context: JoinContext) -> None:
+        first = await _read(context, SILENCE)
+        if first is None or first.WhichOneof("kind") != "announce":
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "announce yourself first")
+        announce = first.announce
+        if announce.version > PROTOCOL_VERSION:
+            reason = f"control protocol {announce.version} is newer than {PROTOCOL_VERSION}"
+            await _refuse(context, f"{reason}; start the parent's txbroker of that version")
+            return
+        if announce.owns_zone:
+            if self._authority is None:
+                await _refuse(
+                    context,
+                    f"node {self._standing.node!r} owns no zone and can be nobody's parent;"
+                    " set `parent` to a node above",
+                )
+                return
+            if not self._authority.serving:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "the parent has no grant yet")
+            async with self._one_at_a_time:
+                granted = await self._decide(announce, context)
+            if granted is None:
+                return
+        else:
+            granted = 0
+        await self._keep(announce, granted, context)
 
     async def _decide(self, announce: control_pb2.Announce, context: JoinContext) -> int | None:
         """The epoch granted; None when it was not."""

@@ -30,8 +30,13 @@ from txbroker.pressure import Pressure
 from txbroker.timers import Timers
 
 SYS = "$SYS"
+FIRST_RETRY = 0.05
 RETRY = 1.0
-"""Seconds until a question that got no answer is asked again."""
+"""Seconds until a question that got no answer is asked again: doubled from the first on."""
+
+ATTEMPTS = 3
+"""Attempts in a row that fail before a zone counts as unreachable; a zone that is just changing
+hands answers to the second or third."""
 
 REFRESHED_AT_ONCE = 100
 """Answers asked for again in one second, at the most."""
@@ -226,7 +231,10 @@ class Edge:
             route.state = State.CONNECTING
 
     def on_failed(self, route: Route) -> None:
-        """An attempt came to nothing."""
+        """An attempt came to nothing; several in a row make the zone unreachable."""
+        route.failures += 1
+        if route.failures < ATTEMPTS:
+            return
         if route.unreachable_since is None:
             route.unreachable_since = self._timers.now()
             self._reporter.event("zone.unreachable", zone=route.apex)
@@ -248,6 +256,7 @@ class Edge:
         """The owner is connected, has our interest, and our backlog has arrived."""
         route.port = port
         route.state = State.ONLINE
+        route.failures = 0
         route.position = position
         if route.unreachable_since is not None:
             route.unreachable_since = None
@@ -326,6 +335,7 @@ class Edge:
     def on_resolved(self, route: Route, zone: Cut, cuts: Iterable[Cut], ttl: float) -> None:
         """The node answered that it serves the zone, and which cuts the zone has."""
         route.resolving = False
+        route.failures = 0
         if route.port is not None:
             return  # its stream knows better
         route.fresh_until = self._timers.now() + ttl
@@ -342,7 +352,8 @@ class Edge:
         if route.port is not None or route.cuts is not None:
             return
         self.on_failed(route)
-        self._timers.call_later(RETRY, lambda: self._retry(route))
+        pause = min(FIRST_RETRY * 2**route.failures, RETRY)
+        self._timers.call_later(pause, lambda: self._retry(route))
 
     def refresh_stale(self) -> None:
         """Ask again what has outlived its time; it is used meanwhile (serve stale, RFC 8767)."""

@@ -107,6 +107,8 @@ class Interests:
         """
         if any(may_match_within(f, below.apex) for f in route.filters):
             below.claims.add(below.apex)
+            below.has_news = True
+        route.claims = {apex for apex in route.claims if not is_within(apex, below.apex)}
         for subscribing in self._pending:
             for topic_filter, apex in list(subscribing.answered):
                 if apex == route.apex and may_match_within(topic_filter, below.apex):
@@ -116,6 +118,7 @@ class Interests:
         """The zone went back to `above`, which inherited our interest."""
         if route.filters or route.position is not None:
             above.claims.add(route.apex)
+            above.has_news = True
         for subscribing in self._pending:
             for topic_filter, apex in sorted(subscribing.open):
                 if apex == route.apex:
@@ -160,12 +163,12 @@ class Interests:
         route.port.add_interest(topic_filter, request)
 
     def _apply(self, route: Route, filters: set[str]) -> None:
-        if filters == route.filters and not route.claims:
+        if filters == route.filters and not route.has_news:
             return
         route.filters = filters
         if route.port is not None:
-            claims, route.claims = route.claims, set()
-            route.port.sync(sorted(filters), sorted(claims))
+            route.has_news = False
+            route.port.sync(sorted(filters), sorted(route.claims))
         elif filters:
             self._wake(route)
 

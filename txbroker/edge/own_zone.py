@@ -42,12 +42,11 @@ class OwnZone:
             edge=edge.name,
             incarnation=edge.incarnation,
             filters=tuple(sorted(route.filters)),
-            claims=(cut.apex, *route.claims),
+            claims=self._claims(route),
         )
         accepted = authority.connect(greeting, self)
         assert accepted is not None, "no newer process has this node's data"
         self._peer, caught_up = accepted
-        route.claims = set()
         for record in caught_up.records:
             self.deliver(record)
         doubts = {d.key: authority.marks.get(d.key, 0) for d in route.doubts}
@@ -137,6 +136,12 @@ class OwnZone:
         self._go_on()
 
     # internal
+
+    def _claims(self, route: Route) -> tuple[str, ...]:
+        # While the earlier owner's link is up, its stream says when its last delivery has come.
+        above = self._edge.zones.enclosing(route.apex)
+        is_told = above.port is None or above is route or route.apex in (above.cuts or {})
+        return (route.apex, *route.claims) if is_told else tuple(route.claims)
 
     def _go_on(self) -> None:
         route = self._route

@@ -125,6 +125,8 @@ class Route:
         self.held_by: Route | None = None
         self.filters: set[str] = set()
         self.claims: set[str] = set()
+        self.has_news = False
+        self.failures = 0
         self.requests: dict[int, tuple[str, Subscribing]] = {}
         self.position: Position | None = None
         self.stream = 0

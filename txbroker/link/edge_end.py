@@ -88,7 +88,6 @@ class EdgeEnd:
             in_doubt=[mark_to_wire(doubt.key, doubt.last) for doubt in route.doubts],
             stream=self._stream,
         )
-        route.claims = set()
         self._write(encode_frame(LinkFrame(hello=hello)))
 
     def receive(self, data: bytes) -> None:
