@@ -19,7 +19,7 @@ from txbroker.authority.authority import Authority, Outgoing
 from txbroker.authority.handover import Incoming
 from txbroker.control.channels import CALL_TIMEOUT, Channels
 from txbroker.control.convert import snapshot_from_wire, snapshot_to_wire
-from txbroker.control.streams import STREAM_ERRORS, read, write
+from txbroker.control.streams import STREAM_ERRORS, describe, read, write
 from txbroker.delegation.cut import Cut
 from txbroker.delegation.table import Applicant, Elsewhere, Refused, Renewed, Transfer
 from txbroker.link.convert import cut_from_wire, cut_to_wire
@@ -91,7 +91,11 @@ class Parent:
 
     async def join(self, context: JoinContext) -> None:
         """One child's stream, from its announcement to its end."""
-        first = await read(context, SILENCE)
+        try:
+            await self._join(context)
+        except STREAM_ERRORS as error:
+            # The child is gone or stuck; what had begun is rolled back, and it will ask again.
+            log.info("join.ended", reason=describe(error))
 
     async def hand_back(self, context: HandBackContext) -> None:
         """A child gives its zone back."""
@@ -128,7 +132,7 @@ class Parent:
     # internal: join
 
     async def _join(self, context: JoinContext) -> None:
-        first = await _read(context, SILENCE)
+        first = await read(context, SILENCE)
         if first is None or first.WhichOneof("kind") != "announce":
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "announce yourself first")
         announce = first.announce

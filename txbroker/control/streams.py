@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc.aio
 
-_EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
+_EOF: Any = grpc.aio.EOF
 
 STREAM_ERRORS = (grpc.aio.AioRpcError, grpc.aio.UsageError, OSError, TimeoutError)
 """What a broken stream raises."""

@@ -142,9 +142,10 @@ class MqttProtocol(Protocol):
         self._alarm = service.clock.callLater(service.connect_timeout, self._no_connect)
 
     def dataReceived(self, data: bytes) -> None:
-        self._last_heard = self._service.clock.seconds()
+        now = self._service.clock.seconds()
         try:
             for packet in self._connection.receive(data):
+                self._last_heard = now  # whole packets count, not bytes [MQTT-3.1.2-24]
                 self._handlers[type(packet)](packet)
         except ProtocolViolation as violation:
             self._on_violation(violation)

@@ -83,11 +83,17 @@ class _Outgoing:
 
 @attrs.define(slots=True, eq=False)
 class Incoming:
-    """A QoS 1/2 publish from the client; `taken` once its owner has it."""
+    """
+    A QoS 1/2 publish from the client; `taken` once its owner has it.
+
+    `owed` counts the PUBLISH packets of it on the present connection that are not acknowledged:
+    each gets its own answer.
+    """
 
     packet_id: int
     qos: int
     taken: bool = False
+    owed: int = 1
 
 
 class Session:
@@ -126,8 +132,10 @@ class Session:
         self._fill_window()
 
     def detach(self) -> None:
-        """The connection is gone."""
+        """The connection is gone; what the client sends again is acknowledged on the next one."""
         self.sink = None
+        for flow in self._incoming.values():
+            flow.owed = 0
         self._lower()
 
     def pump(self) -> None:
@@ -203,8 +211,9 @@ class Session:
         assert packet_id is not None
         known = self._incoming.get(packet_id)
         if known is not None and known.qos == packet.qos and (packet.qos == 2 or packet.dup):
+            known.owed += 1
             if known.taken:
-                self._answer(encode(Pubrec(packet_id=packet_id)))  # [MQTT-4.3.3-2]
+                self._acknowledge(known)  # [MQTT-4.3.3-2]
             return None
         flow = Incoming(packet_id, packet.qos)
         self._incoming[packet_id] = flow
@@ -213,13 +222,8 @@ class Session:
     def on_taken(self, flow: Incoming) -> None:
         """The owner has the publish: the client is told, when it is still the flow it knows."""
         flow.taken = True
-        if self._incoming.get(flow.packet_id) is not flow:
-            return
-        if flow.qos == 1:
-            del self._incoming[flow.packet_id]
-            self._answer(encode(Puback(packet_id=flow.packet_id)))
-        else:
-            self._answer(encode(Pubrec(packet_id=flow.packet_id)))
+        if self._incoming.get(flow.packet_id) is flow:
+            self._acknowledge(flow)
 
     def on_pubrel(self, packet_id: int) -> None:
         """The client will not send that packet id again; the answer is always PUBCOMP."""
@@ -240,6 +244,15 @@ class Session:
     def _answer(self, data: bytes) -> None:
         if self.sink is not None:
             self.sink.send(data)
+
+    def _acknowledge(self, flow: Incoming) -> None:
+        if not flow.owed:
+            return  # the client has not sent it again yet
+        kind = Puback if flow.qos == 1 else Pubrec
+        self._answer(encode(kind(packet_id=flow.packet_id)) * flow.owed)
+        flow.owed = 0
+        if flow.qos == 1:
+            del self._incoming[flow.packet_id]
 
     def _enqueue(self, entry: _Outgoing) -> None:
         self._queue.append(entry)

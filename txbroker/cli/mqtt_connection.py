@@ -1,0 +1,128 @@
+"""
+A client's connection to a node, run by the calling thread alone.
+
+Paho does the protocol; here is the waiting, so that a signal or a reader who has had enough ends it
+at once, and the say over what is acknowledged.
+"""
+
+from __future__ import annotations
+
+import secrets
+import select
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import click
+import paho.mqtt.client as mqtt
+from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
+from paho.mqtt.reasoncodes import ReasonCode
+
+from txbroker.config import Address
+
+FAREWELL = 1.0
+"""Seconds for DISCONNECT to leave."""
+MISC_EVERY = 1.0
+"""Seconds between looks at the keep-alive."""
+
+
+class Client(mqtt.Client):
+    """
+    Paho's client, asking before it answers a message: PUBACK and PUBREC leave where `may_take` says
+    so. The names are paho's own; a message that is not answered comes again with the next session.
+    """
+
+    may_take: Callable[[int, int], bool] = staticmethod(lambda qos, packet_id: True)
+    """Whether to answer the message of this QoS and packet identifier."""
+
+    def _send_puback(self, mid: int) -> MQTTErrorCode:
+        return super()._send_puback(mid) if self.may_take(1, mid) else MQTTErrorCode(0)
+
+    def _send_pubrec(self, mid: int) -> MQTTErrorCode:
+        return super()._send_pubrec(mid) if self.may_take(2, mid) else MQTTErrorCode(0)
+
+
+class Connection:
+    """One connection; every failure is a `click.ClickException` of one line."""
+
+    def __init__(self, address: Address, client_id: str | None, *, clean: bool = True) -> None:
+        self.is_open = False
+        self.client = Client(
+            CallbackAPIVersion.VERSION2,
+            client_id=client_id or f"txbroker-{secrets.token_hex(6)}",
+            clean_session=clean,
+        )
+        self.client.on_connect = self._on_connect
+        self._address = address
+        self._refused: str | None = None
+
+    def open(self, timeout: float) -> None:
+        """Connect, within so many seconds."""
+        deadline = time.monotonic() + timeout
+        self.client.connect_timeout = timeout
+        try:
+            self.client.connect(self._address.host, self._address.port)
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise self._failure(f"cannot be reached: {reason}") from None
+        if not self.run(lambda: self.is_open, deadline):
+            raise self._failure(f"no answer in {timeout:.0f} s; is it an MQTT address?")
+
+    def run(
+        self,
+        is_done: Callable[[], bool],
+        deadline: float | None = None,
+        watch: Iterable[tuple[int, int]] = (),
+    ) -> bool:
+        """
+        Let the connection work until `is_done`; False when the deadline (of `time.monotonic`) came
+        first. Events on the `watch`ed (file descriptor, poll mask) only end the waiting.
+        """
+        while not is_done():
+            wait = MISC_EVERY
+            if deadline is not None:
+                wait = min(wait, deadline - time.monotonic())
+                if wait <= 0:
+                    return False
+            waiting_for = self.client.socket()
+            if waiting_for is None:
+                raise self._failure(self._refused or self._lost())
+            poll = select.poll()
+            write = select.POLLOUT if self.client.want_write() else 0
+            poll.register(waiting_for, select.POLLIN | write)
+            for descriptor, mask in watch:
+                poll.register(descriptor, mask)
+            poll.poll(wait * 1000)
+            self._work()
+        return True
+
+    def close(self) -> None:
+        """Say good-bye, if anybody listens."""
+        self.client.disconnect()
+        try:
+            self.run(lambda: self.client.socket() is None, time.monotonic() + FAREWELL)
+        except click.ClickException:
+            pass  # it closed first
+
+    # internal
+
+    def _work(self) -> None:
+        for step in (self.client.loop_read, self.client.loop_write, self.client.loop_misc):
+            if self.client.socket() is not None:
+                step()
+
+    def _on_connect(
+        self, client: mqtt.Client, userdata: Any, flags: Any, code: ReasonCode, properties: Any
+    ) -> None:
+        if code.is_failure:
+            self._refused = f"connection refused: {code}"
+        else:
+            self.is_open = True
+
+    def _lost(self) -> str:
+        if self.is_open:
+            return "the connection was lost"
+        return "the connection was closed without an answer; is it an MQTT address?"
+
+    def _failure(self, reason: str) -> click.ClickException:
+        return click.ClickException(f"{self._address}: {reason}")

@@ -1,0 +1,68 @@
+"""What the commands share in showing results: coloured on a terminal, plain in a pipe."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Sequence
+
+import click
+
+STYLES = {
+    "alive": "green",
+    "authoritative": "green",
+    "not serving": "yellow",
+    "not authoritative": "yellow",
+    "unreachable": "bold red",
+}
+"""How a terminal shows cells with these texts."""
+
+_CONTROL = re.compile("[\\x00-\\x08\\x0a-\\x1f\\x7f-\\x9f\\u2028\\u2029\\ud800-\\udfff]")
+_NUMBER = re.compile("[0-9.]*")
+
+
+def one_line(text: str) -> str:
+    """The text with line ends and other control characters spelled out; tabs stay."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def zone_name(apex: str) -> str:
+    """An apex as people read it."""
+    return one_line(apex) if apex else "(root)"
+
+
+def show_json(value: object) -> None:
+    """One JSON document."""
+    click.echo(json.dumps(value, indent=2))
+
+
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Aligned lines below the names of the columns; columns of numbers stand to the right."""
+    lines = [[one_line(cell) for cell in row] for row in rows]
+    right = [all(_NUMBER.fullmatch(line[n]) for line in lines) for n in range(len(columns))]
+    if sys.stdout.isatty():
+        _show_rich(columns, lines, right)
+        return
+    lines.insert(0, list(columns))
+    widths = [max(len(line[n]) for line in lines) for n in range(len(columns))]
+    for line in lines:
+        cells = (
+            cell.rjust(width) if is_right else cell.ljust(width)
+            for cell, width, is_right in zip(line, widths, right, strict=True)
+        )
+        click.echo("  ".join(cells).rstrip())
+
+
+def _show_rich(columns: Sequence[str], lines: list[list[str]], right: list[bool]) -> None:
+    # Imported here: a pipe does without, and starts quicker.
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name, is_right in zip(columns, right, strict=True):
+        table.add_column(name, justify="right" if is_right else "left", overflow="fold")
+    for line in lines:
+        table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in line))
+    Console().print(table)

@@ -1,0 +1,98 @@
+"""`txbroker resolve`: who owns a topic or filter, and how a walk finds out."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import attrs
+import click
+
+from txbroker.cli.options import Topic, as_json, node_address
+from txbroker.cli.output import one_line, show_json, show_table, zone_name
+from txbroker.config import Address
+
+if TYPE_CHECKING:
+    from txbroker.cli.walk import Step, Walk
+
+
+@click.command(
+    epilog="""
+    Example:
+
+    \b
+      $ txbroker resolve 127.0.0.1:7001 'home/+/temperature'
+    """
+)
+@node_address
+@click.argument("question", metavar="TOPIC_OR_FILTER", type=Topic(wildcards=True))
+@as_json
+def resolve(address: Address, question: str, as_json: bool) -> None:
+    """
+    Show who owns a topic or filter, as a walk that starts at a node finds out.
+
+    HOST:PORT is the node's gRPC address. A node that does not cover the question says where to
+    start; each node after it answers for its zone, and refers to the deeper ones. Exits with status
+    1 when an owner cannot be found or reached.
+    """
+    # See `asking` for why not at the top.
+    from txbroker.cli.asking import ask
+    from txbroker.cli.walk import Walk
+
+    walk = ask(lambda channels: Walk(channels, question).run(str(address)))
+    if as_json:
+        show_json(
+            {
+                "question": question,
+                "steps": [_step_as_dict(step) for step in walk.steps],
+                "owners": [attrs.asdict(owner) for owner in walk.owners],
+            }
+        )
+    else:
+        _show(walk)
+    sys.exit(0 if walk.complete else 1)
+
+
+def _step_as_dict(step: Step) -> dict[str, object]:
+    values = attrs.asdict(step)
+    del values["referrals"]
+    return values
+
+
+def _show(walk: Walk) -> None:
+    from txbroker.cli.walk import is_local
+
+    if is_local(walk.question):
+        owner = walk.owners[0]
+        click.echo(
+            f"{one_line(walk.question)} is local to each node: {owner.node} at {owner.grpc} answers"
+            " for itself"
+        )
+        return
+    show_table(
+        ("STEP", "ASKED", "ANSWER", "ZONE", "EPOCH", "TTL", "REFERS TO"),
+        [
+            (
+                str(number),
+                step.asked,
+                step.answer,
+                "" if step.zone is None else zone_name(step.zone),
+                _text(step.epoch),
+                _text(step.ttl),
+                ", ".join(cut.apex for cut in step.referrals),
+            )
+            for number, step in enumerate(walk.steps, 1)
+        ],
+    )
+    click.echo()
+    show_table(
+        ("OWNER OF", "NODE", "GRPC", "EPOCH"),
+        [
+            (zone_name(owner.zone or ""), owner.node, owner.grpc, _text(owner.epoch))
+            for owner in walk.owners
+        ],
+    )
+
+
+def _text(number: int | None) -> str:
+    return "" if number is None else str(number)

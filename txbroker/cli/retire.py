@@ -1,0 +1,78 @@
+"""`txbroker retire`: a node gives its zone back to its parent and stops."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from txbroker.cli.options import node_address
+from txbroker.cli.output import zone_name
+from txbroker.config import Address
+
+if TYPE_CHECKING:
+    from txbroker.cli.asking import Channels
+
+HANDOVER_TIMEOUT = 60.0
+"""Seconds for the zone to go back."""
+STOP_TIMEOUT = 10.0
+"""Seconds after that in which the node stops."""
+
+
+@click.command(
+    epilog="""
+    Example:
+
+    \b
+      $ txbroker retire 127.0.0.1:7002
+    """
+)
+@node_address
+def retire(address: Address) -> None:
+    """
+    Give a node's zone back to its parent, and stop the node.
+
+    HOST:PORT is the node's gRPC address. The parent serves the zone from then on, with everything
+    that is retained there and the zones below it. When the node is started again it takes its zone
+    back. If the parent cannot be reached nothing changes, and the status is 1.
+    """
+    # See `asking` for why not at the top.
+    from txbroker.cli.asking import ask
+
+    ask(lambda channels: _retire(channels, address))
+
+
+async def _retire(channels: Channels, address: Address) -> None:
+    from txbroker.cli.asking import CALL_TIMEOUT, answer
+    from txbroker.v1.control_pb2 import RetireRequest, StatusRequest
+
+    where = str(address)
+    node = channels.stub(where)
+    status = await answer(where, node.Status(StatusRequest(), timeout=CALL_TIMEOUT))
+    reply = await answer(where, node.Retire(RetireRequest(), timeout=HANDOVER_TIMEOUT))
+    if not reply.done:
+        raise click.ClickException(f"{where}: {' '.join(reply.reason.split())}")
+    zone = zone_name(status.zone.apex)
+    click.echo(f"zone {zone} is back with its parent; the node is stopping")
+    await _wait_for_end(address)
+
+
+async def _wait_for_end(address: Address) -> None:
+    """Until nothing listens at the address any more; raises `click.ClickException`."""
+    deadline = time.monotonic() + STOP_TIMEOUT
+    while await _listens(address):
+        if time.monotonic() >= deadline:
+            raise click.ClickException(f"{address} still answers after {STOP_TIMEOUT:.0f} s")
+        await asyncio.sleep(0.1)
+
+
+async def _listens(address: Address) -> bool:
+    try:
+        async with asyncio.timeout(1.0):
+            _, writer = await asyncio.open_connection(address.host, address.port)
+    except OSError:  # a TimeoutError is one, too
+        return False
+    writer.close()
+    return True

@@ -1,0 +1,88 @@
+"""`txbroker tree`: the tree of zones below a node."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from txbroker.cli.options import as_json, node_address
+from txbroker.cli.output import show_json, show_table, zone_name
+from txbroker.config import Address
+
+if TYPE_CHECKING:
+    from txbroker.cli.treewalk import Row
+
+COLUMNS = ("ZONE", "NODE", "GRPC", "EPOCH", "STATE", "PENDING", "CLIENTS", "IN/S", "OUT/S")
+
+
+@click.command(
+    epilog="""
+    Example:
+
+    \b
+      $ txbroker tree 127.0.0.1:7001
+    """
+)
+@node_address
+@click.option("-v", "--verbose", is_flag=True, help="Show counters and nodes without a zone, too.")
+@as_json
+def tree(address: Address, verbose: bool, as_json: bool) -> None:
+    """
+    Show the tree of zones below a node: who serves what, and who is alive.
+
+    HOST:PORT is the node's gRPC address. PENDING counts filters that wait for a zone, IN/S and
+    OUT/S messages a second from and to the clients of the zone's node. Exits with status 1 while a
+    zone is unreachable.
+    """
+    # See `asking` for why not at the top.
+    from txbroker.cli.asking import ask
+    from txbroker.cli.treewalk import TreeWalk
+
+    rows = ask(lambda channels: TreeWalk(channels).below(str(address)))
+    shown = rows if verbose else [row for row in rows if row.zone is not None]
+    if as_json:
+        show_json([_as_dict(row, verbose) for row in shown])
+    elif shown:
+        _show(shown, verbose)
+    else:
+        click.echo(f"node {rows[0].node} serves clients only: no zones below it", err=True)
+    sys.exit(1 if any(row.zone is not None and not row.alive for row in rows) else 0)
+
+
+def _as_dict(row: Row, verbose: bool) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "zone": row.zone,
+        "node": row.node,
+        "grpc": row.grpc,
+        "epoch": row.epoch,
+        "alive": row.alive,
+        "pending": row.pending,
+        "clients": row.clients,
+        "rate_in": row.rate_in,
+        "rate_out": row.rate_out,
+        "parent": row.parent,
+    }
+    if verbose:
+        values["counters"] = row.counters
+    return values
+
+
+def _show(rows: list[Row], verbose: bool) -> None:
+    show_table(COLUMNS, [_cells(row) for row in rows])
+    counted = [(r.node, name, str(n)) for r in rows for name, n in r.counters.items()]
+    if verbose and counted:
+        click.echo()
+        show_table(("NODE", "COUNTER", "COUNT"), counted)
+
+
+def _cells(row: Row) -> list[str]:
+    name = "(clients only)" if row.zone is None else zone_name(row.zone)
+    state = "alive" if row.alive else "not serving" if row.answers else "unreachable"
+    epoch = "" if row.epoch is None else str(row.epoch)
+    cells = [name, row.node, row.grpc, epoch, state]
+    if not row.answers:
+        return [*cells, str(row.pending), "", "", ""]
+    rates = (f"{row.rate_in:.1f}", f"{row.rate_out:.1f}")
+    return [*cells, str(row.pending), str(row.clients), *rates]

@@ -1,0 +1,175 @@
+"""
+The tree of zones as its nodes tell it: every node is asked itself, all at the same time.
+
+A node that answers tells its children; for one that does not, its parent's word of the cuts below
+it stands, because grandchildren may well be alive. An address is asked once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import attrs
+
+from txbroker.cli.asking import CALL_TIMEOUT, Channels, NoAnswer, answer
+from txbroker.delegation.cut import Cut
+from txbroker.link.convert import cut_from_wire
+from txbroker.topics import is_within
+from txbroker.v1.control_pb2 import StatusReply, StatusRequest
+
+
+@attrs.frozen(kw_only=True)
+class Row:
+    """
+    One zone and its node; a pure edge has neither zone nor epoch.
+
+    `alive`: the node answers and serves the zone. `answers`: it answers at all. `pending`: filters
+    that nodes of the tree wait to place in this zone. Rates are messages a second.
+    """
+
+    zone: str | None
+    node: str
+    grpc: str
+    epoch: int | None
+    alive: bool
+    answers: bool
+    pending: int = 0
+    clients: int = 0
+    rate_in: float = 0.0
+    rate_out: float = 0.0
+    parent: str | None
+    counters: dict[str, int] = attrs.field(factory=dict)
+
+
+class TreeWalk:
+    """One look at the tree below a node."""
+
+    def __init__(self, channels: Channels) -> None:
+        self._channels = channels
+        self._asked: dict[str, asyncio.Task[StatusReply | None]] = {}
+        self._rows: dict[tuple[bool, str], Row] = {}
+        self._pending: dict[str, Counter[str]] = {}
+
+    async def below(self, address: str) -> list[Row]:
+        """The node at `address` and all below it, in order of the tree; raises `NoAnswer`."""
+        top = await self._status(address)
+        parent = top.lineage[-1].node if top.lineage else None
+        own = cut_from_wire(top.zone)
+        if top.owns_zone:
+            self._note_zone(own, top, parent)
+        else:
+            self._note_edge(own, top, parent)
+        await self._visit_children(top)
+        pending = sum(self._pending.values(), Counter[str]())
+        rows = [attrs.evolve(row, pending=pending[row.zone or ""]) for row in self._zones()]
+        return rows + [row for row in self._rows.values() if row.zone is None]
+
+    # internal
+
+    def _zones(self) -> list[Row]:
+        zones = [row for row in self._rows.values() if row.zone is not None]
+        return sorted(zones, key=lambda row: row.zone.split("/") if row.zone else [])
+
+    async def _visit_children(self, reply: StatusReply) -> None:
+        visits = []
+        for child in reply.children:
+            cut = cut_from_wire(child.zone)
+            if child.owns_zone:
+                below = [cut_from_wire(inner) for inner in child.below]
+                visits.append(self._visit_zone(cut, below, reply.node))
+            else:
+                visits.append(self._visit_edge(cut, reply.node))
+        await asyncio.gather(*visits)
+
+    async def _visit_zone(self, cut: Cut, below: Sequence[Cut], parent: str) -> None:
+        if (True, cut.apex) in self._rows:
+            return
+        for known in (cut, *below):
+            self._ask(known.grpc)
+        reply = await self._reply_of(cut)
+        row = self._note_zone(cut, reply, parent)
+        if row.alive and reply is not None:
+            await self._visit_children(reply)
+            return
+        direct = [c for c in below if not any(c != d and is_within(c.apex, d.apex) for d in below)]
+        await asyncio.gather(
+            *(self._visit_zone(c, _inside(below, c.apex), cut.node) for c in direct)
+        )
+
+    async def _visit_edge(self, cut: Cut, parent: str) -> None:
+        self._note_edge(cut, await self._reply_of(cut), parent)
+
+    def _note_zone(self, cut: Cut, reply: StatusReply | None, parent: str | None) -> Row:
+        serves = (
+            reply is not None
+            and reply.owns_zone
+            and reply.serving
+            and reply.zone.apex == cut.apex
+        )
+        epoch = reply.zone.epoch if reply is not None and serves else cut.epoch
+        row = self._row(cut, reply, parent, zone=cut.apex, epoch=epoch, alive=serves)
+        self._rows[True, cut.apex] = row
+        return row
+
+    def _note_edge(self, cut: Cut, reply: StatusReply | None, parent: str | None) -> None:
+        alive = reply is not None
+        row = self._row(cut, reply, parent, zone=None, epoch=None, alive=alive)
+        self._rows[False, cut.node] = row
+
+    def _row(
+        self,
+        cut: Cut,
+        reply: StatusReply | None,
+        parent: str | None,
+        *,
+        zone: str | None,
+        epoch: int | None,
+        alive: bool,
+    ) -> Row:
+        row = Row(
+            zone=zone,
+            node=cut.node,
+            grpc=cut.grpc,
+            epoch=epoch,
+            alive=alive,
+            answers=reply is not None,
+            parent=parent,
+        )
+        if reply is None:
+            return row
+        self._pending[reply.node] = Counter({p.zone: p.filters for p in reply.pending})
+        return attrs.evolve(
+            row,
+            clients=reply.clients,
+            rate_in=reply.rate_in,
+            rate_out=reply.rate_out,
+            counters=dict(sorted(reply.counters.items())),
+        )
+
+    async def _reply_of(self, cut: Cut) -> StatusReply | None:
+        """What the node of this cut says; None when it, or anybody but it, answers there."""
+        reply = await self._ask(cut.grpc)
+        return reply if reply is not None and reply.node == cut.node else None
+
+    def _ask(self, address: str) -> asyncio.Task[StatusReply | None]:
+        task = self._asked.get(address)
+        if task is None:
+            task = self._asked[address] = asyncio.ensure_future(self._status_or_none(address))
+        return task
+
+    async def _status_or_none(self, address: str) -> StatusReply | None:
+        try:
+            return await self._status(address)
+        except NoAnswer:
+            return None
+
+    async def _status(self, address: str) -> StatusReply:
+        call = self._channels.stub(address).Status(StatusRequest(), timeout=CALL_TIMEOUT)
+        return await answer(address, call)
+
+
+def _inside(cuts: Iterable[Cut], apex: str) -> list[Cut]:
+    """The cuts strictly below an apex."""
+    return [cut for cut in cuts if cut.apex != apex and is_within(cut.apex, apex)]
