@@ -402,12 +402,6 @@ TOGETHER: list[tuple[str, list[str], str, list[str]]] = [
         ["parent kitchen owns no zone"],
     ),
     (
-        "a zone skipped",
-        [ROOT, KITCHEN, changed(ATTIC, zone="home/kitchen/oven")],
-        "parent",
-        ["node kitchen owns 'home/kitchen'", "parent: 127.0.0.1:7002"],
-    ),
-    (
         "a ring of pure edges",
         [
             changed(KITCHEN, parent="127.0.0.1:7003", zone="a"),

@@ -80,7 +80,7 @@ class Standing:
 
     def lineage_of_children(self) -> tuple[Cut, ...]:
         """The zones above a child of this node."""
-        return (*self.lineage, self.cut)
+        return self.lineage if self.zone is None else (*self.lineage, self.cut)
 
     # what changes it; saved when these return
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import click
 
 from txbroker import __version__
-from txbroker.cli import check, run
+from txbroker.cli import check, client, resolve, retire, run, tree
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -19,9 +19,17 @@ def main() -> None:
     """
     A federated MQTT broker: one topic namespace served by many nodes.
 
-    HOST:PORT is the gRPC address of a node, FILE a topology file.
+    HOST:PORT is the gRPC address of a node (of pub and sub the MQTT address), FILE a topology file.
     """
 
 
-for _command in (run.run, check.check):
+for _command in (
+    run.run,
+    check.check,
+    tree.tree,
+    resolve.resolve,
+    client.pub,
+    client.sub,
+    retire.retire,
+):
     main.add_command(_command)

@@ -17,10 +17,10 @@ import click
 # The C core reads this when it is loaded. What goes wrong is told once, in our words.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
-import grpc  # noqa: E402
-import grpc.aio  # noqa: E402
+import grpc
+import grpc.aio
 
-from txbroker.control.channels import CALL_TIMEOUT, Channels  # noqa: E402
+from txbroker.control.channels import CALL_TIMEOUT, Channels
 
 Reply = TypeVar("Reply")
 Result = TypeVar("Result")

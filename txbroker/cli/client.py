@@ -51,7 +51,9 @@ mqtt_address = click.argument("address", metavar="HOST:PORT", type=HostPort())
 @mqtt_address
 @click.option("-t", "--topic", required=True, type=Topic(wildcards=False), help="Where to.")
 @click.option("-m", "--message", required=True, metavar="TEXT", help="The payload.")
-@click.option("-q", "--qos", type=click.IntRange(0, 2), default=0, help="0 (default), 1 or 2.")
+@click.option(
+    "-q", "--qos", type=click.IntRange(0, 2), default=0, metavar="N", help="0 (default), 1 or 2."
+)
 @click.option("-r", "--retain", is_flag=True, help="Keep it as the topic's last value.")
 @click.option("-i", "--id", "client_id", callback=_check_id, metavar="ID", help="Client id.")
 @click.option(
@@ -109,8 +111,12 @@ def pub(
     type=Topic(wildcards=True),
     help="What to listen for; may be given several times.",
 )
-@click.option("-q", "--qos", type=click.IntRange(0, 2), default=0, help="0 (default), 1 or 2.")
-@click.option("-n", "--count", type=click.IntRange(min=1), help="End after so many messages.")
+@click.option(
+    "-q", "--qos", type=click.IntRange(0, 2), default=0, metavar="N", help="0 (default), 1 or 2."
+)
+@click.option(
+    "-n", "--count", type=click.IntRange(min=1), metavar="COUNT", help="End after so many messages."
+)
 @click.option(
     "-i",
     "--id",
@@ -140,8 +146,7 @@ def sub(
     try:
         printer.run()
     except BrokenPipeError:
-        # The reader has had enough. Nothing more can be written, not even at the end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        pass  # the reader has had enough
     connection.close()
 
 
@@ -157,22 +162,25 @@ class _Printer:
         self._printed = 0
         self._is_last_printed = False
         self._received: set[int] = set()  # identifiers of QoS 2 messages that wait for PUBREL
-        self._refused = False
+        self._filters: tuple[str, ...] = ()
+        self._is_stopping = False
+        self._is_writing = False
+        self._output = sys.stdout.fileno()
         self._wake, self._woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._output = click.get_binary_stream("stdout")
         client = connection.client
         client.may_take = self._may_take
         client.on_message = self._on_message
         client.on_subscribe = self._on_subscribe
 
     def listen_for_signals(self) -> None:
-        """SIGINT and SIGTERM end it, with status 0; before there is a connection at once."""
+        """SIGINT and SIGTERM end `run`, and before that and in a full pipe the command at once."""
         signal.set_wakeup_fd(self._woken)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: self._stop())
 
     def subscribe(self, filters: tuple[str, ...], qos: int) -> None:
-        """Ask for messages; the answer is looked at in `run`."""
+        """Ask for messages."""
+        self._filters = filters
         self._connection.client.subscribe([(topic_filter, qos) for topic_filter in filters])
 
     def run(self) -> None:
@@ -180,14 +188,64 @@ class _Printer:
         Until the limit is reached or a signal came; raises `BrokenPipeError` when nobody reads, and
         `click.ClickException` when the connection or a subscription fails.
         """
-        output = self._output.fileno()
-        reader = select.poll()
-        reader.register(output, 0)
-        watch = ((self._wake, select.POLLIN), (output, 0))
+        watch = ((self._wake, select.POLLIN), (self._output, 0))
+        self._connection.run(lambda: self._is_stopping or self._is_finished(), watch=watch)
+        # What is half received would be lost: the node has PUBREC and will not send it again.
+        self._limit = self._printed + len(self._received)
+        self._connection.run(self._is_finished, time.monotonic() + RELEASE_TIMEOUT)
 
-        def is_done() -> bool:
-            if any(event & select.POLLERR for _, event in reader.poll(0)):
-                raise BrokenPipeError
-            return self._is_done()
+    # internal
 
-        self._connection.run(is_done, watch=watch)
+    def _stop(self) -> None:
+        if self._is_writing or not self._connection.is_open:
+            sys.exit(0)
+        self._is_stopping = True
+
+    def _is_finished(self) -> bool:
+        output = select.poll()
+        output.register(self._output, 0)
+        if any(event & select.POLLERR for _, event in output.poll(0)):
+            raise BrokenPipeError
+        return self._printed == self._limit
+
+    def _has_room(self) -> bool:
+        return self._limit is None or self._printed + len(self._received) < self._limit
+
+    # from the connection
+
+    def _may_take(self, qos: int, packet_id: int) -> bool:
+        if qos == 1:
+            return self._is_last_printed  # asked right after `_on_message`
+        if packet_id not in self._received and not self._has_room():
+            return False
+        self._received.add(packet_id)
+        return True
+
+    def _on_message(self, client: mqtt.Client, userdata: Any, message: mqtt.MQTTMessage) -> None:
+        if message.qos == 2:
+            self._received.discard(message.mid)
+        self._is_last_printed = self._has_room()
+        if self._is_last_printed:
+            self._write(f"{one_line(message.topic)} {_text(message.payload)}\n".encode())
+            self._printed += 1
+
+    def _write(self, line: bytes) -> None:
+        # Not through sys.stdout: nothing may wait in a buffer when the command ends.
+        self._is_writing = True
+        while line:
+            line = line[os.write(self._output, line) :]
+        self._is_writing = False
+
+    def _on_subscribe(
+        self, client: mqtt.Client, userdata: Any, mid: int, codes: list[ReasonCode], properties: Any
+    ) -> None:
+        for topic_filter, code in zip(self._filters, codes, strict=False):
+            if code.is_failure:
+                raise click.ClickException(f"the node refused the filter {topic_filter!r}")
+
+
+def _text(payload: bytes | bytearray) -> str:
+    try:
+        return one_line(payload.decode())
+    except UnicodeDecodeError:
+        return payload.hex()

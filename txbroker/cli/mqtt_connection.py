@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 import select
+import struct
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -66,7 +67,7 @@ class Connection:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise self._failure(f"cannot be reached: {reason}") from None
         if not self.run(lambda: self.is_open, deadline):
-            raise self._failure(f"no answer in {timeout:.0f} s; is it an MQTT address?")
+            raise self._failure(f"no answer in {timeout:g} s; is it an MQTT address?")
 
     def run(
         self,
@@ -107,9 +108,13 @@ class Connection:
     # internal
 
     def _work(self) -> None:
-        for step in (self.client.loop_read, self.client.loop_write, self.client.loop_misc):
-            if self.client.socket() is not None:
-                step()
+        try:
+            for step in (self.client.loop_read, self.client.loop_write, self.client.loop_misc):
+                if self.client.socket() is not None:
+                    step()
+        except (struct.error, ValueError, IndexError):
+            # Paho takes it for granted that the other side speaks MQTT.
+            raise self._failure("the answer is not MQTT; is it an MQTT address?") from None
 
     def _on_connect(
         self, client: mqtt.Client, userdata: Any, flags: Any, code: ReasonCode, properties: Any

@@ -103,10 +103,7 @@ class TreeWalk:
 
     def _note_zone(self, cut: Cut, reply: StatusReply | None, parent: str | None) -> Row:
         serves = (
-            reply is not None
-            and reply.owns_zone
-            and reply.serving
-            and reply.zone.apex == cut.apex
+            reply is not None and reply.owns_zone and reply.serving and reply.zone.apex == cut.apex
         )
         epoch = reply.zone.epoch if reply is not None and serves else cut.epoch
         row = self._row(cut, reply, parent, zone=cut.apex, epoch=epoch, alive=serves)

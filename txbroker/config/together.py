@@ -66,7 +66,7 @@ def _errors(configs: Sequence[NodeConfig]) -> Iterator[ConfigError]:
     yield from rings
     if not rings:  # of two nodes in a ring, one is always outside the other's zone as well
         for index, parent in parents.items():
-            yield from _below_parent(configs, configs[index], configs[parent])
+            yield from _below_parent(configs[index], configs[parent])
     yield from _ports(configs)
 
 
@@ -114,9 +114,8 @@ def _cycles(configs: Sequence[NodeConfig], parents: dict[int, int]) -> Iterator[
             yield _error(config, "parent", str(config.parent), problem, remedy)
 
 
-def _below_parent(
-    configs: Sequence[NodeConfig], child: NodeConfig, parent: NodeConfig
-) -> Iterator[ConfigError]:
+def _below_parent(child: NodeConfig, parent: NodeConfig) -> Iterator[ConfigError]:
+    # A zone between the two is no mistake: the parent sends the child on to its node.
     if parent.zone is None:
         problem = f"its parent {parent.node} owns no zone"
         remedy = "name the gRPC address of a node that owns one"
@@ -128,17 +127,6 @@ def _below_parent(
         problem = f"outside the zone {parent.zone!r} of its parent {parent.node}"
         remedy = f"name a zone below {parent.zone!r}, or another parent"
         yield _error(child, "zone", child.zone, problem, remedy)
-        return
-    # A cut that skips a zone would leave the node skipped authoritative for the child's topics.
-    for other in configs:
-        zone = other.zone
-        if zone is None or zone in (child.zone, parent.zone):
-            continue
-        if is_within(child.zone, zone) and is_within(zone, parent.zone):
-            problem = f"node {other.node} owns {zone!r}, between this zone and its parent's"
-            remedy = f"join that node: parent: {Address(other.dial_host, other.grpc.port)}"
-            yield _error(child, "parent", str(child.parent), problem, remedy)
-            return
 
 
 # -- ports

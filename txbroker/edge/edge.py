@@ -83,7 +83,9 @@ class Edge:
         self.incarnation = incarnation
         self.counters = counters
         self.zones = ZoneMap(limits.cache)
-        self.publisher = Publisher(self.zones, connector, counters, held_limit=limits.held)
+        self.publisher = Publisher(
+            self.zones, connector, counters, held_limit=limits.held, now=timers.now
+        )
         self.interests = Interests(self.zones, self.publisher.wake, self._on_confirmed)
         self.sessions: dict[str, Session] = {}
         self.sys: RetainedTree[Message] = RetainedTree()
@@ -356,7 +358,11 @@ class Edge:
         self._timers.call_later(pause, lambda: self._retry(route))
 
     def refresh_stale(self) -> None:
-        """Ask again what has outlived its time; it is used meanwhile (serve stale, RFC 8767)."""
+        """
+        Once a second: ask again what has outlived its time; it is used meanwhile (serve stale,
+        RFC 8767).
+        """
+        self.publisher.look_again()
         now = self._timers.now()
         due = [
             r

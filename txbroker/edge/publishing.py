@@ -20,7 +20,10 @@ from txbroker.edge.zonemap import ZoneMap
 from txbroker.topics import is_within
 
 CONGESTED = 1024 * 1024
-"""Bytes that wait for connected owners, above which publishing clients are not read."""
+"""Bytes that wait for owners that take them soon, above which publishing clients are not read."""
+
+HOPE = 1.0
+"""Seconds for which an owner that is being connected counts as one that takes them soon."""
 
 
 class Connector(Protocol):
@@ -40,12 +43,19 @@ class Publisher:
     """The publishing half of an edge."""
 
     def __init__(
-        self, zones: ZoneMap, connector: Connector, counters: Counters, *, held_limit: int
+        self,
+        zones: ZoneMap,
+        connector: Connector,
+        counters: Counters,
+        *,
+        held_limit: int,
+        now: Callable[[], float],
     ) -> None:
         self._zones = zones
         self._connector = connector
         self._counters = counters
         self._held_limit = held_limit
+        self._now = now
         self._holders: dict[Route, set[Route]] = {}
         self._full = False
         self._on_room: list[Callable[[], None]] = []
@@ -59,6 +69,8 @@ class Publisher:
         if port is not None and not route.waiting and route.held_by is None and port.has_credit():
             self._send(route, publication)
         elif self._may_wait(route, publication):
+            if not route.waiting:
+                route.hope_until = self._now() + HOPE
             route.wait(publication)
             self.wake(route)
 
@@ -67,12 +79,17 @@ class Publisher:
         """Whether clients that publish should not be read now; look after each read."""
         total = self._zones.backlog.size
         if not self._full and total > CONGESTED:
-            self._full = total > self._held_limit or self._online_backlog() > CONGESTED
+            self._full = total > self._held_limit or self._moving_backlog() > CONGESTED
         return self._full
 
     def when_room(self, action: Callable[[], None]) -> None:
         """Run `action` once there is room again."""
         self._on_room.append(action)
+
+    def look_again(self) -> None:
+        """Time has passed: what was full may not be any more."""
+        if self._full:
+            self._look_for_room()
 
     # from the owners
 
@@ -163,8 +180,7 @@ class Publisher:
             and route.port.has_credit()
         ):
             self._send(route, route.next_waiting())
-        if self._full:
-            self._look_for_room()
+        self.look_again()
 
     def on_unreachable(self, route: Route) -> None:
         """QoS 0 does not wait for an owner that cannot be reached."""
@@ -188,10 +204,13 @@ class Publisher:
             self._counters.add("publish.dropped.unreachable")
             self.wake(route)
             return False
-        if route.port is None and route.qos0_size > QOS0_WAITING:
+        if route.port is None and route.qos0_size > QOS0_WAITING and not self._has_hope(route):
             self._counters.add("publish.dropped.connecting")
             return False
         return True
+
+    def _has_hope(self, route: Route) -> bool:
+        return route.state is not State.UNREACHABLE and self._now() < route.hope_until
 
     def _unanswered(self, route: Route) -> Iterable[Publication]:
         yield from route.sent
@@ -216,12 +235,16 @@ class Publisher:
             below.held_by = None
             self.wake(below)
 
-    def _online_backlog(self) -> int:
-        return sum(r.waiting_size for r in self._zones if r.waiting and r.port is not None)
+    def _moving_backlog(self) -> int:
+        return sum(
+            r.waiting_size
+            for r in self._zones
+            if r.waiting and (r.port is not None or self._has_hope(r))
+        )
 
     def _look_for_room(self) -> None:
         total = self._zones.backlog.size
-        if total <= self._held_limit // 2 and self._online_backlog() <= CONGESTED // 2:
+        if total <= self._held_limit // 2 and self._moving_backlog() <= CONGESTED // 2:
             self._full = False
             actions, self._on_room = self._on_room, []
             for action in actions:

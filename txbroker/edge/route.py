@@ -126,6 +126,7 @@ class Route:
         self.filters: set[str] = set()
         self.claims: set[str] = set()
         self.has_news = False
+        self.hope_until = 0.0
         self.failures = 0
         self.requests: dict[int, tuple[str, Subscribing]] = {}
         self.position: Position | None = None
