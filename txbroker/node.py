@@ -128,7 +128,7 @@ class Node:
         self.standing = Standing(
             self._folder,
             self._folder.load(config.node, config.zone),
-            _address(config.advertise or config.grpc.host, config.grpc.port),
+            _address(config.dial_host, config.grpc.port),
             None if config.parent is None else str(config.parent),
         )
         self.authority = self._build_authority()
@@ -282,9 +282,11 @@ class Node:
             limits=EdgeLimits(
                 session=SessionLimits(
                     inflight=config.limits.inflight,
+                    memory=config.limits.session_memory,
                     messages=config.session_limits.messages,
-                    size=config.limits.session_memory,
+                    size=config.session_limits.bytes,
                 ),
+                session_age=config.session_limits.age,
                 held=config.limits.outbox,
                 cache=config.limits.cache,
                 suback_wait=config.suback_wait,
@@ -344,6 +346,7 @@ class Node:
             raise self._cannot_bind("grpc", str(config.grpc))
         await server.start()
         self._server = server
+        self.standing.grpc = _address(config.dial_host, bound)
 
     async def _listen_for_links(self, links: LinkListener) -> None:
         config = self.config
@@ -425,6 +428,7 @@ class Node:
 
     def _each_sys_period(self) -> None:
         self._sys.refresh()
+        self.edge.expire_sessions()
         self.turn.end()
         self.tasks.start(self._sys.fetch())
 

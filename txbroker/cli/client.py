@@ -88,7 +88,8 @@ def pub(
     client.publish(topic, os.fsencode(message), qos, retain)
     if not connection.run(lambda: bool(published), deadline):
         raise click.ClickException(
-            f"{address}: no acknowledgement in {timeout:g} s; the owner of {topic!r} may be away"
+            f"{address}: no acknowledgement in {timeout:g} s; the owner of {topic!r} may be away,"
+            " and take the message later"
         )
     connection.close()
 

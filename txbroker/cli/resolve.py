@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import attrs
@@ -50,7 +49,8 @@ def resolve(address: Address, question: str, as_json: bool) -> None:
         )
     else:
         _show(walk)
-    sys.exit(0 if walk.complete else 1)
+    if not walk.complete:
+        raise click.ClickException(f"not every owner of {question!r} could be found")
 
 
 def _step_as_dict(step: Step) -> dict[str, object]:
@@ -84,6 +84,8 @@ def _show(walk: Walk) -> None:
             for number, step in enumerate(walk.steps, 1)
         ],
     )
+    if not walk.owners:
+        return
     click.echo()
     show_table(
         ("OWNER OF", "NODE", "GRPC", "EPOCH"),

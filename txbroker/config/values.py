@@ -75,6 +75,8 @@ class SessionLimits:
     """What one client session may queue while its client is slow or away."""
 
     messages: Count = Count(10_000)
+    bytes: Size = Size(1024 * MIB)
+    age: Timeout = Timeout(7 * 86_400.0)
 
 
 @attrs.frozen(slots=True, kw_only=True)

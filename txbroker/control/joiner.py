@@ -242,7 +242,7 @@ class Joiner:
 
     async def _stay(self, call: Any) -> str:
         """Show signs of life and take news until the stream ends."""
-        talker = asyncio.ensure_future(self._talk(call))
+        talker = asyncio.ensure_future(self._talk_to_the_end(call))
         try:
             while True:
                 try:
@@ -264,6 +264,12 @@ class Joiner:
                     return "moved" if self._again.is_set() else "lost"
         finally:
             talker.cancel()
+
+    async def _talk_to_the_end(self, call: Any) -> None:
+        try:
+            await self._talk(call)
+        except STREAM_ERRORS:
+            pass  # whoever reads the stream sees its end, too
 
     async def _talk(self, call: Any) -> None:
         while not self._is_retiring and not self._again.is_set():

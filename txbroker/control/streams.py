@@ -14,7 +14,13 @@ import grpc.aio
 
 _EOF: Any = grpc.aio.EOF
 
-STREAM_ERRORS = (grpc.aio.AioRpcError, grpc.aio.UsageError, OSError, TimeoutError)
+STREAM_ERRORS = (
+    grpc.aio.AioRpcError,
+    grpc.aio.UsageError,
+    asyncio.InvalidStateError,  # a write to a call that has ended
+    OSError,
+    TimeoutError,
+)
 """What a broken stream raises."""
 
 

@@ -57,6 +57,7 @@ class EdgeLimits:
     held: int = 64 * 1024 * 1024
     cache: int = 100_000
     suback_wait: float = 2.0
+    session_age: float = 7 * 86_400.0
 
 
 def is_sys(topic: str) -> bool:
@@ -126,6 +127,7 @@ class Edge:
         else:
             session = old
         session.will = packet.will
+        session.away_since = None
         return session, old is not None
 
     def disconnect(self, session: Session, connection: Sink, *, will: bool) -> None:
@@ -133,6 +135,7 @@ class Edge:
         if session.sink is not connection:
             return
         session.detach()
+        session.away_since = self._timers.now()
         testament, session.will = session.will, None
         if will and testament is not None:
             self.publish_message(
@@ -146,6 +149,15 @@ class Edge:
             )
         if session.clean:
             self.end_session(session)
+
+    def expire_sessions(self) -> None:
+        """Now and then: forget the sessions whose client has been away for too long."""
+        before = self._timers.now() - self._limits.session_age
+        for session in list(self.sessions.values()):
+            if session.away_since is not None and session.away_since < before:
+                self._reporter.event("session.expired", client_id=session.client_id)
+                self.counters.add("session.expired")
+                self.end_session(session)
 
     def end_session(self, session: Session) -> None:
         """Forget a session and its subscriptions."""

@@ -17,6 +17,7 @@ from txbroker.counters import Counters
 from txbroker.delegation.cut import Cut
 from txbroker.edge.route import QOS0_WAITING, Doubt, Publication, Route, State
 from txbroker.edge.zonemap import ZoneMap
+from txbroker.mqtt.session import Session
 from txbroker.topics import is_within
 
 CONGESTED = 1024 * 1024
@@ -57,8 +58,7 @@ class Publisher:
         self._held_limit = held_limit
         self._now = now
         self._holders: dict[Route, set[Route]] = {}
-        self._full = False
-        self._on_room: list[Callable[[], None]] = []
+        self._paused: dict[Session, Callable[[], None]] = {}
 
     # from clients
 
@@ -74,22 +74,36 @@ class Publisher:
             route.wait(publication)
             self.wake(route)
 
-    @property
-    def is_full(self) -> bool:
-        """Whether clients that publish should not be read now; look after each read."""
-        total = self._zones.backlog.size
-        if not self._full and total > CONGESTED:
-            self._full = total > self._held_limit or self._moving_backlog() > CONGESTED
-        return self._full
+    def is_too_much(self, session: Session) -> bool:
+        """
+        Whether this client should not be read for now; look after each read.
 
-    def when_room(self, action: Callable[[], None]) -> None:
-        """Run `action` once there is room again."""
-        self._on_room.append(action)
+        Only a client of whom something waits is paused: what waits for one zone holds back nobody
+        who publishes to others.
+        """
+        total = self._zones.backlog.size
+        if total <= CONGESTED or not session.held_size:
+            return False
+        return total > self._held_limit or self._moving_backlog() > CONGESTED
+
+    def when_room(self, session: Session, action: Callable[[], None]) -> None:
+        """Run `action` once the client may be read again."""
+        self._paused[session] = action
+
+    def forget_pause(self, session: Session) -> None:
+        """The client is gone."""
+        self._paused.pop(session, None)
 
     def look_again(self) -> None:
-        """Time has passed: what was full may not be any more."""
-        if self._full:
-            self._look_for_room()
+        """Something went, or time has passed: who was paused may go on."""
+        if not self._paused:
+            return
+        has_room = (
+            self._zones.backlog.size <= self._held_limit // 2
+            and self._moving_backlog() <= CONGESTED // 2
+        )
+        for session in [s for s in self._paused if has_room or not s.held_size]:
+            self._paused.pop(session)()
 
     # from the owners
 
@@ -104,13 +118,13 @@ class Publisher:
         """The owner takes nothing from this number on until a restart; `cut` may say why."""
         for publication in route.take_sent_through(sequence - 1):
             settle(publication)
-        returned = list(route.sent)
+        returned = [*route.sent, *route.take_waiting()]
         route.sent.clear()
         if route.port is not None:
             route.port.restart(route.first_sequence)
         if cut is not None:
-            self.hold_below(route, self._zones.add(cut))
-        self.redistribute([*returned, *route.take_waiting()])
+            self._hold(route, self._zones.add(cut))
+        self.redistribute(returned)
         self._release_held(route)
 
     def on_lost(self, route: Route, key: MarkKey) -> None:
@@ -142,12 +156,9 @@ class Publisher:
         Publishes for the subtree wait until the old owner has answered each one in flight (rule
         13); it refuses those that came after its fence, and they go first.
         """
-        if below is route:
-            return
-        self.redistribute(route.take_waiting())
-        if any(is_within(p.message.topic, below.apex) for p in self._unanswered(route)):
-            below.held_by = route
-            self._holders.setdefault(route, set()).add(below)
+        if below is not route:
+            self._hold(route, below)
+            self.redistribute(route.take_waiting())
 
     def redistribute(self, publications: list[Publication]) -> None:
         """Put publishes, in their order, at the front of the places where they belong now."""
@@ -212,6 +223,11 @@ class Publisher:
     def _has_hope(self, route: Route) -> bool:
         return route.state is not State.UNREACHABLE and self._now() < route.hope_until
 
+    def _hold(self, route: Route, below: Route) -> None:
+        if any(is_within(p.message.topic, below.apex) for p in self._unanswered(route)):
+            below.held_by = route
+            self._holders.setdefault(route, set()).add(below)
+
     def _unanswered(self, route: Route) -> Iterable[Publication]:
         yield from route.sent
         for doubt in route.doubts:
@@ -241,14 +257,6 @@ class Publisher:
             for r in self._zones
             if r.waiting and (r.port is not None or self._has_hope(r))
         )
-
-    def _look_for_room(self) -> None:
-        total = self._zones.backlog.size
-        if total <= self._held_limit // 2 and self._moving_backlog() <= CONGESTED // 2:
-            self._full = False
-            actions, self._on_room = self._on_room, []
-            for action in actions:
-                action()
 
 
 def settle(publication: Publication) -> None:

@@ -166,11 +166,7 @@ class Route:
 
     def take_waiting(self) -> list[Publication]:
         """Take all that waits, in order."""
-        taken = list(self.waiting)
-        self.waiting.clear()
-        self._backlog.size -= self.waiting_size
-        self.waiting_size = self.qos0_size = 0
-        return taken
+        return [self.next_waiting() for _ in range(len(self.waiting))]
 
     def drop_waiting_qos0(self) -> int:
         """Forget the QoS 0 ones that wait; returns how many."""
@@ -191,5 +187,7 @@ class Route:
         size = publication.message.size * sign
         self.waiting_size += size
         self._backlog.size += size
+        if publication.session is not None:
+            publication.session.held_size += size
         if not publication.message.qos:
             self.qos0_size += size

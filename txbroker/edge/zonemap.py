@@ -68,6 +68,7 @@ class ZoneMap:
         """Know a cut; an older epoch than the known one changes nothing."""
         route = self._routes.get(cut.apex)
         if route is None:
+            self._make_room()
             route = Route(cut.apex, cut, self.backlog)
             self._routes[cut.apex] = route
             self._longest = max(self._longest, len(cut.apex))
@@ -101,6 +102,14 @@ class ZoneMap:
             return [self._routes[""]]
         self._visit(self._routes[self._trusted(top)], topic_filter, found)
         return found
+
+    def _make_room(self) -> None:
+        # The least that the limit has to guarantee; a zone that is forgotten is asked for again.
+        if len(self._routes) >= self._limit:
+            for route in self._routes.values():
+                if route.apex and route.port is None and not route.is_needed:
+                    self.remove(route)
+                    return
 
     def _trusted(self, apex: str) -> str:
         # Start at the deepest zone that the chain of `cuts` above it really leads to, or that

@@ -49,6 +49,9 @@ log = get_logger()
 OUTPUT_HIGH_MARK = 256 * 1024
 """Bytes in a connection's output above which it gets no more messages until it has drained."""
 
+CLOSE_TIMEOUT = 5.0
+"""Seconds that a client has to read its last packets when the connection is being closed."""
+
 LOGGED_BYTES = 32
 """How much of an illegal packet goes into the log."""
 
@@ -149,12 +152,14 @@ class MqttProtocol(Protocol):
                 self._handlers[type(packet)](packet)
         except ProtocolViolation as violation:
             self._on_violation(violation)
-        if self._edge.publisher.is_full and self._is_open:
-            self._pause_reading()
+        session = self._session
+        if session is not None and self._edge.publisher.is_too_much(session):
+            self._pause_reading(session)
         self._service.turn.end()
 
     def connectionLost(self, reason: Failure | None = None) -> None:
         self._leave(will=not self._service.is_stopping)
+        self._cancel_alarm()
         self._service.turn.end()
 
     def pauseProducing(self) -> None:
@@ -252,8 +257,7 @@ class MqttProtocol(Protocol):
 
     def _on_disconnect(self, _: Packet) -> None:
         self._leave(will=False)  # [MQTT-3.14.4-3]
-        self.flush()
-        self.transport.loseConnection()
+        self._close_politely()
 
     def _on_violation(self, violation: ProtocolViolation) -> None:
         first_byte, body = self._connection.frame
@@ -270,14 +274,12 @@ class MqttProtocol(Protocol):
             self.send(encode(Connack(False, violation.connack)))
         self.flush()
         self._leave(will=True)
-        self.transport.loseConnection()
+        self._close_politely()
 
     # internal: life
 
     def _set_keep_alive(self, seconds: int) -> None:
-        if self._alarm is not None and self._alarm.active():
-            self._alarm.cancel()
-        self._alarm = None
+        self._cancel_alarm()
         self._keep_alive = seconds * 1.5
         if seconds:
             self._alarm = self._service.clock.callLater(self._keep_alive, self._look_at_watch)
@@ -295,22 +297,32 @@ class MqttProtocol(Protocol):
             return
         self._alarm = self._service.clock.callLater(self._keep_alive - idle, self._look_at_watch)
 
+    def _cancel_alarm(self) -> None:
+        if self._alarm is not None and self._alarm.active():
+            self._alarm.cancel()
+        self._alarm = None
+
     def _no_connect(self) -> None:
         self._service.counters.add("clients.no_connect")
         self._abort()
+
+    def _close_politely(self) -> None:
+        # What was written is still sent, but a client that does not read is not waited for.
+        self.transport.loseConnection()
+        self._alarm = self._service.clock.callLater(CLOSE_TIMEOUT, self.transport.abortConnection)
 
     def _leave(self, *, will: bool) -> None:
         if not self._is_open:
             return
         self._is_open = False
         self._connection.close()
-        if self._alarm is not None and self._alarm.active():
-            self._alarm.cancel()
+        self._cancel_alarm()
         self._service.connections.discard(self)
         self._service.pressure.lower(self)
         self.transport.unregisterProducer()
         session, self._session = self._session, None
         if session is not None:
+            self._edge.publisher.forget_pause(session)
             self._flush_before_leaving()
             self._edge.disconnect(session, self, will=will)
 
@@ -323,11 +335,11 @@ class MqttProtocol(Protocol):
         self._is_open = False
         self.transport.abortConnection()
 
-    def _pause_reading(self) -> None:
+    def _pause_reading(self, session: Session) -> None:
         if self._is_reading:
             self._is_reading = False
             self.transport.pauseProducing()
-            self._edge.publisher.when_room(self._resume_reading)
+            self._edge.publisher.when_room(session, self._resume_reading)
 
     def _resume_reading(self) -> None:
         if not self._is_reading:

@@ -49,9 +49,13 @@ class Watcher(Protocol):
 
 @attrs.frozen(kw_only=True)
 class SessionLimits:
-    """`inflight` QoS 1/2 messages unacknowledged; `messages` and `size` (bytes) queued behind."""
+    """
+    What a session may hold: `inflight` QoS 1/2 messages of `memory` bytes unacknowledged (one
+    message, however large, is always let through), `messages` of `size` bytes queued behind them.
+    """
 
     inflight: int = 100
+    memory: int = 8 * 1024 * 1024
     messages: int = 10_000
     size: int = 1024 * 1024 * 1024
 
@@ -108,9 +112,12 @@ class Session:
         self.will: Will | None = None
         self.sink: Sink | None = None
         self.dropped = 0
+        self.held_size = 0
+        self.away_since: float | None = None
         self._limits = limits
         self._watcher = watcher
         self._window: dict[int, _Outgoing] = {}
+        self._window_size = 0
         self._queue: deque[_Outgoing] = deque()
         self._queue_size = 0
         self._is_long = False
@@ -165,12 +172,7 @@ class Session:
                 sink.send(message.qos0_packet)
             return
         entry = _Outgoing(message, qos, retain)
-        if (
-            sink is not None
-            and not self._queue
-            and len(self._window) < self._limits.inflight
-            and sink.has_room()
-        ):
+        if sink is not None and not self._queue and self._window_is_open() and sink.has_room():
             self._launch(entry)
         else:
             self._enqueue(entry)
@@ -181,8 +183,7 @@ class Session:
         """The client has the QoS 1 message."""
         entry = self._window.get(packet_id)
         if entry is not None and entry.qos == 1:
-            del self._window[packet_id]
-            self._fill_window()
+            self._complete(packet_id)
 
     def on_pubrec(self, packet_id: int) -> None:
         """The client has the QoS 2 message; the answer is PUBREL, whatever is known of it."""
@@ -195,8 +196,7 @@ class Session:
         """The QoS 2 delivery is complete."""
         entry = self._window.get(packet_id)
         if entry is not None and entry.qos == 2 and entry.released:
-            del self._window[packet_id]
-            self._fill_window()
+            self._complete(packet_id)
 
     # from the connection: publishes of the client
 
@@ -264,11 +264,19 @@ class Session:
             self._is_long = True
             self._watcher.queue_is_long(self)
 
+    def _window_is_open(self) -> bool:
+        limits = self._limits
+        return len(self._window) < limits.inflight and self._window_size < limits.memory
+
+    def _complete(self, packet_id: int) -> None:
+        self._window_size -= self._window.pop(packet_id).message.size
+        self._fill_window()
+
     def _fill_window(self) -> None:
         sink = self.sink
         queue = self._queue
         while queue and sink is not None:
-            if len(self._window) >= self._limits.inflight or not sink.has_room():
+            if not self._window_is_open() or not sink.has_room():
                 break
             entry = queue.popleft()
             self._queue_size -= entry.message.size
@@ -287,6 +295,7 @@ class Session:
             packet_id = packet_id % LAST_PACKET_ID + 1
         self._last_id = packet_id
         self._window[packet_id] = entry
+        self._window_size += entry.message.size
         self._send(packet_id, entry, dup=False)
 
     def _send(self, packet_id: int, entry: _Outgoing, *, dup: bool) -> None:
