@@ -208,16 +208,13 @@ class OwnerEnd:
         if not self._host.redeem(hello.token, hello.edge, hello.incarnation):
             raise LinkError("the token is not valid; OpenLink gives one for each link")
         authority = self._authority
-        is_resumable = (
-            hello.owner_incarnation == self._host.incarnation and hello.epoch == authority.epoch
-        )
         in_doubt = [key_from_mark(mark) for mark in hello.in_doubt]
         greeting = Greeting(
             edge=hello.edge,
             incarnation=hello.incarnation,
             filters=tuple(hello.filters),
             claims=tuple(hello.claims),
-            position=hello.position if is_resumable else None,
+            position=self._resume_at(hello),
             in_doubt=tuple(in_doubt),
         )
         accepted = authority.connect(greeting, self)
@@ -234,6 +231,15 @@ class OwnerEnd:
             missed=caught_up.missed,
         )
         self._enqueue(_Told(LinkFrame(online=online)), 0)
+
+    def _resume_at(self, hello: link_pb2.Hello) -> int | None:
+        if not hello.owner_incarnation:
+            return None  # the edge was never here
+        is_same_life = hello.owner_incarnation == self._host.incarnation
+        if is_same_life and hello.epoch == self._authority.epoch:
+            return hello.position
+        # The edge knows an earlier life of this owner: all that came since this one began is new.
+        return 0
 
     def _welcome(self, in_doubt: Iterable[MarkKey]) -> None:
         authority = self._authority
