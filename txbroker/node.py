@@ -172,6 +172,7 @@ class Node:
             now=reactor.seconds,
             clients=lambda: len(self.mqtt.connections),
         )
+        self.edge.when_federation_is_asked(lambda: self.tasks.start(self._sys.fetch()))
         self._sampler = LoopingCall(self._each_second)
         self._publisher = LoopingCall(self._each_sys_period)
         self._server: grpc.aio.Server | None = None

@@ -17,7 +17,7 @@ import grpc.aio
 from txbroker import __version__
 from txbroker.authority.authority import Authority
 from txbroker.control.channels import CALL_TIMEOUT, Channels
-from txbroker.edge.edge import Edge
+from txbroker.edge.edge import FEDERATION, Edge
 from txbroker.telemetry import get_logger
 from txbroker.topics import may_match_within
 from txbroker.v1 import control_pb2
@@ -25,7 +25,6 @@ from txbroker.v1 import control_pb2
 log = get_logger()
 
 EVERY = 10.0
-FEDERATION = "$SYS/federation"
 
 RATE_WINDOW = 10
 """Samples, one a second, over which rates are taken."""
@@ -98,7 +97,7 @@ class SysInfo:
         }
         if authority is not None:
             values["broker/retained messages/count"] = str(len(authority.retained))
-            values["txbroker/zone/apex"] = authority.apex
+            values["txbroker/zone/apex"] = authority.apex or "(root)"
             values["txbroker/zone/epoch"] = str(authority.epoch)
             values["txbroker/zone/serving"] = str(authority.serving).lower()
             values["txbroker/zone/offset"] = str(authority.offset)
@@ -118,7 +117,7 @@ class SysInfo:
 
     async def fetch(self) -> None:
         """Fetch other nodes' values for those who have a filter for them."""
-        wanted = self._edge.sys_filters(FEDERATION)
+        wanted = self._edge.federation_filters()
         nodes = await self._nodes() if wanted else {}
         for node in list(self._fetched):
             if not _is_wanted(node, wanted) or node not in nodes:

@@ -30,6 +30,9 @@ from txbroker.pressure import Pressure
 from txbroker.timers import Timers
 
 SYS = "$SYS"
+FEDERATION = "$SYS/federation"
+"""Other nodes' values, below their names (protocol rule 26)."""
+
 FIRST_RETRY = 0.05
 RETRY = 1.0
 """Seconds until a question that got no answer is asked again: doubled from the first on."""
@@ -97,9 +100,14 @@ class Edge:
         self._reporter = reporter
         self._pressure = pressure
         self._limits = limits
+        self._on_federation_filter: Callable[[], object] = lambda: None
         self._subscribers: SubscriptionIndex[str, tuple[Session, Subscription]] = SubscriptionIndex(
             cache_limit=limits.cache
         )
+
+    def when_federation_is_asked(self, action: Callable[[], object]) -> None:
+        """Run `action` whenever a client subscribes to other nodes' `$SYS` values."""
+        self._on_federation_filter = action
 
     # from connections
 
@@ -214,6 +222,8 @@ class Edge:
                 for _, message in self.sys.match(topic_filter):
                     subscribing.give(subscription, message, retain=True)
         self._ask_zones(subscribing)
+        if any(f.startswith(FEDERATION + "/") for f in granted):
+            self._on_federation_filter()
 
     def unsubscribe(self, session: Session, topic_filters: Iterable[str]) -> None:
         """A client's UNSUBSCRIBE; filters that it does not have are none of its concern."""
@@ -233,9 +243,9 @@ class Edge:
         if known is None or known.payload != data:
             self._give_to_subscribers(None, Message(topic, data, 0, True))
 
-    def sys_filters(self, below: str) -> list[str]:
-        """The filters of sessions that ask for something below a `$SYS` topic by its name."""
-        return [f for f in self._subscribers.filters() if f.startswith(below + "/")]
+    def federation_filters(self) -> list[str]:
+        """The filters of sessions that ask for other nodes' `$SYS` values."""
+        return [f for f in self._subscribers.filters() if f.startswith(FEDERATION + "/")]
 
     # from owners (links and the node's own zone)
 

@@ -1,0 +1,1 @@
+"""The commands and nodes as users have them: processes of their own, real sockets."""
