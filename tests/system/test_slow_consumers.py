@@ -1,0 +1,107 @@
+"""
+A consumer that does not read: the others get everything, memory stays bounded, drops are counted.
+
+Real nodes, publisher and subscribers on two of them; the slow one never reads its socket.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import wire
+from tests.support.nodes import NodeProcess, topology
+from tests.support.rawclient import RawClient
+
+COUNT = 30_000
+PAYLOAD = b"x" * 1_000
+MEMORY_LIMIT = 120 * 1024 * 1024
+"""Bytes a node may grow by; what is published is less than this by itself only at QoS 0."""
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[tuple[NodeProcess, NodeProcess]]:
+    """The owner of the topics (root), and an edge that has joined it."""
+    root = NodeProcess(tmp_path, topology("root", zone=""))
+    edge = NodeProcess(tmp_path, topology("edge", zone="elsewhere", parent=root.grpc))
+    with root, edge:
+        edge.wait_event("join.granted")
+        yield root, edge
+
+
+def resident(node: NodeProcess) -> int:
+    """Bytes of memory that the node's process holds."""
+    status = Path(f"/proc/{node.pid}/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
+    return int(line.split()[1]) * 1024
+
+
+def flood(publisher: RawClient, qos: int) -> None:
+    """Publish COUNT messages at once; at QoS 1 with a window of 500."""
+    for start in range(0, COUNT, 500):
+        numbers = range(start, start + 500)
+        publisher.send(
+            *(
+                wire.publish(
+                    "t", b"%d " % n + PAYLOAD, qos=qos, packet_id=n % 500 + 1 if qos else None
+                )
+                for n in numbers
+            )
+        )
+        for _ in numbers if qos else ():
+            publisher.expect(wire.PUBACK)
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+@pytest.mark.parametrize("where", ["owner", "edge"])
+def test_others_are_not_held_up(
+    nodes: tuple[NodeProcess, NodeProcess], qos: int, where: str
+) -> None:
+    """The healthy subscriber gets every message in order beside one that never reads."""
+    root, edge = nodes
+    at = root if where == "owner" else edge
+    with RawClient(at.mqtt) as stuck, RawClient(at.mqtt) as healthy, RawClient(root.mqtt) as pub:
+        for client, name in ((stuck, "stuck"), (healthy, "healthy"), (pub, "pub")):
+            client.connect(name)
+        stuck.subscribe(("t", qos))
+        healthy.subscribe(("t", qos))
+        before = {node.name: resident(node) for node in nodes}
+        sender = threading.Thread(target=flood, args=(pub, qos))
+        started = time.monotonic()
+        sender.start()
+        numbers = []
+        while len(numbers) < COUNT:
+            message = healthy.expect_publish()
+            if qos:
+                healthy.acknowledge(message)
+            numbers.append(int(message.payload.split()[0]))
+        sender.join()
+
+        assert list(range(COUNT)) == numbers
+        assert time.monotonic() - started < 60
+        for node in nodes:
+            assert resident(node) - before[node.name] < MEMORY_LIMIT, node.name
+
+
+def test_drops_are_counted(nodes: tuple[NodeProcess, NodeProcess]) -> None:
+    """What a stuck subscriber lost shows in `$SYS`, and it is served again once it reads."""
+    root, _ = nodes
+    with RawClient(root.mqtt) as stuck, RawClient(root.mqtt) as pub:
+        stuck.connect("stuck")
+        pub.connect("pub")
+        stuck.subscribe(("t", 0))
+        flood(pub, 0)
+        topic = "$SYS/txbroker/count/session.dropped.qos0"
+        with RawClient(root.mqtt, timeout=15) as reader:  # set every 10 s
+            reader.connect("reader")
+            reader.subscribe((topic, 0))
+            assert int(reader.expect_publish().payload) > 0
+        stuck.send(wire.PING)
+        while stuck.receive().kind != wire.PINGRESP:
+            pass
+        pub.publish("t", b"end")
+        assert stuck.expect_publish().payload == b"end"
