@@ -7,21 +7,19 @@ package knows all of it. `start` binds the listeners and begins to join, `stop` 
 
 from __future__ import annotations
 
-import asyncio
 import secrets
-import socket
 from collections.abc import Callable
 from typing import Any
 
 import grpc.aio
-from twisted.internet.endpoints import TCP4ServerEndpoint, TCP6ServerEndpoint, serverFromString
 from twisted.internet.task import LoopingCall
 
 from txbroker import __version__
 from txbroker.aio import Tasks
+from txbroker.alarms import ReactorTimers
 from txbroker.authority.authority import Authority
 from txbroker.authority.handover import Incoming
-from txbroker.config import NodeConfig
+from txbroker.config import Address, NodeConfig
 from txbroker.control.channels import SERVER_OPTIONS, Channels
 from txbroker.control.joiner import Joiner
 from txbroker.control.parent import Parent
@@ -29,10 +27,10 @@ from txbroker.control.servicer import ControlServicer
 from txbroker.counters import Counters
 from txbroker.edge.edge import Edge, EdgeLimits
 from txbroker.edge.own_zone import OwnZone
-from txbroker.errors import TxbrokerError
 from txbroker.link.convert import cut_to_wire
 from txbroker.link.dialer import Dialer
 from txbroker.link.listener import LinkListener
+from txbroker.listeners import Listeners
 from txbroker.mqtt.protocol import MqttFactory, MqttService
 from txbroker.mqtt.session import SessionLimits
 from txbroker.pressure import Pressure
@@ -51,43 +49,6 @@ STOP_GRACE = 1.0
 
 RETIRE_GRACE = 2.0
 """Seconds that links have to drain after the zone was given back."""
-
-
-class StartError(TxbrokerError):
-    """The node cannot start; one line that names what, where and the remedy."""
-
-
-class ReactorTimers:
-    """The cores' `Timers` on Twisted's reactor; each alarm ends the turn."""
-
-    def __init__(self, reactor: Any, turn: Turn) -> None:
-        self._reactor = reactor
-        self._turn = turn
-
-    def now(self) -> float:
-        """Seconds since some fixed moment."""
-        return float(self._reactor.seconds())
-
-    def call_later(self, delay: float, action: Callable[[], None]) -> Alarm:
-        """Run `action` once, `delay` seconds from now."""
-
-        def ring() -> None:
-            action()
-            self._turn.end()
-
-        return Alarm(self._reactor.callLater(delay, ring))
-
-
-class Alarm:
-    """A delayed call that may be cancelled at any time, also after it happened."""
-
-    def __init__(self, call: Any) -> None:
-        self._call = call
-
-    def cancel(self) -> None:
-        """Take it back, if it has not happened."""
-        if self._call.active():
-            self._call.cancel()
 
 
 class Report:
@@ -113,9 +74,7 @@ class Node:
         self._reactor = reactor
         self._on_fatal = on_fatal
         self._on_retired = on_retired
-        self._ports: list[Any] = []
-        self._mqtt_addresses: list[str] = []
-        self._link_address = ""
+        self._listeners = Listeners(config, reactor)
         self._folder = DataFolder(config.data)
         limits = config.limits
 
@@ -128,7 +87,7 @@ class Node:
         self.standing = Standing(
             self._folder,
             self._folder.load(config.node, config.zone),
-            _address(config.dial_host, config.grpc.port),
+            str(Address(config.dial_host, config.grpc.port)),
             None if config.parent is None else str(config.parent),
         )
         self.authority = self._build_authority()
@@ -180,23 +139,21 @@ class Node:
     # life
 
     async def start(self) -> None:
-        """Bind every listener, then open the zone and join; raises `StartError`."""
+        """Bind every listener, then open the zone and join; raises `ConfigError`."""
         await self._start_control()
         if self._links is not None:
-            await self._listen_for_links(self._links)
+            await self._listeners.for_links(self._links)
         if self.standing.serving:
             self._open_zone(None)
         self.edge.on_lineage(self.standing.lineage)
-        for description in self.config.mqtt:
-            await self._listen_for_clients(description)
+        await self._listeners.for_clients(MqttFactory(self.mqtt))
+        mqtt = self._listeners.mqtt
         log.info(
             "node.ready",
             zone=self.standing.zone,
-            mqtt=self._mqtt_addresses[0]
-            if len(self._mqtt_addresses) == 1
-            else self._mqtt_addresses,
+            mqtt=mqtt[0] if len(mqtt) == 1 else mqtt,
             grpc=self.standing.grpc,
-            link=self._link_address,
+            link=self._listeners.link,
             core="python",
             version=__version__,
         )
@@ -213,11 +170,7 @@ class Node:
         for looping in (self._sampler, self._publisher):
             if looping.running:
                 looping.stop()
-        loop = asyncio.get_running_loop()
-        for port in self._ports:
-            stopped = port.stopListening()
-            if stopped is not None:
-                await stopped.asFuture(loop)
+        await self._listeners.close()
         for connection in list(self.mqtt.connections):
             connection.transport.abortConnection()
         self.parent.close()
@@ -333,7 +286,7 @@ class Node:
             parent=self.parent,
             joiner=self._joiner,
             links=self._links,
-            link_address=lambda: self._link_address,
+            link_address=lambda: self._listeners.link,
             status=self.status,
             sys_values=self._sys.values,
             retired=lambda: self._reactor.callLater(RETIRE_GRACE, self._on_retired),
@@ -344,44 +297,10 @@ class Node:
         except RuntimeError:
             bound = 0
         if bound == 0:
-            raise self._cannot_bind("grpc", str(config.grpc))
+            raise self._listeners.cannot_bind("grpc", str(config.grpc))
         await server.start()
         self._server = server
-        self.standing.grpc = _address(config.dial_host, bound)
-
-    async def _listen_for_links(self, links: LinkListener) -> None:
-        config = self.config
-        host = config.link.host if config.link is not None else config.grpc.host
-        port = config.link.port if config.link is not None else 0
-        family, resolved = await _resolve_host(host)
-        endpoint_type = TCP6ServerEndpoint if family == socket.AF_INET6 else TCP4ServerEndpoint
-        endpoint = endpoint_type(self._reactor, port, interface=resolved)
-        listening = await self._bind(endpoint, links, "link", f"{host}:{port}")
-        advertised = config.advertise or host
-        self._link_address = _address(advertised, listening.getHost().port)
-
-    async def _listen_for_clients(self, description: str) -> None:
-        endpoint = serverFromString(self._reactor, description)
-        listening = await self._bind(endpoint, MqttFactory(self.mqtt), "mqtt", description)
-        host = listening.getHost()
-        is_network = hasattr(host, "port")
-        self._mqtt_addresses.append(_address(host.host, host.port) if is_network else description)
-
-    async def _bind(self, endpoint: Any, factory: Any, key: str, value: str) -> Any:
-        try:
-            port = await endpoint.listen(factory).asFuture(asyncio.get_running_loop())
-        except Exception as error:
-            raise self._cannot_bind(key, value, error) from error
-        self._ports.append(port)
-        return port
-
-    def _cannot_bind(self, key: str, value: str, error: Exception | None = None) -> StartError:
-        cause = getattr(error, "socketError", None) or error
-        why = getattr(cause, "strerror", None) or "the address cannot be bound"
-        return StartError(
-            f"{self.config.source}: {key}: {value}: {why}; stop what uses the address, or choose"
-            " another one"
-        )
+        self.standing.grpc = str(Address(config.dial_host, bound))
 
     # the zone
 
@@ -432,20 +351,6 @@ class Node:
         self.edge.expire_sessions()
         self.turn.end()
         self.tasks.start(self._sys.fetch())
-
-
-async def _resolve_host(host: str) -> tuple[int, str]:
-    loop = asyncio.get_running_loop()
-    try:
-        found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise StartError(f"{host}: not a host that this machine knows: {error.strerror}") from error
-    family, _, _, _, address = found[0]
-    return family, str(address[0])
-
-
-def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _log_failure(failure: Any) -> None:

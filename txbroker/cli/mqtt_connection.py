@@ -7,6 +7,7 @@ at once, and the say over what is acknowledged.
 
 from __future__ import annotations
 
+import os
 import secrets
 import select
 import struct
@@ -22,7 +23,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 from txbroker.config import Address
 
 FAREWELL = 1.0
-"""Seconds for DISCONNECT to leave."""
+"""Seconds for DISCONNECT to be heard."""
 MISC_EVERY = 1.0
 """Seconds between looks at the keep-alive."""
 
@@ -98,12 +99,22 @@ class Connection:
         return True
 
     def close(self) -> None:
-        """Say good-bye, if anybody listens."""
-        self.client.disconnect()
-        try:
-            self.run(lambda: self.client.socket() is None, time.monotonic() + FAREWELL)
-        except click.ClickException:
-            pass  # it closed first
+        """Say good-bye, and wait until the node has closed, so that it has surely heard."""
+        deadline = time.monotonic() + FAREWELL
+        own = self.client.socket()
+        if own is None:
+            return
+        # Paho closes right after DISCONNECT. With input unread that would be a reset, and what we
+        # said last might be lost on the way.
+        with os.fdopen(os.dup(own.fileno()), "rb", buffering=0) as rest:
+            self.client.disconnect()
+            try:
+                self.run(lambda: self.client.socket() is None, deadline)
+                while select.select([rest], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                    if not rest.read(65_536):
+                        break
+            except (OSError, click.ClickException):
+                pass  # it closed first
 
     # internal
 

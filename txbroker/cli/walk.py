@@ -118,6 +118,7 @@ class Walk:
     async def _descend(self, cuts: Sequence[Cut]) -> None:
         """Follow referrals until nobody refers any deeper."""
         while cuts:
+            cuts = sorted(cuts, key=lambda cut: cut.apex.split("/"))
             replies = await asyncio.gather(*(self._ask(cut.grpc, cut.apex) for cut in cuts))
             deeper: list[Cut] = []
             for cut, reply in zip(cuts, replies, strict=True):
