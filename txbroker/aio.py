@@ -15,6 +15,9 @@ T = TypeVar("T")
 
 log = get_logger()
 
+CANCEL_AGAIN = 0.1
+"""Seconds after which a task that still runs is cancelled again."""
+
 
 class Tasks:
     """
@@ -36,10 +39,12 @@ class Tasks:
 
     async def stop(self) -> None:
         """Cancel all that runs and wait for it."""
-        running = list(self._running)
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        # Once is not enough: a gRPC call that has just been answered swallows a cancellation, and
+        # what ends may start something else.
+        while self._running:
+            for task in self._running:
+                task.cancel()
+            await asyncio.wait(self._running, timeout=CANCEL_AGAIN)
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)

@@ -28,6 +28,7 @@ class Standing:
         self.grpc = grpc
         self.table = DelegationTable(state.zone, state.table)
         self._configured_parent = parent
+        self._is_fencing = False
         self._on_change: list[Callable[[], None]] = []
         if parent is None and not state.serving:
             self._state = attrs.evolve(self._state, serving=True, epoch=ROOT_EPOCH)
@@ -57,8 +58,8 @@ class Standing:
 
     @property
     def serving(self) -> bool:
-        """Whether the node holds its zone."""
-        return self._state.serving
+        """Whether the node holds its zone, and does not have to ask its parent first."""
+        return self._state.serving and not self._state.fenced
 
     @property
     def lineage(self) -> tuple[Cut, ...]:
@@ -90,11 +91,24 @@ class Standing:
 
     def grant(self, epoch: int, lineage: Iterable[Cut]) -> None:
         """The parent granted the zone (epoch 0: it took in a pure edge)."""
-        self._set(serving=epoch > 0, epoch=epoch or self.epoch, lineage=tuple(lineage))
+        self._set(
+            serving=epoch > 0,
+            epoch=epoch or self.epoch,
+            lineage=tuple(lineage),
+            fenced=epoch > 0 and self._state.fenced and self._is_fencing,
+        )
+
+    def set_fenced(self, fenced: bool) -> None:
+        """
+        The zone is being given back. A node that dies in the middle asks its parent before it
+        serves again: only the parent knows whether it has committed (protocol rule 12).
+        """
+        self._is_fencing = fenced
+        self._set(fenced=fenced)
 
     def lose(self) -> None:
         """The zone is not this node's any more."""
-        self._set(serving=False)
+        self._set(serving=False, fenced=False)
 
     def move(self, parent: str) -> None:
         """Join there from now on."""

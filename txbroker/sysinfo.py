@@ -101,6 +101,8 @@ class SysInfo:
             values["txbroker/zone/epoch"] = str(authority.epoch)
             values["txbroker/zone/serving"] = str(authority.serving).lower()
             values["txbroker/zone/offset"] = str(authority.offset)
+            unclaimed = str(authority.unclaimed_qos0)
+            values["txbroker/count/link.dropped.unclaimed_qos0"] = unclaimed
         pending = edge.interests.pending_by_zone()
         values["txbroker/interests/pending"] = str(sum(pending.values()))
         for route in edge.zones:

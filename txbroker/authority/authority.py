@@ -31,6 +31,9 @@ from txbroker.topics import is_filter_within, is_within, may_match_within
 TOPICS_REMEMBERED = 100_000
 """Topics whose receivers are kept worked out."""
 
+PEERS = 10_000
+"""Edges that are remembered; beyond that one that is away is forgotten."""
+
 LONGEST_REMEMBERED = 512
 """Longer topics are worked out each time, so that they cannot fill the memory."""
 
@@ -144,6 +147,7 @@ class Authority:
         self.offset = 0
         self.retained: RetainedTree[Message] = RetainedTree()
         self.marks: dict[MarkKey, int] = {}
+        self.unclaimed_qos0 = 0
         self.peers: dict[str, Peer] = {}
         self._table = table
         self._kept_messages = kept_messages
@@ -170,7 +174,9 @@ class Authority:
             self._retain(message)
         for peer in receivers:
             port = peer.port
-            if port is not None and not (peer.unclaimed and peer.is_waiting_for(topic)):
+            if peer.unclaimed and peer.is_waiting_for(topic):
+                self.unclaimed_qos0 += not message.qos
+            elif port is not None:
                 port.deliver(record)
         if message.qos:
             self._journal.append(record)
@@ -222,6 +228,7 @@ class Authority:
         if peer is None or peer.incarnation < greeting.incarnation:
             if peer is not None:
                 self.forget(peer)
+            self._make_room()
             peer = Peer(edge=greeting.edge, incarnation=greeting.incarnation)
             self.peers[greeting.edge] = peer
         if peer.port is not None:
@@ -275,6 +282,13 @@ class Authority:
         if peer.port is not None:
             peer.port.close("a newer process of this edge took over")
         del self.peers[peer.edge]
+
+    def _make_room(self) -> None:
+        # The one known for longest goes; it is away, and starts anew if it comes back.
+        if len(self.peers) >= PEERS:
+            away = next((peer for peer in self.peers.values() if peer.port is None), None)
+            if away is not None:
+                self.forget(away)
 
     def _is_due(
         self, record: Record, peer: Peer, claimed: dict[str, int], position: int | None

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from txbroker.v1.control_pb2_grpc import ControlAsyncStub
 
 OPTIONS = (
-    # A cut and its healing are noticed within about a second (measured, see docs/design.md).
+    # A cut and its healing are to be noticed within seconds, not minutes.
     ("grpc.keepalive_time_ms", 1_000),
     ("grpc.keepalive_timeout_ms", 2_000),
     ("grpc.keepalive_permit_without_calls", 0),

@@ -66,6 +66,7 @@ class Joiner:
         self._news = asyncio.Event()
         self._told_below: tuple[object, ...] = ()
         self._is_retiring = False
+        self._received: Incoming | None = None
         self._again = asyncio.Event()
         standing.when_changed(self._news.set)
 
@@ -118,6 +119,7 @@ class Joiner:
             raise RetireError("the root zone has no parent to go back to; stop the node instead")
         outgoing = authority.prepare(authority.apex)
         is_fenced = False
+        standing.set_fenced(True)
         try:
             call = open_stream(self._channels.stub(parent).HandBack)
             await self._begin(call)
@@ -133,20 +135,25 @@ class Joiner:
             is_committed = reply is not None and reply.HasField("committed")
         except STREAM_ERRORS as error:
             if not is_fenced:
-                authority.roll_back(outgoing)
+                self._roll_back(authority, outgoing)
                 raise RetireError(
                     f"parent {parent} cannot be reached: {describe(error)}"
                 ) from error
             is_committed = False
         except RetireError:
-            authority.roll_back(outgoing)
+            self._roll_back(authority, outgoing)
             raise
         if not is_committed and not await self._was_committed(parent):
-            authority.roll_back(outgoing)
+            self._roll_back(authority, outgoing)
             raise RetireError(f"parent {parent} did not take the zone back")
         self._complete(authority, outgoing)
 
     # internal
+
+    def _roll_back(self, authority: Authority, outgoing: Outgoing) -> None:
+        authority.roll_back(outgoing)
+        self._standing.set_fenced(False)
+        self._turn.end()
 
     async def _begin(self, call: Any) -> None:
         standing = self._standing
@@ -196,12 +203,13 @@ class Joiner:
                         incoming = incoming or Incoming()
                         incoming.take(snapshot_from_wire(reply.snapshot))
                     case "fence":
-                        incoming = incoming or Incoming()
+                        # Kept beyond this stream: the parent may commit and the answer be lost.
+                        self._received = incoming or Incoming()
                         await write(
                             call, JoinRequest(received=control_pb2.Received()), HANDOVER_STEP
                         )
                     case "granted":
-                        self._granted(reply.granted, incoming)
+                        self._granted(reply.granted)
                         return await self._stay(call)
                     case "moved":
                         self._move(reply.moved)
@@ -227,8 +235,9 @@ class Joiner:
             below=[cut_to_wire(cut) for cut in below],
         )
 
-    def _granted(self, granted: control_pb2.Granted, incoming: Incoming | None) -> None:
+    def _granted(self, granted: control_pb2.Granted) -> None:
         standing = self._standing
+        incoming, self._received = self._received, None
         if incoming is not None:
             standing.table.adopt(incoming.delegations)
         standing.grant(granted.epoch, [cut_from_wire(cut) for cut in granted.lineage])

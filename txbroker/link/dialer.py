@@ -144,6 +144,9 @@ class Dialer:
     async def _one_link(self, route: Route, cut: Cut) -> None:
         """One link from its opening to its end."""
         address, token = await self._ask(route, cut)
+        if self._dials.get(route) is not asyncio.current_task():
+            # A call that has just been answered swallows the cancellation by `disconnect`.
+            raise asyncio.CancelledError
         loop = asyncio.get_running_loop()
         protocol = _Dialed(
             turn=self._turn,

@@ -214,7 +214,20 @@ class EdgeEnd:
         self._epoch = welcome.epoch
         self._owner_incarnation = welcome.owner_incarnation
         self._credit = welcome.credit
+        self._start_position()
         self._marks = {key_from_mark(mark): mark.sequence for mark in welcome.marks}
+
+    def _start_position(self) -> None:
+        """A zone that we claim as a whole is ours to resume from its first record on."""
+        route = self._route
+        known = route.position
+        life = (self._owner_incarnation, self._epoch)
+        if route.apex in route.claims and (
+            known is None or (known.owner_incarnation, known.epoch) != life
+        ):
+            route.position = Position(
+                owner_incarnation=self._owner_incarnation, epoch=self._epoch, offset=0
+            )
 
     def _on_online(self, online: link_pb2.Online) -> None:
         if online.missed and self._route.position is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Any, Protocol
 
 import attrs
 
@@ -32,13 +32,14 @@ WINDOW = 4 * 1024 * 1024
 """Bytes that may be on the way in either direction before credit has come back."""
 
 BATCH = 128
-"""Messages under one header at the most."""
+BATCH_BYTES = 256 * 1024
+"""Messages under one header at the most, and bytes at which a batch is full."""
 
 HIGH_MARK = 1024 * 1024
 LOW_MARK = 256 * 1024
 OVERFLOW = 32 * 1024 * 1024
-"""Bytes queued for one edge: publishers wait above HIGH; above OVERFLOW the link is given up, and
-the edge resumes from the journal when it is back."""
+"""Bytes of live messages queued for one edge: publishers wait above HIGH; above OVERFLOW the link
+is given up, and the edge resumes from the journal when it is back."""
 
 
 class OwnerHost(Protocol):
@@ -58,11 +59,18 @@ class OwnerHost(Protocol):
 
 @attrs.define(slots=True, eq=False)
 class _Told:
-    """A control frame in the delivery stream, with the messages that belong to it."""
+    """A control frame in the delivery stream, and the retained messages that belong to it."""
 
-    frame: LinkFrame
+    frame: LinkFrame | None
     request: int = 0
-    messages: tuple[Message, ...] = ()
+    retained: deque[Message] = attrs.Factory(deque)
+
+
+@attrs.define(slots=True, eq=False)
+class _Backlog:
+    """Records from the journal, which an edge gets before what is live."""
+
+    records: deque[Record]
 
 
 class OwnerEnd:
@@ -82,7 +90,7 @@ class OwnerEnd:
         self._write = write
         self._close = close
         self._reader = FrameReader(max_packet)
-        self._queue: deque[Record | _Told] = deque()
+        self._queue: deque[Record | _Told | _Backlog] = deque()
         self._queued = 0
         self._delivered = 0
         self._consumed_by_edge = 0
@@ -137,21 +145,26 @@ class OwnerEnd:
         if not record.message.qos and self._host.pressure.is_slow(self):
             self._host.counters.add("link.dropped.qos0")
             return
-        self._enqueue(record, record.message.size)
+        self._queued += record.message.size
+        self._enqueue(record)
+        if self._queued > HIGH_MARK:
+            self._host.pressure.raise_(self)
+            if self._queued > OVERFLOW:
+                self._host.counters.add("link.overflow")
+                self._close("the edge does not keep up; it resumes when it is back")
 
     def answer(self, request: int, offset: int, retained: list[Message]) -> None:
         """The interest holds from here on; these are the retained messages it matches."""
         answer = link_pb2.InterestAnswer(request=request, offset=offset, retained=len(retained))
-        told = _Told(LinkFrame(answer=answer), request, tuple(retained))
-        self._enqueue(told, sum(message.size for message in retained))
+        self._enqueue(_Told(LinkFrame(answer=answer), request, deque(retained)))
 
     def tell_cut(self, cut: Cut) -> None:
         """This apex is served elsewhere from here on."""
-        self._enqueue(_Told(LinkFrame(cut=cut_to_wire(cut))), 0)
+        self._enqueue(_Told(LinkFrame(cut=cut_to_wire(cut))))
 
     def tell_gone(self, apex: str, epoch: int) -> None:
         """The whole zone is served elsewhere from here on."""
-        self._enqueue(_Told(LinkFrame(gone=types_pb2.Gone(apex=apex, epoch=epoch))), 0)
+        self._enqueue(_Told(LinkFrame(gone=types_pb2.Gone(apex=apex, epoch=epoch))))
 
     def unpark(self) -> None:
         """A fence was lifted or became a cut: the edge may try again what was parked."""
@@ -230,7 +243,7 @@ class OwnerEnd:
             offset=authority.offset,
             missed=caught_up.missed,
         )
-        self._enqueue(_Told(LinkFrame(online=online)), 0)
+        self._enqueue(_Told(LinkFrame(online=online)))
 
     def _resume_at(self, hello: link_pb2.Hello) -> int | None:
         if not hello.owner_incarnation:
@@ -313,57 +326,74 @@ class OwnerEnd:
     # internal: the delivery stream
 
     def _catch_up(self, records: Iterable[Record]) -> None:
-        for record in records:
-            self._enqueue(record, record.message.size)
+        backlog = deque(records)
+        if backlog:
+            self._enqueue(_Backlog(backlog))
 
-    def _enqueue(self, item: Record | _Told, size: int) -> None:
+    def _enqueue(self, item: Record | _Told | _Backlog) -> None:
         self._queue.append(item)
-        self._queued += size
         self._host.mark_dirty(self)
-        if self._queued > HIGH_MARK:
-            self._host.pressure.raise_(self)
-            if self._queued > OVERFLOW:
-                self._host.counters.add("link.overflow")
-                self._close("the edge does not keep up; it resumes when it is back")
 
     def _take_deliveries(self, out: list[bytes]) -> None:
         queue = self._queue
         while queue and self._delivered - self._consumed_by_edge < WINDOW:
-            item = queue.popleft()
+            item = queue[0]
             if isinstance(item, _Told):
-                self._tell(item, out)
+                if self._tell(item, out):
+                    queue.popleft()
+            elif isinstance(item, _Backlog):
+                self._give(_take(item.records), link_pb2.Batch.CATCH_UP, out)
+                if not item.records:
+                    queue.popleft()
             else:
-                records = [item]
-                while queue and len(records) < BATCH and isinstance(queue[0], Record):
-                    records.append(queue.popleft())  # type: ignore[arg-type]
-                self._give(records, out)
+                records = _take(queue)
+                self._queued -= sum(record.message.size for record in records)
+                self._give(records, link_pb2.Batch.LIVE, out)
         if self._queued < LOW_MARK:
             self._host.pressure.lower(self)
 
-    def _give(self, records: list[Record], out: list[bytes]) -> None:
-        messages = [record.message for record in records]
+    def _give(
+        self, records: list[Record], kind: link_pb2.Batch.Kind.ValueType, out: list[bytes]
+    ) -> None:
         batch = link_pb2.Batch(
-            kind=link_pb2.Batch.LIVE,
+            kind=kind,
             epoch=self._authority.epoch,
             count=len(records),
             offsets=[record.offset for record in records],
         )
-        out.append(encode_frame(LinkFrame(batch=batch)))
-        out.append(join_packets(messages))
-        self._spend(messages)
+        self._spend(batch, [record.message for record in records], out)
 
-    def _tell(self, told: _Told, out: list[bytes]) -> None:
-        out.append(encode_frame(told.frame))
-        for start in range(0, len(told.messages), BATCH):
-            messages = told.messages[start : start + BATCH]
+    def _tell(self, told: _Told, out: list[bytes]) -> bool:
+        """Send the frame, then a batch of what belongs to it; True when nothing is left."""
+        if told.frame is not None:
+            out.append(encode_frame(told.frame))
+            told.frame = None
+        if told.retained:
+            messages: list[Message] = []
+            size = 0
+            while told.retained and len(messages) < BATCH and size < BATCH_BYTES:
+                messages.append(told.retained.popleft())
+                size += messages[-1].size
             batch = link_pb2.Batch(
                 kind=link_pb2.Batch.RETAINED, stream=told.request, count=len(messages)
             )
-            out.append(encode_frame(LinkFrame(batch=batch)))
-            out.append(join_packets(messages))
-        self._spend(told.messages)
+            self._spend(batch, messages, out)
+        return not told.retained
 
-    def _spend(self, messages: Iterable[Message]) -> None:
-        size = sum(message.size for message in messages)
-        self._delivered += size
-        self._queued -= size
+    def _spend(self, batch: link_pb2.Batch, messages: list[Message], out: list[bytes]) -> None:
+        out.append(encode_frame(LinkFrame(batch=batch)))
+        out.append(join_packets(messages))
+        self._delivered += sum(message.size for message in messages)
+
+
+def _take(queue: deque[Any]) -> list[Record]:
+    """The records at the front of a queue, as many as one batch holds."""
+    records: list[Record] = []
+    size = 0
+    while queue and len(records) < BATCH and size < BATCH_BYTES:
+        if not isinstance(queue[0], Record):
+            break
+        record = queue.popleft()
+        records.append(record)
+        size += record.message.size
+    return records

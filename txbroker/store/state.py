@@ -30,7 +30,8 @@ class NodeState:
     The durable state of one node.
 
     `incarnation` numbers the lives of its process. `serving`: it holds its zone at `epoch`; when
-    not, `epoch` is the last at which it did (0: never). `parent` overrides the topology file's,
+    not, `epoch` is the last at which it did (0: never). `fenced`: it was giving the zone back, and
+    does not know whether its parent has taken it. `parent` overrides the topology file's,
     as long as that still says `configured_parent`. `lineage` are the zones above, root first.
     """
 
@@ -39,6 +40,7 @@ class NodeState:
     incarnation: int = 0
     epoch: int = 0
     serving: bool = False
+    fenced: bool = False
     parent: str | None = None
     configured_parent: str | None = None
     lineage: tuple[Cut, ...] = ()
