@@ -36,7 +36,7 @@ LEGAL = {
 }
 
 
-@statement("MQTT-2.2.2-2", "MQTT-2.2.2-1", "MQTT-3.6.1-1", "MQTT-3.8.1-1", "MQTT-3.10.1-1")
+@statement("MQTT-2.2.2-2", "MQTT-3.6.1-1", "MQTT-3.8.1-1", "MQTT-3.10.1-1")
 @pytest.mark.parametrize("bit", [1, 2, 4, 8])
 @pytest.mark.parametrize("name", LEGAL)
 def test_wrong_flags_close(broker: Bench, name: str, bit: int) -> None:

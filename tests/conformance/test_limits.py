@@ -58,9 +58,9 @@ def test_packet_over_the_limit_closes(small: Bench, size: int) -> None:
 
 @statement("MQTT-4.8.0-2")
 def test_connect_over_the_limit_closes(small: Bench) -> None:
-    """No CONNACK either."""
+    """No CONNACK either, though it is whole and legal."""
     client = small.open()
-    client.send(b"\x10" + wire.length(70_000) + wire.connect("big")[2:])
+    client.send(wire.connect("big", username="u" * 1000, password=b"p" * 65_000))
     client.expect_closed()
 
 
@@ -101,12 +101,36 @@ def test_all_identifiers_open_at_qos_2(broker: Bench) -> None:
     sender = _feed(client, _chunks([wire.publish(topic, qos=2, packet_id=n) for n in ALL_IDS]))
     assert [client.expect(PUBREC).packet_id for _ in ALL_IDS] == list(ALL_IDS)
     sender.join()
-    for packet_id in (1, 40_000, 65_535):
-        client.send(wire.publish(topic, qos=2, packet_id=packet_id, dup=True))
+    repeated = [1, 40_000, 65_535]
+    sub = broker.subscriber(topic)
+    for packet_id in repeated:
+        client.send(wire.publish(topic, b"again", qos=2, packet_id=packet_id, dup=True))
         client.expect(PUBREC, packet_id)
     sender = _feed(client, _chunks([wire.ack(wire.PUBREL, n) for n in ALL_IDS]))
     assert [client.expect(PUBCOMP).packet_id for _ in ALL_IDS] == list(ALL_IDS)
     sender.join()
+    seen = [m for m in broker.until_marker(sub, client) if m.payload == b"again"]
+    assert seen == []
+
+
+@statement("MQTT-2.3.1-4", "MQTT-4.3.2-1")
+@pytest.mark.timeout(120)
+def test_identifier_in_use_is_left_out_when_they_start_again(broker: Bench) -> None:
+    """
+    One delivery stays unacknowledged while 66,000 others pass: its identifier is not used again.
+    """
+    sub = broker.subscriber((broker.topic(), 1))
+    pub = broker.publisher()
+    pub.publish(broker.topic(), b"held", qos=1)
+    held = sub.expect_publish(payload=b"held").packet_id
+    batch = b"".join(wire.publish(broker.topic(), qos=1, packet_id=n) for n in range(1, 91))
+    for _ in range(66_000 // 90):
+        pub.send(batch)
+        used = [sub.expect_publish(qos=1).packet_id for _ in range(90)]
+        assert held not in used
+        sub.send(*[wire.ack(PUBACK, packet_id) for packet_id in used])
+        for number in range(1, 91):
+            pub.expect(PUBACK, number)
 
 
 @statement("MQTT-4.6.0-2")
@@ -139,6 +163,22 @@ def test_full_queue_of_a_session_drops_the_oldest(small: Bench) -> None:
     client = small.resume(name)
     assert [int(m.payload) for m in client.take(10_000)] == list(range(101, 10_101))
     small.silence(client, pub)
+
+
+def test_subscriber_that_keeps_reading_loses_nothing(brokers: Bench) -> None:
+    """20,000 QoS 1 messages as fast as they can be sent: it is busy, not stuck, so it gets all."""
+    sub = brokers.subscriber((brokers.topic(), 1))
+    pub = brokers.publisher()
+    pub.timeout = sub.timeout = 30.0
+    ids = range(1, 20_001)
+    packets = [wire.publish(brokers.topic(), b"%d" % n, qos=1, packet_id=n) for n in ids]
+    sender = _feed(pub, _chunks(packets))
+    for number in ids:
+        message = sub.expect_publish(payload=b"%d" % number, qos=1)
+        sub.send(wire.ack(PUBACK, message.packet_id))
+    for number in ids:
+        pub.expect(PUBACK, number)
+    sender.join()
 
 
 def test_client_that_does_not_read_stalls_nobody(brokers: Bench) -> None:

@@ -76,7 +76,7 @@ def test_each_flow_goes_on_where_it_was(brokers: Bench) -> None:
     brokers.silence(client, pub)
 
 
-@statement("MQTT-4.4.0-1", "MQTT-3.1.2-5")
+@statement("MQTT-4.4.0-1")
 @pytest.mark.parametrize("qos", [1, 2])
 def test_nothing_is_lost_over_many_reconnects(brokers: Bench, qos: int) -> None:
     """
@@ -213,7 +213,7 @@ def test_order_from_each_of_several_clients(brokers: Bench) -> None:
         assert [int(number) for who, number in got if who == name] == list(range(1, 101))
 
 
-@statement("MQTT-4.6.0-6", "MQTT-4.6.0-1")
+@statement("MQTT-4.6.0-6")
 def test_order_when_the_window_is_full(brokers: Bench) -> None:
     """A client that acknowledges nothing for a while: the rest follows in order when it does."""
     sub = brokers.subscriber((brokers.topic(), 1))

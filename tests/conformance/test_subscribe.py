@@ -62,7 +62,7 @@ def test_reserved_bits_or_qos_3_close(broker: Bench, options: int) -> None:
     broker.silence(client, pub)
 
 
-@statement("MQTT-3.8.3-1", "MQTT-4.8.0-1")
+@statement("MQTT-4.8.0-1")
 @pytest.mark.parametrize("cut", range(1, 9))
 def test_subscribe_that_ends_inside_closes(broker: Bench, cut: int) -> None:
     """Cut short anywhere, with a remaining length that says so."""

@@ -131,7 +131,7 @@ def test_unsubscribe_without_filters_closes(broker: Bench) -> None:
     client.expect_closed()
 
 
-@statement("MQTT-3.10.3-1", "MQTT-4.8.0-1")
+@statement("MQTT-4.8.0-1")
 @pytest.mark.parametrize("cut", range(1, 6))
 def test_unsubscribe_that_ends_inside_closes(broker: Bench, cut: int) -> None:
     """Cut short anywhere."""

@@ -62,7 +62,6 @@ def test_will_is_published(brokers: Bench, end: object) -> None:
     brokers.silence(sub)
 
 
-@statement("MQTT-3.1.2-8")
 def test_will_is_not_published_while_connected(brokers: Bench) -> None:
     """Only the end of the connection does it."""
     sub = brokers.subscriber((brokers.topic("#"), 1))
@@ -71,7 +70,7 @@ def test_will_is_not_published_while_connected(brokers: Bench) -> None:
     brokers.silence(sub, client)
 
 
-@statement("MQTT-3.14.4-3", "MQTT-3.1.2-8", "MQTT-3.1.2-10")
+@statement("MQTT-3.14.4-3", "MQTT-3.1.2-10")
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "kept"])
 def test_disconnect_discards_the_will(brokers: Bench, clean: bool) -> None:
     """DISCONNECT, and nothing is published; not at a later end of the session's client either."""
@@ -114,7 +113,7 @@ def test_no_will_flag_no_will(brokers: Bench) -> None:
     brokers.silence(sub)
 
 
-@statement("MQTT-3.1.2-9", "MQTT-3.1.2-14")
+@statement("MQTT-3.1.2-9")
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("granted", [0, 1, 2])
 def test_will_qos(brokers: Bench, qos: int, granted: int) -> None:

@@ -127,7 +127,7 @@ def _first_live(sub: RawClient) -> Publish:
     return message
 
 
-@statement("MQTT-4.7.1-2", "MQTT-4.7.1-3")
+@statement("MQTT-4.5.0-1", "MQTT-3.3.2-3")
 def test_apex_topics(wide: Wide) -> None:
     """The apex belongs to its zone: a/# and + match it, a/+ and names that only begin so do not."""
     sub = wide.subscriber(("a/#", 1), ("+", 1))

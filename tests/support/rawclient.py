@@ -53,6 +53,7 @@ class RawClient:
         self.address = address
         self.timeout = timeout
         self.client_id: str | bytes = ""
+        self.session_present = False  # of the last CONNACK
         self._socket = socket.create_connection(address, timeout=timeout)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = bytearray()
@@ -99,7 +100,8 @@ class RawClient:
         self.send(wire.connect(client_id, **options))
         present, code = self.expect(CONNACK).body
         assert code == 0 and present in (0, 1), f"CONNACK {present} {code}"
-        return bool(present)
+        self.session_present = bool(present)
+        return self.session_present
 
     def subscribe(self, *filters: tuple[str | bytes, int] | str) -> list[int]:
         """
