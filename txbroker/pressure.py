@@ -38,12 +38,17 @@ class Pressure:
         """Whether the target had its turn and has not drained since."""
         return target in self._slow
 
-    def raise_(self, target: Hashable) -> None:
-        """The target passed its high mark."""
+    def raise_(self, target: Hashable, patience: float | None = None) -> None:
+        """The target passed its high mark; `patience` seconds where it is not the usual time."""
         if target not in self._raised and target not in self._slow:
-            self._raised[target] = self._timers.call_later(
-                self._patience, lambda: self._expire(target)
-            )
+            self._wait_for(target, self._patience if patience is None else patience)
+
+    def renew(self, target: Hashable, patience: float) -> None:
+        """The target is still above its low mark, but has come on: its time begins anew."""
+        alarm = self._raised.get(target)
+        if alarm is not None:
+            alarm.cancel()
+            self._wait_for(target, patience)
 
     def lower(self, target: Hashable) -> None:
         """The target is below its low mark, or gone."""
@@ -52,6 +57,9 @@ class Pressure:
         if alarm is not None:
             alarm.cancel()
             self._relieve()
+
+    def _wait_for(self, target: Hashable, patience: float) -> None:
+        self._raised[target] = self._timers.call_later(patience, lambda: self._expire(target))
 
     def _expire(self, target: Hashable) -> None:
         del self._raised[target]

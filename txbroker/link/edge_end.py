@@ -8,7 +8,9 @@ port and takes publishes.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from txbroker.authority.handover import MarkKey
 from txbroker.counters import Counters
@@ -63,6 +65,7 @@ class EdgeEnd:
         self._consumed = 0
         self._consumed_told = 0
         self._kind: link_pb2.Batch.Kind.ValueType = link_pb2.Batch.LIVE
+        self._waiting: deque[Callable[[], None]] = deque()
         self._offsets: list[int] = []
         self._retained: list[Message] = []
         self._retained_due = 0
@@ -101,6 +104,8 @@ class EdgeEnd:
 
     def flush(self) -> None:
         """Send what is due: the batch, and credit for what was taken off the link."""
+        while self._waiting and not self._pressure.active:
+            self._waiting.popleft()()
         out: list[bytes] = []
         if self._batch:
             self._send_batch(out)
@@ -115,7 +120,8 @@ class EdgeEnd:
             self._write(b"".join(out))
 
     def lost(self) -> None:
-        """The connection is gone."""
+        """The connection is gone; what waits comes again, the position is not beyond it."""
+        self._waiting.clear()
         if self._route.port is self:
             key = (self._edge.name, self._edge.incarnation, self._route.apex, self._stream)
             self._edge.on_lost(self._route, key)
@@ -188,6 +194,28 @@ class EdgeEnd:
                 self._edge.publisher.flush(self._route)
             case "refusal":
                 self._on_refusal(frame.refusal)
+            case "answer" | "online" | "cut" | "gone":
+                self._in_turn(partial(self._on_told, frame))
+            case "heartbeat":
+                pass
+            case _:
+                # A newer owner may say what this node does not know: not ours to act on.
+                self._counters.add("link.unknown_frame")
+
+    def _in_turn(self, step: Callable[[], None]) -> None:
+        """
+        Take the next step of the delivery stream, now or after those that wait.
+
+        They wait while this node's sessions do not keep up (see `pressure`): at most a window's
+        worth, since no credit is returned for them.
+        """
+        if self._waiting or self._pressure.active:
+            self._waiting.append(step)
+        else:
+            step()
+
+    def _on_told(self, frame: LinkFrame) -> None:
+        match frame.WhichOneof("kind"):
             case "answer":
                 self._on_answer(frame.answer)
             case "online":
@@ -198,11 +226,6 @@ class EdgeEnd:
                 self._edge.on_gone(self._route)
             case "gone":
                 self._edge.on_cut_ended(self._route, frame.gone.apex, frame.gone.epoch)
-            case "heartbeat":
-                pass
-            case _:
-                # A newer owner may say what this node does not know: not ours to act on.
-                self._counters.add("link.unknown_frame")
 
     def _on_welcome(self, welcome: link_pb2.Welcome) -> None:
         if self._epoch:
@@ -256,17 +279,28 @@ class EdgeEnd:
 
     def _on_message(self, packet: Publish) -> None:
         message = Message(packet.topic, packet.payload, packet.qos, packet.retain)
-        self._consumed += message.size
         if self._kind == link_pb2.Batch.RETAINED:
-            if not self._retained_due:
-                raise LinkError("a retained message belongs to an answer")
-            self._retained.append(message)
-            self._retained_due -= 1
-            self._give_answer()
+            self._in_turn(partial(self._on_retained, message))
             return
         if not self._offsets:
             raise LinkError("a PUBLISH on a link follows its batch header")
-        self._edge.on_message(self._route, message, self._offsets.pop())
+        offset = self._offsets.pop()
+        if self._waiting or self._pressure.active:
+            self._waiting.append(partial(self._on_delivery, message, offset))
+        else:
+            self._on_delivery(message, offset)
+
+    def _on_delivery(self, message: Message, offset: int) -> None:
+        self._consumed += message.size
+        self._edge.on_message(self._route, message, offset)
+
+    def _on_retained(self, message: Message) -> None:
+        self._consumed += message.size
+        if not self._retained_due:
+            raise LinkError("a retained message belongs to an answer")
+        self._retained.append(message)
+        self._retained_due -= 1
+        self._give_answer()
 
     def _on_answer(self, answer: link_pb2.InterestAnswer) -> None:
         self._request = answer.request

@@ -31,6 +31,10 @@ from txbroker.v1.link_pb2 import LinkFrame
 WINDOW = 4 * 1024 * 1024
 """Bytes that may be on the way in either direction before credit has come back."""
 
+PATIENCE = 2.0
+"""Seconds without any credit from an edge after which publishers no longer wait for it. More than
+the edge itself waits for a session of its own, so that the two do not add up to a loss."""
+
 BATCH = 128
 BATCH_BYTES = 256 * 1024
 """Messages under one header at the most, and bytes at which a batch is full."""
@@ -97,6 +101,7 @@ class OwnerEnd:
         self._stream = 0
         self._next = 1
         self._stopped = False
+        self._held: deque[LinkFrame | Publish] = deque()
         self._parked: Publish | None = None
         self._taken = 0
         self._taken_told = 0
@@ -111,14 +116,17 @@ class OwnerEnd:
     def receive(self, data: bytes) -> None:
         """Bytes from the edge; raises `LinkError` where they break a rule."""
         for item in self._reader.read(data):
-            if isinstance(item, Publish):
-                self._on_publish(item)
+            if self._is_publishing(item) and (self._held or self._host.pressure.active):
+                # At most a window's worth: no credit is returned for what is held.
+                self._held.append(item)
             else:
-                self._on_frame(item)
+                self._on_item(item)
         self._host.mark_dirty(self)
 
     def flush(self) -> None:
         """Send what is due: acknowledgements, credit, deliveries as far as credit goes."""
+        while self._held and not self._host.pressure.active:
+            self._on_item(self._held.popleft())
         out: list[bytes] = []
         if self._taken > self._taken_told:
             self._taken_told = self._taken
@@ -133,7 +141,8 @@ class OwnerEnd:
             self._write(b"".join(out))
 
     def lost(self) -> None:
-        """The connection is gone."""
+        """The connection is gone; what was held was not taken."""
+        self._held.clear()
         self._host.pressure.lower(self)
         if self.peer is not None:
             self._authority.disconnect(self.peer, self)
@@ -148,7 +157,7 @@ class OwnerEnd:
         self._queued += record.message.size
         self._enqueue(record)
         if self._queued > HIGH_MARK:
-            self._host.pressure.raise_(self)
+            self._host.pressure.raise_(self, PATIENCE)
             if self._queued > OVERFLOW:
                 self._host.counters.add("link.overflow")
                 self._close("the edge does not keep up; it resumes when it is back")
@@ -179,6 +188,15 @@ class OwnerEnd:
 
     # internal: frames from the edge
 
+    def _is_publishing(self, item: LinkFrame | Publish) -> bool:
+        return isinstance(item, Publish) or item.WhichOneof("kind") in ("batch", "restart")
+
+    def _on_item(self, item: LinkFrame | Publish) -> None:
+        if isinstance(item, Publish):
+            self._on_publish(item)
+        else:
+            self._on_frame(item)
+
     def _on_frame(self, frame: LinkFrame) -> None:
         kind = frame.WhichOneof("kind")
         if kind == "hello":
@@ -206,7 +224,9 @@ class OwnerEnd:
             case "restart":
                 self._on_restart(frame.restart)
             case "position":
-                self._consumed_by_edge = frame.position.consumed
+                if frame.position.consumed > self._consumed_by_edge:
+                    self._consumed_by_edge = frame.position.consumed
+                    self._host.pressure.renew(self, PATIENCE)
             case "heartbeat":
                 pass
             case _:
