@@ -176,9 +176,10 @@ class Node:
         self.parent.close()
         await self.tasks.stop()
         await self.channels.close()
+        # Before the last port closes: whoever waits for that may start the node again.
+        self._folder.close()
         if self._server is not None:
             await self._server.stop(STOP_GRACE)
-        self._folder.close()
 
     def status(self) -> control_pb2.StatusReply:
         """What `txbroker tree` shows of this node."""
@@ -290,6 +291,7 @@ class Node:
             status=self.status,
             sys_values=self._sys.values,
             retired=lambda: self._reactor.callLater(RETIRE_GRACE, self._on_retired),
+            tasks=self.tasks,
         )
         add_ControlServicer_to_server(servicer, server)
         try:

@@ -50,7 +50,7 @@ def configure(node: str, *, stream: TextIO | None = None, as_json: bool | None =
     structlog.configure(
         processors=[_context(node), _failure_text, *(_JSON if as_json else _console(out))],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.WriteLoggerFactory(file=out),  # type: ignore[arg-type]
+        logger_factory=lambda *_: _Lines(out),
         cache_logger_on_first_use=False,
     )
     _capture()
@@ -74,15 +74,28 @@ class _Unbreakable:
         """Write, or lose, one line."""
         try:
             self._stream.write(text)
-        except (OSError, ValueError):
-            pass
-
-    def flush(self) -> None:
-        """Flush, or lose, what was written."""
-        try:
             self._stream.flush()
-        except (OSError, ValueError):
-            pass
+        except (OSError, ValueError, RuntimeError):
+            pass  # RuntimeError: a signal's handler wrote while the same buffer was being flushed
+
+
+class _Lines:
+    """
+    What structlog writes rendered events to, one a line.
+
+    Its own loggers hold a lock while they write. Twisted's signal handlers log, and they run in the
+    middle of whatever the main thread does: inside that lock they would wait for ever, and the
+    node would never end. One write call for a line needs no lock.
+    """
+
+    def __init__(self, out: _Unbreakable) -> None:
+        self._out = out
+
+    def msg(self, line: str) -> None:
+        """Write one event."""
+        self._out.write(line + "\n")
+
+    debug = info = warning = error = critical = msg
 
 
 # -- one event to one line

@@ -8,13 +8,15 @@ clients see. What passes the links is counted: two hops at most, one copy an edg
 
 from __future__ import annotations
 
+import asyncio
+import os
 import tempfile
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
 import attrs
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
 from tests.support.cluster import LIVE, PUBLISH, RETAINED, Cluster, on_loop
@@ -198,7 +200,7 @@ class Run:
         self.unacknowledged.clear()
         pending, self.pending = self.pending, []
         for acknowledged in pending:
-            await acknowledged
+            await asyncio.wait_for(acknowledged, 10)
         for number, client in enumerate(self.clients):
             expected = self.model.delivered[f"client{number}"]
             try:
@@ -267,8 +269,9 @@ async def run_plan(plan: Plan) -> None:
 
 
 @settings(
-    max_examples=40,
+    max_examples=int(os.environ.get("TXBROKER_EXAMPLES", "40")),
     deadline=None,
+    phases=(Phase.explicit, Phase.generate),  # each run is real time: no shrinking
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(plan=plans())

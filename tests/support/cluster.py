@@ -4,11 +4,11 @@ A tree of nodes in this process, over real loopback sockets.
     async with Cluster(tmp_path, {"root": "", "a": "a", "edge": None}) as cluster:
         client = await cluster.client("a")
 
-The parent of a node is the node of the deepest zone above its own, unless told otherwise. Everything
-that the nodes log is in `events`; an event of level error, or a traceback, fails the test at the end.
-`tap` sees every message that passes a link.
+The parent of a node is the node of the deepest zone above its own, unless told otherwise.
+Everything that the nodes log is in `events`; an event of level error, or a traceback, fails the
+test at the end. `tap` sees every message that passes a link.
 
-What lives here: building, starting, stopping, waiting, counting. What does not: what the tests expect.
+What lives here: building, starting, stopping, waiting, counting. What does not: what is expected.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ from txbroker.topics import is_within
 from txbroker.v1 import link_pb2
 
 from .mqttclient import Client, until
-from .nodes import parse_address, topology
+from .nodes import free_port, topology
+
+LIMIT = 60.0
+"""Seconds that a test may take; after that it is cancelled where it hangs."""
 
 _numbers = itertools.count(1)
 
@@ -53,7 +56,9 @@ def on_loop(
 
     @functools.wraps(test)
     def run(*args: Any, **kwargs: Any) -> Deferred[None]:
-        return Deferred.fromFuture(asyncio.ensure_future(test(*args, **kwargs)))
+        return Deferred.fromFuture(
+            asyncio.ensure_future(asyncio.wait_for(test(*args, **kwargs), LIMIT))
+        )
 
     return run
 
@@ -192,7 +197,8 @@ class Cluster:
         self._parents = dict(parents or {})
         self._undo: list[Callable[[], object]] = []
         for name in zones:
-            document = topology(name, zone=zones[name], **(keys or {}))
+            mqtt = [f"tcp:{free_port()}:interface=127.0.0.1"]
+            document = topology(name, zone=zones[name], mqtt=mqtt, **(keys or {}))
             self.documents[name] = document
         for name in zones:
             parent = self.parent_of(name)
@@ -257,7 +263,7 @@ class Cluster:
     async def stop(self, name: str) -> None:
         """Stop one node."""
         node = self.nodes.pop(name)
-        await node.stop()
+        await asyncio.wait_for(node.stop(), 10)
         for link in [link for link in self.tap.links if link.end is not None]:
             end: Any = link.end
             owner = getattr(end, "_edge", None) or getattr(end, "_authority", None)
@@ -282,13 +288,26 @@ class Cluster:
         except AssertionError as error:
             raise AssertionError(f"{error}; fatal: {self.fatal}; {self.events[-20:]}") from None
 
+    async def linked(self) -> None:
+        """Every link that a node needs is up."""
+
+        def is_linked() -> bool:
+            return all(
+                route.port is not None
+                for node in self.nodes.values()
+                for route in node.edge.zones
+                if route.is_needed
+            )
+
+        await until(is_linked, what="all links are up")
+
     # clients
 
     async def client(self, node: str, client_id: str | None = None, **options: Any) -> Client:
         """A client that is connected to this node."""
         name = client_id or f"c{next(_numbers)}"
-        host, port = parse_address(self.nodes[node]._mqtt_addresses[0])
-        client = await Client.open((host, port), name, **options)
+        port = int(self.documents[node]["mqtt"][0].split(":")[1])
+        client = await Client.open(("127.0.0.1", port), name, **options)
         self.clients.append(client)
         return client
 
@@ -305,6 +324,28 @@ class Cluster:
     def count(self, counter: str) -> int:
         """A counter, summed over all nodes that run."""
         return sum(node.counters.get(counter) for node in self.nodes.values())
+
+    def describe(self) -> str:
+        """What the nodes believe, for the message of a failure."""
+        lines = [str(event) for event in self.events[-40:]]
+        for name, node in self.nodes.items():
+            lines.append(f"== {name}")
+            for route in node.edge.zones:
+                place = f"{route.apex!r} {route.cut and (route.cut.node, route.cut.epoch)}"
+                shown = ("filters", "claims", "has_news", "is_ending", "position", "requests")
+                state = {key: getattr(route, key) for key in shown}
+                cuts = route.cuts and sorted(route.cuts)
+                lines.append(f"  route {place} {route.state.name} cuts={cuts} {state}")
+            for session in node.edge.sessions.values():
+                for subscription in session.subscriptions.values():
+                    lines.append(f"  session {session.client_id} {subscription}")
+            authority = node.authority
+            if authority is not None:
+                place = f"{authority.apex!r} epoch={authority.epoch} offset={authority.offset}"
+                lines.append(f"  authority {place} serving={authority.serving}")
+                for peer in authority.peers.values():
+                    lines.append(f"    peer {peer}")
+        return "\n".join(lines)
 
     def check_log(self) -> None:
         """No node reported an error of the program."""

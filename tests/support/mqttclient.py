@@ -40,13 +40,18 @@ POLL = 0.005
 Address = tuple[str, int]
 
 
-async def until(condition: Callable[[], object], timeout: float = TIMEOUT, what: str = "") -> None:
-    """Wait until the condition holds; fails after `timeout` seconds."""
+async def until(
+    condition: Callable[[], object],
+    timeout: float = TIMEOUT,
+    what: str | Callable[[], str] = "",
+) -> None:
+    """Wait until the condition holds; fails after `timeout` seconds and says what was missing."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
     while not condition():
         if loop.time() > deadline:
-            raise AssertionError(f"not within {timeout} s: {what or condition}")
+            missing = what() if callable(what) else what
+            raise AssertionError(f"not within {timeout} s: {missing or condition}")
         await asyncio.sleep(POLL)
 
 

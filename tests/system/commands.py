@@ -18,7 +18,10 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
+from click.testing import CliRunner
+
 from tests.support.nodes import ROOT, Address
+from txbroker.cli import main
 
 TIMEOUT = 40.0  # seconds; only a failing test ever waits that long
 
@@ -29,8 +32,8 @@ def line(*arguments: object) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """This checkout is the one under test; what gRPC has to say by itself would show."""
-    return {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
+    """This checkout is the one under test."""
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 def run(*arguments: object, timeout: float = TIMEOUT) -> subprocess.CompletedProcess[str]:
@@ -59,10 +62,18 @@ def as_json(*arguments: object, status: int = 0) -> Any:
     return json.loads(output(*arguments, "--json", status=status))
 
 
-def failure(*arguments: object, status: int = 1) -> str:
-    """The one line with which the command fails; nothing on stdout."""
+def failure(*arguments: object) -> str:
+    """The one line with which the command fails, status 1; nothing on stdout."""
     done = run(*arguments)
-    assert (status, "") == (done.returncode, done.stdout), f"{done.stdout}\n{done.stderr}"
+    assert (1, "") == (done.returncode, done.stdout), f"{done.stdout}\n{done.stderr}"
+    assert 1 == len(done.stderr.splitlines()), done.stderr
+    return done.stderr.rstrip("\n")
+
+
+def wrong_usage(*arguments: object) -> str:
+    """The one line of a command that was typed wrongly, status 2; quick, without a process."""
+    done = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert (2, "") == (done.exit_code, done.stdout), f"{done.stdout}\n{done.stderr}"
     assert 1 == len(done.stderr.splitlines()), done.stderr
     return done.stderr.rstrip("\n")
 

@@ -12,7 +12,7 @@ import pytest
 from tests.support.nodes import NodeProcess, topology
 from txbroker.v1.control_pb2 import ResolveReply
 
-from .commands import as_json, failure, output, run
+from .commands import as_json, failure, output, run, wrong_usage
 from .conftest import House, StartFake
 
 
@@ -97,6 +97,15 @@ def test_sys_is_the_asked_nodes_own(house: House, question: str) -> None:
     found = walk(house.b.grpc, question)
     assert [("local", None)] == steps(found)
     assert [{"zone": None, "node": "b", "grpc": house.b.grpc, "epoch": None}] == found["owners"]
+
+
+def test_a_terminal_that_cannot_show_it(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it cannot show is spelled out."""
+    monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
+
+    said = output("resolve", house.b.grpc, "$SYS/\u03a9\n")
+
+    assert said.startswith("$SYS/\\u03a9\\n is local to each node: ")
 
 
 def test_an_owner_that_is_away_is_a_step(house: House) -> None:
@@ -192,4 +201,4 @@ def test_a_stale_start_is_passed_over(house: House, fake_node: StartFake) -> Non
 @pytest.mark.parametrize("question", ["", "a/#/b", "a+", "x" * 65_536])
 def test_a_bad_filter_is_wrong_usage(question: str) -> None:
     """One line with the rule, status 2, and nobody is asked."""
-    assert "Error: FILTER: " in failure("resolve", "127.0.0.1:1", question, status=2)
+    assert "Error: FILTER: " in wrong_usage("resolve", "127.0.0.1:1", question)

@@ -15,7 +15,7 @@ import pytest
 from tests.support.nodes import NodeProcess, topology
 from tests.support.rawclient import RawClient
 
-from .commands import as_json, environment, failure, line, output, run, wait_until
+from .commands import as_json, environment, failure, line, output, run, wait_until, wrong_usage
 from .conftest import House
 
 KEYS = ["zone", "node", "grpc", "epoch", "alive", "pending", "clients", "rate_in", "rate_out"]
@@ -232,6 +232,6 @@ def test_a_foreign_protocol(house: House) -> None:
 def test_a_bad_address_is_wrong_usage(command: str, address: str) -> None:
     """One line that shows it, status 2, for every command."""
     more = {"resolve": ["x"], "pub": ["-t", "x", "-m", "y"], "sub": ["-t", "x"]}
-    said = failure(command, address, *more.get(command, []), status=2)
+    said = wrong_usage(command, address, *more.get(command, []))
 
     assert said.startswith(f"Error: HOST:PORT: {address!r}: ")

@@ -88,6 +88,17 @@ class Peer:
         return any(is_within(topic, apex) for apex in self.unclaimed)
 
 
+@attrs.frozen
+class ParkedInterest:
+    """A request for an interest that came while a fence was up; answered when it is lifted."""
+
+    peer: Peer
+    port: EdgePort | None
+    topic_filter: str
+    request: int
+    retained: bool
+
+
 @attrs.frozen(kw_only=True)
 class Greeting:
     """What an edge says of itself when it connects; `position` None: nothing to resume."""
@@ -155,6 +166,7 @@ class Authority:
         self._interests: SubscriptionIndex[str, Peer] = SubscriptionIndex(cache_limit=0)
         self._receivers: dict[str, tuple[Peer, ...]] = {}
         self._fences: set[str] = set()
+        self._parked: list[ParkedInterest] = []
         self._outgoing: list[Outgoing] = []
 
     # from the edges: publishes
@@ -257,6 +269,14 @@ class Authority:
         )
         return CatchUp(records=records, missed=self._journal.missing_after(min(starts)))
 
+    def handed_back(self, peer: Peer) -> list[tuple[str, int]]:
+        """Apexes, with their last epoch, that came back here and that the edge has not claimed."""
+        return [
+            (apex, self._table.epoch_of(apex))
+            for apex in peer.unclaimed
+            if apex != self.apex and self._table.get(apex) is None
+        ]
+
     def disconnect(self, peer: Peer, port: EdgePort) -> None:
         """The edge's link is gone; its interest stays, so that it can resume."""
         if peer.port is port:
@@ -264,13 +284,23 @@ class Authority:
 
     def add_interest(self, peer: Peer, topic_filter: str, request: int, retained: bool) -> None:
         """Count the filter from here on and answer in the edge's stream."""
+        port = peer.port
+        if any(may_match_within(topic_filter, apex) for apex in self._fences):
+            # The fence is for interests, too (rule 12): the new owner has not heard of this one.
+            self._parked.append(ParkedInterest(peer, port, topic_filter, request, retained))
+            return
         self._add_filter(peer, topic_filter)
         found = [m for _, m in self.retained.match(topic_filter)] if retained else []
-        if peer.port is not None:
-            peer.port.answer(request, self.offset, found)
+        if port is not None:
+            port.answer(request, self.offset, found)
 
     def remove_interest(self, peer: Peer, topic_filter: str) -> None:
         """The last client of the edge left the filter."""
+        self._parked = [
+            asked
+            for asked in self._parked
+            if (asked.peer, asked.topic_filter) != (peer, topic_filter)
+        ]
         if topic_filter in peer.filters:
             peer.filters.discard(topic_filter)
             self._interests.remove(topic_filter, peer.edge)
@@ -409,6 +439,9 @@ class Authority:
 
     def _inherit(self, apex: str, interest: EdgeInterest) -> None:
         peer = self.peers.get(interest.edge)
+        if peer is not None and peer.incarnation < interest.incarnation:
+            self.forget(peer)
+            peer = None
         if peer is None:
             peer = Peer(edge=interest.edge, incarnation=interest.incarnation)
             self.peers[interest.edge] = peer
@@ -434,5 +467,10 @@ class Authority:
         self._outgoing.remove(outgoing)
         self._fences.discard(outgoing.apex)
         self._receivers.clear()
+        parked, self._parked = self._parked, []
+        if self.serving:
+            for asked in parked:
+                if asked.port is asked.peer.port:
+                    self.add_interest(asked.peer, asked.topic_filter, asked.request, asked.retained)
         for port in self._ports():
             port.unpark()

@@ -7,6 +7,9 @@ and logs to stderr. A command that fails raises `click.ClickException` or calls 
 
 from __future__ import annotations
 
+import io
+import sys
+
 import click
 
 from txbroker import __version__
@@ -21,6 +24,9 @@ def main() -> None:
 
     HOST:PORT is the gRPC address of a node (of pub and sub the MQTT address), FILE a topology file.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A name that the terminal cannot show is no reason to fail.
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 for _command in (

@@ -30,12 +30,17 @@ class NoAnswer(click.ClickException):
     """A node did not answer; one line that says which, why and what to look at."""
 
 
-async def answer(address: str, call: Awaitable[Reply]) -> Reply:
-    """The reply to a call made to the node at `address`; raises `NoAnswer`."""
+async def answer(
+    address: str, call: Awaitable[Reply], *, late: str = "is it a node's gRPC address?"
+) -> Reply:
+    """
+    The reply to a call made to the node at `address`; raises `NoAnswer`, which ends in `late` when
+    the call's time has passed.
+    """
     try:
         return await call
     except grpc.aio.AioRpcError as error:
-        raise NoAnswer(_reason(address, error)) from None
+        raise NoAnswer(_reason(address, error, late)) from None
 
 
 def ask(work: Callable[[Channels], Awaitable[Result]]) -> Result:
@@ -51,13 +56,13 @@ def ask(work: Callable[[Channels], Awaitable[Result]]) -> Result:
     return asyncio.run(run())
 
 
-def _reason(address: str, error: grpc.aio.AioRpcError) -> str:
+def _reason(address: str, error: grpc.aio.AioRpcError, late: str) -> str:
     match error.code():
         case grpc.StatusCode.UNAVAILABLE:
             remedy = "is it a node's gRPC address, and does the node run?"
             return f"{address} cannot be reached; {remedy}"
         case grpc.StatusCode.DEADLINE_EXCEEDED:
-            return f"{address} gave no answer in time; is it a node's gRPC address?"
+            return f"{address} gave no answer in time; {late}"
         case grpc.StatusCode.UNIMPLEMENTED:
             return f"{address} is not a txbroker node, or one of another version"
         case code:

@@ -51,7 +51,11 @@ async def _retire(channels: Channels, address: Address) -> None:
     where = str(address)
     node = channels.stub(where)
     status = await answer(where, node.Status(StatusRequest(), timeout=CALL_TIMEOUT))
-    reply = await answer(where, node.Retire(RetireRequest(), timeout=HANDOVER_TIMEOUT))
+    reply = await answer(
+        where,
+        node.Retire(RetireRequest(), timeout=HANDOVER_TIMEOUT),
+        late="`txbroker tree` of its parent shows who serves the zone now",
+    )
     if not reply.done:
         raise click.ClickException(f"{where}: {' '.join(reply.reason.split())}")
     zone = zone_name(status.zone.apex)

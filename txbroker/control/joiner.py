@@ -66,6 +66,7 @@ class Joiner:
         self._news = asyncio.Event()
         self._told_below: tuple[object, ...] = ()
         self._is_retiring = False
+        self._is_handing_back = False
         self._received: Incoming | None = None
         self._again = asyncio.Event()
         standing.when_changed(self._news.set)
@@ -117,6 +118,18 @@ class Joiner:
             raise RetireError(f"node {standing.node!r} holds no zone")
         if parent is None:
             raise RetireError("the root zone has no parent to go back to; stop the node instead")
+        if self._is_handing_back:
+            raise RetireError("the zone is being given back already")
+        self._is_handing_back = True
+        try:
+            await self._hand_back(authority, parent)
+        finally:
+            self._is_handing_back = False
+
+    # internal
+
+    async def _hand_back(self, authority: Authority, parent: str) -> None:
+        standing = self._standing
         outgoing = authority.prepare(authority.apex)
         is_fenced = False
         standing.set_fenced(True)
@@ -147,8 +160,6 @@ class Joiner:
             self._roll_back(authority, outgoing)
             raise RetireError(f"parent {parent} did not take the zone back")
         self._complete(authority, outgoing)
-
-    # internal
 
     def _roll_back(self, authority: Authority, outgoing: Outgoing) -> None:
         authority.roll_back(outgoing)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
 import grpc.aio
 
+from txbroker.aio import Tasks
 from txbroker.authority.authority import Authority
 from txbroker.control.joiner import Joiner, RetireError
 from txbroker.control.parent import Parent
@@ -36,6 +38,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         status: Callable[[], control_pb2.StatusReply],
         sys_values: Callable[[], dict[str, str]],
         retired: Callable[[], None],
+        tasks: Tasks,
     ) -> None:
         self._standing = standing
         self._authority = authority
@@ -46,6 +49,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         self._status = status
         self._sys_values = sys_values
         self._retired = retired
+        self._tasks = tasks
 
     # Twenty lines a call at most: anything longer belongs to one of the parts.
 
@@ -118,6 +122,10 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
     async def Retire(
         self, request: control_pb2.RetireRequest, context: Any
     ) -> control_pb2.RetireReply:
+        # Begun is begun: whoever asked may go away, the zone must not be left between two owners.
+        return await asyncio.shield(self._tasks.start(self._retire()))
+
+    async def _retire(self) -> control_pb2.RetireReply:
         try:
             await self._joiner.hand_back()
         except RetireError as error:

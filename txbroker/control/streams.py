@@ -44,4 +44,6 @@ def describe(error: BaseException) -> str:
     """An error of a call, for a log line."""
     if isinstance(error, grpc.aio.AioRpcError):
         return error.details() or error.code().name
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
     return str(error) or type(error).__name__

@@ -19,7 +19,7 @@ from txbroker.delegation.cut import Cut
 from txbroker.edge.interests import Interests
 from txbroker.edge.publishing import Connector, Publisher, settle
 from txbroker.edge.route import OwnerPort, Position, Publication, Route, State
-from txbroker.edge.subscribing import Subscribing
+from txbroker.edge.subscribing import HELD_LIMIT, Subscribing
 from txbroker.edge.zonemap import ZoneMap
 from txbroker.matching.index import SubscriptionIndex
 from txbroker.matching.retained import RetainedTree
@@ -321,9 +321,12 @@ class Edge:
         below = self.zones.get(apex)
         if route.cuts is not None:
             route.cuts.pop(apex, None)
-        if below is None or below.epoch > epoch:
+        if below is None:
+            self.interests.claim(route, apex)
+            self.interests.refresh()
+        elif below.epoch > epoch:
             return
-        if below.port is None:
+        elif below.port is None:
             self.on_gone(below)
         else:
             below.is_ending = True  # its own stream says so too, after its last deliveries
@@ -351,7 +354,7 @@ class Edge:
         route.sent.clear()
         route.filters = set()
         self.publisher.redistribute(returned)
-        self.publisher.forget(route)
+        self.publisher.forget(route, above)
         self.interests.refresh()
 
     # from the resolver
@@ -398,7 +401,10 @@ class Edge:
     def on_lineage(self, lineage: Iterable[Cut]) -> None:
         """Where walks can start: the zones above this node's, root first."""
         for cut in lineage:
+            is_new = self.zones.get(cut.apex) is None
             route = self.zones.add(cut)
+            if is_new:
+                self.publisher.hold_below(self.zones.enclosing(cut.apex), route)
             if route.is_needed:
                 self.publisher.wake(route)
 
@@ -427,6 +433,8 @@ class Edge:
                 continue
             if subscription.held is not None:
                 subscription.held.append((message, False))
+                if len(subscription.held) >= HELD_LIMIT:
+                    self._stop_holding(session, subscription)
             elif subscription.qos >= best.get(session, 0):
                 best[session] = subscription.qos  # [MQTT-3.3.5-1]
         for session, granted in best.items():
@@ -470,6 +478,11 @@ class Edge:
         else:
             self._give_up_waiting(subscribing)
 
+    def _stop_holding(self, session: Session, subscription: Subscription) -> None:
+        for subscribing in self.interests.of(session):
+            if subscribing.subscriptions.get(subscription.topic_filter) is subscription:
+                subscribing.finish()
+
     def _is_worth_waiting(self, subscribing: Subscribing) -> bool:
         # Zones that have been unreachable for as long as one would wait are not waited for again.
         since = self._timers.now() - self._limits.suback_wait
@@ -503,7 +516,8 @@ class Edge:
         route.cuts = {cut.apex: cut for cut in cuts}
         for cut in route.cuts.values():
             below = self.zones.add(cut)
-            if cut.apex not in before:
+            known = before.get(cut.apex)
+            if known is None or known.epoch != cut.epoch:
                 self.interests.on_cut(route, below)
                 self.publisher.hold_below(route, below)
 

@@ -105,9 +105,8 @@ class Interests:
         What the owner had answered counts as answered by the child as well; it keeps our
         deliveries until we claim them.
         """
-        if any(may_match_within(f, below.apex) for f in route.filters):
-            below.claims.add(below.apex)
-            below.has_news = True
+        # Also without a filter there now: the owner may have inherited one that we gave up since.
+        self.claim(below, below.apex)
         route.claims = {apex for apex in route.claims if not is_within(apex, below.apex)}
         for subscribing in self._pending:
             for topic_filter, apex in list(subscribing.answered):
@@ -116,14 +115,17 @@ class Interests:
 
     def on_gone(self, route: Route, above: Route) -> None:
         """The zone went back to `above`, which inherited our interest."""
-        if route.filters or route.position is not None:
-            above.claims.add(route.apex)
-            above.has_news = True
+        self.claim(above, route.apex)
         for subscribing in self._pending:
             for topic_filter, apex in sorted(subscribing.open):
                 if apex == route.apex:
                     subscribing.drop_zone(topic_filter, apex)
                     subscribing.answered.discard((topic_filter, above.apex))
+
+    def claim(self, route: Route, apex: str) -> None:
+        """Nothing of an earlier owner of `apex` is on its way to us any more."""
+        route.claims.add(apex)
+        route.has_news = True
 
     def refresh(self) -> None:
         """The map changed: move every filter to where it belongs now."""

@@ -52,6 +52,8 @@ class OwnZone:
         doubts = {d.key: authority.marks.get(d.key, 0) for d in route.doubts}
         position = Position(owner_incarnation=0, epoch=cut.epoch, offset=authority.offset)
         edge.on_online(route, self, marks=doubts, cuts=authority.cuts(), position=position)
+        # What this node's clients sent to the earlier owner comes first (rule 13).
+        edge.publisher.hold_below(edge.zones.enclosing(cut.apex), route)
 
     # from the edge (OwnerPort)
 

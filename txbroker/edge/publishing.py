@@ -66,7 +66,8 @@ class Publisher:
         """Send it to its owner, or queue it where it has to wait."""
         route = self._zones.find(publication.message.topic)
         port = route.port
-        if port is not None and not route.waiting and route.held_by is None and port.has_credit():
+        is_clear = not (route.waiting or route.doubts or route.held_by)
+        if port is not None and is_clear and port.has_credit():
             self._send(route, publication)
         elif self._may_wait(route, publication):
             if not route.waiting:
@@ -183,9 +184,10 @@ class Publisher:
             self._connector.connect(route)
 
     def flush(self, route: Route) -> None:
-        """Send what waits, as far as credit goes."""
+        """Send what waits, as far as credit goes; nothing before what is in doubt."""
         while (
             route.waiting
+            and not route.doubts
             and route.held_by is None
             and route.port is not None
             and route.port.has_credit()
@@ -245,11 +247,13 @@ class Publisher:
         if not held:
             del self._holders[route]
 
-    def forget(self, route: Route) -> None:
-        """The route is gone: nothing is held by it any more."""
+    def forget(self, route: Route, heir: Route) -> None:
+        """The route is gone: what it held waits for the doubts that `heir` has taken over."""
         for below in self._holders.pop(route, ()):
             below.held_by = None
-            self.wake(below)
+            self._hold(heir, below)
+            if below.held_by is None:
+                self.wake(below)
 
     def _moving_backlog(self) -> int:
         return sum(

@@ -14,6 +14,7 @@ from functools import partial
 
 from txbroker.authority.handover import MarkKey
 from txbroker.counters import Counters
+from txbroker.delegation.cut import Cut
 from txbroker.edge.edge import Edge
 from txbroker.edge.route import Position, Publication, Route
 from txbroker.link.convert import cut_from_wire, key_from_mark, mark_to_wire
@@ -22,8 +23,9 @@ from txbroker.link.owner_end import BATCH
 from txbroker.message import Message
 from txbroker.mqtt.packets import Publish
 from txbroker.pressure import Pressure
+from txbroker.topics import is_within
 from txbroker.turn import Flushable
-from txbroker.v1 import link_pb2
+from txbroker.v1 import link_pb2, types_pb2
 from txbroker.v1.link_pb2 import LinkFrame
 
 
@@ -50,6 +52,7 @@ class EdgeEnd:
         self._pressure = pressure
         self._counters: Counters = edge.counters
         self._reader = FrameReader(max_packet)
+        self._told: tuple[set[str], set[str]] = (set(), set())
         self._epoch = 0
         self._owner_incarnation = 0
         self._marks: dict[MarkKey, int] = {}
@@ -77,6 +80,7 @@ class EdgeEnd:
         """Say Hello."""
         edge, route = self._edge, self._route
         position = route.position
+        self._told = (set(route.filters), set(route.claims))
         hello = link_pb2.Hello(
             version=LINK_VERSION,
             token=token,
@@ -150,8 +154,11 @@ class EdgeEnd:
 
     def restart(self, sequence: int) -> None:
         """After a refusal: the next QoS 1/2 publish has this number."""
-        self._batch.clear()
-        self._next = sequence
+        # What has not left comes again from the edge; QoS 0 does not, so it stays.
+        returned = [message for message in self._batch if message.qos]
+        self._sent -= sum(message.size for message in returned)
+        self._batch = [message for message in self._batch if not message.qos]
+        self._batch_first = self._next = sequence
         restart = link_pb2.Restart(stream=self._stream, sequence=sequence)
         self._write(encode_frame(LinkFrame(restart=restart)))
 
@@ -221,7 +228,7 @@ class EdgeEnd:
             case "online":
                 self._on_online(frame.online)
             case "cut":
-                self._edge.on_cut(self._route, cut_from_wire(frame.cut))
+                self._edge.on_cut(self._route, self._cut_below(frame.cut))
             case "gone" if frame.gone.apex == self._route.apex:
                 self._edge.on_gone(self._route)
             case "gone":
@@ -253,9 +260,13 @@ class EdgeEnd:
             )
 
     def _on_online(self, online: link_pb2.Online) -> None:
+        if self.was_online:
+            raise LinkError("a link has one Online")
         if online.missed and self._route.position is not None:
             self._counters.add("link.missed", online.missed)
         self.was_online = True
+        if self._told != (self._route.filters, self._route.claims):
+            self._route.has_news = True  # since Hello
         position = Position(
             owner_incarnation=self._owner_incarnation, epoch=self._epoch, offset=online.offset
         )
@@ -263,7 +274,7 @@ class EdgeEnd:
             self._route,
             self,
             marks=self._marks,
-            cuts=[cut_from_wire(cut) for cut in online.cuts],
+            cuts=[self._cut_below(cut) for cut in online.cuts],
             position=position,
         )
 
@@ -316,11 +327,18 @@ class EdgeEnd:
     def _on_refusal(self, refusal: link_pb2.Refusal) -> None:
         if refusal.stream != self._stream:
             return
-        cut = cut_from_wire(refusal.cut) if refusal.HasField("cut") else None
+        cut = self._cut_below(refusal.cut) if refusal.HasField("cut") else None
         # Without a cut the zone itself has gone; that comes in the delivery stream, after the last
         # deliveries, and until then nothing is sent.
         self._is_blocked = cut is None and not refusal.retry
         self._edge.publisher.on_refused(self._route, refusal.sequence, cut)
+
+    def _cut_below(self, wire: types_pb2.Cut) -> Cut:
+        """A cut, which leads strictly deeper than the zone that tells of it (rule 14)."""
+        cut = cut_from_wire(wire)
+        if cut.apex == self._route.apex or not is_within(cut.apex, self._route.apex):
+            raise LinkError(f"zone {self._route.apex!r} has no cut at {cut.apex!r}")
+        return cut
 
     def _send_batch(self, out: list[bytes]) -> None:
         messages, self._batch = self._batch, []

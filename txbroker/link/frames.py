@@ -57,6 +57,9 @@ class FrameReader:
         try:
             for first_byte, body in self._framer.frames():
                 yield self._decode(first_byte, body)
+            first_byte = self._framer.first_byte or _CONTROL
+            if first_byte != _CONTROL and first_byte & 0xF0 != _PUBLISH:
+                raise _foreign(first_byte)  # another protocol, most likely: its rest never comes
         except (ProtocolViolation, DecodeError) as error:
             raise LinkError(f"not a link frame: {error}") from error
 
@@ -69,7 +72,11 @@ class FrameReader:
             packet = decode(first_byte & ~0x08, body)  # DUP means nothing here
             assert isinstance(packet, Publish)
             return packet
-        raise LinkError(f"a link takes packet types 0 and 3, not {first_byte >> 4}")
+        raise _foreign(first_byte)
+
+
+def _foreign(first_byte: int) -> LinkError:
+    return LinkError(f"a link takes packet types 0 and 3, not {first_byte >> 4}")
 
 
 def join_packets(messages: Iterable[Message]) -> bytes:

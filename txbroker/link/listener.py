@@ -11,8 +11,8 @@ from twisted.internet.protocol import Factory
 from txbroker.authority.authority import Authority
 from txbroker.counters import Counters
 from txbroker.link.owner_end import OwnerEnd
-from txbroker.link.wire import LinkProtocol
-from txbroker.net import Clock
+from txbroker.link.wire import SILENCE, LinkProtocol
+from txbroker.net import Clock, DelayedCall
 from txbroker.pressure import Pressure
 from txbroker.turn import Flushable, Turn
 
@@ -83,6 +83,7 @@ class LinkListener(Factory):
         self._open.add(protocol)
         end = OwnerEnd(self, write=protocol.write, close=protocol.drop, max_packet=self._max_packet)
         protocol.attach(end)
+        protocol.expect_hello(lambda: end.peer is not None)
         return protocol
 
     def _give_credit(self) -> None:
@@ -110,7 +111,20 @@ class _Accepted(LinkProtocol):
     ) -> None:
         super().__init__(turn=turn, clock=clock, counters=counters, peer=peer)
         self._on_end = on_end
+        self._alarm: DelayedCall | None = None
+
+    def expect_hello(self, has_come: Callable[[], bool]) -> None:
+        """Drop whoever talks, however slowly, and never says Hello: links are few."""
+
+        def look() -> None:
+            if not has_come():
+                self._counters.add("link.refused")
+                self.drop(f"no Hello in {SILENCE:.0f} s")
+
+        self._alarm = self._clock.callLater(SILENCE, look)
 
     def connectionLost(self, reason: object = None) -> None:
+        if self._alarm is not None and self._alarm.active():
+            self._alarm.cancel()
         self._on_end(self)
         super().connectionLost()

@@ -116,7 +116,7 @@ class OwnerEnd:
     def receive(self, data: bytes) -> None:
         """Bytes from the edge; raises `LinkError` where they break a rule."""
         for item in self._reader.read(data):
-            if self._is_publishing(item) and (self._held or self._host.pressure.active):
+            if self._is_publishing(item) and self._has_to_hold():
                 # At most a window's worth: no credit is returned for what is held.
                 self._held.append(item)
             else:
@@ -125,8 +125,15 @@ class OwnerEnd:
 
     def flush(self) -> None:
         """Send what is due: acknowledgements, credit, deliveries as far as credit goes."""
-        while self._held and not self._host.pressure.active:
-            self._on_item(self._held.popleft())
+        try:
+            while self._held and not self._host.pressure.active:
+                self._on_item(self._held.popleft())
+        except LinkError as error:
+            # Whoever ends the turn is not the one who broke the rule.
+            self._held.clear()
+            self._host.counters.add("link.refused")
+            self._close(str(error))
+            return
         out: list[bytes] = []
         if self._taken > self._taken_told:
             self._taken_told = self._taken
@@ -188,6 +195,9 @@ class OwnerEnd:
 
     # internal: frames from the edge
 
+    def _has_to_hold(self) -> bool:
+        return self.peer is not None and (bool(self._held) or self._host.pressure.active)
+
     def _is_publishing(self, item: LinkFrame | Publish) -> bool:
         return isinstance(item, Publish) or item.WhichOneof("kind") in ("batch", "restart")
 
@@ -241,6 +251,8 @@ class OwnerEnd:
         if not self._host.redeem(hello.token, hello.edge, hello.incarnation):
             raise LinkError("the token is not valid; OpenLink gives one for each link")
         authority = self._authority
+        if not authority.serving:
+            raise LinkError("the zone went after the token was given; OpenLink says where to")
         in_doubt = [key_from_mark(mark) for mark in hello.in_doubt]
         greeting = Greeting(
             edge=hello.edge,
@@ -264,6 +276,8 @@ class OwnerEnd:
             missed=caught_up.missed,
         )
         self._enqueue(_Told(LinkFrame(online=online)))
+        for apex, epoch in authority.handed_back(self.peer):
+            self.tell_gone(apex, epoch)  # the edge may have been away while it came and went
 
     def _resume_at(self, hello: link_pb2.Hello) -> int | None:
         if not hello.owner_incarnation:

@@ -28,6 +28,10 @@ from txbroker.mqtt.packets import (
 from txbroker.mqtt.return_codes import ConnackCode, ProtocolViolation
 
 
+CONNECT_BYTE = 0x10
+"""With which a CONNECT begins, and so every connection of a client."""
+
+
 class Phase(enum.Enum):
     """How far the connection has come."""
 
@@ -84,10 +88,22 @@ class Connection:
             elif isinstance(packet, Disconnect):
                 self.phase = Phase.CLOSED
             yield packet
+        if self.phase is Phase.EXPECTING_CONNECT:
+            self._check_first_byte()
 
     def close(self) -> None:
         """Nothing that comes after this counts."""
         self.phase = Phase.CLOSED
+
+    def _check_first_byte(self) -> None:
+        # Another protocol's greeting seldom makes a whole packet: it is told at its first byte,
+        # or its sender would wait for an answer while the rest of that "packet" is waited for.
+        first = self._framer.first_byte
+        if first is not None and first != CONNECT_BYTE:
+            self.frame = (first, b"")
+            raise ProtocolViolation(
+                "MQTT-3.1.0-1", f"The first packet is CONNECT and begins with 10, not {first:02x}."
+            )
 
     def _misplaced(self, packet: Packet) -> ProtocolViolation:
         name = type(packet).__name__.upper()

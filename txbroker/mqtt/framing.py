@@ -34,6 +34,13 @@ class Framer:
         """Bytes held that no frame has been made of yet."""
         return len(self._buffer) - self._offset + len(self._tail)
 
+    @property
+    def first_byte(self) -> int | None:
+        """The first byte of the frame that is not complete yet; None where nothing of it is here."""
+        if self._offset < len(self._buffer):
+            return self._buffer[self._offset]
+        return self._tail[0] if self._tail else None
+
     def feed(self, data: bytes) -> None:
         """Take what was read; `frames` then gives what it completes."""
         if self._offset == len(self._buffer) and not self._tail:

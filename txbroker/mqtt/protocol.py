@@ -303,6 +303,8 @@ class MqttProtocol(Protocol):
         self._alarm = None
 
     def _no_connect(self) -> None:
+        peer = _describe(self.transport.getPeer())
+        log.info("client.no_connect", peer=peer, after=self._service.connect_timeout)
         self._service.counters.add("clients.no_connect")
         self._abort()
 

@@ -71,7 +71,13 @@ class DataFolder:
                     " start the newer txbroker, or use another `data` folder"
                 )
             state = cattrs.structure(raw, NodeState)
-        except (ValueError, KeyError, TypeError, cattrs.BaseValidationError) as error:
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,  # JSON, but no object
+            cattrs.BaseValidationError,
+        ) as error:
             raise StoreError(
                 f"{self._file}: not readable as a node's state ({type(error).__name__});"
                 " restore the file from a backup, or use another `data` folder"

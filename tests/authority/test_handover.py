@@ -1,0 +1,303 @@
+"""What moves when a zone changes hands: parts, the fence, the new owner's side."""
+
+from __future__ import annotations
+
+from tests.support.recorders import EdgeRecorder, Events, cut, payloads
+from txbroker.authority.authority import Authority, Greeting, Verdict
+from txbroker.authority.handover import PART_BYTES, EdgeInterest, Incoming, Snapshot, in_parts
+from txbroker.delegation.table import DelegationTable
+from txbroker.message import Message
+
+
+def serving(apex: str = "", *, epoch: int = 1) -> tuple[Authority, DelegationTable]:
+    table = DelegationTable(apex)
+    authority = Authority(apex, table, kept_messages=100)
+    authority.open(epoch)
+    return authority, table
+
+
+def retained(topic: str, payload: str = "x") -> Message:
+    return Message(topic, payload.encode(), 1, True)
+
+
+def arrive(authority: Authority, edge: str, *filters: str) -> EdgeRecorder:
+    port = EdgeRecorder()
+    assert authority.connect(Greeting(edge=edge, incarnation=1, filters=filters), port)
+    return port
+
+
+# -- parts
+
+
+def test_parts_end_at_their_size() -> None:
+    """Each part stays well below the limit of a control message."""
+    messages = [Message(f"t/{n}", b"x" * (PART_BYTES // 2)) for n in range(5)]
+
+    parts = list(in_parts(messages))
+
+    assert [2, 2, 1] == [len(part.retained) for part in parts]
+    assert messages == [message for part in parts for message in part.retained]
+
+
+def test_nothing_makes_no_part() -> None:
+    """An empty zone is copied in no time."""
+    assert [] == list(in_parts([]))
+
+
+def test_later_part_overrides_an_earlier_one() -> None:
+    """The rest is newer than the bulk: changed, cleared, set again."""
+    incoming = Incoming()
+    key = ("e", 1, "", 1)
+    incoming.take(Snapshot(retained=(retained("a"), retained("b"), retained("c"))))
+    incoming.take(Snapshot(retained=(retained("a", "new"),)))
+    incoming.take(
+        Snapshot(
+            cleared=("b", "unknown"),
+            interests=(EdgeInterest(edge="e", incarnation=1, filters=("#",)),),
+            delegations=(cut("z/x"),),
+            marks=((key, 3),),
+        )
+    )
+
+    assert {"a": b"new", "c": b"x"} == {t: m.payload for t, m in incoming.retained.items()}
+    assert [EdgeInterest(edge="e", incarnation=1, filters=("#",))] == incoming.interests
+    assert ([cut("z/x")], {key: 3}) == (incoming.delegations, incoming.marks)
+
+
+# -- the old owner's side
+
+
+def test_bulk_has_what_is_retained_within_the_apex() -> None:
+    """Nothing else of the zone moves."""
+    authority, _ = serving()
+    for topic in ("z", "z/a", "zz", "y"):
+        authority.publish(retained(topic, topic))
+
+    outgoing = authority.prepare("z")
+
+    assert [["z", "z/a"]] == [payloads(part.retained) for part in outgoing.bulk()]
+
+
+def test_rest_has_what_changed_after_the_bulk() -> None:
+    """Bulk and rest together are what was retained at the fence."""
+    authority, table = serving()
+    for topic in ("z/kept", "z/changed", "z/cleared"):
+        authority.publish(retained(topic, "old"))
+    table.commit(cut("z/below", 4))
+    table.commit(cut("other"))
+    arrive(authority, "e", "z/kept", "y", "+/kept")
+    authority.marks["e", 1, "", 1] = 9
+    outgoing = authority.prepare("z")
+    incoming = Incoming()
+    for part in outgoing.bulk():
+        incoming.take(part)
+
+    authority.publish(retained("z/changed", "new"))
+    authority.publish(retained("z/cleared", ""))
+    authority.publish(retained("z/new", "new"))
+    authority.publish(retained("y/new", "new"))
+    authority.fence(outgoing)
+    for part in outgoing.rest():
+        incoming.take(part)
+
+    assert incoming.interests == [
+        EdgeInterest(edge="e", incarnation=1, filters=("+/kept", "z/kept"))
+    ]
+    assert incoming.delegations == [cut("z/below", 4)]
+    assert incoming.marks == {("e", 1, "", 1): 9}
+    assert {topic: m.payload for topic, m in incoming.retained.items()} == {
+        "z/kept": b"old",
+        "z/changed": b"new",
+        "z/new": b"new",
+    }
+
+
+def test_fence_parks_the_subtree_only() -> None:
+    """What is being handed over waits; the rest of the zone goes on."""
+    authority, _ = serving()
+    outgoing = authority.prepare("z")
+
+    before = authority.publish(Message("z/a", b"", 1))
+    offset = authority.fence(outgoing)
+    after = [authority.publish(Message(topic, b"", 1)) for topic in ("z/a", "z", "zz", "y")]
+
+    assert (Verdict.TAKEN, 1) == (before, offset)
+    assert [Verdict.PARKED, Verdict.PARKED, Verdict.TAKEN, Verdict.TAKEN] == after
+    assert authority.offset == 3  # what was parked took no offset
+
+
+def test_handover_that_came_to_nothing_leaves_the_zone_here() -> None:
+    """The fence goes, and whoever parked tries again."""
+    authority, _ = serving()
+    port = arrive(authority, "e", "#")
+    outgoing = authority.prepare("z")
+    authority.fence(outgoing)
+    assert authority.publish(Message("z/a", b"no", 1)) is Verdict.PARKED
+
+    authority.roll_back(outgoing)
+    again = authority.publish(Message("z/a", b"yes", 1))
+
+    assert again is Verdict.TAKEN
+    assert [("unpark",), ("deliver", 1, "yes")] == port.events
+
+
+def test_changes_are_no_longer_noted_after_the_handover() -> None:
+    """A handover that is over costs nothing more, and the next one starts anew."""
+    authority, _ = serving()
+    outgoing = authority.prepare("z")
+    authority.roll_back(outgoing)
+    authority.publish(retained("z/a"))
+    authority.fence(outgoing)
+
+    assert [()] == [part.retained for part in outgoing.rest()]
+
+
+def test_completed_handover_is_a_cut_in_every_stream() -> None:
+    """Every edge hears of the cut after its last delivery; what was parked is another node's."""
+    authority, table = serving()
+    events: Events = []
+    for name, filters in (("inside", ["z/+"]), ("across", ["+/a"])):
+        greeting = Greeting(edge=name, incarnation=1, filters=tuple(filters))
+        assert authority.connect(greeting, EdgeRecorder(events, name))
+    authority.publish(retained("z/a", "last"))
+    outgoing = authority.prepare("z")
+    authority.fence(outgoing)
+
+    table.commit(cut("z", 3))
+    authority.complete(outgoing)
+
+    assert [
+        ("inside", "deliver", 1, "last"),
+        ("across", "deliver", 1, "last"),
+        ("inside", "cut", "z", 3),
+        ("across", "cut", "z", 3),
+        ("inside", "unpark"),
+        ("across", "unpark"),
+    ] == events
+    assert authority.publish(Message("z/a", b"", 1)) is Verdict.NOT_AUTHORITATIVE
+    assert authority.cut_for("z/a") == cut("z", 3)
+    assert authority.retained.get("z/a") is None
+    assert {"inside": set(), "across": {"+/a"}} == {
+        name: peer.filters for name, peer in authority.peers.items()
+    }
+
+
+def test_zone_that_was_given_back_ends_in_every_stream() -> None:
+    """The whole zone went: no cut can be named, and nothing of it stays."""
+    authority, _ = serving("z", epoch=4)
+    port = arrive(authority, "e", "z/#")
+    authority.publish(retained("z/a", "last"))
+    outgoing = authority.prepare("z")
+    authority.fence(outgoing)
+
+    authority.complete(outgoing)
+
+    assert [("deliver", 1, "last"), ("gone", "z", 4), ("unpark",)] == port.events
+    assert authority.publish(Message("z/a", b"", 1)) is Verdict.NOT_AUTHORITATIVE
+    assert (authority.cut_for("z/a"), len(authority.retained)) == (None, 0)
+
+
+def test_two_subtrees_are_handed_over_at_a_time() -> None:
+    """Each handover has its own fence."""
+    authority, table = serving()
+    one, two = authority.prepare("one"), authority.prepare("two")
+    authority.fence(one)
+    authority.fence(two)
+    table.commit(cut("one"))
+    authority.complete(one)
+
+    verdicts = [authority.publish(Message(topic, b"", 1)) for topic in ("one/x", "two/x")]
+
+    assert [Verdict.NOT_AUTHORITATIVE, Verdict.PARKED] == verdicts
+
+
+# -- the new owner's side
+
+
+def hand_over(interest: EdgeInterest, *messages: Message) -> Incoming:
+    incoming = Incoming()
+    incoming.take(Snapshot(retained=messages, interests=(interest,)))
+    return incoming
+
+
+def test_new_owner_has_what_the_old_one_retained() -> None:
+    """And nothing that it had itself from an earlier time."""
+    authority = Authority("z", DelegationTable("z"), kept_messages=10)
+    authority.retained.set("z/stale", retained("z/stale"))
+
+    interest = EdgeInterest(edge="e", incarnation=1, filters=("z/#",))
+    authority.open(2, hand_over(interest, retained("z/a")))
+
+    assert ["z/a"] == [topic for topic, _ in authority.retained.match("#")]
+    assert (authority.epoch, authority.offset, authority.serving) == (2, 0, True)
+
+
+def test_inherited_deliveries_wait_for_the_claim() -> None:
+    """An edge takes the new owner's records only after the old owner's last one (rule 13)."""
+    authority = Authority("z", DelegationTable("z"), kept_messages=10)
+    interest = EdgeInterest(edge="e", incarnation=1, filters=("z/#",))
+    authority.open(2, hand_over(interest))
+    authority.publish(Message("z/a", b"1", 1))
+    port = EdgeRecorder()
+    greeting = Greeting(edge="e", incarnation=1, filters=("z/#",))
+
+    accepted = authority.connect(greeting, port)
+    assert accepted is not None
+    peer, before_claim = accepted
+    authority.publish(Message("z/a", b"2", 1))
+    authority.publish(Message("z/a", b"not kept", 0))
+    claimed = authority.sync(peer, ["z/#"], ["z"])
+    authority.publish(Message("z/a", b"4", 1))
+
+    assert before_claim.records == ()
+    assert ["1", "2"] == payloads(r.message for r in claimed.records)
+    assert [("deliver", 4, "4")] == port.events
+    assert authority.unclaimed_qos0 == 1
+
+
+def test_claim_counts_once() -> None:
+    """A second claim of the same apex gives nothing again."""
+    authority = Authority("z", DelegationTable("z"), kept_messages=10)
+    interest = EdgeInterest(edge="e", incarnation=1, filters=("z/#",))
+    authority.open(2, hand_over(interest))
+    authority.publish(Message("z/a", b"1", 1))
+    greeting = Greeting(edge="e", incarnation=1, filters=("z/#",), claims=("z", "unknown"))
+
+    accepted = authority.connect(greeting, EdgeRecorder())
+    assert accepted is not None
+    peer, first = accepted
+
+    assert ["1"] == payloads(r.message for r in first.records)
+    assert authority.sync(peer, ["z/#"], ["z"]).records == ()
+
+
+def test_interest_of_a_newer_process_is_not_overridden() -> None:
+    """What is inherited of an earlier incarnation is nobody's."""
+    authority, _ = serving("z")
+    greeting = Greeting(edge="e", incarnation=5, filters=("z/new",))
+    accepted = authority.connect(greeting, EdgeRecorder())
+    assert accepted is not None
+
+    interest = EdgeInterest(edge="e", incarnation=4, filters=("z/old",))
+    authority.absorb("z/x", hand_over(interest))
+
+    assert ({"z/new"}, {}) == (accepted[0].filters, accepted[0].unclaimed)
+
+
+def test_zone_that_comes_back_is_absorbed_behind_a_claim() -> None:
+    """Deliveries of the subtree wait until the edge has the child's last ones; others do not."""
+    authority, _ = serving()
+    port = arrive(authority, "e", "#")
+    peer = authority.peers["e"]
+    interest = EdgeInterest(edge="e", incarnation=1, filters=("#",))
+    authority.publish(Message("y", b"0", 1))
+
+    authority.absorb("z", hand_over(interest, retained("z/a")))
+    authority.announce_end("z", 3)
+    for topic in ("z/a", "y"):
+        authority.publish(Message(topic, topic.encode(), 1))
+    claimed = authority.sync(peer, ["#"], ["z"])
+
+    assert [("deliver", 1, "0"), ("gone", "z", 3), ("deliver", 3, "y")] == port.events
+    assert [(2, "z/a")] == [(r.offset, r.message.payload.decode()) for r in claimed.records]
+    assert authority.retained.get("z/a") is not None

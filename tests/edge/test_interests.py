@@ -1,0 +1,266 @@
+"""Which zones are asked for what, and what becomes of it when the tree changes."""
+
+from __future__ import annotations
+
+from tests.support.edge_bench import Client, EdgeBench
+from tests.support.recorders import cut
+
+
+def test_filter_travels_from_none_to_one_and_back() -> None:
+    """However many clients have it, the owner has it once; each SUBSCRIBE asks for retained."""
+    bench = EdgeBench()
+    bench.online("")
+    one, two = Client(bench.edge, "one"), Client(bench.edge, "two")
+    one.subscribe("x")
+    two.subscribe("x")
+    bench.edge.unsubscribe(one.session, ["x"])
+    before = bench.take()
+    bench.edge.unsubscribe(two.session, ["x"])
+
+    assert [("", "add", "x", 1), ("", "add", "x", 2)] == before
+    assert [("", "remove", "x")] == bench.take()
+
+
+def test_every_zone_that_the_filter_touches_is_asked() -> None:
+    """And no other."""
+    bench = EdgeBench("a", "b")
+    for apex in ("", "a", "b"):
+        bench.online(apex, *(("a", "b") if not apex else ()))
+    client = Client(bench.edge, "c")
+    client.subscribe("a/+", "#")
+
+    assert [
+        ("", "add", "#", 1),
+        ("a", "add", "#", 2),
+        ("b", "add", "#", 3),
+        ("a", "add", "a/+", 4),
+    ] == bench.take()
+
+
+def test_zone_that_is_not_connected_is_brought_on() -> None:
+    """Asked for its cuts where they are not known, connected where they are."""
+    bench = EdgeBench("a")
+    bench.route("").cuts = None
+    client = Client(bench.edge, "c")
+    client.subscribe("a/x", "x")
+
+    assert [("connect", "a"), ("resolve", "")] == bench.take()
+    assert {"a": 1, "": 1} == bench.edge.interests.pending_by_zone()
+
+
+def test_walk_asks_zone_after_zone() -> None:
+    """An answer of the resolver moves the want to the zones below."""
+    bench = EdgeBench()
+    bench.route("").cuts = None
+    client = Client(bench.edge, "c")
+    client.subscribe("a/b/x")
+    bench.edge.on_resolved(bench.route(""), cut(""), [cut("a")], 30)
+    bench.edge.on_resolved(bench.route("a"), cut("a"), [cut("a/b")], 30)
+    bench.edge.on_resolved(bench.route("a/b"), cut("a/b"), [], 30)
+    walk = bench.take()
+    bench.online("a/b")
+
+    # A question that is on its way already may be put again; the connector asks it once.
+    assert [("resolve", ""), ("resolve", "a"), ("resolve", "a/b")] == list(
+        dict.fromkeys(event for event in walk if event[0] == "resolve")
+    )
+    assert [("connect", "a/b")] == [event for event in walk if event[0] == "connect"][-1:]
+    assert set() == bench.route("a").filters
+    assert ["a/b"] == [event[0] for event in bench.take() if "add" in event]
+    bench.answer("a/b", "a/b/x", "a/b/x=1")
+    assert ["Suback", "r:1"] == client.got()
+
+
+def test_open_questions_are_asked_again_on_a_new_link() -> None:
+    """Answers of the old link count no more."""
+    bench = EdgeBench()
+    bench.online("")
+    client = Client(bench.edge, "c")
+    client.subscribe("x")
+    bench.lose("")
+    bench.take()
+    bench.online("")
+    asked = bench.take()
+    bench.edge.interests.on_answer(bench.route(""), 1, [])
+    before = client.got()
+    bench.answer("", "x")
+
+    assert [("", "add", "x", 2)] == asked
+    assert ([], ["Suback"]) == (before, client.got())
+
+
+def test_answered_zone_is_not_asked_again_on_a_new_link() -> None:
+    """The greeting carried the filter; retained messages come once a SUBSCRIBE."""
+    bench = EdgeBench("a")
+    bench.online("", "a")
+    bench.online("a")
+    client = Client(bench.edge, "c")
+    client.subscribe("#")
+    bench.answer("a", "#", "a/x=1")
+    bench.lose("a")
+    bench.take()
+    bench.online("a")
+    bench.answer("", "#")
+
+    assert [] == [event for event in bench.take() if "add" in event]
+    assert ["Suback", "r:1"] == client.got()
+
+
+# -- the tree changes
+
+
+def test_interest_moves_below_a_new_cut() -> None:
+    """The child inherited it: the edge claims what it kept, and asks for nothing again."""
+    bench = EdgeBench()
+    bench.online("")
+    client = Client(bench.edge, "c")
+    client.subscribe("a/x", "#")
+    for topic_filter in ("a/x", "#"):
+        bench.answer("", topic_filter)
+    client.got()
+    bench.take()
+
+    bench.edge.on_cut(bench.route(""), cut("a"))
+
+    assert ({"#"}, {"#", "a/x"}) == (bench.route("").filters, bench.route("a").filters)
+    assert {"a"} == bench.route("a").claims
+    assert ("", "sync", ["#"], []) in bench.take()
+    bench.online("a")
+    assert ("a", "sync", ["#", "a/x"], ["a"]) in bench.take()
+    bench.deliver("a", "a/x", "live")
+    assert ["live"] == client.got()
+
+
+def test_cut_while_a_subscribe_is_open_asks_the_child_too() -> None:
+    """What the parent has not answered, the child has to."""
+    bench = EdgeBench()
+    bench.online("")
+    client = Client(bench.edge, "c")
+    client.subscribe("+/x")
+    bench.edge.on_cut(bench.route(""), cut("a"))
+    bench.know("a")
+    bench.online("a")
+    bench.answer("", "+/x", "b/x=root")
+    before = client.got()
+    bench.deliver("a", "a/x", "not yet")
+    bench.answer("a", "+/x", "a/x=child")
+
+    assert ([], ["Suback", "r:root", "r:child"]) == (before, client.got())
+
+
+def test_cut_after_the_answer_does_not_ask_the_child_again() -> None:
+    """What the parent answered holds: its retained messages had the child's, too."""
+    bench = EdgeBench("b")
+    bench.online("", "b")
+    client = Client(bench.edge, "c")
+    client.subscribe("+/x")
+    bench.answer("", "+/x", "a/x=retained")
+    bench.edge.on_cut(bench.route(""), cut("a"))
+    bench.know("a")
+    bench.online("a")
+    bench.deliver("a", "a/x", "live")
+    bench.online("b")
+    bench.answer("b", "+/x")
+
+    assert ["Suback", "r:retained", "live"] == client.got()
+
+
+def test_cut_that_takes_the_whole_filter_ends_the_wait_for_the_parent() -> None:
+    """Only the child can answer now."""
+    bench = EdgeBench()
+    bench.online("")
+    client = Client(bench.edge, "c")
+    client.subscribe("a/x")
+    bench.edge.on_cut(bench.route(""), cut("a"))
+    bench.know("a")
+    bench.online("a")
+    bench.answer("a", "a/x", "a/x=child")
+
+    assert ["Suback", "r:child"] == client.got()
+
+
+def test_interest_goes_back_with_the_zone() -> None:
+    """The parent inherited it: claimed there, answered ones are not asked again."""
+    bench = EdgeBench("a")
+    bench.online("", "a")
+    bench.online("a")
+    client = Client(bench.edge, "c")
+    client.subscribe("a/x")
+    bench.answer("a", "a/x")
+    client.got()
+    bench.take()
+
+    bench.edge.on_gone(bench.route("a"))
+
+    assert [("disconnect", "a"), ("", "sync", ["a/x"], ["a"])] == bench.take()
+    bench.deliver("", "a/x", "live")
+    assert ["live"] == client.got()
+
+
+def test_zone_that_goes_while_a_subscribe_is_open_is_asked_at_the_parent() -> None:
+    """The wait goes over to the zone that serves the topic now."""
+    bench = EdgeBench("a")
+    bench.online("", "a")
+    bench.online("a")
+    client = Client(bench.edge, "c")
+    client.subscribe("a/x")
+    bench.edge.on_gone(bench.route("a"))
+    before = client.got()
+    bench.answer("", "a/x", "a/x=parent")
+
+    assert ([], ["Suback", "r:parent"]) == (before, client.got())
+
+
+def test_end_of_a_cut_waits_for_the_childs_last_words() -> None:
+    """While the child's link is up, its own stream says when its last delivery has come."""
+    bench = EdgeBench("a")
+    bench.online("", "a")
+    bench.online("a")
+    client = Client(bench.edge, "c")
+    client.subscribe("a/x")
+    bench.answer("a", "a/x")
+    bench.edge.on_cut_ended(bench.route(""), "a", 1)
+    still = bench.edge.zones.get("a") is not None
+    bench.deliver("a", "a/x", "last")
+    bench.lose("a")
+
+    assert still
+    assert bench.edge.zones.get("a") is None
+    assert ["Suback", "last"] == client.got()
+    assert {"a/x"} == bench.route("").filters
+
+
+def test_end_of_an_older_epoch_changes_nothing() -> None:
+    """The zone was granted anew since."""
+    bench = EdgeBench("a")
+    bench.online("", "a")
+    bench.edge.zones.add(cut("a", 5))
+    bench.edge.on_cut_ended(bench.route(""), "a", 4)
+
+    assert bench.route("a").epoch == 5
+
+
+def test_interest_stays_where_it_is_while_the_zone_above_is_not_known() -> None:
+    """A zone that works is not left because its parent is being asked."""
+    bench = EdgeBench("a", "a/b")
+    bench.know("", "a")
+    bench.know("a", "a/b")
+    bench.online("a/b")
+    client = Client(bench.edge, "c")
+    client.subscribe("#")
+    bench.take()
+    bench.route("a").cuts = None
+    bench.edge.interests.refresh()
+
+    assert "#" in bench.route("a/b").filters
+    assert ("a/b", "sync", [], []) not in bench.take()
+
+
+def test_filter_that_nobody_wants_any_more_leaves_with_the_next_change() -> None:
+    """A want for a zone without a link is only noted."""
+    bench = EdgeBench("a")
+    client = Client(bench.edge, "c")
+    client.subscribe("a/x")
+    bench.edge.unsubscribe(client.session, ["a/x"])
+
+    assert (set(), {}) == (bench.route("a").filters, bench.edge.interests.pending_by_zone())

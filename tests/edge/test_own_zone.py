@@ -1,0 +1,256 @@
+"""The node's own zone without a link, and the edge's way back when it goes."""
+
+from __future__ import annotations
+
+from tests.support.edge_bench import Client, EdgeBench
+from tests.support.recorders import EdgeRecorder, cut
+from txbroker.authority.authority import Authority, Greeting
+from txbroker.authority.handover import EdgeInterest, Incoming, Snapshot
+from txbroker.delegation.cut import Cut
+from txbroker.delegation.table import DelegationTable
+from txbroker.edge.own_zone import OwnZone
+from txbroker.message import Message
+from txbroker.mqtt.packets import Connect, Puback, Will
+
+
+class OwnBench(EdgeBench):
+    """An edge and the authority of one node."""
+
+    def __init__(self, apex: str = "", *apexes: str) -> None:
+        super().__init__(*apexes)
+        self.table = DelegationTable(apex)
+        self.authority = Authority(apex, self.table, kept_messages=100)
+        self.own = OwnZone(self.edge, self.authority, self.pressure)
+        self.port = EdgeRecorder(self.events, "other edge")
+
+    def open(self, epoch: int = 1, incoming: Incoming | None = None) -> None:
+        self.authority.open(epoch, incoming)
+        self.own.open(cut(self.authority.apex, epoch))
+
+    def another_edge(self, *filters: str) -> None:
+        """A recorder shows what the authority hands out."""
+        greeting = Greeting(edge="other", incarnation=1, filters=filters)
+        assert self.authority.connect(greeting, self.port)
+
+    def delegate(self, apex: str, epoch: int = 1) -> Cut:
+        outgoing = self.authority.prepare(apex)
+        self.authority.fence(outgoing)
+        given = cut(apex, epoch)
+        self.table.commit(given)
+        self.authority.complete(outgoing)
+        return given
+
+
+def test_publish_comes_back_to_the_nodes_own_clients() -> None:
+    """Taken at once: acknowledged, delivered, retained."""
+    bench = OwnBench()
+    bench.open()
+    client = Client(bench.edge, "c")
+    client.subscribe("#")
+    client.publish("x", "1")
+    acknowledged = client.events[-1]
+
+    assert Puback(2) == acknowledged
+    assert ["Suback", "1", "Puback"] == client.got()
+
+
+def test_interest_from_before_the_zone_opened_counts() -> None:
+    """A SUBSCRIBE that waits is answered when the zone opens."""
+    bench = OwnBench()
+    client = Client(bench.edge, "c")
+    client.subscribe("x")
+    bench.open()
+    client.publish("x", "1")
+
+    assert ["Suback", "1", "Puback"] == client.got()
+
+
+def test_publishes_that_wait_go_into_the_zone_when_it_opens() -> None:
+    """In their order, before what comes later."""
+    bench = OwnBench()
+    client = Client(bench.edge, "c")
+    client.publish("x", "1")
+    client.publish("x", "2")
+    bench.another_edge("#")
+    bench.open()
+    client.publish("x", "3")
+
+    assert [("other edge", "deliver", n, str(n)) for n in (1, 2, 3)] == [
+        event for event in bench.events if "deliver" in event
+    ]
+
+
+def test_publishes_wait_while_a_subtree_is_handed_over() -> None:
+    """Parked, not answered; after the cut they are the child's, in order."""
+    bench = OwnBench()
+    bench.open()
+    bench.another_edge("#")
+    client = Client(bench.edge, "c")
+    outgoing = bench.authority.prepare("a")
+    bench.authority.fence(outgoing)
+    client.publish("a/x", "1")
+    client.publish("b", "2")
+    client.publish("a/x", "3")
+    parked = (client.got(), bench.take())
+    bench.table.commit(cut("a"))
+    bench.authority.complete(outgoing)
+    bench.know("a")
+
+    assert ([], []) == parked
+    assert ["Puback"] == client.got()
+    assert [b"1", b"3"] == [p.message.payload for p in bench.route("a").waiting]
+    assert [("other edge", "cut", "a", 1), ("other edge", "deliver", 1, "2")] == [
+        event for event in bench.events if event[1] in ("cut", "deliver")
+    ]
+
+
+def test_publishes_go_on_when_the_handover_came_to_nothing() -> None:
+    """The fence is lifted: the same zone, the same order."""
+    bench = OwnBench()
+    bench.open()
+    bench.another_edge("#")
+    client = Client(bench.edge, "c")
+    outgoing = bench.authority.prepare("a")
+    bench.authority.fence(outgoing)
+    client.publish("a/x", "1")
+    client.publish("b", "2")
+    bench.authority.roll_back(outgoing)
+
+    assert ["Puback", "Puback"] == client.got()
+    assert [("other edge", "deliver", 1, "1"), ("other edge", "deliver", 2, "2")] == [
+        event for event in bench.events if "deliver" in event
+    ]
+
+
+def test_topic_below_a_cut_goes_to_the_child() -> None:
+    """Also when the edge hears of the cut by being refused."""
+    bench = OwnBench()
+    bench.open()
+    bench.table.commit(cut("a"))
+    client = Client(bench.edge, "c")
+    client.publish("a/x", "1")
+
+    assert [b"1"] == [p.message.payload for p in bench.route("a").waiting]
+    assert ("resolve", "a") in bench.events
+
+
+def test_publishes_wait_while_somebody_has_to_be_waited_for() -> None:
+    """Pressure holds local publishes back, and lets them go when it goes."""
+    bench = OwnBench()
+    bench.open()
+    client = Client(bench.edge, "c")
+    bench.pressure.raise_("somebody slow")
+    client.publish("x", "1")
+    before = client.got()
+    bench.pressure.lower("somebody slow")
+
+    assert ([], ["Puback"]) == (before, client.got())
+
+
+def test_zone_that_is_given_back_leaves_its_publishes_to_the_parent() -> None:
+    """What was parked waits for the owner above, and so does the interest."""
+    bench = OwnBench("a", "a")
+    bench.open(4)
+    client = Client(bench.edge, "c")
+    client.subscribe("a/x")
+    outgoing = bench.authority.prepare("a")
+    bench.authority.fence(outgoing)
+    client.publish("a/x", "1")
+    client.got()
+    bench.authority.complete(outgoing)
+    bench.online("")
+
+    assert bench.edge.zones.get("a") is None
+    assert [("", "publish", "1"), ("", "sync", ["a/x"], ["a"])] == [
+        event for event in bench.events if event[1] in ("publish", "sync")
+    ]
+
+
+def test_own_clients_wait_for_the_earlier_owners_last_words() -> None:
+    """While the parent's link is up, its stream says when its deliveries of the subtree end."""
+    bench = OwnBench("a")
+    bench.online("")
+    client = Client(bench.edge, "c")
+    client.subscribe("a/x")
+    bench.answer("", "a/x")
+    incoming = Incoming()
+    interest = EdgeInterest(edge="edge", incarnation=1, filters=("a/x",))
+    incoming.take(Snapshot(interests=(interest,)))
+    bench.open(1, incoming)
+    bench.authority.publish(Message("a/x", b"child's", 1))
+    bench.deliver("", "a/x", "parent's last")
+    before = client.got()
+    bench.edge.on_cut(bench.route(""), cut("a"))
+
+    assert (["Suback", "parent's last"], ["child's"]) == (before, client.got())
+
+
+def test_publishes_wait_for_what_is_in_flight_to_the_earlier_owner() -> None:
+    """The own zone takes nothing before the parent has answered what it was sent (rule 13)."""
+    bench = OwnBench("a")
+    bench.online("")
+    client = Client(bench.edge, "c")
+    client.publish("a/x", "1")
+    bench.open()
+    bench.another_edge("a/#")
+    client.publish("a/x", "2")
+    before = [event for event in bench.events if "deliver" in event]
+    bench.edge.publisher.on_refused(bench.route(""), 1, cut("a"))
+
+    assert [] == before
+    assert [("other edge", "deliver", 1, "1"), ("other edge", "deliver", 2, "2")] == [
+        event for event in bench.events if "deliver" in event
+    ]
+    assert ["Puback", "Puback"] == client.got()
+
+
+def test_publishes_that_wait_for_the_earlier_owner_come_first() -> None:
+    """They belong to the own zone now, before what comes later."""
+    bench = OwnBench("a")
+    bench.online("").credit = False
+    bench.another_edge("a/#")
+    client = Client(bench.edge, "c")
+    client.publish("a/x", "1")
+    client.publish("b", "2")
+    bench.open()
+    client.publish("a/x", "3")
+
+    assert [b"2"] == [p.message.payload for p in bench.route("").waiting]
+    assert [("other edge", "deliver", 1, "1"), ("other edge", "deliver", 2, "3")] == [
+        event for event in bench.events if "deliver" in event
+    ]
+
+
+def test_zone_between_that_is_heard_of_by_lineage_waits_for_what_is_in_flight() -> None:
+    """By whatever way an edge learns of a cut, it holds publishes below it (rule 13)."""
+    bench = EdgeBench()
+    bench.online("")
+    client = Client(bench.edge, "c")
+    client.publish("a/x", "1")
+    bench.edge.on_lineage([cut(""), cut("a")])
+    bench.know("a")
+    bench.online("a")
+    client.publish("a/x", "2")
+    before = bench.take()
+    bench.edge.publisher.on_refused(bench.route(""), 1, cut("a"))
+
+    assert [("", "publish", "1")] == [event for event in before if "publish" in event]
+    assert [("a", "publish", "1"), ("a", "publish", "2")] == [
+        event for event in bench.take() if "publish" in event
+    ]
+
+
+def test_will_is_published_like_any_message() -> None:
+    """Without a DISCONNECT, and once."""
+    bench = OwnBench()
+    bench.open()
+    bench.another_edge("#")
+    will = Will(topic="w", payload=b"gone", qos=1, retain=True)
+    client = Client(bench.edge, "other")
+    session, _ = bench.edge.connect(Connect(client_id="c", will=will))
+    session.attach(client.sink)
+    bench.edge.disconnect(session, client.sink, will=True)
+    bench.edge.disconnect(session, client.sink, will=True)
+
+    assert [("other edge", "deliver", 1, "gone")] == bench.events
+    assert bench.authority.retained.get("w") is not None

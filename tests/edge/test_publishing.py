@@ -1,0 +1,501 @@
+"""From a client's publish to the owner of its topic: order, refusals, doubts, limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from tests.support.clock import Clock
+from tests.support.recorders import (
+    ConnectorRecorder,
+    Events,
+    OwnerRecorder,
+    SinkRecorder,
+    WatcherRecorder,
+    cut,
+    payloads,
+    take,
+)
+from txbroker.authority.handover import MarkKey
+from txbroker.counters import Counters
+from txbroker.edge.publishing import CONGESTED, HOPE, Publisher
+from txbroker.edge.route import QOS0_WAITING, Publication, Route, State
+from txbroker.edge.zonemap import ZoneMap
+from txbroker.message import Message
+from txbroker.mqtt.packets import Puback, Publish
+from txbroker.mqtt.session import Session, SessionLimits
+
+LIMIT = 4 * 1024 * 1024
+KEY: MarkKey = ("edge", 1, "", 1)
+
+
+class Bench:
+    """A publisher among recorders; `sent` are publishes and other calls on owners, in order."""
+
+    def __init__(self, *apexes: str) -> None:
+        self.events: Events = []
+        self.clock = Clock()
+        self.counters = Counters()
+        self.zones = ZoneMap()
+        self.publisher = Publisher(
+            self.zones,
+            ConnectorRecorder(self.events),
+            self.counters,
+            held_limit=LIMIT,
+            now=self.clock.now,
+        )
+        for apex in ("", *apexes):
+            self.know(apex)
+
+    def know(self, apex: str) -> Route:
+        """A zone whose cuts are known."""
+        route = self.zones.add(cut(apex))
+        route.cuts = {}
+        return route
+
+    def route(self, apex: str) -> Route:
+        route = self.zones.get(apex)
+        assert route is not None
+        return route
+
+    def connect(self, apex: str, marks: dict[MarkKey, int] | None = None) -> OwnerRecorder:
+        """The owner is online; its events begin with the apex."""
+        route = self.route(apex)
+        port = OwnerRecorder(self.events, apex)
+        route.port = port
+        route.state = State.ONLINE
+        self.publisher.on_marks(route, marks or {})
+        return port
+
+    def lose(self, apex: str, key: MarkKey = KEY) -> None:
+        route = self.route(apex)
+        route.port = None
+        route.state = State.CONNECTING
+        self.publisher.on_lost(route, key)
+
+    def publish(self, *sayings: str, qos: int = 1) -> None:
+        """`topic=payload`, from nobody."""
+        for saying in sayings:
+            topic, _, payload = saying.partition("=")
+            self.publisher.publish(Publication(Message(topic, payload.encode(), qos)))
+
+    def waiting(self, apex: str) -> list[str]:
+        return payloads(p.message for p in self.route(apex).waiting)
+
+
+def client(name: str = "c") -> tuple[Session, SinkRecorder]:
+    session = Session(name, clean=True, limits=SessionLimits(), watcher=WatcherRecorder())
+    sink = SinkRecorder()
+    session.attach(sink)
+    return session, sink
+
+
+def from_client(session: Session, topic: str, packet_id: int, size: int = 0) -> Publication:
+    flow = session.accept(Publish(topic, b"x" * size, 1, False, False, packet_id))
+    assert flow is not None
+    return Publication(Message(topic, b"x" * size, 1), session, flow)
+
+
+def publishes(events: Iterable[tuple[object, ...]]) -> list[tuple[object, ...]]:
+    return [(event[0], event[-1]) for event in events if "publish" in event]
+
+
+# -- on the way
+
+
+def test_publish_goes_to_the_owner_of_its_topic() -> None:
+    """Straight, where the owner is connected and has credit."""
+    bench = Bench("a")
+    bench.connect("")
+    bench.connect("a")
+    bench.publish("a/x=1", "b=2", "a=3")
+
+    assert [("a", "publish", "1"), ("", "publish", "2"), ("a", "publish", "3")] == bench.events
+
+
+def test_client_is_answered_when_the_owner_has_it() -> None:
+    """Cumulatively, and not before (nothing is acknowledged that is not taken)."""
+    bench = Bench()
+    bench.connect("")
+    session, sink = client()
+    for packet_id in (7, 8, 9):
+        bench.publisher.publish(from_client(session, "x", packet_id))
+    before = sink.events[:]
+    bench.publisher.on_taken(bench.route(""), 2)
+
+    assert ([], [Puback(7), Puback(8)]) == (before, sink.events)
+    bench.publisher.on_taken(bench.route(""), 2)
+    assert [Puback(7), Puback(8)] == sink.events
+
+
+def test_publish_waits_for_credit_and_goes_in_order() -> None:
+    """Nothing overtakes what waits."""
+    bench = Bench()
+    port = bench.connect("")
+    port.credit = False
+    bench.publish("x=1", "x=2")
+    port.credit = True
+    bench.publish("x=3")
+
+    assert [("", "1"), ("", "2"), ("", "3")] == publishes(bench.events)
+
+
+def test_zone_with_unknown_cuts_is_asked_first() -> None:
+    """The walk: ask for the cuts, then connect where the publish belongs."""
+    bench = Bench("a")
+    bench.route("").cuts = None
+    bench.publish("x=1", "a/x=2")
+
+    assert [("resolve", ""), ("connect", "a")] == bench.events
+
+
+# -- refusals (rule 13)
+
+
+def test_refused_publishes_go_first() -> None:
+    """What was sent and what waits goes back, in order, to where it belongs now."""
+    bench = Bench()
+    port = bench.connect("")
+    bench.publish("a/x=1", "b=2", "a/x=3")
+    port.credit = False
+    bench.publish("a/x=4", "b=5")
+    take(bench.events)
+    port.credit = True
+
+    bench.publisher.on_refused(bench.route(""), 1, cut("a", 2))
+    bench.publish("a/x=6")
+
+    assert [
+        ("", "restart", 1),
+        ("resolve", "a"),
+        ("", "publish", "2"),
+        ("", "publish", "5"),
+        ("resolve", "a"),
+    ] == bench.events
+    assert ["1", "3", "4", "6"] == bench.waiting("a")
+
+
+def test_refusal_says_what_was_taken_before_it() -> None:
+    """Everything before the refused one has been taken."""
+    bench = Bench()
+    bench.connect("")
+    session, sink = client()
+    for packet_id in (1, 2, 3):
+        bench.publisher.publish(from_client(session, "a", packet_id))
+    bench.publisher.on_refused(bench.route(""), 3, cut("a"))
+
+    assert [Puback(1), Puback(2)] == sink.events
+    assert bench.route("").next_sequence == 3
+
+
+def test_refusal_without_a_cut_is_tried_again() -> None:
+    """A handover was rolled back: the same owner, the same order, a new start of the stream."""
+    bench = Bench()
+    bench.connect("")
+    bench.publish("a=1", "b=2")
+    take(bench.events)
+    bench.publisher.on_refused(bench.route(""), 1, None)
+
+    assert [("", "restart", 1), ("", "publish", "1"), ("", "publish", "2")] == bench.events
+
+
+def test_publishes_below_a_cut_wait_for_what_is_in_flight() -> None:
+    """The old owner answers each one first; those that it refuses go before the later ones."""
+    bench = Bench()
+    bench.connect("")
+    bench.publish("a/x=1", "a/x=2", "b=3")
+    bench.know("a")
+    bench.publisher.hold_below(bench.route(""), bench.route("a"))
+    bench.connect("a")
+    bench.publish("a/x=4", "b=5")
+    bench.publisher.on_taken(bench.route(""), 1)
+    take(bench.events)
+
+    bench.publisher.on_refused(bench.route(""), 2, cut("a"))
+
+    assert [("", "3"), ("", "5"), ("a", "2"), ("a", "4")] == sorted(
+        publishes(bench.events), key=lambda event: event[0] == "a"
+    )
+
+
+def test_cut_with_nothing_in_flight_holds_nothing() -> None:
+    """What waits goes to the child at once, other topics stay."""
+    bench = Bench()
+    port = bench.connect("")
+    bench.publish("b=1")
+    port.credit = False
+    bench.publish("a/x=2", "b=3")
+    bench.know("a")
+    bench.publisher.hold_below(bench.route(""), bench.route("a"))
+
+    assert (["2"], ["3"]) == (bench.waiting("a"), bench.waiting(""))
+    assert bench.events[-1] == ("connect", "a")
+
+
+def test_hold_ends_with_the_last_answer() -> None:
+    """All taken by the old owner: the child may have the rest."""
+    bench = Bench()
+    bench.connect("")
+    bench.publish("a/x=1", "b=2")
+    bench.know("a")
+    bench.publisher.hold_below(bench.route(""), bench.route("a"))
+    bench.connect("a")
+    bench.publish("a/x=3")
+    before = publishes(bench.events)
+    bench.publisher.on_taken(bench.route(""), 1)
+
+    assert [("", "1"), ("", "2")] == before
+    assert [("", "1"), ("", "2"), ("a", "3")] == publishes(bench.events)
+
+
+def test_hold_lasts_over_a_broken_link() -> None:
+    """Doubts are in flight, too, until the marks have settled them."""
+    bench = Bench()
+    bench.connect("")
+    bench.publish("a/x=1", "a/x=2")
+    bench.know("a")
+    bench.publisher.hold_below(bench.route(""), bench.route("a"))
+    bench.connect("a")
+    bench.publish("a/x=3")
+    bench.lose("")
+    before = publishes(take(bench.events))
+    bench.connect("", {KEY: 1})
+
+    assert [("", "1"), ("", "2")] == before
+    assert [("a", "2"), ("a", "3")] == publishes(bench.events)
+
+
+def test_hold_goes_over_to_whoever_inherits_the_doubts() -> None:
+    """The zone went back to the one above it: that one's marks settle what was in flight."""
+    bench = Bench("a")
+    bench.connect("a")
+    bench.publish("a/b/x=1")
+    bench.know("a/b")
+    bench.publisher.hold_below(bench.route("a"), bench.route("a/b"))
+    bench.connect("a/b")
+    bench.publish("a/b/x=2")
+    bench.lose("a")
+    gone = bench.route("a")
+    bench.zones.remove(gone)
+    bench.route("").doubts.extend(gone.doubts)
+    gone.doubts = []
+    bench.publisher.forget(gone, bench.route(""))
+    before = publishes(take(bench.events))
+    bench.connect("")
+
+    assert [("a", "1")] == before
+    assert [("a/b", "1"), ("a/b", "2")] == publishes(bench.events)
+
+
+def test_zone_that_is_gone_without_doubts_holds_nothing() -> None:
+    """Nobody has anything to answer any more."""
+    bench = Bench("a")
+    bench.connect("a")
+    bench.publish("a/b/x=1")
+    bench.know("a/b")
+    bench.publisher.hold_below(bench.route("a"), bench.route("a/b"))
+    bench.connect("a/b")
+    bench.publish("a/b/x=2")
+    bench.route("a").sent.clear()
+    bench.publisher.forget(bench.route("a"), bench.route(""))
+
+    assert [("a", "1"), ("a/b", "2")] == publishes(bench.events)
+
+
+# -- doubts (rule 2)
+
+
+def test_marks_settle_what_was_in_doubt() -> None:
+    """Taken ones are acknowledged; the others are sent again, numbered anew, before the rest."""
+    bench = Bench()
+    bench.connect("")
+    session, sink = client()
+    for packet_id in (1, 2, 3):
+        bench.publisher.publish(from_client(session, "x", packet_id))
+    bench.publisher.on_taken(bench.route(""), 1)
+    bench.lose("")
+    bench.publish("x=later")
+    take(bench.events)
+    bench.connect("", {KEY: 2})
+
+    assert [Puback(1), Puback(2)] == sink.events
+    assert [("", ""), ("", "later")] == publishes(bench.events)
+    bench.publisher.on_taken(bench.route(""), 1)
+    assert sink.events[-1] == Puback(3)
+
+
+def test_doubts_of_several_links_are_settled_in_order() -> None:
+    """Each stream has its own mark; without one nothing of it was taken."""
+    bench = Bench()
+    second: MarkKey = ("edge", 1, "", 2)
+    bench.connect("")
+    bench.publish("x=1", "x=2")
+    bench.lose("")
+    bench.route("").port = OwnerRecorder(bench.events, "")
+    bench.route("").first_sequence = 1
+    bench.publish("x=3", "x=4")
+    bench.lose("", second)
+    take(bench.events)
+    bench.connect("", {second: 1})
+
+    assert [("", "1"), ("", "2"), ("", "4")] == publishes(bench.events)
+
+
+def test_mark_beyond_what_was_sent_settles_all_of_it() -> None:
+    """A wrong mark breaks nothing."""
+    bench = Bench()
+    bench.connect("")
+    bench.publish("x=1")
+    bench.lose("")
+    take(bench.events)
+    bench.connect("", {KEY: 1 << 63})
+
+    assert ([], False) == (bench.events, bench.route("").is_needed)
+
+
+def test_nothing_overtakes_what_is_in_doubt() -> None:
+    """A cut that is told with the new connection does not let later publishes go first."""
+    bench = Bench()
+    bench.connect("")
+    bench.publish("x=1")
+    bench.lose("")
+    bench.publish("x=2", "a/x=3")
+    take(bench.events)
+    route = bench.route("")
+    route.port = OwnerRecorder(bench.events, "")
+    bench.know("a")
+    bench.publisher.hold_below(route, bench.route("a"))
+    bench.publisher.on_marks(route, {})
+
+    assert [("", "1"), ("", "2")] == publishes(bench.events)
+    assert ["3"] == bench.waiting("a")
+
+
+def test_redistribution_keeps_the_order_of_each_zone() -> None:
+    """Groups go to the front, in their order, wherever they belong."""
+    bench = Bench("a", "b")
+    bench.publish("a/x=4", "b/x=5")
+    sayings = ["a/x=1", "b/x=2", "a/y=3"]
+    messages = [Message(*pair) for pair in ((s[:3], s[4:].encode()) for s in sayings)]
+
+    bench.publisher.redistribute([Publication(message) for message in messages])
+
+    assert (["1", "3", "4"], ["2", "5"]) == (bench.waiting("a"), bench.waiting("b"))
+
+
+# -- owners that cannot be reached
+
+
+def test_qos0_is_dropped_for_an_unreachable_owner() -> None:
+    """Counted; QoS 1 and 2 wait, and stay in their order."""
+    bench = Bench()
+    bench.publish("x=1", qos=0)
+    bench.publish("x=2", "x=3")
+    bench.publish("x=4", qos=0)
+    before = bench.waiting("")
+    bench.publisher.on_unreachable(bench.route(""))
+    bench.publish("x=5", qos=0)
+    bench.publish("x=6", qos=2)
+
+    assert (["1", "2", "3", "4"], ["2", "3", "6"]) == (before, bench.waiting(""))
+    assert {"publish.dropped.unreachable": 3} == bench.counters.snapshot()
+
+
+def test_zone_that_nobody_knows_is_unreachable() -> None:
+    """Without an address there is nobody to ask; what may wait waits for one."""
+    bench = Bench()
+    bench.route("").cut = None
+    bench.publish("x=1", qos=0)
+    bench.publish("x=2")
+
+    assert (["2"], []) == (bench.waiting(""), bench.events)
+    assert bench.counters.get("publish.dropped.unreachable") == 1
+
+
+def test_qos0_waits_for_a_first_link_within_limits() -> None:
+    """For a second as much as the pauses let in; then up to a limit, dropped and counted."""
+    bench = Bench()
+    message = Message("x", bytes(QOS0_WAITING // 4))
+    for _ in range(8):
+        bench.publisher.publish(Publication(message))
+    hopeful = len(bench.route("").waiting)
+    bench.clock.advance(HOPE)
+    bench.publisher.publish(Publication(message))
+
+    assert (8, 8) == (hopeful, len(bench.route("").waiting))
+    assert {"publish.dropped.connecting": 1} == bench.counters.snapshot()
+
+
+# -- who is not read
+
+
+def test_only_clients_of_whom_something_waits_are_paused() -> None:
+    """A zone that does not take holds back those who publish to it, and nobody else."""
+    bench = Bench("a")
+    bench.connect("")
+    bench.connect("a").credit = False
+    (busy, _), (other, _) = client("busy"), client("other")
+    bench.publisher.publish(from_client(busy, "a/x", 1, CONGESTED))
+    bench.publisher.publish(from_client(other, "b", 1, CONGESTED))
+
+    assert (True, False) == (bench.publisher.is_too_much(busy), bench.publisher.is_too_much(other))
+
+
+def test_paused_client_goes_on_when_there_is_room() -> None:
+    """Once, when the backlog is half of what paused it."""
+    bench = Bench()
+    port = bench.connect("")
+    port.credit = False
+    session, _ = client()
+    for packet_id in (1, 2):
+        bench.publisher.publish(from_client(session, "x", packet_id, CONGESTED))
+    assert bench.publisher.is_too_much(session)
+    bench.publisher.when_room(session, lambda: bench.events.append(("go on",)))
+    bench.publisher.look_again()
+    before = publishes(bench.events)
+    port.credit = True
+    bench.publisher.flush(bench.route(""))
+    bench.publisher.look_again()
+
+    assert ([], 1) == (before, bench.events.count(("go on",)))
+    assert not bench.publisher.is_too_much(session)
+
+
+def test_client_that_left_is_not_called() -> None:
+    """Its pause is forgotten."""
+    bench = Bench()
+    session, _ = client()
+    bench.publisher.when_room(session, lambda: bench.events.append(("go on",)))
+    bench.publisher.forget_pause(session)
+    bench.publisher.look_again()
+
+    assert [] == bench.events
+
+
+@pytest.mark.parametrize(("total", "is_paused"), [(LIMIT - 4096, False), (LIMIT + 1, True)])
+def test_unreachable_zone_pauses_at_the_outbox_limit(total: int, is_paused: bool) -> None:
+    """What waits for nobody-knows-when may take memory up to `limits.outbox`."""
+    bench = Bench()
+    bench.publisher.on_unreachable(bench.route(""))
+    session, _ = client()
+    bench.publisher.publish(from_client(session, "x", 1, total))
+
+    assert is_paused == bench.publisher.is_too_much(session)
+
+
+def test_backlog_counts_what_waits() -> None:
+    """In each zone, for each client, and in all; back to nothing when all has gone."""
+    bench = Bench("a")
+    session, _ = client()
+    sizes = []
+    for packet_id, topic in ((1, "a/x"), (2, "b")):
+        publication = from_client(session, topic, packet_id, 1000)
+        sizes.append(publication.message.size)
+        bench.publisher.publish(publication)
+    held = session.held_size
+    bench.connect("a")
+    bench.connect("")
+
+    assert held == sum(sizes)
+    assert (0, 0, 0) == (session.held_size, bench.zones.backlog.size, bench.route("a").waiting_size)

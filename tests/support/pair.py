@@ -1,0 +1,259 @@
+"""
+An edge and an owner without a reactor: the two ends of a link, joined by two byte queues.
+
+`pump` carries bytes until neither end has any; `split` says how many bytes a read takes. Timers and
+the resolver are fakes that record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import attrs
+
+from txbroker.authority.authority import Authority
+from txbroker.counters import Counters
+from txbroker.delegation.cut import Cut
+from txbroker.delegation.table import DelegationTable
+from txbroker.edge.edge import Edge, EdgeLimits
+from txbroker.edge.route import Route
+from txbroker.link.edge_end import EdgeEnd
+from txbroker.link.owner_end import OwnerEnd
+from txbroker.mqtt.codec import Framer, decode
+from txbroker.mqtt.packets import Connect, Publish, Subscribe
+from txbroker.mqtt.session import Session
+from txbroker.pressure import Pressure
+
+MAX_PACKET = 1024 * 1024
+
+
+class Alarms:
+    """Time that stands until `advance`."""
+
+    def __init__(self) -> None:
+        self.time = 100.0
+        self._due: list[Alarm] = []
+
+    def now(self) -> float:
+        """Seconds."""
+        return self.time
+
+    def call_later(self, delay: float, action: Callable[[], None]) -> Alarm:
+        """An alarm."""
+        alarm = Alarm(self.time + delay, action)
+        self._due.append(alarm)
+        return alarm
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass; what is due rings, in order."""
+        self.time += seconds
+        for alarm in sorted(self._due, key=lambda a: a.at):
+            if alarm.at <= self.time and alarm in self._due:
+                self._due.remove(alarm)
+                alarm.ring()
+
+
+class Alarm:
+    """See `Alarms`."""
+
+    def __init__(self, at: float, action: Callable[[], None]) -> None:
+        self.at = at
+        self._action: Callable[[], None] | None = action
+
+    def cancel(self) -> None:
+        """Take it back."""
+        self._action = None
+
+    def ring(self) -> None:
+        """Run it."""
+        if self._action is not None:
+            self._action()
+
+
+class Recorder:
+    """The resolver, the dialer and the log: what they were asked, in order."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str]] = []
+
+    def resolve(self, route: Route) -> None:
+        self.calls.append(("resolve", route.apex))
+
+    def connect(self, route: Route) -> None:
+        self.calls.append(("connect", route.apex))
+
+    def disconnect(self, route: Route) -> None:
+        self.calls.append(("disconnect", route.apex))
+
+    def event(self, name: str, **fields: object) -> None:
+        self.calls.append((name, str(fields.get("zone", ""))))
+
+
+class Client:
+    """A connection's sink, and the session behind it."""
+
+    def __init__(self, edge: Edge, client_id: str) -> None:
+        self.edge = edge
+        self.sent: list[bytes] = []
+        self.subacks: list[int] = []
+        self.session: Session
+        self.session, _ = edge.connect(Connect(client_id=client_id))
+        self.session.attach(self)
+        self._id = 0
+
+    def send(self, data: bytes) -> None:
+        self.sent.append(data)
+
+    def has_room(self) -> bool:
+        return True
+
+    def close(self, reason: str) -> None:
+        self.sent.append(b"closed")
+
+    def publish(self, topic: str, payload: bytes, qos: int = 1, *, retain: bool = False) -> int:
+        """PUBLISH; the packet identifier."""
+        self._id += 1
+        packet_id = self._id if qos else None
+        self.edge.publish(self.session, Publish(topic, payload, qos, retain, False, packet_id))
+        return self._id
+
+    def subscribe(self, *filters: tuple[str, int]) -> int:
+        """SUBSCRIBE; the identifier is in `subacks` once it is acknowledged."""
+        self._id += 1
+        packet_id = self._id
+        self.edge.subscribe(
+            self.session, Subscribe(packet_id, filters), lambda: self.subacks.append(packet_id)
+        )
+        return packet_id
+
+    @property
+    def acknowledged(self) -> list[int]:
+        """Identifiers of PUBACK and PUBREC packets."""
+        return [int.from_bytes(d[2:4]) for d in self.sent if d[0] in (0x40, 0x50)]
+
+    @property
+    def payloads(self) -> list[bytes]:
+        """Payloads of the messages that came, in order."""
+        framer = Framer(1 << 28)
+        framer.feed(b"".join(self.sent))
+        packets = [decode(first_byte, body) for first_byte, body in framer.frames()]
+        return [packet.payload for packet in packets if isinstance(packet, Publish)]
+
+
+class Host:
+    """The node on the owner's side."""
+
+    def __init__(self, authority: Authority, alarms: Alarms, incarnation: int = 1) -> None:
+        self.authority = authority
+        self.incarnation = incarnation
+        self.pressure = Pressure(alarms)
+        self.counters = Counters()
+        self.tokens = {b"token"}
+        self.dirty: list[Any] = []
+
+    def redeem(self, token: bytes, edge: str, incarnation: int) -> bool:
+        return token in self.tokens
+
+    def mark_dirty(self, end: Any) -> None:
+        self.dirty.append(end)
+
+
+def make_edge(alarms: Alarms, recorder: Recorder, name: str = "edge", **limits: Any) -> Edge:
+    """An edge with fakes around it."""
+    return Edge(
+        name=name,
+        incarnation=1,
+        connector=recorder,
+        timers=alarms,
+        counters=Counters(),
+        reporter=recorder,
+        pressure=Pressure(alarms),
+        limits=EdgeLimits(**limits),
+    )
+
+
+def make_authority(apex: str, epoch: int = 1, *cuts: Cut) -> Authority:
+    """A zone that is served."""
+    table = DelegationTable(apex)
+    for cut in cuts:
+        table.commit(cut)
+    authority = Authority(apex, table, kept_messages=1000)
+    authority.open(epoch)
+    return authority
+
+
+@attrs.define
+class Link:
+    """One connection between an edge's route and an owner."""
+
+    edge: Edge
+    route: Route
+    host: Host
+    split: Callable[[], int] = lambda: 1 << 20
+    up: bytearray = attrs.Factory(bytearray)
+    down: bytearray = attrs.Factory(bytearray)
+    closed: list[str] = attrs.Factory(list)
+    dirty: list[Any] = attrs.Factory(list)
+    edge_end: EdgeEnd = attrs.field(init=False)
+    owner_end: OwnerEnd = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.owner_end = OwnerEnd(
+            self.host,
+            write=self.down.extend,
+            close=self.closed.append,
+            max_packet=MAX_PACKET,
+        )
+        self.edge_end = EdgeEnd(
+            self.edge,
+            self.route,
+            write=self.up.extend,
+            close=self.closed.append,
+            mark_dirty=self.dirty.append,
+            pressure=Pressure(Alarms()),
+            max_packet=MAX_PACKET,
+        )
+
+    def open(self) -> Link:
+        """Hello to Online."""
+        self.edge_end.start(b"token")
+        self.pump()
+        return self
+
+    def pump(self) -> None:
+        """Carry bytes until all is quiet."""
+        for _ in self.steps():
+            pass
+
+    def steps(self) -> Iterator[None]:
+        """One read at a time; stop in the middle to cut the link there."""
+        while True:
+            self._flush()
+            if self.up:
+                self.owner_end.receive(_take(self.up, self.split()))
+            elif self.down:
+                self.edge_end.receive(_take(self.down, self.split()))
+            else:
+                return
+            yield
+
+    def cut(self) -> None:
+        """The connection is gone, with what was on its way."""
+        self.up.clear()
+        self.down.clear()
+        self.owner_end.lost()
+        self.edge_end.lost()
+
+    def _flush(self) -> None:
+        for queue in (self.dirty, self.host.dirty):
+            while queue:
+                end = queue.pop()
+                if end in (self.edge_end, self.owner_end):
+                    end.flush()
+
+
+def _take(buffer: bytearray, count: int) -> bytes:
+    data = bytes(buffer[:count])
+    del buffer[:count]
+    return data

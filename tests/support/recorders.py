@@ -1,0 +1,161 @@
+"""
+Neighbours that record: the real interface, one list of events, in the order of the calls.
+
+Several of them may share a list, so that the order among them is tested, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from txbroker.authority.journal import Record
+from txbroker.delegation.cut import Cut
+from txbroker.edge.route import Publication, Route
+from txbroker.message import Message
+from txbroker.mqtt.codec import Framer, decode
+from txbroker.mqtt.packets import Packet
+from txbroker.mqtt.session import Session
+
+Events = list[tuple[Any, ...]]
+
+
+def cut(apex: str, epoch: int = 1, node: str | None = None) -> Cut:
+    """A cut with a node that is named after its apex."""
+    name = f"node-{apex.rpartition('/')[2] or 'root'}" if node is None else node
+    return Cut(apex=apex, epoch=epoch, node=name, grpc=f"{name}:1")
+
+
+def take(events: Events) -> Events:
+    """What has happened since the last call."""
+    taken = events[:]
+    events.clear()
+    return taken
+
+
+def payloads(messages: Iterable[Message]) -> list[str]:
+    """What messages say."""
+    return [message.payload.decode() for message in messages]
+
+
+class EdgeRecorder:
+    """An edge as its owner sees it (`EdgePort`)."""
+
+    def __init__(self, events: Events | None = None, *name: str) -> None:
+        self.events: Events = [] if events is None else events
+        self._name = name
+
+    def deliver(self, record: Record) -> None:
+        self._add("deliver", record.offset, record.message.payload.decode())
+
+    def answer(self, request: int, offset: int, retained: list[Message]) -> None:
+        self._add("answer", request, offset, payloads(retained))
+
+    def tell_cut(self, cut: Cut) -> None:
+        self._add("cut", cut.apex, cut.epoch)
+
+    def tell_gone(self, apex: str, epoch: int) -> None:
+        self._add("gone", apex, epoch)
+
+    def unpark(self) -> None:
+        self._add("unpark")
+
+    def close(self, reason: str) -> None:
+        self._add("close")
+
+    def _add(self, *event: object) -> None:
+        self.events.append((*self._name, *event))
+
+
+class OwnerRecorder:
+    """The owner of a zone as an edge sees it (`OwnerPort`)."""
+
+    def __init__(self, events: Events | None = None, *name: str) -> None:
+        self.events: Events = [] if events is None else events
+        self.credit = True
+        self._name = name
+
+    def has_credit(self) -> bool:
+        return self.credit
+
+    def publish(self, publication: Publication) -> None:
+        self._add("publish", publication.message.payload.decode())
+
+    def restart(self, sequence: int) -> None:
+        self._add("restart", sequence)
+
+    def add_interest(self, topic_filter: str, request: int) -> None:
+        self._add("add", topic_filter, request)
+
+    def remove_interest(self, topic_filter: str) -> None:
+        self._add("remove", topic_filter)
+
+    def sync(self, filters: Iterable[str], claims: Iterable[str]) -> None:
+        self._add("sync", list(filters), list(claims))
+
+    def close(self, reason: str) -> None:
+        self._add("close")
+
+    def _add(self, *event: object) -> None:
+        self.events.append((*self._name, *event))
+
+
+class ConnectorRecorder:
+    """The shell that asks and dials for an edge (`Connector`)."""
+
+    def __init__(self, events: Events | None = None) -> None:
+        self.events: Events = [] if events is None else events
+
+    def resolve(self, route: Route) -> None:
+        self.events.append(("resolve", route.apex))
+
+    def connect(self, route: Route) -> None:
+        self.events.append(("connect", route.apex))
+
+    def disconnect(self, route: Route) -> None:
+        self.events.append(("disconnect", route.apex))
+
+
+class SinkRecorder:
+    """A connection as its session sees it (`Sink`); `events` are the packets sent."""
+
+    def __init__(self) -> None:
+        self.events: list[Packet | str] = []
+        self.room = True
+
+    def send(self, data: bytes) -> None:
+        framer = Framer(1 << 28)
+        framer.feed(data)
+        self.events.extend(decode(*frame) for frame in framer.frames())
+
+    def has_room(self) -> bool:
+        return self.room
+
+    def close(self, reason: str) -> None:
+        self.events.append("close")
+
+
+class WatcherRecorder:
+    """Whoever paces publishers for a session (`Watcher`)."""
+
+    def __init__(self) -> None:
+        self.events: Events = []
+
+    def queue_is_long(self, session: Session) -> None:
+        self.events.append(("long",))
+
+    def queue_is_short(self, session: Session) -> None:
+        self.events.append(("short",))
+
+    def dropped(self, session: Session, qos: int) -> None:
+        self.events.append(("dropped", qos))
+
+
+class ReporterRecorder:
+    """Who is told of what an operator may want to know (`Reporter`)."""
+
+    def __init__(self) -> None:
+        self.events: Events = []
+
+    def event(self, name: str, **fields: object) -> None:
+        self.events.append((name, *fields.values()))
