@@ -11,8 +11,9 @@ import asyncio
 import random
 
 import grpc.aio
-from twisted.internet.endpoints import HostnameEndpoint, connectProtocol
+from twisted.internet.endpoints import HostnameEndpoint
 from twisted.internet.error import ConnectError, ConnectingCancelledError, DNSLookupError
+from twisted.internet.protocol import Factory
 
 from txbroker.aio import Tasks
 from txbroker.config import parse_address
@@ -158,7 +159,7 @@ class Dialer:
         where = parse_address(address)
         endpoint = HostnameEndpoint(self._reactor, where.host, where.port, timeout=CALL_TIMEOUT)
         try:
-            await connectProtocol(endpoint, protocol).asFuture(loop)
+            await endpoint.connect(_Quiet.forProtocol(lambda: protocol)).asFuture(loop)
         except (ConnectError, ConnectingCancelledError, DNSLookupError, OSError) as error:
             raise NotYet(str(error)) from error
         end = EdgeEnd(
@@ -204,6 +205,12 @@ class Dialer:
         for protocol in self._open.values():
             if protocol.end is not None:
                 self._turn.mark_dirty(protocol.end)
+
+
+class _Quiet(Factory):
+    """A factory that does not log each connection by itself."""
+
+    noisy = False
 
 
 class _Dialed(LinkProtocol):
