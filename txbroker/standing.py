@@ -14,6 +14,7 @@ import attrs
 
 from txbroker.delegation.cut import Cut
 from txbroker.delegation.table import DelegationTable
+from txbroker.errors import StoreError
 from txbroker.store.state import DataFolder, NodeState
 
 ROOT_EPOCH = 1
@@ -119,12 +120,21 @@ class Standing:
         self._set(lineage=tuple(lineage))
 
     def save(self) -> None:
-        """Make the state, with the delegation table, durable; then tell those who watch."""
-        self._state = attrs.evolve(self._state, table=self.table.state())
-        self._folder.save(self._state)
-        for action in self._on_change:
-            action()
+        """
+        Make the state, with the delegation table, durable; then tell those who watch.
+
+        Raises `StoreError`, here as in all that changes something, and then everything, the table
+        included, is as it was saved last.
+        """
+        self._set()
 
     def _set(self, **changes: Any) -> None:
-        self._state = attrs.evolve(self._state, **changes)
-        self.save()
+        state = attrs.evolve(self._state, table=self.table.state(), **changes)
+        try:
+            self._folder.save(state)
+        except StoreError:
+            self.table.restore(self._state.table)
+            raise
+        self._state = state
+        for action in self._on_change:
+            action()

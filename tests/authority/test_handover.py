@@ -301,3 +301,67 @@ def test_zone_that_comes_back_is_absorbed_behind_a_claim() -> None:
     assert [("deliver", 1, "0"), ("gone", "z", 3), ("deliver", 3, "y")] == port.events
     assert [(2, "z/a")] == [(r.offset, r.message.payload.decode()) for r in claimed.records]
     assert authority.retained.get("z/a") is not None
+
+
+def test_newer_process_that_is_inherited_takes_over() -> None:
+    """The old owner knew a later life of the edge: what the earlier one wanted is gone."""
+    authority, _ = serving("z")
+    old = arrive(authority, "e", "z/old")
+
+    interest = EdgeInterest(edge="e", incarnation=2, filters=("z/new",))
+    authority.absorb("z/x", hand_over(interest))
+
+    assert [("close",)] == old.events
+    assert (2, {"z/new"}) == (authority.peers["e"].incarnation, authority.peers["e"].filters)
+
+
+# -- interest while a fence stands
+
+
+def test_interest_that_touches_a_fence_waits_for_its_end() -> None:
+    """The fence is one moment for interests, too (rule 12); others are answered at once."""
+    authority, _ = serving()
+    port = arrive(authority, "e")
+    peer = authority.peers["e"]
+    outgoing = authority.prepare("z")
+    authority.fence(outgoing)
+    authority.add_interest(peer, "#", 1, True)
+    authority.add_interest(peer, "z/given up", 2, True)
+    authority.add_interest(peer, "y", 3, True)
+    authority.remove_interest(peer, "z/given up")
+    before = port.events[:]
+    authority.roll_back(outgoing)
+
+    assert [("answer", 3, 0, [])] == before
+    assert [("answer", 1, 0, []), ("unpark",)] == port.events[1:]
+    assert {"#", "y"} == peer.filters
+
+
+def test_interest_that_waits_goes_with_its_link() -> None:
+    """The next link's greeting has it."""
+    authority, _ = serving()
+    arrive(authority, "e")
+    outgoing = authority.prepare("z")
+    authority.fence(outgoing)
+    authority.add_interest(authority.peers["e"], "#", 1, True)
+    again = arrive(authority, "e", "y")
+    authority.roll_back(outgoing)
+
+    assert [("unpark",)] == again.events
+    assert {"y"} == authority.peers["e"].filters
+
+
+def test_edge_that_was_away_hears_what_came_back_meanwhile() -> None:
+    """Until it claims; zones that are delegated again have a cut instead."""
+    authority, table = serving()
+    interest = EdgeInterest(edge="e", incarnation=1, filters=("#",))
+    for apex in ("back", "again"):
+        table.commit(cut(apex, 3))
+        table.release(apex, ())
+        authority.absorb(apex, hand_over(interest))
+    table.commit(cut("again", 9))
+    peer = authority.peers["e"]
+    before = authority.handed_back(peer)
+    authority.sync(peer, ["#"], ["back"])
+
+    assert ([("back", 4)], []) == (before, authority.handed_back(peer))

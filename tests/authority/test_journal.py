@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from txbroker.authority.journal import Record, RecentJournal
+from txbroker.authority.journal import RecentJournal, Record
 from txbroker.message import Message
 
 

@@ -240,6 +240,28 @@ def test_end_of_an_older_epoch_changes_nothing() -> None:
     assert bench.route("a").epoch == 5
 
 
+def test_zone_that_was_granted_again_meanwhile_is_not_forgotten() -> None:
+    """The parent's stream may be ahead of the child's: its newer cut outlives the older end."""
+    bench = EdgeBench("a")
+    bench.online("", "a")
+    bench.online("a", epoch=1)
+    client = Client(bench.edge, "c")
+    client.subscribe("a/x")
+    bench.answer("a", "a/x")
+    bench.edge.on_cut_ended(bench.route(""), "a", 1)
+    bench.edge.on_cut(bench.route(""), cut("a", 3))
+    client.publish("a/x", "in flight")
+    bench.take()
+    old = bench.route("a")
+    bench.edge.on_gone(old)
+    new = bench.route("a")
+
+    assert (True, 3, {"a/x"}, {"a"}) == (new is not old, new.epoch, new.filters, new.claims)
+    assert set() == bench.route("").filters
+    assert [b"in flight"] == [p.message.payload for p in new.waiting]
+    assert ("resolve", "a") in bench.take()
+
+
 def test_interest_stays_where_it_is_while_the_zone_above_is_not_known() -> None:
     """A zone that works is not left because its parent is being asked."""
     bench = EdgeBench("a", "a/b")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import pytest
-
 from tests.support.clock import Clock
 from tests.support.recorders import (
     ConnectorRecorder,
@@ -19,8 +17,8 @@ from tests.support.recorders import (
 )
 from txbroker.authority.handover import MarkKey
 from txbroker.counters import Counters
-from txbroker.edge.publishing import CONGESTED, HOPE, Publisher
-from txbroker.edge.route import QOS0_WAITING, Publication, Route, State
+from txbroker.edge.publishing import Publisher
+from txbroker.edge.route import Doubt, Publication, Route, State
 from txbroker.edge.zonemap import ZoneMap
 from txbroker.message import Message
 from txbroker.mqtt.packets import Puback, Publish
@@ -325,21 +323,35 @@ def test_marks_settle_what_was_in_doubt() -> None:
     assert sink.events[-1] == Puback(3)
 
 
-def test_doubts_of_several_links_are_settled_in_order() -> None:
+def test_doubts_of_several_streams_are_settled_in_order() -> None:
     """Each stream has its own mark; without one nothing of it was taken."""
     bench = Bench()
-    second: MarkKey = ("edge", 1, "", 2)
+    below: MarkKey = ("edge", 1, "a", 1)
+    of_a_zone_that_went = [Publication(Message("a/x", payload, 1)) for payload in (b"1", b"2")]
+    doubt = Doubt(key=below, first=7, publications=tuple(of_a_zone_that_went))
     bench.connect("")
-    bench.publish("x=1", "x=2")
+    bench.publish("x=3", "x=4")
+    bench.lose("")
+    bench.route("").doubts.insert(0, doubt)
+    take(bench.events)
+    bench.connect("", {below: 7})
+
+    assert [("", "2"), ("", "3"), ("", "4")] == publishes(bench.events)
+
+
+def test_publish_waits_behind_what_is_in_doubt() -> None:
+    """Also where the owner is connected, until it has told its marks."""
+    bench = Bench()
+    bench.connect("")
+    bench.publish("x=1")
     bench.lose("")
     bench.route("").port = OwnerRecorder(bench.events, "")
-    bench.route("").first_sequence = 1
-    bench.publish("x=3", "x=4")
-    bench.lose("", second)
     take(bench.events)
-    bench.connect("", {second: 1})
+    bench.publish("x=2")
+    before = publishes(bench.events)
+    bench.publisher.on_marks(bench.route(""), {})
 
-    assert [("", "1"), ("", "2"), ("", "4")] == publishes(bench.events)
+    assert ([], [("", "1"), ("", "2")]) == (before, publishes(bench.events))
 
 
 def test_mark_beyond_what_was_sent_settles_all_of_it() -> None:
@@ -382,120 +394,3 @@ def test_redistribution_keeps_the_order_of_each_zone() -> None:
     bench.publisher.redistribute([Publication(message) for message in messages])
 
     assert (["1", "3", "4"], ["2", "5"]) == (bench.waiting("a"), bench.waiting("b"))
-
-
-# -- owners that cannot be reached
-
-
-def test_qos0_is_dropped_for_an_unreachable_owner() -> None:
-    """Counted; QoS 1 and 2 wait, and stay in their order."""
-    bench = Bench()
-    bench.publish("x=1", qos=0)
-    bench.publish("x=2", "x=3")
-    bench.publish("x=4", qos=0)
-    before = bench.waiting("")
-    bench.publisher.on_unreachable(bench.route(""))
-    bench.publish("x=5", qos=0)
-    bench.publish("x=6", qos=2)
-
-    assert (["1", "2", "3", "4"], ["2", "3", "6"]) == (before, bench.waiting(""))
-    assert {"publish.dropped.unreachable": 3} == bench.counters.snapshot()
-
-
-def test_zone_that_nobody_knows_is_unreachable() -> None:
-    """Without an address there is nobody to ask; what may wait waits for one."""
-    bench = Bench()
-    bench.route("").cut = None
-    bench.publish("x=1", qos=0)
-    bench.publish("x=2")
-
-    assert (["2"], []) == (bench.waiting(""), bench.events)
-    assert bench.counters.get("publish.dropped.unreachable") == 1
-
-
-def test_qos0_waits_for_a_first_link_within_limits() -> None:
-    """For a second as much as the pauses let in; then up to a limit, dropped and counted."""
-    bench = Bench()
-    message = Message("x", bytes(QOS0_WAITING // 4))
-    for _ in range(8):
-        bench.publisher.publish(Publication(message))
-    hopeful = len(bench.route("").waiting)
-    bench.clock.advance(HOPE)
-    bench.publisher.publish(Publication(message))
-
-    assert (8, 8) == (hopeful, len(bench.route("").waiting))
-    assert {"publish.dropped.connecting": 1} == bench.counters.snapshot()
-
-
-# -- who is not read
-
-
-def test_only_clients_of_whom_something_waits_are_paused() -> None:
-    """A zone that does not take holds back those who publish to it, and nobody else."""
-    bench = Bench("a")
-    bench.connect("")
-    bench.connect("a").credit = False
-    (busy, _), (other, _) = client("busy"), client("other")
-    bench.publisher.publish(from_client(busy, "a/x", 1, CONGESTED))
-    bench.publisher.publish(from_client(other, "b", 1, CONGESTED))
-
-    assert (True, False) == (bench.publisher.is_too_much(busy), bench.publisher.is_too_much(other))
-
-
-def test_paused_client_goes_on_when_there_is_room() -> None:
-    """Once, when the backlog is half of what paused it."""
-    bench = Bench()
-    port = bench.connect("")
-    port.credit = False
-    session, _ = client()
-    for packet_id in (1, 2):
-        bench.publisher.publish(from_client(session, "x", packet_id, CONGESTED))
-    assert bench.publisher.is_too_much(session)
-    bench.publisher.when_room(session, lambda: bench.events.append(("go on",)))
-    bench.publisher.look_again()
-    before = publishes(bench.events)
-    port.credit = True
-    bench.publisher.flush(bench.route(""))
-    bench.publisher.look_again()
-
-    assert ([], 1) == (before, bench.events.count(("go on",)))
-    assert not bench.publisher.is_too_much(session)
-
-
-def test_client_that_left_is_not_called() -> None:
-    """Its pause is forgotten."""
-    bench = Bench()
-    session, _ = client()
-    bench.publisher.when_room(session, lambda: bench.events.append(("go on",)))
-    bench.publisher.forget_pause(session)
-    bench.publisher.look_again()
-
-    assert [] == bench.events
-
-
-@pytest.mark.parametrize(("total", "is_paused"), [(LIMIT - 4096, False), (LIMIT + 1, True)])
-def test_unreachable_zone_pauses_at_the_outbox_limit(total: int, is_paused: bool) -> None:
-    """What waits for nobody-knows-when may take memory up to `limits.outbox`."""
-    bench = Bench()
-    bench.publisher.on_unreachable(bench.route(""))
-    session, _ = client()
-    bench.publisher.publish(from_client(session, "x", 1, total))
-
-    assert is_paused == bench.publisher.is_too_much(session)
-
-
-def test_backlog_counts_what_waits() -> None:
-    """In each zone, for each client, and in all; back to nothing when all has gone."""
-    bench = Bench("a")
-    session, _ = client()
-    sizes = []
-    for packet_id, topic in ((1, "a/x"), (2, "b")):
-        publication = from_client(session, topic, packet_id, 1000)
-        sizes.append(publication.message.size)
-        bench.publisher.publish(publication)
-    held = session.held_size
-    bench.connect("a")
-    bench.connect("")
-
-    assert held == sum(sizes)
-    assert (0, 0, 0) == (session.held_size, bench.zones.backlog.size, bench.route("a").waiting_size)

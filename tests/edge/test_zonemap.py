@@ -76,9 +76,7 @@ def test_zones_above_and_below_an_apex_are_found() -> None:
     """Above: the deepest one strictly above; below: all that are strictly below."""
     zones = map_of("a", "a/b", "a/b/c", "ab")
 
-    assert ["a", "a", "", ""] == [
-        zones.enclosing(apex).apex for apex in ("a/b", "a/x/y", "a", "")
-    ]
+    assert ["a", "a", "", ""] == [zones.enclosing(apex).apex for apex in ("a/b", "a/x/y", "a", "")]
     assert ["a/b", "a/b/c"] == [route.apex for route in zones.within("a")]
 
 

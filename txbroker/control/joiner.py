@@ -21,6 +21,7 @@ from txbroker.control.channels import CALL_TIMEOUT, Channels
 from txbroker.control.convert import snapshot_from_wire, snapshot_to_wire
 from txbroker.control.parent import ALIVE_EVERY, HANDOVER_STEP, PROTOCOL_VERSION, SILENCE
 from txbroker.control.streams import STREAM_ERRORS, describe, open_stream, read, write
+from txbroker.errors import StoreError
 from txbroker.link.convert import cut_from_wire, cut_to_wire
 from txbroker.standing import Standing
 from txbroker.telemetry import get_logger
@@ -66,6 +67,7 @@ class Joiner:
         self._news = asyncio.Event()
         self._told_below: tuple[object, ...] = ()
         self._is_retiring = False
+        self._unsaved = ""
         self._is_handing_back = False
         self._received: Incoming | None = None
         self._again = asyncio.Event()
@@ -86,6 +88,8 @@ class Joiner:
             except STREAM_ERRORS as error:
                 if is_first or pause == FIRST_PAUSE:
                     log.warning("join.failed", parent=parent, reason=describe(error))
+            except StoreError as error:
+                self._say_unsaved(error)
             is_first = False
             if ended == "moved" and moves < MOVES_AT_ONCE:
                 moves += 1
@@ -105,7 +109,11 @@ class Joiner:
         if request.zone != standing.zone or request.epoch != standing.epoch:
             return False
         if standing.parent != request.parent.grpc:
-            standing.move(request.parent.grpc)
+            try:
+                standing.move(request.parent.grpc)
+            except StoreError as error:
+                self._say_unsaved(error)
+                return False
             log.info("parent.changed", parent=request.parent.node, address=request.parent.grpc)
         self._again.set()
         self._news.set()
@@ -254,7 +262,15 @@ class Joiner:
         standing.grant(granted.epoch, [cut_from_wire(cut) for cut in granted.lineage])
         self._on_granted(incoming)
         self._turn.end()
+        self._unsaved = ""
         log.info("join.granted", zone=standing.zone, epoch=granted.epoch)
+
+    def _say_unsaved(self, error: StoreError) -> None:
+        # A full disk, say: what could not be saved has not happened. It is tried again each second,
+        # and told once.
+        if str(error) != self._unsaved:
+            self._unsaved = str(error)
+            log.error("state.unsaved", reason=self._unsaved)
 
     def _move(self, moved: control_pb2.Moved) -> None:
         self._standing.move(moved.parent.grpc)

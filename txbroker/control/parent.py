@@ -22,6 +22,7 @@ from txbroker.control.convert import snapshot_from_wire, snapshot_to_wire
 from txbroker.control.streams import STREAM_ERRORS, describe, read, write
 from txbroker.delegation.cut import Cut
 from txbroker.delegation.table import Applicant, Elsewhere, Refused, Renewed, Transfer
+from txbroker.errors import StoreError
 from txbroker.link.convert import cut_from_wire, cut_to_wire
 from txbroker.standing import Standing
 from txbroker.telemetry import get_logger
@@ -96,6 +97,8 @@ class Parent:
         except STREAM_ERRORS as error:
             # The child is gone or stuck; what had begun is rolled back, and it will ask again.
             log.info("join.ended", reason=describe(error))
+        except StoreError as error:
+            await _unsaved(error, context)
 
     async def hand_back(self, context: HandBackContext) -> None:
         """A child gives its zone back."""
@@ -114,8 +117,11 @@ class Parent:
             reason = f"zone {begin.zone!r} at epoch {begin.epoch} is not delegated from here"
             await context.write(HandBackReply(refused=control_pb2.Refused(reason=reason)))
             return
-        async with self._one_at_a_time:
-            await self._take_back(authority, begin, context)
+        try:
+            async with self._one_at_a_time:
+                await self._take_back(authority, begin, context)
+        except StoreError as error:
+            await _unsaved(error, context)
 
     # from the node
 
@@ -265,6 +271,8 @@ class Parent:
                         self._standing.save()
         except STREAM_ERRORS:
             pass
+        except StoreError as error:
+            log.error("state.unsaved", reason=str(error))
         finally:
             child.tell(None)
 
@@ -321,6 +329,12 @@ class Parent:
                 log.debug("adopt.failed", peer=cut.node)
             await asyncio.sleep(pause)
             pause = min(pause * 2, 1.0)
+
+
+async def _unsaved(error: StoreError, context: JoinContext | HandBackContext) -> None:
+    """Nothing has changed, since it could not be made durable; the other side asks again."""
+    log.error("state.unsaved", reason=str(error))
+    await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
 
 
 async def _refuse(context: JoinContext, reason: str) -> None:

@@ -88,11 +88,10 @@ class DelegationTable:
 
     def __init__(self, apex: str | None, state: TableState | None = None) -> None:
         self._apex = apex
-        state = state or TableState()
-        self._delegations = {entry.cut.apex: entry for entry in state.delegations}
-        self._epochs = dict(state.epochs)
+        self._delegations: dict[str, Delegation] = {}
+        self._epochs: dict[str, int] = {}
         self._longest = 0
-        self._measure()
+        self.restore(state or TableState())
 
     def __len__(self) -> int:
         return len(self._delegations)
@@ -235,6 +234,12 @@ class DelegationTable:
     def state(self) -> TableState:
         """What must be durable."""
         return TableState(delegations=tuple(self._delegations.values()), epochs=dict(self._epochs))
+
+    def restore(self, state: TableState) -> None:
+        """Be as `state` says: what was changed since could not be made durable."""
+        self._delegations = {entry.cut.apex: entry for entry in state.delegations}
+        self._epochs = dict(state.epochs)
+        self._measure()
 
     # internal
 

@@ -341,7 +341,10 @@ class Edge:
         route.port = None
         route.state = State.IDLE
         if above is not route:
-            if above.cuts is not None:
+            again = self._granted_again(route, above)
+            if again is not None:
+                self.interests.claim(self.zones.add(again), route.apex)
+            elif above.cuts is not None:
                 above.cuts.pop(route.apex, None)
             self.interests.on_gone(route, above)
             above.doubts.extend(route.doubts)
@@ -510,6 +513,12 @@ class Edge:
             filter=topic_filter,
             client_id=subscribing.session.client_id,
         )
+
+    def _granted_again(self, route: Route, above: Route) -> Cut | None:
+        # The stream from above may be ahead of the zone's own, which says what ended by now.
+        known = (above.cuts or {}).get(route.apex)
+        ended = route.position.epoch if route.position is not None else route.epoch
+        return known if known is not None and known.epoch > ended else None
 
     def _learn_cuts(self, route: Route, cuts: Iterable[Cut]) -> None:
         before = route.cuts or {}

@@ -27,7 +27,6 @@ from txbroker.mqtt.packets import (
 )
 from txbroker.mqtt.return_codes import ConnackCode, ProtocolViolation
 
-
 CONNECT_BYTE = 0x10
 """With which a CONNECT begins, and so every connection of a client."""
 

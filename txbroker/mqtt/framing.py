@@ -36,7 +36,7 @@ class Framer:
 
     @property
     def first_byte(self) -> int | None:
-        """The first byte of the frame that is not complete yet; None where nothing of it is here."""
+        """The first byte of the frame that is not complete yet; None where none of it is here."""
         if self._offset < len(self._buffer):
             return self._buffer[self._offset]
         return self._tail[0] if self._tail else None

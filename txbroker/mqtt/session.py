@@ -258,8 +258,9 @@ class Session:
         self._queue.append(entry)
         self._queue_size += entry.message.size
         while len(self._queue) > self._limits.messages or self._queue_size > self._limits.size:
-            self._queue_size -= self._queue.popleft().message.size
-            self._drop(entry.qos)
+            gone = self._queue.popleft()
+            self._queue_size -= gone.message.size
+            self._drop(gone.qos)
         if not self._is_long and self.sink is not None and len(self._queue) >= self._high:
             self._is_long = True
             self._watcher.queue_is_long(self)

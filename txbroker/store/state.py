@@ -59,11 +59,16 @@ class DataFolder:
     def load(self, node: str, zone: str | None) -> NodeState:
         """The state as last saved, or a new node's; raises `StoreError`."""
         try:
-            text = self._file.read_text()
+            data = self._file.read_bytes()
         except FileNotFoundError:
             return NodeState(node=node, zone=zone)
+        except OSError as error:
+            raise StoreError(
+                f"{self._file}: cannot be read: {error.strerror}; let the user that runs txbroker"
+                " read it, or use another `data` folder"
+            ) from error
         try:
-            raw = json.loads(text)
+            raw = json.loads(data)
             version = raw.pop("format")
             if version > FORMAT:
                 raise StoreError(
@@ -76,6 +81,7 @@ class DataFolder:
             KeyError,
             TypeError,
             AttributeError,  # JSON, but no object
+            RecursionError,  # nothing but brackets
             cattrs.BaseValidationError,
         ) as error:
             raise StoreError(

@@ -1,0 +1,386 @@
+"""The two ends of a link talk to each other in memory; bytes arrive split anywhere."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.pair import Alarms, Client, Host, Link, Recorder, make_authority, make_edge
+from txbroker.delegation.cut import Cut
+from txbroker.edge.edge import Edge
+from txbroker.edge.route import State
+from txbroker.link.frames import LinkError, encode_frame, join_packets
+from txbroker.link.owner_end import WINDOW
+from txbroker.message import Message
+from txbroker.v1 import link_pb2, types_pb2
+from txbroker.v1.link_pb2 import LinkFrame
+
+ROOT = Cut(apex="", epoch=1, node="root", grpc="h:1")
+
+
+class Bench:
+    """One edge, one owner of the root zone, and links between them."""
+
+    def __init__(self, *cuts: Cut) -> None:
+        self.alarms = Alarms()
+        self.recorder = Recorder()
+        self.edge: Edge = make_edge(self.alarms, self.recorder)
+        self.route = self.edge.zones.add(ROOT)
+        self.route.cuts = {}
+        self.authority = make_authority("", 1, *cuts)
+        self.host = Host(self.authority, self.alarms)
+        self.link = self.connect()
+
+    def connect(self) -> Link:
+        """A link that is online."""
+        self.link = Link(self.edge, self.route, self.host).open()
+        return self.link
+
+
+def test_publish_is_acknowledged_when_it_is_taken() -> None:
+    """Not when it is sent."""
+    bench = Bench()
+    client = Client(bench.edge, "c")
+    first = client.publish("x", b"1")
+    second = client.publish("x", b"2", 2)
+    assert client.acknowledged == []
+    bench.link.pump()
+
+    assert client.acknowledged == [first, second]
+    assert bench.authority.offset == 2
+
+
+def test_subscription_round_trip() -> None:
+    """SUBACK after the answer, the retained message after that, then live ones."""
+    bench = Bench()
+    bench.authority.publish(Message("x", b"old", 1, True))
+    client = Client(bench.edge, "c")
+    request = client.subscribe(("x", 1))
+    assert client.subacks == []
+    bench.link.pump()
+    bench.authority.publish(Message("x", b"new", 1))
+    bench.link.pump()
+
+    assert client.subacks == [request]
+    assert client.payloads == [b"old", b"new"]
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(), largest=st.sampled_from([1, 2, 7, 64, 500]))
+def test_split_anywhere(seed: int, largest: int) -> None:
+    """The same deliveries, whatever a read takes."""
+    generator = random.Random(seed)
+    bench = Bench()
+    bench.link.split = lambda: generator.randint(1, largest)
+    client = Client(bench.edge, "c")
+    client.subscribe(("#", 2))
+    bench.link.pump()
+    payloads = [b"%d" % n + bytes(generator.randrange(300)) for n in range(30)]
+    for number, payload in enumerate(payloads):
+        client.publish(f"t{number % 3}", payload, number % 3)
+        if generator.random() < 0.3:
+            bench.link.pump()
+    bench.link.pump()
+
+    assert client.payloads == payloads
+    assert bench.route.sent == type(bench.route.sent)()
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(), cuts=st.lists(st.integers(0, 40), min_size=1, max_size=6))
+def test_cut_anywhere(seed: int, cuts: list[int]) -> None:
+    """Each publish is taken once and delivered once, wherever the link breaks."""
+    generator = random.Random(seed)
+    bench = Bench()
+    client = Client(bench.edge, "c")
+    client.subscribe(("x", 1))
+    bench.link.pump()
+    sent = []
+    for after in cuts:
+        bench.link.split = lambda: generator.randint(1, 80)
+        for _ in range(generator.randrange(12)):
+            sent.append(b"%d" % len(sent))
+            client.publish("x", sent[-1])
+        for number, _ in enumerate(bench.link.steps()):
+            if number == after:
+                break
+        bench.link.cut()
+        fresh = Link(bench.edge, bench.route, bench.host)
+        fresh.split = lambda: generator.randint(1, 80)
+        fresh.edge_end.start(b"token")
+        bench.link = fresh
+    bench.link.pump()
+
+    assert bench.authority.offset == len(sent)
+    assert client.payloads == sent
+    assert client.acknowledged == list(range(2, len(sent) + 2))
+    assert bench.edge.counters.get("link.missed") == 0
+
+
+def test_filter_that_changed_between_hello_and_online() -> None:
+    """The owner's view of the interest is the edge's when the link is online."""
+    bench = Bench()
+    client = Client(bench.edge, "c")
+    client.subscribe(("gone", 1), ("stays", 1))
+    bench.link.pump()
+    bench.link.cut()
+    link = Link(bench.edge, bench.route, bench.host)
+    link.edge_end.start(b"token")
+    bench.edge.unsubscribe(client.session, ["gone"])
+    link.pump()
+
+    assert bench.authority.peers["edge"].filters == {"stays"}
+
+
+def test_refused_publish_follows_the_cut() -> None:
+    """What lies under a cut comes back, in order, and waits for the child's link."""
+    child = Cut(apex="a", epoch=1, node="n", grpc="h:2")
+    bench = Bench(child)
+    bench.route.cuts = {}
+    bench.edge.zones.get("a")
+    client = Client(bench.edge, "c")
+    below = bench.edge.zones.get("a")
+    assert below is not None  # told by Online
+    bench.edge.zones.remove(below)  # as if it had been forgotten
+    for number in range(3):
+        client.publish("a/x", b"%d" % number)
+        client.publish("b", b"%d" % number)
+    bench.link.pump()
+
+    assert bench.authority.offset == 3
+    below = bench.edge.zones.get("a")
+    assert below is not None
+    assert [p.message.payload for p in below.waiting] == [b"0", b"1", b"2"]
+    assert len(client.acknowledged) == 3
+
+
+def test_publish_during_a_fence_waits_and_is_tried_again() -> None:
+    """A rolled-back handover: nothing is lost, order holds."""
+    bench = Bench()
+    client = Client(bench.edge, "c")
+    client.subscribe(("#", 1))
+    bench.link.pump()
+    outgoing = bench.authority.prepare("a")
+    bench.authority.fence(outgoing)
+    for number in range(3):
+        client.publish("a/x", b"%d" % number)
+    bench.link.pump()
+    assert client.payloads == []
+    bench.authority.roll_back(outgoing)
+    bench.link.pump()
+
+    assert client.payloads == [b"0", b"1", b"2"]
+
+
+def test_interest_during_a_fence_is_answered_after_it() -> None:
+    """The new owner's snapshot would not have it (protocol rule 12)."""
+    bench = Bench()
+    client = Client(bench.edge, "c")
+    outgoing = bench.authority.prepare("a")
+    bench.authority.fence(outgoing)
+    client.subscribe(("a/#", 1))
+    other = client.subscribe(("b", 1))
+    bench.link.pump()
+    assert client.subacks == [other]
+    bench.authority.roll_back(outgoing)
+    bench.link.pump()
+
+    assert len(client.subacks) == 2
+
+
+def test_interest_given_up_during_a_fence() -> None:
+    """It does not come back when the fence is lifted."""
+    bench = Bench()
+    client = Client(bench.edge, "c")
+    outgoing = bench.authority.prepare("a")
+    bench.authority.fence(outgoing)
+    client.subscribe(("a/#", 1))
+    bench.link.pump()
+    bench.edge.unsubscribe(client.session, ["a/#"])
+    bench.link.pump()
+    bench.authority.roll_back(outgoing)
+    bench.link.pump()
+
+    assert bench.authority.peers["edge"].filters == set()
+
+
+def test_credit_stops_the_edge_not_the_answers() -> None:
+    """No more than the window is on its way; it moves on when the owner has read."""
+    bench = Bench()
+    client = Client(bench.edge, "c")
+    big = bytes(100_000)
+    for _ in range(WINDOW // len(big) + 20):
+        client.publish("x", big, 0)
+    assert bench.route.waiting
+    assert len(bench.link.up) <= WINDOW + 2 * len(big)
+    bench.link.pump()
+
+    assert not bench.route.waiting
+    assert bench.authority.offset == WINDOW // len(big) + 20
+
+
+def test_deliveries_stop_without_credit() -> None:
+    """An edge that does not read holds back its own deliveries only."""
+    bench = Bench()
+    client = Client(bench.edge, "c")
+    client.subscribe(("x", 0))
+    bench.link.pump()
+    payload = bytes(100_000)
+    for _ in range(100):
+        bench.authority.publish(Message("x", payload, 1))
+    bench.link.owner_end.flush()
+    assert len(bench.link.down) <= WINDOW + 2 * 13_000_000
+    bench.link.pump()
+
+    assert len(client.payloads) == 100
+
+
+def test_newer_link_of_the_same_edge_takes_over() -> None:
+    """The older one is closed."""
+    bench = Bench()
+    first = bench.link
+    second = Link(bench.edge, bench.route, bench.host)
+    second.edge_end.start(b"token")
+    second.pump()
+
+    assert first.closed and not second.closed
+
+
+# -- what breaks the rules
+
+
+def hello(**fields: object) -> bytes:
+    """A Hello that would be accepted, but for these fields."""
+    values = {"version": 1, "token": b"token", "edge": "edge", "incarnation": 1, "stream": 1}
+    return encode_frame(LinkFrame(hello=link_pb2.Hello(**{**values, **fields})))
+
+
+def batch(**fields: object) -> bytes:
+    """A batch of one publish."""
+    values = {"epoch": 1, "stream": 1, "first": 1, "count": 1, "clients": ["c"], "client": [0]}
+    return encode_frame(LinkFrame(batch=link_pb2.Batch(**{**values, **fields})))
+
+
+PUBLISH = join_packets([Message("x", b"1", 1)])
+BAD_FOR_AN_OWNER = {
+    "no hello": batch() + PUBLISH,
+    "heartbeat first": encode_frame(LinkFrame(heartbeat=link_pb2.Heartbeat())),
+    "wrong token": hello(token=b"guess"),
+    "newer version": hello(version=99),
+    "two hellos": hello() + hello(),
+    "publish without a batch": hello() + PUBLISH,
+    "more than the batch says": hello() + batch() + PUBLISH + PUBLISH,
+    "batch of deliveries": hello() + batch(kind=link_pb2.Batch.LIVE),
+    "client out of range": hello() + batch(client=[1]),
+    "client for each": hello() + batch(client=[]),
+    "another stream": hello() + batch(stream=2),
+    "a gap": hello() + batch(first=2),
+    "restart elsewhere": hello()
+    + encode_frame(LinkFrame(restart=link_pb2.Restart(stream=1, sequence=7))),
+    "an MQTT packet": b"\xc0\x00",
+    "not protobuf": b"\x00\x03\xff\xff\xff",
+    "length without end": b"\x00\xff\xff\xff\xff\xff",
+    "bad topic": hello() + batch() + b"\x30\x05\x00\x01#\x00\x00",
+}
+
+
+@pytest.mark.parametrize("data", BAD_FOR_AN_OWNER.values(), ids=list(BAD_FOR_AN_OWNER))
+def test_owner_refuses(data: bytes) -> None:
+    """`LinkError`, and the zone is as it was."""
+    alarms = Alarms()
+    host = Host(make_authority(""), alarms)
+    link = Link(make_edge(alarms, Recorder()), make_route(), host)
+    with pytest.raises(LinkError):
+        link.owner_end.receive(data)
+
+    assert host.authority.offset <= 1
+
+
+def make_route() -> object:
+    """A route that nothing was said on."""
+    edge = make_edge(Alarms(), Recorder())
+    return edge.zones.add(ROOT)
+
+
+def welcome(**fields: object) -> bytes:
+    """A Welcome for the root zone."""
+    values = {"version": 1, "zone": "", "epoch": 1, "owner_incarnation": 1, "credit": 1000}
+    return encode_frame(LinkFrame(welcome=link_pb2.Welcome(**{**values, **fields})))
+
+
+ONLINE = encode_frame(LinkFrame(online=link_pb2.Online()))
+BAD_FOR_AN_EDGE = {
+    "no welcome": ONLINE,
+    "two welcomes": welcome() + welcome(),
+    "another zone": welcome(zone="a"),
+    "no epoch": welcome(epoch=0),
+    "newer version": welcome(version=9),
+    "delivery without a batch": welcome() + ONLINE + PUBLISH,
+    "a publish batch": welcome() + ONLINE + batch(kind=link_pb2.Batch.PUBLISH),
+    "no offsets": welcome() + ONLINE + batch(kind=link_pb2.Batch.LIVE),
+    "another epoch": welcome() + ONLINE + batch(kind=link_pb2.Batch.LIVE, epoch=2, offsets=[1]),
+    "retained out of the blue": welcome() + ONLINE + batch(kind=link_pb2.Batch.RETAINED) + PUBLISH,
+    "an MQTT packet": b"\xd0\x00",
+}
+
+
+@pytest.mark.parametrize("data", BAD_FOR_AN_EDGE.values(), ids=list(BAD_FOR_AN_EDGE))
+def test_edge_refuses(data: bytes) -> None:
+    """`LinkError`."""
+    bench = Bench()
+    bench.link.cut()
+    link = Link(bench.edge, bench.route, bench.host)
+    with pytest.raises(LinkError):
+        link.edge_end.receive(data)
+
+
+FRAMES = st.sampled_from(
+    [
+        hello(),
+        batch(),
+        batch(first=0, count=0, client=[], clients=[]),
+        PUBLISH,
+        welcome(),
+        ONLINE,
+        encode_frame(LinkFrame()),
+        encode_frame(LinkFrame(taken=link_pb2.Taken(stream=1, sequence=1 << 60))),
+        encode_frame(LinkFrame(credit=link_pb2.Credit(consumed=1 << 60))),
+        encode_frame(LinkFrame(answer=link_pb2.InterestAnswer(request=5, retained=1))),
+        encode_frame(LinkFrame(refusal=link_pb2.Refusal(stream=1, sequence=1 << 60))),
+        encode_frame(LinkFrame(gone=types_pb2.Gone(apex="a", epoch=1))),
+        encode_frame(LinkFrame(cut=types_pb2.Cut(apex="a", epoch=1, node="n", grpc="h:1"))),
+        encode_frame(LinkFrame(cut=types_pb2.Cut(apex="", epoch=9, node="n", grpc="h:1"))),
+        encode_frame(LinkFrame(sync=link_pb2.InterestSync(filters=["a/#/b", ""]))),
+        encode_frame(LinkFrame(interest=link_pb2.InterestRequest(request=1, filter="#/#"))),
+        encode_frame(LinkFrame(interest=link_pb2.InterestRequest(filter="x", remove=True))),
+        encode_frame(LinkFrame(position=link_pb2.Position(offset=1, consumed=1 << 62))),
+        encode_frame(LinkFrame(restart=link_pb2.Restart(stream=1, sequence=1))),
+    ]
+)
+GARBAGE = st.lists(st.one_of(FRAMES, st.binary(max_size=60)), max_size=12).map(b"".join)
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=GARBAGE)
+def test_garbage_raises_nothing_but_link_error(data: bytes) -> None:
+    """At either end, whatever comes."""
+    bench = Bench()
+    fresh = Link(bench.edge, bench.route, bench.host)
+    for end in (bench.link.owner_end, bench.link.edge_end, fresh.owner_end, fresh.edge_end):
+        try:
+            end.receive(data)
+            end.flush()
+        except LinkError:
+            pass
+
+
+def test_edge_counts_what_it_does_not_know() -> None:
+    """A frame of a newer owner is ignored."""
+    bench = Bench()
+    bench.link.edge_end.receive(encode_frame(LinkFrame()))
+
+    assert bench.edge.counters.get("link.unknown_frame") == 1
+    assert bench.route.state is State.ONLINE

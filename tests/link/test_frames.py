@@ -1,0 +1,106 @@
+"""Link frames on the wire: types 0 and 3, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from txbroker.link.frames import FrameReader, LinkError, encode_frame, join_packets
+from txbroker.message import Message
+from txbroker.mqtt.codec import encode
+from txbroker.mqtt.packets import Pingreq, Publish
+from txbroker.v1 import link_pb2, types_pb2
+from txbroker.v1.link_pb2 import LinkFrame
+
+LIMIT = 1000
+
+FRAMES = [
+    LinkFrame(hello=link_pb2.Hello(version=1, token=b"t", edge="e", filters=["#", "a/+"])),
+    LinkFrame(taken=link_pb2.Taken(stream=1, sequence=1 << 40)),
+    LinkFrame(cut=types_pb2.Cut(apex="a/b", epoch=3, node="n", grpc="h:1")),
+    LinkFrame(heartbeat=link_pb2.Heartbeat()),
+    LinkFrame(sync=link_pb2.InterestSync(filters=["x" * 300])),
+]
+
+
+@pytest.mark.parametrize("frame", FRAMES, ids=lambda frame: frame.WhichOneof("kind"))
+def test_control_frame_is_read_as_it_was_written(frame: LinkFrame) -> None:
+    """Also the one whose length takes two bytes."""
+    assert [frame] == list(FrameReader(LIMIT).read(encode_frame(frame)))
+
+
+def test_message_is_read_with_the_publishers_flags() -> None:
+    """RETAIN is the publisher's; packet id and DUP mean nothing (rule 24)."""
+    messages = [Message("a", b"1", 2, True), Message("b", b"", 0)]
+
+    assert list(FrameReader(LIMIT).read(join_packets(messages))) == [
+        Publish("a", b"1", 2, True, False, 1),
+        Publish("b", b"", 0, False, False, None),
+    ]
+
+
+def test_dup_is_ignored() -> None:
+    """Even where it is illegal between a client and a server."""
+    data = bytearray(Message("a", b"1", 0).link_packet)
+    data[0] |= 0x08
+
+    assert [Publish("a", b"1")] == list(FrameReader(LIMIT).read(bytes(data)))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        encode(Pingreq()),
+        b"\xf0\x00",
+        b"\x01\x00",  # type 0 has no flags
+        b"\x00\x02\xff\xff",  # not a protobuf message
+        b"\x30\x01\x00",  # a PUBLISH that ends in its topic
+        b"\x36\x05\x00\x01a\x00\x01",  # QoS 3
+        b"\x30\x04\x00\x02\xc3\x28",  # not UTF-8
+        b"\x00\xff\xff\xff\xff\x01",  # five bytes of length
+        b"\x00\xff\xff\x7f",  # larger than the limit
+    ],
+)
+def test_what_is_no_link_frame_is_refused(data: bytes) -> None:
+    """The link is closed, the node goes on."""
+    with pytest.raises(LinkError):
+        list(FrameReader(LIMIT).read(data))
+
+
+def test_frames_before_a_fault_are_read() -> None:
+    """The fault is raised in its turn."""
+    read = FrameReader(LIMIT).read(encode_frame(FRAMES[1]) + b"\xf0\x00")
+
+    assert FRAMES[1] == next(read)
+    with pytest.raises(LinkError):
+        next(read)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=60), st.binary(max_size=60))
+def test_any_bytes_are_frames_or_a_link_error(one: bytes, two: bytes) -> None:
+    """Nothing else can come out."""
+    reader = FrameReader(LIMIT)
+    try:
+        for data in (one, two):
+            for item in reader.read(data):
+                assert isinstance(item, LinkFrame | Publish)
+    except LinkError:
+        pass
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(1, 40), min_size=1))
+def test_any_split_gives_the_same_frames(sizes: list[int]) -> None:
+    """Bytes come as the network has them."""
+    message = Message("a", b"x" * 200, 1)
+    data = b"".join(map(encode_frame, FRAMES)) + message.link_packet
+    reader = FrameReader(LIMIT)
+    found = []
+    while data:
+        size = sizes[len(found) % len(sizes)]
+        found.extend(reader.read(data[:size]))
+        data = data[size:]
+
+    assert [*FRAMES, Publish("a", b"x" * 200, 1, False, False, 1)] == found

@@ -1,0 +1,113 @@
+"""Which packet a client may send when."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.mqtt.packet_table import LEGAL as PACKETS
+from txbroker.mqtt.codec import encode
+from txbroker.mqtt.connection import LEGAL, Connection, Phase
+from txbroker.mqtt.packets import Connect, Disconnect, Packet, Pingreq, Publish
+from txbroker.mqtt.return_codes import ConnackCode, ProtocolViolation
+
+CONNECT = encode(Connect(client_id="c"))
+KINDS = {type(row.packet): row.packet for row in PACKETS if not isinstance(row.packet, Connect)}
+FROM_SERVERS = {"Connack", "Suback", "Unsuback", "Pingresp"}
+
+
+def connected() -> Connection:
+    connection = Connection(1000)
+    list(connection.receive(CONNECT))
+    return connection
+
+
+def rule_of(connection: Connection, *packets: Packet) -> str | None:
+    try:
+        for packet in packets:
+            list(connection.receive(encode(packet)))
+    except ProtocolViolation as violation:
+        return violation.rule
+    return None
+
+
+@pytest.mark.parametrize("packet", KINDS.values(), ids=lambda packet: type(packet).__name__)
+def test_first_packet_is_connect(packet: Packet) -> None:
+    """Nothing else [MQTT-3.1.0-1]."""
+    assert "MQTT-3.1.0-1" == rule_of(Connection(1000), packet)
+
+
+@pytest.mark.parametrize("packet", KINDS.values(), ids=lambda packet: type(packet).__name__)
+def test_client_sends_what_a_client_may_send(packet: Packet) -> None:
+    """Packets that only a server sends close the connection."""
+    is_legal = type(packet).__name__ not in FROM_SERVERS
+
+    assert (None if is_legal else "MQTT-4.8.0-1") == rule_of(connected(), packet)
+    assert is_legal == (type(packet) in LEGAL[Phase.CONNECTED])
+
+
+def test_second_connect_is_refused() -> None:
+    """A connection has one [MQTT-3.1.0-2]."""
+    assert "MQTT-3.1.0-2" == rule_of(connected(), Connect(client_id="c"))
+
+
+def test_nothing_counts_after_disconnect() -> None:
+    """Whatever still arrives, legal or not."""
+    connection = connected()
+    data = encode(Pingreq()) + encode(Disconnect()) + encode(Pingreq()) + b"\x00\x00"
+
+    assert [Pingreq(), Disconnect()] == list(connection.receive(data))
+    assert (Phase.CLOSED, []) == (connection.phase, list(connection.receive(CONNECT)))
+
+
+def test_closed_connection_takes_nothing() -> None:
+    """Also what came with the packet at which it was closed."""
+    connection = connected()
+    packets = connection.receive(encode(Pingreq()) * 3)
+    first = next(packets)
+    connection.close()
+
+    assert (Pingreq(), []) == (first, list(packets))
+
+
+def test_packets_before_a_fault_count() -> None:
+    """The violation is raised in its turn; the frame at hand is there for the log."""
+    connection = connected()
+    packets = connection.receive(encode(Publish("t", b"1")) + b"\xf0\x01x")
+
+    assert Publish("t", b"1") == next(packets)
+    with pytest.raises(ProtocolViolation):
+        next(packets)
+    assert (0xF0, b"x") == connection.frame
+
+
+def test_empty_client_id_needs_a_clean_session() -> None:
+    """It is refused with a CONNACK of its own [MQTT-3.1.3-8]."""
+    connection = Connection(1000)
+    with pytest.raises(ProtocolViolation) as caught:
+        list(connection.receive(encode(Connect(client_id="", clean_session=False))))
+
+    assert ("MQTT-3.1.3-8", ConnackCode.IDENTIFIER_REJECTED) == (
+        caught.value.rule,
+        caught.value.connack,
+    )
+    assert rule_of(Connection(1000), Connect(client_id="")) is None
+
+
+def test_packet_beyond_the_limit_is_refused() -> None:
+    """As soon as its length is known."""
+    connection = connected()
+    with pytest.raises(ProtocolViolation) as caught:
+        list(connection.receive(b"\x30\xff\x7f"))
+
+    assert "limits.packet" == caught.value.rule
+
+
+def test_other_protocol_is_told_at_its_first_byte() -> None:
+    """Its greeting would be waited on for the rest of a packet; a slow CONNECT is not hurried."""
+    with pytest.raises(ProtocolViolation) as caught:
+        list(Connection(1000).receive(b"GE"))
+    slow = Connection(1000)
+    trickle = [packet for byte in CONNECT for packet in slow.receive(bytes([byte]))]
+
+    assert "MQTT-3.1.0-1" == caught.value.rule
+    assert [Connect(client_id="c")] == trickle

@@ -1,0 +1,338 @@
+"""One client's session: window, queue, limits, what is sent again, packet identifiers."""
+
+from __future__ import annotations
+
+from tests.support.recorders import SinkRecorder, WatcherRecorder
+from txbroker.message import Message
+from txbroker.mqtt import session as module
+from txbroker.mqtt.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
+from txbroker.mqtt.session import Session, SessionLimits
+
+
+class Bench:
+    """A session, its connection and its watcher."""
+
+    def __init__(self, **limits: int) -> None:
+        self.watcher = WatcherRecorder()
+        self.session = Session(
+            "c", clean=False, limits=SessionLimits(**limits), watcher=self.watcher
+        )
+        self.sink = SinkRecorder()
+
+    def attach(self) -> list[Packet | str]:
+        """A new connection; what it is sent at once."""
+        self.session.detach()
+        self.sink = SinkRecorder()
+        self.session.attach(self.sink)
+        return self.take()
+
+    def deliver(self, *payloads: str, qos: int = 1, retain: bool = False) -> None:
+        for payload in payloads:
+            self.session.deliver(Message("t", payload.encode(), qos), qos, retain=retain)
+
+    def take(self) -> list[Packet | str]:
+        taken = self.sink.events[:]
+        self.sink.events.clear()
+        return taken
+
+
+def attached(**limits: int) -> Bench:
+    bench = Bench(**limits)
+    bench.attach()
+    return bench
+
+
+def sent(payload: str, packet_id: int, qos: int = 1, *, dup: bool = False) -> Publish:
+    return Publish("t", payload.encode(), qos, False, dup, packet_id)
+
+
+# -- to the client
+
+
+def test_qos0_leaves_at_once_or_never() -> None:
+    """Without a connection it is nothing; without room in the output it is dropped, counted."""
+    bench = Bench()
+    bench.deliver("away", qos=0)
+    before = bench.attach()
+    bench.deliver("1", qos=0)
+    bench.deliver("2", qos=0, retain=True)
+    bench.sink.room = False
+    bench.deliver("no room", qos=0)
+
+    assert [] == before
+    assert [Publish("t", b"1"), Publish("t", b"2", 0, True)] == bench.take()
+    assert ([("dropped", 0)], 1) == (bench.watcher.events, bench.session.dropped)
+
+
+def test_window_bounds_what_is_unacknowledged() -> None:
+    """The next one leaves when one was acknowledged, in order [MQTT-4.6.0-1]."""
+    bench = attached(inflight=2)
+    bench.deliver("1", "2", "3", "4")
+    first = bench.take()
+    bench.session.on_puback(2)
+
+    assert [sent("1", 1), sent("2", 2)] == first
+    assert [sent("3", 3)] == bench.take()
+    assert bench.session.queued == 1
+
+
+def test_window_is_bounded_in_bytes() -> None:
+    """One message is always let through, however large."""
+    size = Message("t", b"x" * 100).size
+    bench = attached(memory=2 * size)
+    bench.deliver("x" * 100, "y" * 100, "z" * 100)
+    first = len(bench.take())
+    bench.session.on_puback(1)
+    second = len(bench.take())
+    bench.session.on_puback(2)
+    bench.session.on_puback(3)
+    bench.deliver("x" * 10_000, "queued")
+
+    assert (2, 1) == (first, second)
+    assert [sent("x" * 10_000, 4)] == bench.take()
+
+
+def test_messages_wait_for_room_in_the_output() -> None:
+    """And go when the output has drained."""
+    bench = attached()
+    bench.sink.room = False
+    bench.deliver("1", "2")
+    before = bench.take()
+    bench.sink.room = True
+    bench.session.pump()
+
+    assert ([], [sent("1", 1), sent("2", 2)]) == (before, bench.take())
+
+
+def test_nothing_overtakes_what_is_queued() -> None:
+    """Room alone does not let a new message go first."""
+    bench = attached()
+    bench.sink.room = False
+    bench.deliver("1")
+    bench.sink.room = True
+    bench.deliver("2")
+    bench.session.pump()
+
+    assert [sent("1", 1), sent("2", 2)] == bench.take()
+
+
+def test_qos2_goes_through_all_its_steps() -> None:
+    """PUBREC is answered by PUBREL, also a second time; PUBCOMP ends it."""
+    bench = attached(inflight=1)
+    bench.deliver("1", "2", qos=2)
+    bench.session.on_pubcomp(1)  # too early: no PUBREC yet
+    bench.session.on_puback(1)  # the wrong acknowledgement
+    bench.session.on_pubrec(1)
+    bench.session.on_pubrec(1)
+    before = bench.take()
+    bench.session.on_pubcomp(1)
+
+    assert [sent("1", 1, 2), Pubrel(1), Pubrel(1)] == before
+    assert [sent("2", 2, 2)] == bench.take()
+
+
+def test_unknown_acknowledgements_are_harmless() -> None:
+    """PUBREC is answered all the same: the client waits for it."""
+    bench = attached()
+    bench.session.on_puback(9)
+    bench.session.on_pubrec(9)
+    bench.session.on_pubcomp(9)
+
+    assert [Pubrel(9)] == bench.take()
+
+
+# -- limits of the queue
+
+
+def test_oldest_messages_go_beyond_the_number() -> None:
+    """Dropped and counted; the newest stay."""
+    bench = Bench(messages=2)
+    bench.deliver("1", "2", "3", "4")
+
+    assert [("dropped", 1)] * 2 == bench.watcher.events
+    assert [sent("3", 1), sent("4", 2)] == bench.attach()
+
+
+def test_oldest_messages_go_beyond_the_size() -> None:
+    """The second limit is bytes."""
+    size = Message("t", b"1").size
+    bench = Bench(size=2 * size)
+    bench.deliver("1", "2", "3")
+
+    assert [sent("2", 1), sent("3", 2)] == bench.attach()
+
+
+def test_dropped_message_is_counted_by_its_own_qos() -> None:
+    """Not by that of the one that pushed it out."""
+    bench = Bench(messages=1)
+    bench.deliver("1", qos=2)
+    bench.deliver("2", qos=1)
+
+    assert [("dropped", 2)] == bench.watcher.events
+
+
+def test_long_queue_of_a_connected_client_is_told_of() -> None:
+    """Once at half of the limit, and once when it came down; not while the client is away."""
+    bench = Bench(messages=40, inflight=1)
+    bench.deliver(*(str(n) for n in range(25)))
+    away = bench.watcher.events[:]
+    bench.attach()
+    bench.deliver("25", "26")
+    long = bench.watcher.events[:]
+    for packet_id in range(1, 15):
+        bench.session.on_puback(packet_id)
+
+    assert ([], [("long",)]) == (away, long)
+    assert [("long",), ("short",)] == bench.watcher.events
+
+
+def test_client_that_leaves_is_no_longer_waited_for() -> None:
+    """Its queue stays, its pressure does not."""
+    bench = attached(messages=4, inflight=1)
+    bench.deliver("1", "2", "3")
+    bench.session.detach()
+
+    assert [("long",), ("short",)] == bench.watcher.events
+    assert bench.session.queued == 2
+
+
+def test_session_that_ends_drops_what_it_had() -> None:
+    """Nothing is waited for any more."""
+    bench = attached(messages=4, inflight=1)
+    bench.deliver("1", "2", "3")
+    bench.session.close()
+
+    assert [("long",), ("short",)] == bench.watcher.events
+    assert bench.session.queued == 0
+
+
+# -- reconnecting
+
+
+def test_what_is_in_flight_is_sent_again_in_its_order() -> None:
+    """PUBLISH with DUP and its identifier, PUBREL where PUBREC had come; then what is queued."""
+    bench = attached(inflight=4)
+    bench.deliver("1")
+    bench.deliver("2", "3", qos=2)
+    bench.deliver("4", "5")
+    bench.session.on_pubrec(2)
+    bench.session.on_puback(1)
+    bench.session.detach()
+    bench.deliver("6")
+    again = bench.attach()
+
+    assert [
+        Pubrel(2),
+        sent("3", 3, 2, dup=True),
+        sent("4", 4, dup=True),
+        sent("5", 5, dup=True),
+    ] == again
+    bench.session.on_pubcomp(2)
+    assert [sent("6", 6)] == bench.take()
+
+
+def test_retain_flag_is_kept_when_sent_again() -> None:
+    """The same packet, but for DUP."""
+    bench = attached()
+    bench.deliver("1", retain=True)
+
+    assert [Publish("t", b"1", 1, True, True, 1)] == bench.attach()
+
+
+def test_packet_identifiers_wrap_and_leave_out_those_in_use() -> None:
+    """1 to 65,535, never one that is in flight [MQTT-2.3.1-4]."""
+    bench = attached(inflight=3)
+    bench.deliver("stuck", qos=2)
+    bench.session._last_id = module.LAST_PACKET_ID - 1
+    bench.deliver("last", "first again")
+
+    packets = bench.take()
+    assert [1, 65_535, 2] == [p.packet_id for p in packets if isinstance(p, Publish)]
+
+
+# -- from the client
+
+
+def test_publish_is_acknowledged_when_it_is_taken() -> None:
+    """PUBACK at QoS 1, PUBREC at QoS 2, PUBCOMP for its PUBREL."""
+    bench = attached()
+    one = bench.session.accept(sent("1", 5))
+    two = bench.session.accept(sent("2", 6, 2))
+    assert one is not None and two is not None
+    before = bench.take()
+    bench.session.on_taken(two)
+    bench.session.on_taken(one)
+    bench.session.on_pubrel(6)
+
+    assert ([], [Pubrec(6), Puback(5), Pubcomp(6)]) == (before, bench.take())
+
+
+def test_repeated_qos2_is_forwarded_once() -> None:
+    """Until its PUBREL; each PUBLISH of it gets its own PUBREC [MQTT-4.3.3-2]."""
+    bench = attached()
+    flow = bench.session.accept(sent("1", 6, 2))
+    assert flow is not None
+    repeats = [bench.session.accept(sent("1", 6, 2, dup=True)) for _ in range(2)]
+    bench.session.on_taken(flow)
+    owed = bench.take()
+    repeats.append(bench.session.accept(sent("1", 6, 2)))
+    late = bench.take()
+    bench.session.on_pubrel(6)
+    fresh = bench.session.accept(sent("2", 6, 2))
+
+    assert [None] * 3 == repeats
+    assert ([Pubrec(6)] * 3, [Pubrec(6)]) == (owed, late)
+    assert fresh is not None and fresh is not flow
+
+
+def test_repeated_qos1_is_answered_with_the_first() -> None:
+    """While that is on its way; afterwards the identifier is free."""
+    bench = attached()
+    flow = bench.session.accept(sent("1", 5))
+    assert flow is not None
+    repeat = bench.session.accept(sent("1", 5, dup=True))
+    bench.session.on_taken(flow)
+    answers = bench.take()
+    again = bench.session.accept(sent("1", 5, dup=True))
+
+    assert repeat is None
+    assert [Puback(5)] * 2 == answers
+    assert again is not None
+
+
+def test_identifier_that_is_used_anew_is_a_new_publish() -> None:
+    """QoS 1 without DUP is no repeat; the old flow's answer would be taken for its own."""
+    bench = attached()
+    old = bench.session.accept(sent("1", 5))
+    new = bench.session.accept(sent("2", 5))
+    assert old is not None and new is not None
+    bench.session.on_taken(old)
+    before = bench.take()
+    bench.session.on_taken(new)
+
+    assert ([], [Puback(5)]) == (before, bench.take())
+
+
+def test_acknowledgements_are_owed_to_the_present_connection_only() -> None:
+    """What a lost connection sent is answered when the client sends it again."""
+    bench = attached()
+    one = bench.session.accept(sent("1", 5))
+    two = bench.session.accept(sent("2", 6, 2))
+    assert one is not None and two is not None
+    bench.session.detach()
+    bench.session.on_taken(one)
+    on_connect = bench.attach()
+    repeats = [bench.session.accept(sent(*args, dup=True)) for args in (("1", 5), ("2", 6, 2))]
+    at_once = bench.take()
+    bench.session.on_taken(two)
+
+    assert ([], [None, None]) == (on_connect, repeats)
+    assert ([Puback(5)], [Pubrec(6)]) == (at_once, bench.take())
+
+
+def test_pubrel_is_always_answered() -> None:
+    """Also for an identifier that is not open."""
+    bench = attached()
+    bench.session.on_pubrel(77)
+
+    assert [Pubcomp(77)] == bench.take()

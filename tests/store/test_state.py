@@ -1,0 +1,201 @@
+"""The small file that a node must not forget: whole, synced, refused where it is not usable."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+import pytest
+
+from tests.support.recorders import cut
+from txbroker.delegation.table import Delegation, TableState
+from txbroker.errors import StoreError
+from txbroker.store.state import FORMAT, DataFolder, NodeState
+
+STATE = NodeState(
+    node="garage",
+    zone="home/garage",
+    incarnation=7,
+    epoch=3,
+    serving=True,
+    parent="home:1",
+    configured_parent="old:1",
+    lineage=(cut("", node="home"), cut("home", 4)),
+    table=TableState(
+        delegations=(Delegation(cut=cut("home/garage/ü", 2), below=(cut("home/garage/ü/x"),)),),
+        epochs={"home/garage/ü": 5},
+    ),
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[DataFolder]:
+    data = DataFolder(tmp_path / "data")
+    yield data
+    data.close()
+
+
+@pytest.fixture
+def file(folder: DataFolder, tmp_path: Path) -> Path:
+    """Where the state is."""
+    return tmp_path / "data" / "state.json"
+
+
+def refusal(folder: DataFolder, node: str = "garage", zone: str | None = "home/garage") -> str:
+    with pytest.raises(StoreError) as caught:
+        folder.load(node, zone)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# -- as it should be
+
+
+def test_new_node_has_a_new_state(folder: DataFolder) -> None:
+    """Without a file nothing is known yet."""
+    assert NodeState(node="n", zone=None) == folder.load("n", None)
+
+
+def test_state_is_loaded_as_it_was_saved(folder: DataFolder) -> None:
+    """Every field, and the last one saved."""
+    folder.save(attrs.evolve(STATE, epoch=1))
+    folder.save(STATE)
+
+    assert STATE == folder.load("garage", "home/garage")
+
+
+def test_pure_edge_has_no_zone(folder: DataFolder) -> None:
+    """None stays None, and is not the root zone."""
+    state = NodeState(node="edge", zone=None)
+    folder.save(state)
+
+    assert state == folder.load("edge", None)
+    assert "belongs to node 'edge' with zone None" in refusal(folder, "edge", "")
+
+
+def test_file_of_an_earlier_version_has_fewer_fields(folder: DataFolder, file: Path) -> None:
+    """What it does not say has its default."""
+    file.write_text(json.dumps({"format": 1, "node": "n", "zone": "z", "epoch": 2}))
+
+    assert NodeState(node="n", zone="z", epoch=2) == folder.load("n", "z")
+
+
+# -- refused
+
+
+def test_newer_format_is_refused(folder: DataFolder, file: Path) -> None:
+    """Not guessed at; the remedy is said."""
+    file.write_text(json.dumps({"format": FORMAT + 1, "something": "new"}))
+
+    assert f"format {FORMAT + 1} is newer than this version's {FORMAT}" in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'"text"',
+        b"{}",
+        b'{"format": "one"}',
+        b'{"format": 1}',
+        b'{"format": 1, "node": "garage", "zone": "home/garage", "epoch": "many"}',
+        b'{"format": 1, "node": "garage", "zone": "home/garage", "lineage": [5]}',
+        b'{"format": 1, "node": "garage", "zone": "home/garage", "table": null}',
+        b"\xff\xfe\x00",
+        b"\0" * 100,
+        b"[" * 100_000,
+    ],
+    ids=range(14),
+)
+def test_corrupt_file_is_refused(folder: DataFolder, file: Path, data: bytes) -> None:
+    """One line with the remedy; the file stays as it is."""
+    file.write_bytes(data)
+
+    assert "not readable as a node's state" in refusal(folder)
+    assert data == file.read_bytes()
+
+
+@pytest.mark.parametrize(("node", "zone"), [("other", "home/garage"), ("garage", "home")])
+def test_state_of_another_node_is_refused(folder: DataFolder, node: str, zone: str) -> None:
+    """Two nodes that share a folder would share an identity."""
+    folder.save(STATE)
+
+    assert "belongs to node 'garage'" in refusal(folder, node, zone)
+
+
+def test_file_that_cannot_be_read_is_refused(folder: DataFolder, file: Path) -> None:
+    """As a matter of the store, in one line."""
+    file.mkdir()
+
+    assert "cannot be read" in refusal(folder)
+
+
+def test_folder_in_use_is_refused(folder: DataFolder, tmp_path: Path) -> None:
+    """One process at a time; the lock goes with it."""
+    with pytest.raises(StoreError, match="in use by another process"):
+        DataFolder(tmp_path / "data")
+    folder.close()
+
+    DataFolder(tmp_path / "data").close()
+
+
+def test_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    """The line names it."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="file/data: cannot be used"):
+        DataFolder(tmp_path / "file" / "data")
+
+
+# -- crashes
+
+
+def test_file_is_synced_before_it_takes_the_place_of_the_old_one(
+    folder: DataFolder, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Write, sync, rename, sync the folder: nobody is told of a change before all that."""
+    events: list[str] = []
+    fdatasync, fsync, replace = os.fdatasync, os.fsync, Path.replace
+    monkeypatch.setattr(os, "fdatasync", lambda fd: (events.append("data"), fdatasync(fd)))
+    monkeypatch.setattr(os, "fsync", lambda fd: (events.append("folder"), fsync(fd)))
+    monkeypatch.setattr(
+        Path, "replace", lambda self, to: (events.append("rename"), replace(self, to))
+    )
+    folder.save(STATE)
+
+    assert ["data", "rename", "folder"] == events
+
+
+@pytest.mark.parametrize("broken", ["fdatasync", "replace"])
+def test_crash_before_the_rename_leaves_the_old_state(
+    folder: DataFolder, broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The half-made file is nobody's, and in nobody's way."""
+    folder.save(STATE)
+
+    def fail(*args: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os if broken == "fdatasync" else Path, broken, fail)
+        with pytest.raises(StoreError, match="cannot be written: No space left"):
+            folder.save(attrs.evolve(STATE, epoch=9))
+    after = folder.load("garage", "home/garage")
+    folder.save(attrs.evolve(STATE, epoch=10))
+
+    assert STATE == after
+    assert folder.load("garage", "home/garage").epoch == 10
+
+
+def test_half_written_file_is_not_looked_at(folder: DataFolder, file: Path) -> None:
+    """A crash in the middle of a write leaves a fragment beside the old file."""
+    folder.save(STATE)
+    file.with_suffix(".new").write_text('{"format": 1, "no')
+
+    assert STATE == folder.load("garage", "home/garage")

@@ -1,0 +1,61 @@
+"""Who waits for a slow consumer, and for how long."""
+
+from __future__ import annotations
+
+from tests.support.pair import Alarms
+from txbroker.pressure import Pressure
+
+
+class Bench:
+    """Pressure with a patience of one second; `relieved` counts."""
+
+    def __init__(self) -> None:
+        self.alarms = Alarms()
+        self.pressure = Pressure(self.alarms, patience=1.0)
+        self.relieved = 0
+        self.pressure.when_relieved(self.count)
+
+    def count(self) -> None:
+        """One more."""
+        self.relieved += 1
+
+
+def test_busy_target_is_waited_for() -> None:
+    """Until it has come down; relief comes with the last one."""
+    bench = Bench()
+    bench.pressure.raise_("a")
+    bench.pressure.raise_("b")
+    bench.pressure.raise_("a")
+    bench.pressure.lower("a")
+    assert bench.pressure.active and not bench.relieved
+    bench.pressure.lower("b")
+
+    assert not bench.pressure.active
+    assert bench.relieved == 1
+    bench.alarms.advance(5)
+    assert not bench.pressure.is_slow("a") and bench.relieved == 1
+
+
+def test_stuck_target_has_its_turn_and_no_more() -> None:
+    """After its patience it stalls nobody, until it has drained once."""
+    bench = Bench()
+    bench.pressure.raise_("a")
+    bench.alarms.advance(0.9)
+    assert bench.pressure.active
+    bench.alarms.advance(0.2)
+    assert not bench.pressure.active and bench.pressure.is_slow("a")
+    assert bench.relieved == 1
+    bench.pressure.raise_("a")
+    assert not bench.pressure.active
+    bench.pressure.lower("a")
+    bench.pressure.raise_("a")
+
+    assert bench.pressure.active and not bench.pressure.is_slow("a")
+
+
+def test_lowering_what_was_not_raised() -> None:
+    """Nothing happens."""
+    bench = Bench()
+    bench.pressure.lower("a")
+
+    assert not bench.relieved

@@ -1,0 +1,66 @@
+"""Output is written once at the end of a turn; counters count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from txbroker.counters import Counters
+from txbroker.turn import Turn
+
+
+class End:
+    """Something with output; flushing it may give another one output."""
+
+    def __init__(self, turn: Turn, then: End | None = None) -> None:
+        self.flushed = 0
+        self._turn = turn
+        self._then = then
+
+    def flush(self) -> None:
+        """Once more."""
+        self.flushed += 1
+        if self._then is not None:
+            self._turn.mark_dirty(self._then)
+
+
+def test_each_end_is_flushed_once_a_turn() -> None:
+    """However often it was marked; also what flushing marks."""
+    later: list[Callable[[], None]] = []
+    turn = Turn(later.append)
+    last = End(turn)
+    first = End(turn, last)
+    turn.mark_dirty(first)
+    turn.mark_dirty(first)
+    assert (first.flushed, last.flushed) == (0, 0)
+    turn.end()
+
+    assert (first.flushed, last.flushed) == (1, 1)
+    turn.end()
+    assert (first.flushed, last.flushed) == (1, 1)
+
+
+def test_turn_ends_by_itself() -> None:
+    """Where nobody ends it; one call is due at a time."""
+    later: list[Callable[[], None]] = []
+    turn = Turn(later.append)
+    end = End(turn)
+    turn.mark_dirty(end)
+    turn.mark_dirty(End(turn))
+    assert len(later) == 1
+    later.pop()()
+    assert end.flushed == 1
+    turn.mark_dirty(end)
+    later.pop()()
+
+    assert end.flushed == 2
+
+
+def test_counters() -> None:
+    """They start at 0; a snapshot stays as it was."""
+    counters = Counters()
+    assert counters.get("a.b") == 0
+    counters.add("a.b")
+    before = counters.snapshot()
+    counters.add("a.b", 4)
+
+    assert (counters.get("a.b"), before) == (5, {"a.b": 1})
