@@ -25,7 +25,8 @@ from txbroker.control.joiner import Joiner
 from txbroker.control.parent import Parent
 from txbroker.control.servicer import ControlServicer
 from txbroker.counters import Counters
-from txbroker.edge.edge import Edge, EdgeLimits
+from txbroker.edge.clients import EdgeLimits
+from txbroker.edge.edge import Edge
 from txbroker.edge.own_zone import OwnZone
 from txbroker.link.convert import cut_to_wire
 from txbroker.link.dialer import Dialer
@@ -131,7 +132,7 @@ class Node:
             now=reactor.seconds,
             clients=lambda: len(self.mqtt.connections),
         )
-        self.edge.when_federation_is_asked(lambda: self.tasks.start(self._sys.fetch()))
+        self.edge.clients.when_federation_is_asked(lambda: self.tasks.start(self._sys.fetch()))
         self._sampler = LoopingCall(self._each_second)
         self._publisher = LoopingCall(self._each_sys_period)
         self._server: grpc.aio.Server | None = None
@@ -350,7 +351,7 @@ class Node:
 
     def _each_sys_period(self) -> None:
         self._sys.refresh()
-        self.edge.expire_sessions()
+        self.edge.clients.expire_sessions()
         self.turn.end()
         self.tasks.start(self._sys.fetch())
 

@@ -17,7 +17,8 @@ import grpc.aio
 from txbroker import __version__
 from txbroker.authority.authority import Authority
 from txbroker.control.channels import CALL_TIMEOUT, Channels
-from txbroker.edge.edge import FEDERATION, Edge
+from txbroker.edge.clients import FEDERATION
+from txbroker.edge.edge import Edge
 from txbroker.telemetry import get_logger
 from txbroker.topics import may_match_within
 from txbroker.v1 import control_pb2
@@ -40,7 +41,9 @@ class Rates:
 
     def sample(self) -> None:
         """Once a second."""
-        self._samples.append((self._now(), self._edge.received, self._edge.delivered))
+        self._samples.append(
+            (self._now(), self._edge.clients.received, self._edge.clients.delivered)
+        )
 
     def rates(self) -> tuple[float, float]:
         """(in, out) over the last samples."""
@@ -49,8 +52,8 @@ class Rates:
         since, received, delivered = self._samples[0]
         elapsed = max(self._now() - since, 0.001)
         return (
-            (self._edge.received - received) / elapsed,
-            (self._edge.delivered - delivered) / elapsed,
+            (self._edge.clients.received - received) / elapsed,
+            (self._edge.clients.delivered - delivered) / elapsed,
         )
 
 
@@ -80,17 +83,17 @@ class SysInfo:
         """Topic to payload, as of now."""
         edge, authority = self._edge, self._authority
         rate_in, rate_out = self._rates.rates()
-        sessions = edge.sessions.values()
+        sessions = edge.clients.sessions.values()
         values = {
             "broker/version": f"txbroker version {__version__}",
             "broker/uptime": f"{self._now() - self._started:.0f} seconds",
             "broker/clients/connected": str(self._clients()),
-            "broker/clients/total": str(len(edge.sessions)),
+            "broker/clients/total": str(len(edge.clients.sessions)),
             "broker/clients/disconnected": str(sum(s.sink is None for s in sessions)),
-            "broker/messages/received": str(edge.received),
-            "broker/messages/sent": str(edge.delivered),
-            "broker/publish/messages/received": str(edge.received),
-            "broker/publish/messages/sent": str(edge.delivered),
+            "broker/messages/received": str(edge.clients.received),
+            "broker/messages/sent": str(edge.clients.delivered),
+            "broker/publish/messages/received": str(edge.clients.received),
+            "broker/publish/messages/sent": str(edge.clients.delivered),
             "broker/subscriptions/count": str(sum(len(s.subscriptions) for s in sessions)),
             "broker/load/messages/received/rate": f"{rate_in:.2f}",
             "broker/load/messages/sent/rate": f"{rate_out:.2f}",
@@ -115,11 +118,11 @@ class SysInfo:
     def refresh(self) -> None:
         """Set the node's own values."""
         for topic, value in self.values().items():
-            self._edge.set_sys(topic, value)
+            self._edge.clients.set_sys(topic, value)
 
     async def fetch(self) -> None:
         """Fetch other nodes' values for those who have a filter for them."""
-        wanted = self._edge.federation_filters()
+        wanted = self._edge.clients.federation_filters()
         nodes = await self._nodes() if wanted else {}
         for node in list(self._fetched):
             if not _is_wanted(node, wanted) or node not in nodes:
@@ -160,14 +163,14 @@ class SysInfo:
         for topic, value in reply.values.items():
             mirrored = f"{FEDERATION}/{node}/{topic.removeprefix('$SYS/')}"
             topics.add(mirrored)
-            self._edge.set_sys(mirrored, value)
+            self._edge.clients.set_sys(mirrored, value)
         for topic in self._fetched.get(node, set()) - topics:
-            self._edge.set_sys(topic, None)
+            self._edge.clients.set_sys(topic, None)
         self._fetched[node] = topics
 
     def _forget(self, node: str) -> None:
         for topic in self._fetched.pop(node, ()):
-            self._edge.set_sys(topic, None)
+            self._edge.clients.set_sys(topic, None)
 
 
 def _is_wanted(node: str, filters: Iterable[str]) -> bool:

@@ -13,9 +13,9 @@ def test_filter_travels_from_none_to_one_and_back() -> None:
     one, two = Client(bench.edge, "one"), Client(bench.edge, "two")
     one.subscribe("x")
     two.subscribe("x")
-    bench.edge.unsubscribe(one.session, ["x"])
+    bench.edge.clients.unsubscribe(one.session, ["x"])
     before = bench.take()
-    bench.edge.unsubscribe(two.session, ["x"])
+    bench.edge.clients.unsubscribe(two.session, ["x"])
 
     assert [("", "add", "x", 1), ("", "add", "x", 2)] == before
     assert [("", "remove", "x")] == bench.take()
@@ -283,6 +283,6 @@ def test_filter_that_nobody_wants_any_more_leaves_with_the_next_change() -> None
     bench = EdgeBench("a")
     client = Client(bench.edge, "c")
     client.subscribe("a/x")
-    bench.edge.unsubscribe(client.session, ["a/x"])
+    bench.edge.clients.unsubscribe(client.session, ["a/x"])
 
     assert (set(), {}) == (bench.route("a").filters, bench.edge.interests.pending_by_zone())

@@ -247,10 +247,10 @@ def test_will_is_published_like_any_message() -> None:
     bench.another_edge("#")
     will = Will(topic="w", payload=b"gone", qos=1, retain=True)
     client = Client(bench.edge, "other")
-    session, _ = bench.edge.connect(Connect(client_id="c", will=will))
+    session, _ = bench.edge.clients.connect(Connect(client_id="c", will=will))
     session.attach(client.sink)
-    bench.edge.disconnect(session, client.sink, will=True)
-    bench.edge.disconnect(session, client.sink, will=True)
+    bench.edge.clients.disconnect(session, client.sink, will=True)
+    bench.edge.clients.disconnect(session, client.sink, will=True)
 
     assert [("other edge", "deliver", 1, "gone")] == bench.events
     assert bench.authority.retained.get("w") is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.edge_bench import Client, EdgeBench
-from txbroker.edge import edge as edge_module
+from txbroker.edge import clients as clients_module
 from txbroker.edge import subscribing as module
 from txbroker.edge.edge import ATTEMPTS
 from txbroker.message import Message
@@ -128,7 +128,7 @@ def test_unsubscribe_ends_an_open_subscribe() -> None:
     """The rest of it is still waited for."""
     bench, client = connected()
     client.subscribe("x", "y")
-    bench.edge.unsubscribe(client.session, ["x", "never had"])
+    bench.edge.clients.unsubscribe(client.session, ["x", "never had"])
     bench.answer("", "x", "x=nobody's")
     before = client.got()
     bench.answer("", "y", "y=1")
@@ -141,12 +141,12 @@ def test_unsubscribe_ends_an_open_subscribe() -> None:
 def test_sys_is_answered_by_the_node_itself() -> None:
     """No zone is asked (rule 26)."""
     bench, client = connected()
-    bench.edge.set_sys("$SYS/a", "1")
+    bench.edge.clients.set_sys("$SYS/a", "1")
     bench.take()
     client.subscribe("$SYS/#")
-    bench.edge.set_sys("$SYS/a", "1")
-    bench.edge.set_sys("$SYS/a", "2")
-    bench.edge.set_sys("$SYS/a", None)
+    bench.edge.clients.set_sys("$SYS/a", "1")
+    bench.edge.clients.set_sys("$SYS/a", "2")
+    bench.edge.clients.set_sys("$SYS/a", None)
 
     assert (["Suback", "r:1", "2", ""], []) == (client.got(), bench.take())
 
@@ -163,7 +163,7 @@ def test_what_is_held_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_live_messages_that_are_held_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those of a zone that has answered, while another has not."""
-    for each in (module, edge_module):
+    for each in (module, clients_module):
         monkeypatch.setattr(each, "HELD_LIMIT", 3)
     bench, client = connected("a")
     client.subscribe("#")
@@ -178,12 +178,12 @@ def test_session_that_ends_leaves_nothing_open() -> None:
     """Late answers find nobody, and no alarm is left."""
     bench, client = connected("a")
     client.subscribe("#")
-    bench.edge.disconnect(client.session, client.sink, will=False)
+    bench.edge.clients.disconnect(client.session, client.sink, will=False)
     bench.answer("a", "#", "a/x=1")
     bench.clock.advance(10)
 
     assert ([], [], []) == (client.got(), bench.clock.alarms, bench.reporter.events)
-    assert {} == bench.edge.sessions
+    assert {} == bench.edge.clients.sessions
 
 
 def test_answers_reach_the_session_when_its_client_is_away() -> None:
@@ -192,7 +192,7 @@ def test_answers_reach_the_session_when_its_client_is_away() -> None:
     bench.online("")
     client = Client(bench.edge, "c", clean=False)
     client.subscribe("x")
-    bench.edge.disconnect(client.session, client.sink, will=False)
+    bench.edge.clients.disconnect(client.session, client.sink, will=False)
     bench.answer("", "x", "x=retained")
     bench.deliver("", "x", "live")
     again = Client(bench.edge, "c", clean=False)
@@ -206,9 +206,9 @@ def test_clean_session_ends_what_was_subscribed() -> None:
     bench.online("")
     client = Client(bench.edge, "c", clean=False)
     client.subscribe("x")
-    bench.edge.disconnect(client.session, client.sink, will=False)
+    bench.edge.clients.disconnect(client.session, client.sink, will=False)
     bench.take()
-    session, present = bench.edge.connect(Connect(client_id="c", clean_session=True))
+    session, present = bench.edge.clients.connect(Connect(client_id="c", clean_session=True))
 
     assert (False, {}) == (present, session.subscriptions)
     assert [("", "remove", "x")] == bench.take()

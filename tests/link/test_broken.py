@@ -78,7 +78,7 @@ def conversation() -> tuple[bytes, bytes]:
     refuse(pair)
     pair.client.publish("a/x", b"refused")
     link.pump()
-    pair.edge.unsubscribe(pair.client.session, ["#"])
+    pair.edge.clients.unsubscribe(pair.client.session, ["#"])
     pair.authority.announce(cut("a", 2))
     pair.authority.announce_end("a", 2)
     link.pump()

@@ -129,7 +129,7 @@ def test_filter_that_changed_between_hello_and_online() -> None:
     bench.link.cut()
     link = Link(bench.edge, bench.route, bench.host)
     link.edge_end.start(b"token")
-    bench.edge.unsubscribe(client.session, ["gone"])
+    bench.edge.clients.unsubscribe(client.session, ["gone"])
     link.pump()
 
     assert bench.authority.peers["edge"].filters == {"stays"}
@@ -199,7 +199,7 @@ def test_interest_given_up_during_a_fence() -> None:
     bench.authority.fence(outgoing)
     client.subscribe(("a/#", 1))
     bench.link.pump()
-    bench.edge.unsubscribe(client.session, ["a/#"])
+    bench.edge.clients.unsubscribe(client.session, ["a/#"])
     bench.link.pump()
     bench.authority.roll_back(outgoing)
     bench.link.pump()

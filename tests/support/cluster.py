@@ -336,7 +336,7 @@ class Cluster:
                 state = {key: getattr(route, key) for key in shown}
                 cuts = route.cuts and sorted(route.cuts)
                 lines.append(f"  route {place} {route.state.name} cuts={cuts} {state}")
-            for session in node.edge.sessions.values():
+            for session in node.edge.clients.sessions.values():
                 for subscription in session.subscriptions.values():
                     lines.append(f"  session {session.client_id} {subscription}")
             authority = node.authority

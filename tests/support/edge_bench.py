@@ -12,7 +12,8 @@ from tests.support.recorders import (
     cut,
 )
 from txbroker.counters import Counters
-from txbroker.edge.edge import Edge, EdgeLimits
+from txbroker.edge.clients import EdgeLimits
+from txbroker.edge.edge import Edge
 from txbroker.edge.route import Position, Route
 from txbroker.message import Message
 from txbroker.mqtt.packets import Connect, Publish, Suback, Subscribe
@@ -29,14 +30,15 @@ class Client:
         self._edge = edge
         self._packet_id = 0
         self.session: Session
-        self.session, self.present = edge.connect(Connect(client_id=name, clean_session=clean))
+        packet = Connect(client_id=name, clean_session=clean)
+        self.session, self.present = edge.clients.connect(packet)
         self.session.attach(self.sink)
 
     def subscribe(self, *filters: str, qos: int = 1) -> None:
         """One SUBSCRIBE; its SUBACK appears among the events."""
         self._packet_id += 1
         suback = Suback(self._packet_id, (qos,) * len(filters))
-        self._edge.subscribe(
+        self._edge.clients.subscribe(
             self.session,
             Subscribe(self._packet_id, tuple((f, qos) for f in filters)),
             lambda: self.events.append(suback),
@@ -47,7 +49,7 @@ class Client:
         self._packet_id += 1
         packet_id = self._packet_id if qos else None
         data = payload.encode()
-        self._edge.publish(self.session, Publish(topic, data, qos, False, False, packet_id))
+        self._edge.clients.publish(self.session, Publish(topic, data, qos, False, False, packet_id))
 
     def got(self) -> list[str]:
         """What came since the last call: payloads, `r:` before retained ones, and SUBACKs."""

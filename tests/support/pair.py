@@ -16,7 +16,8 @@ from txbroker.authority.authority import Authority
 from txbroker.counters import Counters
 from txbroker.delegation.cut import Cut
 from txbroker.delegation.table import DelegationTable
-from txbroker.edge.edge import Edge, EdgeLimits
+from txbroker.edge.clients import EdgeLimits
+from txbroker.edge.edge import Edge
 from txbroker.edge.route import Route
 from txbroker.link.edge_end import EdgeEnd
 from txbroker.link.owner_end import OwnerEnd
@@ -98,7 +99,7 @@ class Client:
         self.sent: list[bytes] = []
         self.subacks: list[int] = []
         self.session: Session
-        self.session, _ = edge.connect(Connect(client_id=client_id))
+        self.session, _ = edge.clients.connect(Connect(client_id=client_id))
         self.session.attach(self)
         self._id = 0
 
@@ -115,14 +116,15 @@ class Client:
         """PUBLISH; the packet identifier."""
         self._id += 1
         packet_id = self._id if qos else None
-        self.edge.publish(self.session, Publish(topic, payload, qos, retain, False, packet_id))
+        packet = Publish(topic, payload, qos, retain, False, packet_id)
+        self.edge.clients.publish(self.session, packet)
         return self._id
 
     def subscribe(self, *filters: tuple[str, int]) -> int:
         """SUBSCRIBE; the identifier is in `subacks` once it is acknowledged."""
         self._id += 1
         packet_id = self._id
-        self.edge.subscribe(
+        self.edge.clients.subscribe(
             self.session, Subscribe(packet_id, filters), lambda: self.subacks.append(packet_id)
         )
         return packet_id

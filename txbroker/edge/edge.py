@@ -1,37 +1,28 @@
 """
-The edge: sessions on one side, routes to owners on the other.
+The edge: clients on one side, routes to owners on the other.
 
 The shells call in (a connection, a link, the resolver) and are called through the ports `Sink`,
-`OwnerPort` and `Connector`; everything in between is decided here and in the two halves, publishing
-and interests. A delivery that comes from an owner goes to this node's sessions and nowhere else.
+`OwnerPort` and `Connector`. What owners and the resolver say is acted on here, what clients say in
+`clients`; between them are the two halves, `publishing` and `interests`. A delivery that comes from
+an owner goes to this node's clients and nowhere else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Protocol
-
-import attrs
+from collections.abc import Iterable
 
 from txbroker.authority.handover import MarkKey
 from txbroker.counters import Counters
 from txbroker.delegation.cut import Cut
+from txbroker.edge.clients import Clients, EdgeLimits, Reporter
 from txbroker.edge.interests import Interests
-from txbroker.edge.publishing import Connector, Publisher, settle
-from txbroker.edge.route import OwnerPort, Position, Publication, Route, State
-from txbroker.edge.subscribing import HELD_LIMIT, Subscribing
+from txbroker.edge.publishing import Connector, Publisher
+from txbroker.edge.route import OwnerPort, Position, Route, State
+from txbroker.edge.subscribing import Subscribing
 from txbroker.edge.zonemap import ZoneMap
-from txbroker.matching.index import SubscriptionIndex
-from txbroker.matching.retained import RetainedTree
 from txbroker.message import Message
-from txbroker.mqtt.packets import Connect, Publish, Subscribe
-from txbroker.mqtt.session import Session, SessionLimits, Sink, Subscription
 from txbroker.pressure import Pressure
 from txbroker.timers import Timers
-
-SYS = "$SYS"
-FEDERATION = "$SYS/federation"
-"""Other nodes' values, below their names (protocol rule 26)."""
 
 FIRST_RETRY = 0.05
 RETRY = 1.0
@@ -43,29 +34,6 @@ hands answers to the second or third."""
 
 REFRESHED_AT_ONCE = 100
 """Answers asked for again in one second, at the most."""
-
-
-class Reporter(Protocol):
-    """Who is told of what an operator may want to know; the shell logs it."""
-
-    def event(self, name: str, **fields: object) -> None:
-        """One fact with its constant name."""
-
-
-@attrs.frozen(kw_only=True)
-class EdgeLimits:
-    """Limits of an edge; sizes in bytes, times in seconds."""
-
-    session: SessionLimits = SessionLimits()
-    held: int = 64 * 1024 * 1024
-    cache: int = 100_000
-    suback_wait: float = 2.0
-    session_age: float = 7 * 86_400.0
-
-
-def is_sys(topic: str) -> bool:
-    """Whether a topic or filter is of the node-local `$SYS` tree (protocol rule 26)."""
-    return topic == SYS or topic.startswith("$SYS/")
 
 
 class Edge:
@@ -91,161 +59,19 @@ class Edge:
             self.zones, connector, counters, held_limit=limits.held, now=timers.now
         )
         self.interests = Interests(self.zones, self.publisher.wake, self._on_confirmed)
-        self.sessions: dict[str, Session] = {}
-        self.sys: RetainedTree[Message] = RetainedTree()
-        self.received = 0
-        self.delivered = 0
+        self.clients = Clients(
+            zones=self.zones,
+            publisher=self.publisher,
+            interests=self.interests,
+            timers=timers,
+            counters=counters,
+            reporter=reporter,
+            pressure=pressure,
+            limits=limits,
+        )
         self._connector = connector
         self._timers = timers
         self._reporter = reporter
-        self._pressure = pressure
-        self._limits = limits
-        self._on_federation_filter: Callable[[], object] = lambda: None
-        self._subscribers: SubscriptionIndex[str, tuple[Session, Subscription]] = SubscriptionIndex(
-            cache_limit=limits.cache
-        )
-
-    def when_federation_is_asked(self, action: Callable[[], object]) -> None:
-        """Run `action` whenever a client subscribes to other nodes' `$SYS` values."""
-        self._on_federation_filter = action
-
-    # from connections
-
-    def connect(self, packet: Connect) -> tuple[Session, bool]:
-        """
-        Find or make the session for a CONNECT; the flag is CONNACK's session present.
-
-        The caller sends CONNACK, then attaches the connection to the session.
-        """
-        old = self.sessions.get(packet.client_id)
-        if old is not None and old.sink is not None:
-            old.sink.close("client id taken over")  # [MQTT-3.1.4-2]
-        old = self.sessions.get(packet.client_id)
-        if old is not None and packet.clean_session:
-            self.end_session(old)  # [MQTT-3.1.2-6]
-            old = None
-        if old is None:
-            session = Session(
-                packet.client_id,
-                clean=packet.clean_session,
-                limits=self._limits.session,
-                watcher=self,
-            )
-            self.sessions[packet.client_id] = session
-        else:
-            session = old
-        session.will = packet.will
-        session.away_since = None
-        return session, old is not None
-
-    def disconnect(self, session: Session, connection: Sink, *, will: bool) -> None:
-        """The connection is gone; `will`: without a DISCONNECT [MQTT-3.1.2-8]."""
-        if session.sink is not connection:
-            return
-        session.detach()
-        session.away_since = self._timers.now()
-        testament, session.will = session.will, None
-        if will and testament is not None:
-            self.publish_message(
-                Message(
-                    testament.topic,
-                    testament.payload,
-                    testament.qos,
-                    testament.retain,
-                    session.client_id,
-                )
-            )
-        if session.clean:
-            self.end_session(session)
-
-    def expire_sessions(self) -> None:
-        """Now and then: forget the sessions whose client has been away for too long."""
-        before = self._timers.now() - self._limits.session_age
-        for session in list(self.sessions.values()):
-            if session.away_since is not None and session.away_since < before:
-                self._reporter.event("session.expired", client_id=session.client_id)
-                self.counters.add("session.expired")
-                self.end_session(session)
-
-    def end_session(self, session: Session) -> None:
-        """Forget a session and its subscriptions."""
-        for subscribing in self.interests.of(session):
-            self.interests.cancel(subscribing)
-            if subscribing.alarm is not None:
-                subscribing.alarm.cancel()
-        for topic_filter in list(session.subscriptions):
-            self._drop_subscription(session, topic_filter)
-        session.close()
-        del self.sessions[session.client_id]
-
-    def publish(self, session: Session, packet: Publish) -> None:
-        """A client's PUBLISH."""
-        self.received += 1
-        flow = None
-        if packet.qos:
-            flow = session.accept(packet)
-            if flow is None:
-                return
-        message = Message(
-            packet.topic, packet.payload, packet.qos, packet.retain, session.client_id
-        )
-        publication = Publication(message, session, flow)
-        if is_sys(packet.topic):
-            settle(publication)  # acknowledged and discarded (contract.md)
-            return
-        self.publisher.publish(publication)
-
-    def publish_message(self, message: Message) -> None:
-        """Publish for nobody who waits for an acknowledgement: a will."""
-        if not is_sys(message.topic):
-            self.publisher.publish(Publication(message))
-
-    def subscribe(
-        self, session: Session, packet: Subscribe, acknowledge: Callable[[], None]
-    ) -> None:
-        """A client's SUBSCRIBE; `acknowledge` sends the SUBACK when it is due."""
-        granted = dict(packet.filters)
-        fresh = frozenset(f for f in granted if f not in session.subscriptions)
-        self._leave_earlier(session, granted)
-        subscriptions = {f: self._subscription(session, f, qos) for f, qos in granted.items()}
-        subscribing = Subscribing(
-            session=session,
-            subscriptions=subscriptions,
-            zoned=frozenset(f for f in granted if not is_sys(f)),
-            fresh=fresh,
-            acknowledge=acknowledge,
-        )
-        for topic_filter, subscription in subscriptions.items():
-            if subscription.held is None:
-                subscription.held = []
-            if is_sys(topic_filter):
-                for _, message in self.sys.match(topic_filter):
-                    subscribing.give(subscription, message, retain=True)
-        self._ask_zones(subscribing)
-        if any(f.startswith(FEDERATION + "/") for f in granted):
-            self._on_federation_filter()
-
-    def unsubscribe(self, session: Session, topic_filters: Iterable[str]) -> None:
-        """A client's UNSUBSCRIBE; filters that it does not have are none of its concern."""
-        for topic_filter in topic_filters:
-            self._leave_earlier(session, (topic_filter,))
-            if topic_filter in session.subscriptions:
-                self._drop_subscription(session, topic_filter)
-
-    def set_sys(self, topic: str, payload: str | None) -> None:
-        """Publish a `$SYS` value here, retained; None clears it."""
-        known = self.sys.get(topic)
-        data = b"" if payload is None else payload.encode()
-        if payload is None:
-            self.sys.remove(topic)
-        elif known is None or known.payload != data:
-            self.sys.set(topic, Message(topic, data, 0, True))
-        if known is None or known.payload != data:
-            self._give_to_subscribers(None, Message(topic, data, 0, True))
-
-    def federation_filters(self) -> list[str]:
-        """The filters of sessions that ask for other nodes' `$SYS` values."""
-        return [f for f in self._subscribers.filters() if f.startswith(FEDERATION + "/")]
 
     # from owners (links and the node's own zone)
 
@@ -304,7 +130,7 @@ class Edge:
             route.position = Position(
                 owner_incarnation=position.owner_incarnation, epoch=position.epoch, offset=offset
             )
-        self._give_to_subscribers(route.apex, message)
+        self.clients.deliver(route.apex, message)
 
     def on_cut(self, route: Route, cut: Cut) -> None:
         """The owner's stream says: this apex is another node's from here on."""
@@ -411,101 +237,7 @@ class Edge:
             if route.is_needed:
                 self.publisher.wake(route)
 
-    # from sessions (Watcher)
-
-    def queue_is_long(self, session: Session) -> None:
-        """A client does not keep up."""
-        self._pressure.raise_(session)
-
-    def queue_is_short(self, session: Session) -> None:
-        """It caught up."""
-        self._pressure.lower(session)
-
-    def dropped(self, session: Session, qos: int) -> None:
-        """A message beyond a session's limit."""
-        self.counters.add("session.dropped.qos0" if qos == 0 else "session.dropped.queue_full")
-        if session.dropped == 1:
-            self._reporter.event("session.dropping", client_id=session.client_id, qos=qos)
-
     # internal
-
-    def _give_to_subscribers(self, apex: str | None, message: Message) -> None:
-        best: dict[Session, int] = {}
-        for _, (session, subscription) in self._subscribers.match(message.topic):
-            if subscription.pending and apex in subscription.pending:
-                continue
-            if subscription.held is not None:
-                subscription.held.append((message, False))
-                if len(subscription.held) >= HELD_LIMIT:
-                    self._stop_holding(session, subscription)
-            elif subscription.qos >= best.get(session, 0):
-                best[session] = subscription.qos  # [MQTT-3.3.5-1]
-        for session, granted in best.items():
-            session.deliver(message, granted if granted < message.qos else message.qos)
-        self.delivered += len(best)
-
-    def _subscription(self, session: Session, topic_filter: str, qos: int) -> Subscription:
-        known = session.subscriptions.get(topic_filter)
-        if known is not None:
-            known.qos = qos  # [MQTT-3.8.4-3]
-            return known
-        subscription = Subscription(topic_filter, qos)
-        session.subscriptions[topic_filter] = subscription
-        self._subscribers.add(topic_filter, session.client_id, (session, subscription))
-        if not is_sys(topic_filter):
-            self.interests.add(topic_filter)
-        return subscription
-
-    def _drop_subscription(self, session: Session, topic_filter: str) -> None:
-        del session.subscriptions[topic_filter]
-        self._subscribers.remove(topic_filter, session.client_id)
-        if not is_sys(topic_filter):
-            self.interests.remove(topic_filter)
-
-    def _leave_earlier(self, session: Session, topic_filters: Iterable[str]) -> None:
-        for subscribing in self.interests.of(session):
-            for topic_filter in topic_filters:
-                subscribing.leave(topic_filter)
-            if not subscribing.open:
-                self.interests.cancel(subscribing)
-                subscribing.finish()
-
-    def _ask_zones(self, subscribing: Subscribing) -> None:
-        self.interests.begin(subscribing)
-        if subscribing.acknowledge is None:
-            return
-        if self._is_worth_waiting(subscribing):
-            subscribing.alarm = self._timers.call_later(
-                self._limits.suback_wait, lambda: self._give_up_waiting(subscribing)
-            )
-        else:
-            self._give_up_waiting(subscribing)
-
-    def _stop_holding(self, session: Session, subscription: Subscription) -> None:
-        for subscribing in self.interests.of(session):
-            if subscribing.subscriptions.get(subscription.topic_filter) is subscription:
-                subscribing.finish()
-
-    def _is_worth_waiting(self, subscribing: Subscribing) -> bool:
-        # Zones that have been unreachable for as long as one would wait are not waited for again.
-        since = self._timers.now() - self._limits.suback_wait
-        for _, apex in subscribing.open:
-            route = self.zones.get(apex)
-            lost = route.unreachable_since if route is not None else None
-            if lost is None or lost > since:
-                return True
-        return False
-
-    def _give_up_waiting(self, subscribing: Subscribing) -> None:
-        subscribing.alarm = None
-        for topic_filter, apex in sorted(subscribing.open):
-            self._reporter.event(
-                "interest.pending",
-                filter=topic_filter,
-                zone=apex,
-                client_id=subscribing.session.client_id,
-            )
-        subscribing.finish()
 
     def _on_confirmed(self, subscribing: Subscribing, topic_filter: str) -> None:
         self._reporter.event(

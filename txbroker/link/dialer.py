@@ -27,6 +27,7 @@ from txbroker.link.wire import LinkProtocol
 from txbroker.net import Clock
 from txbroker.pressure import Pressure
 from txbroker.telemetry import get_logger
+from txbroker.topics import is_within
 from txbroker.turn import Turn
 from txbroker.v1 import control_pb2
 
@@ -114,6 +115,12 @@ class Dialer:
                 self._edge.on_unresolved(route)
             return
         cuts = [cut_from_wire(known) for known in reply.cuts]
+        if reply.zone.apex != route.apex or not all(_is_deeper(c.apex, route.apex) for c in cuts):
+            # A referral names a strictly deeper zone (protocol rule 14); so a walk always ends.
+            log.warning("resolve.refused", zone=route.apex, asked=cut.grpc)
+            self._edge.counters.add("resolve.refused")
+            self._edge.on_unresolved(route)
+            return
         self._edge.on_resolved(route, cut_from_wire(reply.zone), cuts, reply.ttl)
 
     # internal: links
@@ -205,6 +212,10 @@ class Dialer:
         for protocol in self._open.values():
             if protocol.end is not None:
                 self._turn.mark_dirty(protocol.end)
+
+
+def _is_deeper(apex: str, above: str) -> bool:
+    return apex != above and is_within(apex, above)
 
 
 class _Quiet(Factory):

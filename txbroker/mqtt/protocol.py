@@ -210,7 +210,7 @@ class MqttProtocol(Protocol):
         if not packet.client_id:
             packet = attrs.evolve(packet, client_id=client_id)
         self._client_id = client_id
-        session, present = self._edge.connect(packet)
+        session, present = self._edge.clients.connect(packet)
         self._session = session
         self._set_keep_alive(packet.keep_alive)
         self.send(encode(Connack(present, ConnackCode.ACCEPTED)))  # [MQTT-3.2.2-1..4]
@@ -218,7 +218,7 @@ class MqttProtocol(Protocol):
 
     def _on_publish(self, packet: Publish) -> None:
         assert self._session is not None
-        self._edge.publish(self._session, packet)
+        self._edge.clients.publish(self._session, packet)
 
     def _on_puback(self, packet: Puback) -> None:
         assert self._session is not None
@@ -245,11 +245,11 @@ class MqttProtocol(Protocol):
             if session.sink is self:
                 self.send(suback)  # [MQTT-3.8.4-1]
 
-        self._edge.subscribe(session, packet, acknowledge)
+        self._edge.clients.subscribe(session, packet, acknowledge)
 
     def _on_unsubscribe(self, packet: Unsubscribe) -> None:
         assert self._session is not None
-        self._edge.unsubscribe(self._session, packet.filters)
+        self._edge.clients.unsubscribe(self._session, packet.filters)
         self.send(encode(Unsuback(packet.packet_id)))  # [MQTT-3.10.4-4]
 
     def _on_pingreq(self, _: Packet) -> None:
@@ -326,7 +326,7 @@ class MqttProtocol(Protocol):
         if session is not None:
             self._edge.publisher.forget_pause(session)
             self._flush_before_leaving()
-            self._edge.disconnect(session, self, will=will)
+            self._edge.clients.disconnect(session, self, will=will)
 
     def _flush_before_leaving(self) -> None:
         if self._out:
