@@ -112,6 +112,11 @@ def literal_prefix(topic_filter: str) -> str:
     return topic_filter[: max(wildcard.start() - 1, 0)]
 
 
+def is_sys(topic: str) -> bool:
+    """Whether a topic or filter is of the node-local `$SYS` tree (docs/operations.md)."""
+    return topic == "$SYS" or topic.startswith("$SYS/")
+
+
 # -- topics, filters and zones
 
 

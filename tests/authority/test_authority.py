@@ -6,7 +6,8 @@ import pytest
 
 from tests.support.recorders import EdgeRecorder, Events, cut, payloads
 from txbroker.authority import authority as module
-from txbroker.authority.authority import Authority, Greeting, Peer, Verdict
+from txbroker.authority.authority import Authority
+from txbroker.authority.peer import Greeting, Peer, Verdict
 from txbroker.delegation.table import DelegationTable
 from txbroker.message import Message
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tests.support.recorders import EdgeRecorder, Events, cut, payloads
-from txbroker.authority.authority import Authority, Greeting, Verdict
+from txbroker.authority.authority import Authority
 from txbroker.authority.handover import PART_BYTES, EdgeInterest, Incoming, Snapshot, in_parts
+from txbroker.authority.peer import Greeting, Verdict
 from txbroker.delegation.table import DelegationTable
 from txbroker.message import Message
 

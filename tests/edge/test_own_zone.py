@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from tests.support.edge_bench import Client, EdgeBench
 from tests.support.recorders import EdgeRecorder, cut
-from txbroker.authority.authority import Authority, Greeting
+from txbroker.authority.authority import Authority
 from txbroker.authority.handover import EdgeInterest, Incoming, Snapshot
+from txbroker.authority.peer import Greeting
 from txbroker.delegation.cut import Cut
 from txbroker.delegation.table import DelegationTable
 from txbroker.edge.own_zone import OwnZone

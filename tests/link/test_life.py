@@ -6,8 +6,8 @@ import pytest
 
 from tests.support.pair import Alarms, Client, Host, Link, Recorder, make_authority, make_edge
 from tests.support.recorders import EdgeRecorder, cut
-from txbroker.authority.authority import Greeting
 from txbroker.authority.handover import EdgeInterest, Incoming, Snapshot
+from txbroker.authority.peer import Greeting
 from txbroker.link.frames import LinkError, encode_frame
 from txbroker.link.owner_end import BATCH, HIGH_MARK, OVERFLOW, WINDOW
 from txbroker.message import Message

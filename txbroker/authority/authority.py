@@ -13,20 +13,17 @@ answers to interest requests with the retained messages (rule 9), zone cuts and 
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable, Iterator
-from typing import Protocol
-
-import attrs
 
 from txbroker.authority.handover import EdgeInterest, Incoming, MarkKey, Snapshot, in_parts
 from txbroker.authority.journal import RecentJournal, Record
+from txbroker.authority.peer import CatchUp, EdgePort, Greeting, ParkedInterest, Peer, Verdict
 from txbroker.delegation.cut import Cut
 from txbroker.delegation.table import DelegationTable
 from txbroker.matching.index import SubscriptionIndex
 from txbroker.matching.retained import RetainedTree
 from txbroker.message import Message
-from txbroker.topics import is_filter_within, is_within, may_match_within
+from txbroker.topics import is_filter_within, is_sys, is_within, may_match_within
 
 TOPICS_REMEMBERED = 100_000
 """Topics whose receivers are kept worked out."""
@@ -36,87 +33,6 @@ PEERS = 10_000
 
 LONGEST_REMEMBERED = 512
 """Longer topics are worked out each time, so that they cannot fill the memory."""
-
-
-class EdgePort(Protocol):
-    """An edge as its owner sees it: a stream of things to tell, in order."""
-
-    def deliver(self, record: Record) -> None:
-        """A live message."""
-
-    def answer(self, request: int, offset: int, retained: list[Message]) -> None:
-        """The interest holds from here on; these are the retained messages it matches."""
-
-    def tell_cut(self, cut: Cut) -> None:
-        """This apex is served elsewhere from here on."""
-
-    def tell_gone(self, apex: str, epoch: int) -> None:
-        """That delegation ended: the zone itself is served elsewhere, or a cut is no more."""
-
-    def unpark(self) -> None:
-        """A fence was lifted or became a cut: try again what was parked."""
-
-    def close(self, reason: str) -> None:
-        """A newer link of the same edge took over."""
-
-
-class Verdict(enum.Enum):
-    """What became of a publish."""
-
-    TAKEN = "taken"
-    PARKED = "parked"  # the topic is being handed over; wait for `unpark`
-    NOT_AUTHORITATIVE = "not authoritative"
-
-
-@attrs.define(eq=False)
-class Peer:
-    """
-    One edge: its interest and, while it is connected, its port.
-
-    `unclaimed` holds, for each apex inherited from an earlier owner, the offset after which this
-    edge's deliveries wait until it says that it has processed the earlier owner's (rule 13).
-    """
-
-    edge: str
-    incarnation: int
-    filters: set[str] = attrs.Factory(set)
-    port: EdgePort | None = None
-    unclaimed: dict[str, int] = attrs.Factory(dict)
-
-    def is_waiting_for(self, topic: str) -> bool:
-        """Whether deliveries on the topic wait for a claim."""
-        return any(is_within(topic, apex) for apex in self.unclaimed)
-
-
-@attrs.frozen
-class ParkedInterest:
-    """A request for an interest that came while a fence was up; answered when it is lifted."""
-
-    peer: Peer
-    port: EdgePort | None
-    topic_filter: str
-    request: int
-    retained: bool
-
-
-@attrs.frozen(kw_only=True)
-class Greeting:
-    """What an edge says of itself when it connects; `position` None: nothing to resume."""
-
-    edge: str
-    incarnation: int
-    filters: tuple[str, ...]
-    claims: tuple[str, ...] = ()
-    position: int | None = None
-    in_doubt: tuple[MarkKey, ...] = ()
-
-
-@attrs.frozen(kw_only=True)
-class CatchUp:
-    """What an edge gets before it is live again; `missed` offsets are kept no longer."""
-
-    records: tuple[Record, ...] = ()
-    missed: int = 0
 
 
 class Outgoing:
@@ -204,6 +120,8 @@ class Authority:
 
     def _judge(self, topic: str) -> Verdict:
         if not self.serving or not is_within(topic, self.apex) or self._table.lookup(topic):
+            return Verdict.NOT_AUTHORITATIVE
+        if is_sys(topic):  # each node's own
             return Verdict.NOT_AUTHORITATIVE
         if any(is_within(topic, apex) for apex in self._fences):
             return Verdict.PARKED

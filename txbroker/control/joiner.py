@@ -140,8 +140,8 @@ class Joiner:
         standing = self._standing
         outgoing = authority.prepare(authority.apex)
         is_fenced = False
-        standing.set_fenced(True)
         try:
+            standing.set_fenced(True)
             call = open_stream(self._channels.stub(parent).HandBack)
             await self._begin(call)
             for part in outgoing.bulk():
@@ -164,6 +164,9 @@ class Joiner:
         except RetireError:
             self._roll_back(authority, outgoing)
             raise
+        except StoreError as error:
+            authority.roll_back(outgoing)
+            raise RetireError(str(error)) from error
         if not is_committed and not await self._was_committed(parent):
             self._roll_back(authority, outgoing)
             raise RetireError(f"parent {parent} did not take the zone back")

@@ -17,6 +17,7 @@ import grpc.aio
 from txbroker.aio import Tasks
 from txbroker.authority.authority import Authority, Outgoing
 from txbroker.authority.handover import Incoming
+from txbroker.config import parse_address
 from txbroker.control.channels import CALL_TIMEOUT, Channels
 from txbroker.control.convert import snapshot_from_wire, snapshot_to_wire
 from txbroker.control.streams import STREAM_ERRORS, describe, read, write
@@ -26,6 +27,7 @@ from txbroker.errors import StoreError
 from txbroker.link.convert import cut_from_wire, cut_to_wire
 from txbroker.standing import Standing
 from txbroker.telemetry import get_logger
+from txbroker.topics import validate_apex
 from txbroker.turn import Turn
 from txbroker.v1 import control_pb2
 from txbroker.v1.control_pb2 import HandBackReply, HandBackRequest, JoinReply, JoinRequest
@@ -145,6 +147,10 @@ class Parent:
         if announce.version > PROTOCOL_VERSION:
             reason = f"control protocol {announce.version} is newer than {PROTOCOL_VERSION}"
             await _refuse(context, f"{reason}; start the parent's txbroker of that version")
+            return
+        wrong = _what_is_wrong(announce)
+        if wrong is not None:
+            await _refuse(context, wrong)
             return
         if announce.owns_zone:
             if self._authority is None:
@@ -329,6 +335,21 @@ class Parent:
                 log.debug("adopt.failed", peer=cut.node)
             await asyncio.sleep(pause)
             pause = min(pause * 2, 1.0)
+
+
+def _what_is_wrong(announce: control_pb2.Announce) -> str | None:
+    """Nothing from the network is trusted: what a topology file would be refused for."""
+    if not announce.node or set(announce.node) & set("/+# "):
+        return f"{announce.node!r} is no node name; it has no spaces and no / + #"
+    try:
+        parse_address(announce.grpc)
+        if announce.owns_zone:
+            validate_apex(announce.zone)
+            for cut in announce.below:
+                validate_apex(cut.apex)
+    except ValueError as error:
+        return f"node {announce.node!r}: {error}"
+    return None
 
 
 async def _unsaved(error: StoreError, context: JoinContext | HandBackContext) -> None:

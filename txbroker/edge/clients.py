@@ -26,8 +26,8 @@ from txbroker.mqtt.packets import Connect, Publish, Subscribe
 from txbroker.mqtt.session import Session, SessionLimits, Sink, Subscription
 from txbroker.pressure import Pressure
 from txbroker.timers import Timers
+from txbroker.topics import is_sys
 
-SYS = "$SYS"
 FEDERATION = "$SYS/federation"
 """Other nodes' values, below their names (protocol rule 26)."""
 
@@ -48,11 +48,6 @@ class EdgeLimits:
     cache: int = 100_000
     suback_wait: float = 2.0
     session_age: float = 7 * 86_400.0
-
-
-def is_sys(topic: str) -> bool:
-    """Whether a topic or filter is of the node-local `$SYS` tree (protocol rule 26)."""
-    return topic == SYS or topic.startswith("$SYS/")
 
 
 class Clients:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from txbroker.authority.authority import Authority, Greeting, Peer, Verdict
+from txbroker.authority.authority import Authority
 from txbroker.authority.journal import Record
+from txbroker.authority.peer import Greeting, Peer, Verdict
 from txbroker.delegation.cut import Cut
 from txbroker.edge.edge import Edge
 from txbroker.edge.publishing import settle

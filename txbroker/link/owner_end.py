@@ -14,9 +14,10 @@ from typing import Any, Protocol
 
 import attrs
 
-from txbroker.authority.authority import Authority, Greeting, Peer, Verdict
+from txbroker.authority.authority import Authority
 from txbroker.authority.handover import MarkKey
 from txbroker.authority.journal import Record
+from txbroker.authority.peer import Greeting, Peer, Verdict
 from txbroker.counters import Counters
 from txbroker.delegation.cut import Cut
 from txbroker.link.convert import cut_to_wire, key_from_mark
@@ -24,6 +25,7 @@ from txbroker.link.frames import LINK_VERSION, FrameReader, LinkError, encode_fr
 from txbroker.message import Message
 from txbroker.mqtt.packets import Publish
 from txbroker.pressure import Pressure
+from txbroker.topics import TopicError, validate_topic_filter
 from txbroker.turn import Flushable
 from txbroker.v1 import link_pb2, types_pb2
 from txbroker.v1.link_pb2 import LinkFrame
@@ -222,11 +224,13 @@ class OwnerEnd:
                 self._authority.remove_interest(peer, frame.interest.filter)
             case "interest":
                 request = frame.interest
+                _check_filters((request.filter,))
                 self._authority.add_interest(
                     peer, request.filter, request.request, request.retained
                 )
             case "sync":
                 sync = frame.sync
+                _check_filters(sync.filters)
                 caught_up = self._authority.sync(peer, sync.filters, sync.claims)
                 self._catch_up(caught_up.records)
                 if caught_up.missed:
@@ -253,6 +257,9 @@ class OwnerEnd:
         authority = self._authority
         if not authority.serving:
             raise LinkError("the zone went after the token was given; OpenLink says where to")
+        if hello.zone != authority.apex:
+            raise LinkError(f"zone {hello.zone!r} is not served here")
+        _check_filters(hello.filters)
         in_doubt = [key_from_mark(mark) for mark in hello.in_doubt]
         greeting = Greeting(
             edge=hello.edge,
@@ -418,6 +425,14 @@ class OwnerEnd:
         out.append(encode_frame(LinkFrame(batch=batch)))
         out.append(join_packets(messages))
         self._delivered += sum(message.size for message in messages)
+
+
+def _check_filters(filters: Iterable[str]) -> None:
+    for topic_filter in filters:
+        try:
+            validate_topic_filter(topic_filter)
+        except TopicError as error:
+            raise LinkError(f"not a topic filter: {error}") from error
 
 
 def _take(queue: deque[Any]) -> list[Record]:
