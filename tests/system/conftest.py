@@ -15,6 +15,7 @@ from tests.support.nodes import NodeProcess, free_port, topology
 from txbroker.v1 import control_pb2_grpc
 
 from .commands import run, wait_until
+from .strangers import assert_json, is_fine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,3 +86,21 @@ def fake_node() -> Iterator[StartFake]:
     ended: list[threading.Event] = [server.stop(None) for server in servers]
     for event in ended:
         event.wait(5.0)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[NodeProcess, NodeProcess]]:
+    """
+    A root and a child `a` that everything here must leave in order; at the end all that they said
+    is JSON, whole, and without a traceback.
+    """
+    folder = tmp_path_factory.mktemp("pair")
+    root = NodeProcess(folder, topology("root", zone=""))
+    limits = {"connect_timeout": "1s", "packet": "1MiB"}
+    a = NodeProcess(folder, topology("a", zone="a", parent=root.grpc, limits=limits))
+    with root, a:
+        a.wait_event("join.granted")
+        yield root, a
+        is_fine(root, a)
+    for node in (root, a):
+        assert_json(node)
