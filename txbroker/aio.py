@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -14,6 +15,9 @@ from txbroker.turn import Turn
 T = TypeVar("T")
 
 log = get_logger()
+
+LOOK_EVERY = 0.02
+"""Seconds between two looks at a condition that is waited for."""
 
 CANCEL_AGAIN = 0.1
 """Seconds after which a task that still runs is cancelled again."""
@@ -53,11 +57,14 @@ class Tasks:
         self._turn.end()
 
 
+async def wait_until(condition: Callable[[], bool], limit: float) -> bool:
+    """Wait for a condition, `limit` seconds at the most; gives how it stands then."""
+    deadline = time.monotonic() + limit
+    while not condition() and time.monotonic() < deadline:
+        await asyncio.sleep(LOOK_EVERY)
+    return condition()
+
+
 def as_deferred(coroutine: Coroutine[Any, Any, T]) -> Deferred[T]:
     """A Deferred that fires with what the coroutine returns."""
     return Deferred.fromFuture(asyncio.ensure_future(coroutine))
-
-
-def on_loop(action: Callable[[], None]) -> None:
-    """Run `action` in the next turn of the loop."""
-    asyncio.get_event_loop().call_soon(action)

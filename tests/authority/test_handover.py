@@ -256,6 +256,21 @@ def test_inherited_deliveries_wait_for_the_claim() -> None:
     assert authority.unclaimed_qos0 == 1
 
 
+def test_next_handover_waits_for_claims() -> None:
+    """What an edge has inherited and not claimed would not go along with a part of the zone."""
+    authority, _ = serving("a")
+    incoming = Incoming()
+    incoming.take(Snapshot(interests=(EdgeInterest(edge="e", incarnation=1, filters=("a/#",)),)))
+    authority.absorb("a", incoming)
+
+    assert authority.awaits_claims("a/b")
+    assert authority.awaits_claims("")
+    assert not authority.awaits_claims("b")
+    peer = authority.peers["e"]
+    authority.sync(peer, ["a/#"], ["a"])
+    assert not authority.awaits_claims("a/b")
+
+
 def test_claim_counts_once() -> None:
     """A second claim of the same apex gives nothing again."""
     authority = Authority("z", DelegationTable("z"), kept_messages=10)

@@ -287,6 +287,14 @@ class Authority:
         """The delegations that go along with the subtree."""
         return tuple(cut for cut in self._table.cuts() if is_within(cut.apex, apex))
 
+    def awaits_claims(self, apex: str) -> bool:
+        """Whether edges have not claimed yet what they inherited of the subtree or around it."""
+        return any(
+            is_within(apex, inherited) or is_within(inherited, apex)
+            for peer in self.peers.values()
+            for inherited in peer.unclaimed
+        )
+
     def prepare(self, apex: str) -> Outgoing:
         """Start to hand the subtree over; it is served here until the fence."""
         outgoing = Outgoing(self, apex)

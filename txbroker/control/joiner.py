@@ -15,11 +15,18 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from txbroker.aio import wait_until
 from txbroker.authority.authority import Authority, Outgoing
 from txbroker.authority.handover import Incoming
 from txbroker.control.channels import CALL_TIMEOUT, Channels
 from txbroker.control.convert import snapshot_from_wire, snapshot_to_wire
-from txbroker.control.parent import ALIVE_EVERY, HANDOVER_STEP, PROTOCOL_VERSION, SILENCE
+from txbroker.control.parent import (
+    ALIVE_EVERY,
+    CLAIM_WAIT,
+    HANDOVER_STEP,
+    PROTOCOL_VERSION,
+    SILENCE,
+)
 from txbroker.control.streams import STREAM_ERRORS, describe, open_stream, read, write
 from txbroker.errors import StoreError
 from txbroker.link.convert import cut_from_wire, cut_to_wire
@@ -138,6 +145,7 @@ class Joiner:
 
     async def _hand_back(self, authority: Authority, parent: str) -> None:
         standing = self._standing
+        await wait_until(lambda: not authority.awaits_claims(authority.apex), CLAIM_WAIT)
         outgoing = authority.prepare(authority.apex)
         is_fenced = False
         try:

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import grpc
 import grpc.aio
 
-from txbroker.aio import Tasks
+from txbroker.aio import Tasks, wait_until
 from txbroker.authority.authority import Authority, Outgoing
 from txbroker.authority.handover import Incoming
 from txbroker.config import parse_address
@@ -42,6 +42,9 @@ SILENCE = 5.0
 HANDOVER_STEP = 10.0
 """Seconds: between signs of life, of silence after which a child counts as away, and that the other
 side has for one step of a handover."""
+
+CLAIM_WAIT = 2.0
+"""Seconds that a handover waits for edges to claim what they have from the one before."""
 
 JoinContext = grpc.aio.ServicerContext[JoinRequest, JoinReply]
 HandBackContext = grpc.aio.ServicerContext[HandBackRequest, HandBackReply]
@@ -209,6 +212,8 @@ class Parent:
     async def _transfer(self, decision: Transfer, context: JoinContext) -> None:
         cut, authority, standing = decision.cut, self._authority, self._standing
         assert authority is not None
+        # What edges have inherited here and not claimed yet would not go along.
+        await wait_until(lambda: not authority.awaits_claims(cut.apex), CLAIM_WAIT)
         outgoing = authority.prepare(cut.apex)
         log.info("handover.prepare", zone=cut.apex, peer=cut.node, epoch=cut.epoch)
         try:
