@@ -315,7 +315,7 @@ class Authority:
         """The parent has committed: the subtree is another node's, and every edge is told."""
         apex = outgoing.apex
         if apex == self.apex:
-            self._end_zone()
+            self.close()
         else:
             self.retained.discard_within(apex)
             for peer in self.peers.values():
@@ -333,14 +333,18 @@ class Authority:
             port.tell_cut(cut)
 
     def announce_end(self, apex: str, epoch: int) -> None:
-        """Tell every connected edge that a child gave its zone back."""
+        """Tell every connected edge that this delegation ended: a child's, or the zone's own."""
         self._receivers.clear()
         for port in self._ports():
             port.tell_gone(apex, epoch)
 
     def close(self) -> None:
-        """The zone was taken away: another node serves it at a higher epoch."""
-        self._end_zone()
+        """The zone is another node's: every edge is told, and nothing of it is kept."""
+        self.serving = False
+        self.announce_end(self.apex, self.epoch)
+        for peer in list(self.peers.values()):
+            self._set_filters(peer, set())
+        self.retained.discard_within(self.apex)
 
     def open(self, epoch: int, incoming: Incoming | None = None) -> None:
         """Serve the zone from now on; offsets start anew with the epoch."""
@@ -376,15 +380,6 @@ class Authority:
         for topic_filter in interest.filters:
             self._add_filter(peer, topic_filter)
         peer.unclaimed[apex] = self.offset
-
-    def _end_zone(self) -> None:
-        epoch, self.serving = self.epoch, False
-        self._receivers.clear()
-        for port in self._ports():
-            port.tell_gone(self.apex, epoch)
-        for peer in list(self.peers.values()):
-            self._set_filters(peer, set())
-        self.retained.discard_within(self.apex)
 
     def _ports(self) -> list[EdgePort]:
         return [peer.port for peer in self.peers.values() if peer.port is not None]

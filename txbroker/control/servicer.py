@@ -79,7 +79,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             reply.answer = control_pb2.ResolveReply.NOT_AUTHORITATIVE
             return reply
         cuts = authority.cuts()
-        referrals = [cut for cut in cuts if may_match_within(question, cut.apex)]
+        referrals = standing.table.touching(question)
         reply.local = not any(is_filter_within(question, cut.apex) for cut in cuts)
         reply.cuts.extend(cut_to_wire(cut) for cut in cuts)
         reply.referrals.extend(cut_to_wire(cut) for cut in referrals)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from txbroker.authority.authority import Authority
+from txbroker.authority.handover import MarkKey
 from txbroker.authority.journal import Record
 from txbroker.authority.peer import Greeting, Peer, Verdict
 from txbroker.delegation.cut import Cut
@@ -50,9 +51,10 @@ class OwnZone:
         self._peer, caught_up = accepted
         for record in caught_up.records:
             self.deliver(record)
-        doubts = {d.key: authority.marks.get(d.key, 0) for d in route.doubts}
         position = Position(owner_incarnation=0, epoch=cut.epoch, offset=authority.offset)
-        edge.on_online(route, self, marks=doubts, cuts=authority.cuts(), position=position)
+        edge.on_online(
+            route, self, marks=self._marks(route), cuts=authority.cuts(), position=position
+        )
         # What this node's clients sent to the earlier owner comes first (rule 13).
         edge.publisher.hold_below(edge.zones.enclosing(cut.apex), route)
 
@@ -101,8 +103,7 @@ class OwnZone:
         """There is no connection to close; doubts are settled by the marks at hand."""
         route = self._route
         if route is not None and route.doubts:
-            marks = {d.key: self._authority.marks.get(d.key, 0) for d in route.doubts}
-            self._edge.publisher.on_marks(route, marks)
+            self._edge.publisher.on_marks(route, self._marks(route))
 
     # from the authority (EdgePort)
 
@@ -145,6 +146,9 @@ class OwnZone:
         above = self._edge.zones.enclosing(route.apex)
         is_told = above.port is None or above is route or route.apex in (above.cuts or {})
         return (route.apex, *route.claims) if is_told else tuple(route.claims)
+
+    def _marks(self, route: Route) -> dict[MarkKey, int]:
+        return {d.key: self._authority.marks.get(d.key, 0) for d in route.doubts}
 
     def _go_on(self) -> None:
         route = self._route

@@ -142,11 +142,6 @@ class Route:
         """Whether anything waits for a connection to the owner."""
         return bool(self.waiting or self.filters or self.doubts or self.requests)
 
-    @property
-    def next_sequence(self) -> int:
-        """The number of the next QoS 1/2 publish."""
-        return self.first_sequence + len(self.sent)
-
     def wait(self, publication: Publication) -> None:
         """Queue it behind what waits already."""
         self.waiting.append(publication)

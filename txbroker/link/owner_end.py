@@ -20,7 +20,7 @@ from txbroker.authority.journal import Record
 from txbroker.authority.peer import Greeting, Peer, Verdict
 from txbroker.counters import Counters
 from txbroker.delegation.cut import Cut
-from txbroker.link.convert import cut_to_wire, key_from_mark
+from txbroker.link.convert import cut_to_wire, key_from_mark, mark_to_wire
 from txbroker.link.frames import LINK_VERSION, FrameReader, LinkError, encode_frame, join_packets
 from txbroker.message import Message
 from txbroker.mqtt.packets import Publish
@@ -297,16 +297,7 @@ class OwnerEnd:
 
     def _welcome(self, in_doubt: Iterable[MarkKey]) -> None:
         authority = self._authority
-        marks = [
-            types_pb2.Mark(
-                edge=key[0],
-                incarnation=key[1],
-                zone=key[2],
-                stream=key[3],
-                sequence=authority.marks.get(key, 0),
-            )
-            for key in in_doubt
-        ]
+        marks = [mark_to_wire(key, authority.marks.get(key, 0)) for key in in_doubt]
         welcome = link_pb2.Welcome(
             version=LINK_VERSION,
             zone=authority.apex,
