@@ -268,7 +268,6 @@ class Node:
             return None
         return LinkListener(
             authority=self.authority,
-            incarnation=self.standing.incarnation,
             pressure=self.pressure,
             counters=self.counters,
             turn=self.turn,

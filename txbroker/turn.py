@@ -33,12 +33,20 @@ class Turn:
             self._is_due = True
             self._later(self._end_later)
 
+    def mark_next(self, end: Flushable) -> None:
+        """Call its `flush` in a turn of its own, soon: others come first."""
+        self._later(lambda: self._flush_alone(end))
+
     def end(self) -> None:
         """Flush all that has output; flushing may give others output."""
         while self._dirty:
             dirty, self._dirty = self._dirty, {}
             for end in dirty:
                 end.flush()
+
+    def _flush_alone(self, end: Flushable) -> None:
+        self.mark_dirty(end)
+        self.end()
 
     def _end_later(self) -> None:
         self._is_due = False

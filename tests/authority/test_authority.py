@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.journal import authority_of
 from tests.support.recorders import EdgeRecorder, Events, cut, payloads
 from txbroker.authority import authority as module
 from txbroker.authority.authority import Authority
@@ -14,7 +15,7 @@ from txbroker.message import Message
 
 def serving(apex: str = "", *, kept: int = 100) -> tuple[Authority, DelegationTable]:
     table = DelegationTable(apex)
-    authority = Authority(apex, table, kept_messages=kept)
+    authority, _ = authority_of(apex, table)
     authority.open(1)
     return authority, table
 
@@ -62,7 +63,7 @@ def test_topics_of_the_zone_are_taken_and_others_are_not() -> None:
 
 def test_zone_that_is_not_open_takes_nothing() -> None:
     """A node that has no grant serves nothing, and one that lost it serves nothing any more."""
-    authority = Authority("", DelegationTable(""), kept_messages=10)
+    authority, _ = authority_of("", DelegationTable(""))
 
     before = say(authority, "a", "")
     authority.open(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.support.journal import authority_of
 from tests.support.recorders import EdgeRecorder, Events, cut, payloads
 from txbroker.authority.authority import Authority
 from txbroker.authority.handover import PART_BYTES, EdgeInterest, Incoming, Snapshot, in_parts
@@ -12,7 +13,7 @@ from txbroker.message import Message
 
 def serving(apex: str = "", *, epoch: int = 1) -> tuple[Authority, DelegationTable]:
     table = DelegationTable(apex)
-    authority = Authority(apex, table, kept_messages=100)
+    authority, _ = authority_of(apex, table)
     authority.open(epoch)
     return authority, table
 
@@ -223,7 +224,7 @@ def hand_over(interest: EdgeInterest, *messages: Message) -> Incoming:
 
 def test_new_owner_has_what_the_old_one_retained() -> None:
     """And nothing that it had itself from an earlier time."""
-    authority = Authority("z", DelegationTable("z"), kept_messages=10)
+    authority, _ = authority_of("z", DelegationTable("z"))
     authority.retained.set("z/stale", retained("z/stale"))
 
     interest = EdgeInterest(edge="e", incarnation=1, filters=("z/#",))
@@ -235,7 +236,7 @@ def test_new_owner_has_what_the_old_one_retained() -> None:
 
 def test_inherited_deliveries_wait_for_the_claim() -> None:
     """An edge takes the new owner's records only after the old owner's last one (rule 13)."""
-    authority = Authority("z", DelegationTable("z"), kept_messages=10)
+    authority, _ = authority_of("z", DelegationTable("z"))
     interest = EdgeInterest(edge="e", incarnation=1, filters=("z/#",))
     authority.open(2, hand_over(interest))
     authority.publish(Message("z/a", b"1", 1))
@@ -273,7 +274,7 @@ def test_next_handover_waits_for_claims() -> None:
 
 def test_claim_counts_once() -> None:
     """A second claim of the same apex gives nothing again."""
-    authority = Authority("z", DelegationTable("z"), kept_messages=10)
+    authority, _ = authority_of("z", DelegationTable("z"))
     interest = EdgeInterest(edge="e", incarnation=1, filters=("z/#",))
     authority.open(2, hand_over(interest))
     authority.publish(Message("z/a", b"1", 1))

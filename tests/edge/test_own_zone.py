@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.support.edge_bench import Client, EdgeBench
+from tests.support.journal import authority_of
 from tests.support.recorders import EdgeRecorder, cut
-from txbroker.authority.authority import Authority
 from txbroker.authority.handover import EdgeInterest, Incoming, Snapshot
 from txbroker.authority.peer import Greeting
 from txbroker.delegation.cut import Cut
@@ -20,7 +20,7 @@ class OwnBench(EdgeBench):
     def __init__(self, apex: str = "", *apexes: str) -> None:
         super().__init__(*apexes)
         self.table = DelegationTable(apex)
-        self.authority = Authority(apex, self.table, kept_messages=100)
+        self.authority, self.journal = authority_of(apex, self.table)
         self.own = OwnZone(self.edge, self.authority, self.pressure)
         self.port = EdgeRecorder(self.events, "other edge")
 

@@ -47,7 +47,7 @@ def test_cut_that_does_not_lead_deeper_is_refused(kind: str, where: Cut) -> None
         ),
     }
     fresh = Link(pair.edge, pair.route, pair.host)
-    welcome = link_pb2.Welcome(version=1, zone="a", epoch=1, owner_incarnation=1, credit=1000)
+    welcome = link_pb2.Welcome(version=1, zone="a", epoch=1, credit=1000)
     fresh.edge_end.receive(encode_frame(LinkFrame(welcome=welcome)))
     with pytest.raises(LinkError):
         fresh.edge_end.receive(encode_frame(frames[kind]))

@@ -307,7 +307,7 @@ def make_route() -> object:
 
 def welcome(**fields: object) -> bytes:
     """A Welcome for the root zone."""
-    values = {"version": 1, "zone": "", "epoch": 1, "owner_incarnation": 1, "credit": 1000}
+    values = {"version": 1, "zone": "", "epoch": 1, "credit": 1000}
     return encode_frame(LinkFrame(welcome=link_pb2.Welcome(**{**values, **fields})))
 
 

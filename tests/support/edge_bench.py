@@ -114,7 +114,7 @@ class EdgeBench:
             port,
             marks={},
             cuts=[cut(known) for known in below],
-            position=Position(owner_incarnation=1, epoch=epoch, offset=offset),
+            position=Position(epoch=epoch, offset=offset),
         )
         return port
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import attrs
 
+from tests.support.journal import authority_of
 from txbroker.authority.authority import Authority
 from txbroker.counters import Counters
 from txbroker.delegation.cut import Cut
@@ -180,7 +181,7 @@ def make_authority(apex: str, epoch: int = 1, *cuts: Cut) -> Authority:
     table = DelegationTable(apex)
     for cut in cuts:
         table.commit(cut)
-    authority = Authority(apex, table, kept_messages=1000)
+    authority, _ = authority_of(apex, table)
     authority.open(epoch)
     return authority
 

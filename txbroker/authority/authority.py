@@ -2,9 +2,10 @@
 One zone at its authoritative node.
 
 What is decided here: whether a topic is ours now (the cuts, a fence, the epoch), the order of the
-zone's messages (their offsets), what is retained, and which edges get a copy, one each. What is
-not: how a copy travels (an `EdgePort` does that), who may own the zone (the delegation table and
-the parent), what a client of an edge is told.
+zone's messages (their offsets), what is retained, and when a message may be delivered and
+acknowledged: QoS 1 and 2 when they are durable, QoS 0 at once (protocol rules 3 and 5). What is
+not: how a copy travels (an `EdgePort` does that), how it is stored (the `Journal`), who may own the
+zone (the delegation table and the parent), what a client of an edge is told.
 
 Deliveries to one edge form one stream, and everything whose place among them matters travels in it:
 answers to interest requests with the retained messages (rule 9), zone cuts and the end of the zone
@@ -13,102 +14,74 @@ answers to interest requests with the retained messages (rule 9), zone cuts and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable
 
-from txbroker.authority.handover import EdgeInterest, Incoming, MarkKey, Snapshot, in_parts
-from txbroker.authority.journal import RecentJournal, Record
+from txbroker.authority.handover import EdgeInterest, Incoming, MarkKey
+from txbroker.authority.journal import Journal, PartKey, Record, Unclaimed
+from txbroker.authority.outgoing import Outgoing
 from txbroker.authority.peer import CatchUp, EdgePort, Greeting, ParkedInterest, Peer, Verdict
+from txbroker.authority.peers import Peers
 from txbroker.delegation.cut import Cut
 from txbroker.delegation.table import DelegationTable
-from txbroker.matching.index import SubscriptionIndex
 from txbroker.matching.retained import RetainedTree
 from txbroker.message import Message
 from txbroker.topics import is_filter_within, is_sys, is_within, may_match_within
-
-TOPICS_REMEMBERED = 100_000
-"""Topics whose receivers are kept worked out."""
-
-PEERS = 10_000
-"""Edges that are remembered; beyond that one that is away is forgotten."""
-
-LONGEST_REMEMBERED = 512
-"""Longer topics are worked out each time, so that they cannot fill the memory."""
-
-
-class Outgoing:
-    """A handover of `apex` away from here; one at a time for an apex."""
-
-    def __init__(self, authority: Authority, apex: str) -> None:
-        self.apex = apex
-        self._authority = authority
-        self._changed: set[str] = set()
-
-    def bulk(self) -> Iterator[Snapshot]:
-        """The retained messages as they are now; what changes meanwhile comes with `rest`."""
-        return in_parts([message for _, message in self._authority.retained.within(self.apex)])
-
-    def note(self, topic: str) -> None:
-        """The retained message of a topic changed."""
-        if is_within(topic, self.apex):
-            self._changed.add(topic)
-
-    def rest(self) -> Iterator[Snapshot]:
-        """What `bulk` did not have; only after the fence."""
-        now = {topic: self._authority.retained.get(topic) for topic in sorted(self._changed)}
-        yield from in_parts([message for message in now.values() if message is not None])
-        yield Snapshot(
-            cleared=tuple(topic for topic, message in now.items() if message is None),
-            interests=tuple(self._authority.interests_within(self.apex)),
-            delegations=self._authority.cuts_within(self.apex),
-            marks=tuple(self._authority.marks.items()),
-        )
 
 
 class Authority:
     """The zone `apex` at this node; not serving until it is opened."""
 
-    def __init__(self, apex: str, table: DelegationTable, *, kept_messages: int) -> None:
+    def __init__(self, apex: str, table: DelegationTable, journal: Journal) -> None:
         self.apex = apex
         self.epoch = 0
         self.serving = False
-        self.offset = 0
         self.retained: RetainedTree[Message] = RetainedTree()
         self.marks: dict[MarkKey, int] = {}
         self.unclaimed_qos0 = 0
-        self.peers: dict[str, Peer] = {}
+        self.peers = Peers()
+        self.offset = 0
         self._table = table
-        self._kept_messages = kept_messages
-        self._journal = RecentJournal(kept_messages)
-        self._interests: SubscriptionIndex[str, Peer] = SubscriptionIndex(cache_limit=0)
-        self._receivers: dict[str, tuple[Peer, ...]] = {}
+        self._journal = journal
+        self._through = 0
+        self._pending: deque[tuple[int, Record | Callable[[], None]]] = deque()
+        self._newer: dict[str, int] = {}
+        self._awaiting: dict[EdgePort, None] = {}
         self._fences: set[str] = set()
         self._parked: list[ParkedInterest] = []
         self._outgoing: list[Outgoing] = []
 
     # from the edges: publishes
 
-    def publish(self, message: Message) -> Verdict:
-        """Order the message, retain it, hand it to every interested edge; or say why not."""
+    def publish(self, message: Message, key: MarkKey | None = None, sequence: int = 0) -> Verdict:
+        """
+        Order the message and append it, or say why not.
+
+        A QoS 1/2 one is delivered once it is durable: `await_durable` tells. `key` and `sequence`
+        are its origin id, where it came from another node.
+        """
         topic = message.topic
-        receivers = self._receivers.get(topic)
-        if receivers is None:
+        if self.peers.known_receivers(topic) is None:
             verdict = self._judge(topic)
             if verdict is not Verdict.TAKEN:
                 return verdict
-            receivers = self._work_out(topic)
-        self.offset += 1
-        record = Record(self.offset, message)
-        if message.retain:
-            self._retain(message)
-        for peer in receivers:
-            port = peer.port
-            if peer.unclaimed and peer.is_waiting_for(topic):
-                self.unclaimed_qos0 += not message.qos
-            elif port is not None:
-                port.deliver(record)
-        if message.qos:
-            self._journal.append(record)
+            self.peers.work_out(topic)
+        offset = self._journal.append(message, key, sequence)
+        if offset:
+            self.offset = offset
+        if not message.qos:
+            self._deliver(Record(0, message))
+            return Verdict.TAKEN
+        if key is not None:
+            self.marks[key] = sequence
+        self._enqueue(offset, Record(offset, message))
+        if self._journal.durable >= offset:
+            self.on_durable(offset)
         return Verdict.TAKEN
+
+    def await_durable(self, port: EdgePort) -> None:
+        """Tell the port's `on_durable` once what it has published so far is durable."""
+        self._awaiting[port] = None
 
     def cut_for(self, topic: str) -> Cut | None:
         """The cut that a refused topic lies under; None when the zone itself is not ours."""
@@ -127,22 +100,72 @@ class Authority:
             return Verdict.PARKED
         return Verdict.TAKEN
 
-    def _work_out(self, topic: str) -> tuple[Peer, ...]:
-        # One entry a peer, however many of its filters match: one copy an edge (invariant 3).
-        receivers = tuple({peer.edge: peer for _, peer in self._interests.match(topic)}.values())
-        if len(self._receivers) >= TOPICS_REMEMBERED:
-            self._receivers.clear()
-        if len(topic) <= LONGEST_REMEMBERED:
-            self._receivers[topic] = receivers
-        return receivers
+    # from the store
 
-    def _retain(self, message: Message) -> None:
+    @property
+    def delivered(self) -> int:
+        """Everything up to this offset is durable and was given to the edges."""
+        return self._through if self._pending else self.offset
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether everything that was taken is durable and delivered."""
+        return not self._pending
+
+    def on_durable(self, offset: int) -> None:
+        """Records up to this offset are durable: deliver them, then acknowledge them."""
+        pending = self._pending
+        while pending and pending[0][0] <= offset:
+            self._through, item = pending.popleft()
+            if isinstance(item, Record):
+                self._deliver(item)
+            else:
+                item()
+        if not pending:
+            self._newer.clear()
+        awaiting, self._awaiting = self._awaiting, {}
+        for port in awaiting:
+            port.on_durable(offset)
+
+    def _deliver(self, record: Record) -> None:
+        message = record.message
+        topic = message.topic
+        if message.retain:
+            self._retain(record)
+        receivers = self.peers.known_receivers(topic)
+        for peer in self.peers.work_out(topic) if receivers is None else receivers:
+            port = peer.port
+            if peer.unclaimed and peer.is_waiting_for(topic):
+                self.unclaimed_qos0 += not message.qos
+            elif port is not None:
+                port.deliver(record)
+
+    def _retain(self, record: Record) -> None:
+        message = record.message
+        topic = message.topic
+        if not message.qos and self._pending:
+            self._newer[topic] = self.offset  # newer than what waits for the disk
+        elif record.offset and record.offset <= self._newer.get(topic, 0):
+            return
         if message.payload:
-            self.retained.set(message.topic, message)  # [MQTT-3.3.1-5]
+            self.retained.set(topic, message)  # [MQTT-3.3.1-5]
         else:
-            self.retained.remove(message.topic)  # [MQTT-3.3.1-10]
+            self.retained.remove(topic)  # [MQTT-3.3.1-10]
+        self._journal.note_retained((topic,))
         for outgoing in self._outgoing:
-            outgoing.note(message.topic)
+            outgoing.note(topic)
+
+    def in_order(self, action: Callable[[], None]) -> None:
+        """Run it when everything that was taken before it is durable and delivered."""
+        if self._pending:
+            self._enqueue(self.offset, action)
+        else:
+            action()
+
+    def _enqueue(self, offset: int, item: Record | Callable[[], None]) -> None:
+        if not self._pending:
+            self._through = offset - 1
+        self._pending.append((offset, item))
 
     # from the edges: interest
 
@@ -152,15 +175,9 @@ class Authority:
 
         None: a newer incarnation of the edge is known, this one is to be closed.
         """
-        peer = self.peers.get(greeting.edge)
-        if peer is not None and peer.incarnation > greeting.incarnation:
+        peer = self.peers.greet(greeting.edge, greeting.incarnation)
+        if peer is None:
             return None
-        if peer is None or peer.incarnation < greeting.incarnation:
-            if peer is not None:
-                self.forget(peer)
-            self._make_room()
-            peer = Peer(edge=greeting.edge, incarnation=greeting.incarnation)
-            self.peers[greeting.edge] = peer
         if peer.port is not None:
             peer.port.close("a newer link of this edge took over")
         peer.port = port
@@ -174,18 +191,26 @@ class Authority:
         claims: Iterable[str],
         position: int | None = None,
     ) -> CatchUp:
-        """Replace the edge's interest; what it claims or resumes is returned, to be sent first."""
-        self._set_filters(peer, set(filters))
+        """Replace the edge's interest; what it claims or resumes is to be sent first."""
+        self.peers.set_filters(peer, set(filters))
         claimed = {apex: peer.unclaimed.pop(apex) for apex in claims if apex in peer.unclaimed}
+        if claimed:
+            self._journal.note_unclaimed((peer.edge,))
         starts = list(claimed.values()) + ([] if position is None else [position])
-        if not starts:
+        if not starts or min(starts) >= self.delivered:
             return CatchUp()
-        records = tuple(
-            record
-            for record in self._journal.after(min(starts))
-            if self._is_due(record, peer, claimed, position)
-        )
-        return CatchUp(records=records, missed=self._journal.missing_after(min(starts)))
+        after = min(starts)
+        first = self._journal.read(after, after).first
+        missed = max(first - 1 - after, 0)
+        return CatchUp(after=after, claimed=claimed, resumed=position, missed=missed)
+
+    def backlog(
+        self, peer: Peer, catch_up: CatchUp, after: int, through: int
+    ) -> tuple[list[Record], int]:
+        """The next records of a catch-up, and the offset up to which that is all of them."""
+        chunk = self._journal.read(after, through)
+        due = [record for record in chunk.records if self._is_due(record, peer, catch_up)]
+        return due, chunk.through
 
     def handed_back(self, peer: Peer) -> list[tuple[str, int]]:
         """Apexes, with their last epoch, that came back here and that the edge has not claimed."""
@@ -197,6 +222,7 @@ class Authority:
 
     def disconnect(self, peer: Peer, port: EdgePort) -> None:
         """The edge's link is gone; its interest stays, so that it can resume."""
+        self._awaiting.pop(port, None)
         if peer.port is port:
             peer.port = None
 
@@ -207,10 +233,16 @@ class Authority:
             # The fence is for interests, too (rule 12): the new owner has not heard of this one.
             self._parked.append(ParkedInterest(peer, port, topic_filter, request, retained))
             return
-        self._add_filter(peer, topic_filter)
-        found = [m for _, m in self.retained.match(topic_filter)] if retained else []
+        self.peers.add_filter(peer, topic_filter)
         if port is not None:
-            port.answer(request, self.offset, found)
+            self.in_order(lambda: self._answer(peer, port, topic_filter, request, retained))
+
+    def _answer(
+        self, peer: Peer, port: EdgePort, topic_filter: str, request: int, retained: bool
+    ) -> None:
+        if peer.port is port:
+            found = [m for _, m in self.retained.match(topic_filter)] if retained else []
+            port.answer(request, self.delivered, found)
 
     def remove_interest(self, peer: Peer, topic_filter: str) -> None:
         """The last client of the edge left the filter."""
@@ -219,49 +251,19 @@ class Authority:
             for asked in self._parked
             if (asked.peer, asked.topic_filter) != (peer, topic_filter)
         ]
-        if topic_filter in peer.filters:
-            peer.filters.discard(topic_filter)
-            self._interests.remove(topic_filter, peer.edge)
-            self._receivers.clear()
+        self.peers.remove_filter(peer, topic_filter)
 
-    def forget(self, peer: Peer) -> None:
-        """Drop all that is known of an edge."""
-        self._set_filters(peer, set())
-        if peer.port is not None:
-            peer.port.close("a newer process of this edge took over")
-        del self.peers[peer.edge]
-
-    def _make_room(self) -> None:
-        # The one known for longest goes; it is away, and starts anew if it comes back.
-        if len(self.peers) >= PEERS:
-            away = next((peer for peer in self.peers.values() if peer.port is None), None)
-            if away is not None:
-                self.forget(away)
-
-    def _is_due(
-        self, record: Record, peer: Peer, claimed: dict[str, int], position: int | None
-    ) -> bool:
+    def _is_due(self, record: Record, peer: Peer, catch_up: CatchUp) -> bool:
         topic = record.message.topic
         if peer.is_waiting_for(topic):
             return False
-        since = max((at for apex, at in claimed.items() if is_within(topic, apex)), default=None)
+        claimed = catch_up.claimed.items()
+        since = max((at for apex, at in claimed if is_within(topic, apex)), default=None)
         if since is None:
-            since = position
+            since = catch_up.resumed
         if since is None or record.offset <= since:
             return False
-        return any(other is peer for _, other in self._interests.match(topic))
-
-    def _set_filters(self, peer: Peer, filters: set[str]) -> None:
-        for topic_filter in peer.filters - filters:
-            self.remove_interest(peer, topic_filter)
-        for topic_filter in filters - peer.filters:
-            self._add_filter(peer, topic_filter)
-
-    def _add_filter(self, peer: Peer, topic_filter: str) -> None:
-        if topic_filter not in peer.filters:
-            peer.filters.add(topic_filter)
-            self._interests.add(topic_filter, peer.edge, peer)
-            self._receivers.clear()
+        return self.peers.is_interested(peer, topic)
 
     def _forget_closed_marks(self, greeting: Greeting) -> None:
         # Marks are forgotten only where the edge says that it needs them no longer (rule 4).
@@ -276,12 +278,9 @@ class Authority:
 
     # from the handover
 
-    def interests_within(self, apex: str) -> Iterator[EdgeInterest]:
+    def interests_within(self, apex: str) -> Iterable[EdgeInterest]:
         """Who wants what of the subtree."""
-        for peer in self.peers.values():
-            filters = tuple(sorted(f for f in peer.filters if may_match_within(f, apex)))
-            if filters:
-                yield EdgeInterest(edge=peer.edge, incarnation=peer.incarnation, filters=filters)
+        return self.peers.within(apex)
 
     def cuts_within(self, apex: str) -> tuple[Cut, ...]:
         """The delegations that go along with the subtree."""
@@ -289,11 +288,7 @@ class Authority:
 
     def awaits_claims(self, apex: str) -> bool:
         """Whether edges have not claimed yet what they inherited of the subtree or around it."""
-        return any(
-            is_within(apex, inherited) or is_within(inherited, apex)
-            for peer in self.peers.values()
-            for inherited in peer.unclaimed
-        )
+        return self.peers.await_claims(apex)
 
     def prepare(self, apex: str) -> Outgoing:
         """Start to hand the subtree over; it is served here until the fence."""
@@ -302,9 +297,13 @@ class Authority:
         return outgoing
 
     def fence(self, outgoing: Outgoing) -> int:
-        """Take nothing more for the subtree; returns the offset of the fence."""
+        """
+        Take nothing more for the subtree; returns the offset of the fence.
+
+        The rest may be copied when the authority `is_settled`.
+        """
         self._fences.add(outgoing.apex)
-        self._receivers.clear()
+        self.peers.forget_receivers()
         return self.offset
 
     def roll_back(self, outgoing: Outgoing) -> None:
@@ -317,8 +316,8 @@ class Authority:
         if apex == self.apex:
             self.close()
         else:
-            self.retained.discard_within(apex)
-            for peer in self.peers.values():
+            self._discard_retained(apex)
+            for peer in self.peers:
                 for topic_filter in [f for f in peer.filters if is_filter_within(f, apex)]:
                     self.remove_interest(peer, topic_filter)
             cut = self._table.get(apex)
@@ -328,32 +327,29 @@ class Authority:
 
     def announce(self, cut: Cut) -> None:
         """Tell every connected edge of a cut, in its stream."""
-        self._receivers.clear()
-        for port in self._ports():
-            port.tell_cut(cut)
+        self.peers.forget_receivers()
+        self.in_order(lambda: self._tell(lambda port: port.tell_cut(cut)))
 
     def announce_end(self, apex: str, epoch: int) -> None:
         """Tell every connected edge that this delegation ended: a child's, or the zone's own."""
-        self._receivers.clear()
-        for port in self._ports():
-            port.tell_gone(apex, epoch)
+        self.peers.forget_receivers()
+        self.in_order(lambda: self._tell(lambda port: port.tell_gone(apex, epoch)))
 
     def close(self) -> None:
         """The zone is another node's: every edge is told, and nothing of it is kept."""
         self.serving = False
         self.announce_end(self.apex, self.epoch)
-        for peer in list(self.peers.values()):
-            self._set_filters(peer, set())
-        self.retained.discard_within(self.apex)
+        for peer in self.peers:
+            self.peers.set_filters(peer, set())
+        self._discard_retained(self.apex)
 
     def open(self, epoch: int, incoming: Incoming | None = None) -> None:
         """Serve the zone from now on; offsets start anew with the epoch."""
         if epoch != self.epoch:
-            self.offset = 0
-            self._journal = RecentJournal(self._kept_messages)
+            self._recover(epoch, incoming)
         self.epoch = epoch
         self.serving = True
-        self._receivers.clear()
+        self.peers.forget_receivers()
         if incoming is not None:
             self.absorb(self.apex, incoming)
 
@@ -364,34 +360,54 @@ class Authority:
             self.retained.set(topic, message)
         self.marks.update(incoming.marks)
         for interest in incoming.interests:
-            self._inherit(apex, interest)
-        self._receivers.clear()
+            self.peers.inherit(apex, interest, self.offset)
+        self.peers.forget_receivers()
+        self._journal.note_absorbed()
 
-    def _inherit(self, apex: str, interest: EdgeInterest) -> None:
-        peer = self.peers.get(interest.edge)
-        if peer is not None and peer.incarnation < interest.incarnation:
-            self.forget(peer)
-            peer = None
-        if peer is None:
-            peer = Peer(edge=interest.edge, incarnation=interest.incarnation)
-            self.peers[interest.edge] = peer
-        if peer.incarnation != interest.incarnation:
-            return
-        for topic_filter in interest.filters:
-            self._add_filter(peer, topic_filter)
-        peer.unclaimed[apex] = self.offset
+    def unclaimed(self) -> Iterable[Unclaimed]:
+        """What edges have not claimed, for the store."""
+        for peer in self.peers:
+            if peer.unclaimed:
+                interest = EdgeInterest(
+                    edge=peer.edge,
+                    incarnation=peer.incarnation,
+                    filters=tuple(sorted(peer.filters)),
+                )
+                yield Unclaimed(interest=interest, apexes=dict(peer.unclaimed))
 
-    def _ports(self) -> list[EdgePort]:
-        return [peer.port for peer in self.peers.values() if peer.port is not None]
+    # internal
+
+    def _recover(self, epoch: int, incoming: Incoming | None) -> None:
+        came_from = None
+        if incoming is not None and incoming.predecessor is not None:
+            zone, before, offset = incoming.predecessor
+            came_from = (PartKey(zone=zone, epoch=before), offset)
+        state = self._journal.open(epoch, came_from)
+        self.offset = self._journal.offset
+        for message in state.retained:
+            if not self._table.lookup(message.topic):
+                self.retained.set(message.topic, message)
+        self.marks.update(state.marks)
+        for inherited in state.unclaimed:
+            for apex, offset in inherited.apexes.items():
+                self.peers.inherit(apex, inherited.interest, offset)
+
+    def _discard_retained(self, apex: str) -> None:
+        topics = [topic for topic, _ in self.retained.within(apex)]
+        self.retained.discard_within(apex)
+        self._journal.note_retained(topics)
+
+    def _tell(self, say: Callable[[EdgePort], None]) -> None:
+        for port in self.peers.ports():
+            say(port)
 
     def _end(self, outgoing: Outgoing) -> None:
         self._outgoing.remove(outgoing)
         self._fences.discard(outgoing.apex)
-        self._receivers.clear()
+        self.peers.forget_receivers()
         parked, self._parked = self._parked, []
         if self.serving:
             for asked in parked:
                 if asked.port is asked.peer.port:
                     self.add_interest(asked.peer, asked.topic_filter, asked.request, asked.retained)
-        for port in self._ports():
-            port.unpark()
+        self._tell(lambda port: port.unpark())

@@ -58,13 +58,19 @@ def in_parts(messages: Iterable[Message]) -> Iterator[Snapshot]:
 
 
 class Incoming:
-    """A zone's state on the new owner's side, until it opens."""
+    """
+    A zone's state on the new owner's side, until it opens.
+
+    `predecessor` is where the earlier owner's journal ends: its zone, epoch and last offset
+    (protocol rule 7).
+    """
 
     def __init__(self) -> None:
         self.retained: dict[str, Message] = {}
         self.interests: list[EdgeInterest] = []
         self.delegations: list[Cut] = []
         self.marks: dict[MarkKey, int] = {}
+        self.predecessor: tuple[str, int, int] | None = None
 
     def take(self, part: Snapshot) -> None:
         """Add a part; a later one overrides an earlier one."""

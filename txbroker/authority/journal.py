@@ -1,17 +1,20 @@
 """
-The recent end of a zone's journal, in memory.
+The journal of a zone, as its authority sees it.
 
-It serves those who fell behind a little: an edge whose link broke, and the edges of a zone that has
-just changed hands. It keeps QoS 1 and 2 only (protocol rule 5 resends no QoS 0) and has two limits.
+A record is delivered and acknowledged when it is durable (protocol rule 3): `Journal.durable` says
+how far that is, and the store calls the authority's `on_durable` when it has moved. What a crash
+must not forget beside the records (the retained messages, the marks, edges that have not claimed
+what they inherited) is told here, too; the store decides when it is written.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable
+from typing import Protocol
 
 import attrs
 
+from txbroker.authority.handover import EdgeInterest, MarkKey
 from txbroker.message import Message
 
 
@@ -23,32 +26,68 @@ class Record:
     message: Message
 
 
-class RecentJournal:
-    """The last `messages` records or `size` bytes of them, whichever is less."""
+@attrs.frozen(kw_only=True)
+class PartKey:
+    """One part of a journal: what a zone's owner took at one epoch."""
 
-    def __init__(self, messages: int, size: int = 64 * 1024 * 1024) -> None:
-        self._records: deque[Record] = deque()
-        self._limit = messages
-        self._size_limit = size
-        self._size = 0
-        self._lost_through = 0
+    zone: str
+    epoch: int
 
-    def __len__(self) -> int:
-        return len(self._records)
 
-    def append(self, record: Record) -> None:
-        """Add a record; the oldest ones go where a limit is passed."""
-        self._records.append(record)
-        self._size += record.message.size
-        while len(self._records) > self._limit or self._size > self._size_limit:
-            gone = self._records.popleft()
-            self._size -= gone.message.size
-            self._lost_through = gone.offset
+@attrs.frozen(kw_only=True)
+class Chunk:
+    """
+    Records in order, as far as they were kept: everything up to offset `through` was looked at, and
+    offsets below `first` are kept no longer.
+    """
 
-    def after(self, offset: int) -> Iterator[Record]:
-        """The kept records with a greater offset, oldest first."""
-        return (record for record in self._records if record.offset > offset)
+    records: tuple[Record, ...]
+    through: int
+    first: int
 
-    def missing_after(self, offset: int) -> int:
-        """How many offsets above `offset` may have held records that are no longer kept."""
-        return max(self._lost_through - offset, 0)
+
+@attrs.frozen(kw_only=True)
+class Unclaimed:
+    """What an edge inherited and has not claimed: apex and the offset it starts behind."""
+
+    interest: EdgeInterest
+    apexes: dict[str, int]
+
+
+@attrs.frozen(kw_only=True)
+class ZoneState:
+    """What a zone was when its store was closed or its process died."""
+
+    retained: tuple[Message, ...] = ()
+    marks: dict[MarkKey, int] = attrs.field(factory=dict)
+    unclaimed: tuple[Unclaimed, ...] = ()
+
+
+class Journal(Protocol):
+    """The present part of the zone's journal, and what is kept with it."""
+
+    @property
+    def offset(self) -> int:
+        """The last offset that was given to a record."""
+
+    @property
+    def durable(self) -> int:
+        """Records up to this offset may be delivered and acknowledged."""
+
+    def open(self, epoch: int, predecessor: tuple[PartKey, int] | None) -> ZoneState:
+        """Begin the part of this epoch, or go on with it where it exists."""
+
+    def append(self, message: Message, key: MarkKey | None, sequence: int) -> int:
+        """Add a record; its offset. `key` and `sequence` are its origin id, where it has one."""
+
+    def read(self, after: int, through: int) -> Chunk:
+        """The next records of QoS 1 and 2 above `after`, none above `through`."""
+
+    def note_retained(self, topics: Iterable[str]) -> None:
+        """The retained messages of these topics changed."""
+
+    def note_unclaimed(self, edges: Iterable[str]) -> None:
+        """What these edges have not claimed changed."""
+
+    def note_absorbed(self) -> None:
+        """A subtree came in as a whole: everything is to be durable together with this point."""

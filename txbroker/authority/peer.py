@@ -37,6 +37,9 @@ class EdgePort(Protocol):
     def unpark(self) -> None:
         """A fence was lifted or became a cut: try again what was parked."""
 
+    def on_durable(self, offset: int) -> None:
+        """Publishes of this edge up to this offset may be acknowledged."""
+
     def close(self, reason: str) -> None:
         """A newer link of the same edge took over."""
 
@@ -94,7 +97,12 @@ class Greeting:
 
 @attrs.frozen(kw_only=True)
 class CatchUp:
-    """What an edge gets before it is live again; `missed` offsets are kept no longer."""
+    """
+    What an edge gets before it is live again: its records above `after` (None: nothing), and none
+    of `claimed` apexes up to the offset named there. `missed` offsets are kept no longer.
+    """
 
-    records: tuple[Record, ...] = ()
+    after: int | None = None
+    claimed: dict[str, int] = attrs.field(factory=dict)
+    resumed: int | None = None
     missed: int = 0

@@ -127,9 +127,7 @@ class Edge:
         """A live or caught-up delivery."""
         position = route.position
         if position is not None and offset > position.offset:
-            route.position = Position(
-                owner_incarnation=position.owner_incarnation, epoch=position.epoch, offset=offset
-            )
+            route.position = Position(epoch=position.epoch, offset=offset)
         self.clients.deliver(route.apex, message)
 
     def on_cut(self, route: Route, cut: Cut) -> None:

@@ -6,12 +6,13 @@ It is both ends in one: the edge's `OwnerPort` and the authority's `EdgePort`.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 
 from txbroker.authority.authority import Authority
 from txbroker.authority.handover import MarkKey
 from txbroker.authority.journal import Record
-from txbroker.authority.peer import Greeting, Peer, Verdict
+from txbroker.authority.peer import CatchUp, Greeting, Peer, Verdict
 from txbroker.delegation.cut import Cut
 from txbroker.edge.edge import Edge
 from txbroker.edge.publishing import settle
@@ -30,6 +31,7 @@ class OwnZone:
         self._route: Route | None = None
         self._peer: Peer | None = None
         self._is_parked = False
+        self._open: deque[tuple[int, Publication]] = deque()
         pressure.when_relieved(self._go_on)
 
     # from the node
@@ -45,13 +47,13 @@ class OwnZone:
             incarnation=edge.incarnation,
             filters=tuple(sorted(route.filters)),
             claims=self._claims(route),
+            position=self._resume_at(route, cut.epoch),
         )
         accepted = authority.connect(greeting, self)
         assert accepted is not None, "no newer process has this node's data"
         self._peer, caught_up = accepted
-        for record in caught_up.records:
-            self.deliver(record)
-        position = Position(owner_incarnation=0, epoch=cut.epoch, offset=authority.offset)
+        self._catch_up(caught_up)
+        position = Position(epoch=cut.epoch, offset=authority.delivered)
         edge.on_online(
             route, self, marks=self._marks(route), cuts=authority.cuts(), position=position
         )
@@ -68,7 +70,9 @@ class OwnZone:
         """Give it to the authority."""
         verdict = self._authority.publish(publication.message)
         if verdict is Verdict.TAKEN:
-            settle(publication)
+            if publication.message.qos:
+                self._open.append((self._authority.offset, publication))
+                self.on_durable(self._authority.delivered)
             return
         assert self._route is not None
         self._route.wait_first([publication])
@@ -96,8 +100,7 @@ class OwnZone:
     def sync(self, filters: Iterable[str], claims: Iterable[str]) -> None:
         """Replace the interest and claim what was inherited."""
         assert self._peer is not None
-        for record in self._authority.sync(self._peer, filters, claims).records:
-            self.deliver(record)
+        self._catch_up(self._authority.sync(self._peer, filters, claims))
 
     def close(self, reason: str) -> None:
         """There is no connection to close; doubts are settled by the marks at hand."""
@@ -134,12 +137,32 @@ class OwnZone:
             self._is_parked = False
             self._edge.on_gone(route)
 
+    def on_durable(self, offset: int) -> None:
+        """What was published up to here is safe: the clients may be told."""
+        while self._open and self._open[0][0] <= offset:
+            settle(self._open.popleft()[1])
+        if self._open:
+            self._authority.await_durable(self)
+
     def unpark(self) -> None:
         """A fence was lifted, or became a cut."""
         self._is_parked = False
         self._go_on()
 
     # internal
+
+    def _resume_at(self, route: Route, epoch: int) -> int | None:
+        if route.position is None:
+            return None
+        return route.position.offset if route.position.epoch == epoch else 0
+
+    def _catch_up(self, catch_up: CatchUp) -> None:
+        authority, after = self._authority, catch_up.after
+        until = authority.delivered
+        while after is not None and after < until and self._peer is not None:
+            records, after = authority.backlog(self._peer, catch_up, after, until)
+            for record in records:
+                self.deliver(record)
 
     def _claims(self, route: Route) -> tuple[str, ...]:
         # While the earlier owner's link is up, its stream says when its last delivery has come.

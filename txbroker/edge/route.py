@@ -53,9 +53,8 @@ class Doubt:
 
 @attrs.frozen(kw_only=True)
 class Position:
-    """The last delivery that was processed, in the life of the owner's process that sent it."""
+    """The last delivery of QoS 1 or 2 that was processed."""
 
-    owner_incarnation: int
     epoch: int
     offset: int
 

@@ -18,8 +18,8 @@ from txbroker.delegation.cut import Cut
 from txbroker.edge.edge import Edge
 from txbroker.edge.route import Position, Publication, Route
 from txbroker.link.convert import cut_from_wire, key_from_mark, mark_to_wire
+from txbroker.link.deliveries import BATCH
 from txbroker.link.frames import LINK_VERSION, FrameReader, LinkError, encode_frame, join_packets
-from txbroker.link.owner_end import BATCH
 from txbroker.message import Message
 from txbroker.mqtt.packets import Publish
 from txbroker.pressure import Pressure
@@ -54,7 +54,6 @@ class EdgeEnd:
         self._reader = FrameReader(max_packet)
         self._told: tuple[set[str], set[str]] = (set(), set())
         self._epoch = 0
-        self._owner_incarnation = 0
         self._marks: dict[MarkKey, int] = {}
         route.stream += 1
         self._stream = route.stream
@@ -79,7 +78,7 @@ class EdgeEnd:
     def start(self, token: bytes) -> None:
         """Say Hello."""
         edge, route = self._edge, self._route
-        position = route.position
+        position = self._resume_position()
         self._told = (set(route.filters), set(route.claims))
         hello = link_pb2.Hello(
             version=LINK_VERSION,
@@ -88,7 +87,6 @@ class EdgeEnd:
             incarnation=edge.incarnation,
             zone=route.apex,
             epoch=position.epoch if position is not None else 0,
-            owner_incarnation=position.owner_incarnation if position is not None else 0,
             position=position.offset if position is not None else 0,
             filters=sorted(route.filters),
             claims=sorted(route.claims),
@@ -96,6 +94,14 @@ class EdgeEnd:
             stream=self._stream,
         )
         self._write(encode_frame(LinkFrame(hello=hello)))
+
+    def _resume_position(self) -> Position | None:
+        """A zone that we claim as a whole is ours to resume from its first record on."""
+        route = self._route
+        known = route.position
+        if route.apex in route.claims and (known is None or known.epoch < route.epoch):
+            route.position = Position(epoch=route.epoch, offset=0)
+        return route.position
 
     def receive(self, data: bytes) -> None:
         """Bytes from the owner; raises `LinkError` where they break a rule."""
@@ -242,22 +248,12 @@ class EdgeEnd:
         if welcome.zone != self._route.apex or not welcome.epoch:
             raise LinkError(f"the owner serves zone {welcome.zone!r}, not {self._route.apex!r}")
         self._epoch = welcome.epoch
-        self._owner_incarnation = welcome.owner_incarnation
         self._credit = welcome.credit
-        self._start_position()
+        known = self._route.position
+        if known is not None and known.epoch != welcome.epoch:
+            # The owner sends all that came since this epoch began.
+            self._route.position = Position(epoch=welcome.epoch, offset=0)
         self._marks = {key_from_mark(mark): mark.sequence for mark in welcome.marks}
-
-    def _start_position(self) -> None:
-        """A zone that we claim as a whole is ours to resume from its first record on."""
-        route = self._route
-        known = route.position
-        life = (self._owner_incarnation, self._epoch)
-        if route.apex in route.claims and (
-            known is None or (known.owner_incarnation, known.epoch) != life
-        ):
-            route.position = Position(
-                owner_incarnation=self._owner_incarnation, epoch=self._epoch, offset=0
-            )
 
     def _on_online(self, online: link_pb2.Online) -> None:
         if self.was_online:
@@ -267,9 +263,7 @@ class EdgeEnd:
         self.was_online = True
         if self._told != (self._route.filters, self._route.claims):
             self._route.has_news = True  # since Hello
-        position = Position(
-            owner_incarnation=self._owner_incarnation, epoch=self._epoch, offset=online.offset
-        )
+        position = Position(epoch=self._epoch, offset=online.offset)
         self._edge.on_online(
             self._route,
             self,

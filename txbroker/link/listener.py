@@ -29,7 +29,6 @@ class LinkListener(Factory):
         self,
         *,
         authority: Authority,
-        incarnation: int,
         pressure: Pressure,
         counters: Counters,
         turn: Turn,
@@ -38,7 +37,6 @@ class LinkListener(Factory):
         max_links: int,
     ) -> None:
         self.authority = authority
-        self.incarnation = incarnation
         self.pressure = pressure
         self.counters = counters
         self._turn = turn
@@ -68,6 +66,10 @@ class LinkListener(Factory):
     def mark_dirty(self, end: Flushable) -> None:
         """Call `flush` at the end of this turn."""
         self._turn.mark_dirty(end)
+
+    def mark_next(self, end: Flushable) -> None:
+        """Call `flush` in a turn of its own, soon."""
+        self._turn.mark_next(end)
 
     def buildProtocol(self, addr: IAddress | None) -> LinkProtocol | None:
         if len(self._open) >= self._max_links:

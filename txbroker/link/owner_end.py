@@ -2,26 +2,25 @@
 The owner's end of a link: takes an edge's publishes, gives it its deliveries.
 
 One object for each connection; bytes in by `receive`, bytes out by `write`. It is the `EdgePort` of
-its peer. Deliveries and everything whose place among them matters leave through one queue, as far
-as the edge has credit; answers to publishes leave at once and need none (protocol rule 20).
+its peer. What is delivered leaves through `Deliveries`, as far as the edge has credit; answers to
+publishes leave when these are durable, and need none (protocol rule 20).
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
-
-import attrs
+from typing import Protocol
 
 from txbroker.authority.authority import Authority
 from txbroker.authority.handover import MarkKey
 from txbroker.authority.journal import Record
-from txbroker.authority.peer import Greeting, Peer, Verdict
+from txbroker.authority.peer import CatchUp, Greeting, Peer, Verdict
 from txbroker.counters import Counters
 from txbroker.delegation.cut import Cut
 from txbroker.link.convert import cut_to_wire, key_from_mark, mark_to_wire
-from txbroker.link.frames import LINK_VERSION, FrameReader, LinkError, encode_frame, join_packets
+from txbroker.link.deliveries import WINDOW, Deliveries
+from txbroker.link.frames import LINK_VERSION, FrameReader, LinkError, encode_frame
 from txbroker.message import Message
 from txbroker.mqtt.packets import Publish
 from txbroker.pressure import Pressure
@@ -30,29 +29,19 @@ from txbroker.turn import Flushable
 from txbroker.v1 import link_pb2, types_pb2
 from txbroker.v1.link_pb2 import LinkFrame
 
-WINDOW = 4 * 1024 * 1024
-"""Bytes that may be on the way in either direction before credit has come back."""
-
 PATIENCE = 2.0
 """Seconds without any credit from an edge after which publishers no longer wait for it. More than
 the edge itself waits for a session of its own, so that the two do not add up to a loss."""
 
-BATCH = 128
-BATCH_BYTES = 256 * 1024
-"""Messages under one header at the most, and bytes at which a batch is full."""
-
 HIGH_MARK = 1024 * 1024
 LOW_MARK = 256 * 1024
-OVERFLOW = 32 * 1024 * 1024
-"""Bytes of live messages queued for one edge: publishers wait above HIGH; above OVERFLOW the link
-is given up, and the edge resumes from the journal when it is back."""
+"""Bytes of live messages queued for one edge between which publishers wait."""
 
 
 class OwnerHost(Protocol):
     """The node, as the ends of its links see it."""
 
     authority: Authority
-    incarnation: int
     pressure: Pressure
     counters: Counters
 
@@ -62,21 +51,8 @@ class OwnerHost(Protocol):
     def mark_dirty(self, end: Flushable) -> None:
         """Call `flush` at the end of this turn."""
 
-
-@attrs.define(slots=True, eq=False)
-class _Told:
-    """A control frame in the delivery stream, and the retained messages that belong to it."""
-
-    frame: LinkFrame | None
-    request: int = 0
-    retained: deque[Message] = attrs.Factory(deque)
-
-
-@attrs.define(slots=True, eq=False)
-class _Backlog:
-    """Records from the journal, which an edge gets before what is live."""
-
-    records: deque[Record]
+    def mark_next(self, end: Flushable) -> None:
+        """Call `flush` in a turn of its own, soon."""
 
 
 class OwnerEnd:
@@ -96,10 +72,8 @@ class OwnerEnd:
         self._write = write
         self._close = close
         self._reader = FrameReader(max_packet)
-        self._queue: deque[Record | _Told | _Backlog] = deque()
-        self._queued = 0
-        self._delivered = 0
-        self._consumed_by_edge = 0
+        self._deliveries = Deliveries(host.authority, lambda: host.mark_next(self))
+        self._open: deque[tuple[int, int]] = deque()
         self._stream = 0
         self._next = 1
         self._stopped = False
@@ -112,6 +86,7 @@ class OwnerEnd:
         self._credit_told = 0
         self._clients: list[str] = []
         self._stale = False
+        self._is_lost = False
 
     # from the shell
 
@@ -145,12 +120,15 @@ class OwnerEnd:
             self._credit_told = self._received
             credit = link_pb2.Credit(consumed=self._received)
             out.append(encode_frame(LinkFrame(credit=credit)))
-        self._take_deliveries(out)
+        self._deliveries.take(out)
+        if self._deliveries.queued < LOW_MARK:
+            self._host.pressure.lower(self)
         if out:
             self._write(b"".join(out))
 
     def lost(self) -> None:
         """The connection is gone; what was held was not taken."""
+        self._is_lost = True
         self._held.clear()
         self._host.pressure.lower(self)
         if self.peer is not None:
@@ -163,26 +141,23 @@ class OwnerEnd:
         if not record.message.qos and self._host.pressure.is_slow(self):
             self._host.counters.add("link.dropped.qos0")
             return
-        self._queued += record.message.size
-        self._enqueue(record)
-        if self._queued > HIGH_MARK:
+        self._deliveries.live(record)
+        self._host.mark_dirty(self)
+        if self._deliveries.queued > HIGH_MARK:
             self._host.pressure.raise_(self, PATIENCE)
-            if self._queued > OVERFLOW:
-                self._host.counters.add("link.overflow")
-                self._close("the edge does not keep up; it resumes when it is back")
 
     def answer(self, request: int, offset: int, retained: list[Message]) -> None:
         """The interest holds from here on; these are the retained messages it matches."""
         answer = link_pb2.InterestAnswer(request=request, offset=offset, retained=len(retained))
-        self._enqueue(_Told(LinkFrame(answer=answer), request, deque(retained)))
+        self._tell(LinkFrame(answer=answer), request, retained)
 
     def tell_cut(self, cut: Cut) -> None:
         """This apex is served elsewhere from here on."""
-        self._enqueue(_Told(LinkFrame(cut=cut_to_wire(cut))))
+        self._tell(LinkFrame(cut=cut_to_wire(cut)))
 
     def tell_gone(self, apex: str, epoch: int) -> None:
         """The whole zone is served elsewhere from here on."""
-        self._enqueue(_Told(LinkFrame(gone=types_pb2.Gone(apex=apex, epoch=epoch))))
+        self._tell(LinkFrame(gone=types_pb2.Gone(apex=apex, epoch=epoch)))
 
     def unpark(self) -> None:
         """A fence was lifted or became a cut: the edge may try again what was parked."""
@@ -190,6 +165,14 @@ class OwnerEnd:
         if packet is not None:
             cut = self._authority.cut_for(packet.topic)
             self._refuse(cut, retry=cut is None and self._authority.serving)
+
+    def on_durable(self, offset: int) -> None:
+        """What was published up to here is safe: the edge may acknowledge it."""
+        while self._open and self._open[0][0] <= offset:
+            _, self._taken = self._open.popleft()
+        if self._open:
+            self._authority.await_durable(self)
+        self._host.mark_dirty(self)
 
     def close(self, reason: str) -> None:
         """Drop the link."""
@@ -216,6 +199,8 @@ class OwnerEnd:
             return
         peer = self.peer
         if peer is None:
+            if kind == "heartbeat" and self._stream:
+                return  # its Hello waits for the disk
             raise LinkError("the first frame of a link is Hello")
         match kind:
             case "batch":
@@ -231,15 +216,12 @@ class OwnerEnd:
             case "sync":
                 sync = frame.sync
                 _check_filters(sync.filters)
-                caught_up = self._authority.sync(peer, sync.filters, sync.claims)
-                self._catch_up(caught_up.records)
-                if caught_up.missed:
-                    self._host.counters.add("link.missed", caught_up.missed)
+                self._catch_up(self._authority.sync(peer, sync.filters, sync.claims))
             case "restart":
                 self._on_restart(frame.restart)
             case "position":
-                if frame.position.consumed > self._consumed_by_edge:
-                    self._consumed_by_edge = frame.position.consumed
+                if frame.position.consumed > self._deliveries.consumed:
+                    self._deliveries.consumed = frame.position.consumed
                     self._host.pressure.renew(self, PATIENCE)
             case "heartbeat":
                 pass
@@ -248,8 +230,10 @@ class OwnerEnd:
                 self._host.counters.add("link.unknown_frame")
 
     def _on_hello(self, hello: link_pb2.Hello) -> None:
-        if self.peer is not None:
+        if self._stream:
             raise LinkError("a link has one Hello")
+        if not hello.stream:
+            raise LinkError("a Hello names its stream")
         if hello.version > LINK_VERSION:
             raise LinkError(f"link format {hello.version} is newer than {LINK_VERSION}")
         if not self._host.redeem(hello.token, hello.edge, hello.incarnation):
@@ -269,30 +253,39 @@ class OwnerEnd:
             position=self._resume_at(hello),
             in_doubt=tuple(in_doubt),
         )
-        accepted = authority.connect(greeting, self)
-        if accepted is None:
-            raise LinkError(f"a newer process of edge {hello.edge!r} is known")
-        self.peer, caught_up = accepted
         self._stream = hello.stream
         self._mark = (hello.edge, hello.incarnation, authority.apex, hello.stream)
-        self._welcome(in_doubt)
-        self._catch_up(caught_up.records)
+        # Its marks are an answer to its publishes: they, too, wait until these are durable.
+        authority.in_order(lambda: self._accept(greeting))
+
+    def _accept(self, greeting: Greeting) -> None:
+        authority = self._authority
+        if self._is_lost:
+            return
+        accepted = authority.connect(greeting, self)
+        if accepted is None:
+            self._host.counters.add("link.refused")
+            self._close(f"a newer process of edge {greeting.edge!r} is known")
+            return
+        self.peer, caught_up = accepted
+        self._deliveries.peer = self.peer
+        self._welcome(greeting.in_doubt)
+        self._catch_up(caught_up)
         online = link_pb2.Online(
             cuts=[cut_to_wire(cut) for cut in authority.cuts()],
-            offset=authority.offset,
+            offset=authority.delivered,
             missed=caught_up.missed,
         )
-        self._enqueue(_Told(LinkFrame(online=online)))
+        self._tell(LinkFrame(online=online))
         for apex, epoch in authority.handed_back(self.peer):
             self.tell_gone(apex, epoch)  # the edge may have been away while it came and went
 
     def _resume_at(self, hello: link_pb2.Hello) -> int | None:
-        if not hello.owner_incarnation:
+        if not hello.epoch:
             return None  # the edge was never here
-        is_same_life = hello.owner_incarnation == self._host.incarnation
-        if is_same_life and hello.epoch == self._authority.epoch:
+        if hello.epoch == self._authority.epoch:
             return hello.position
-        # The edge knows an earlier life of this owner: all that came since this one began is new.
+        # The edge knows an earlier epoch: all that came since this one began is new.
         return 0
 
     def _welcome(self, in_doubt: Iterable[MarkKey]) -> None:
@@ -302,7 +295,6 @@ class OwnerEnd:
             version=LINK_VERSION,
             zone=authority.apex,
             epoch=authority.epoch,
-            owner_incarnation=self._host.incarnation,
             credit=WINDOW,
             marks=marks,
         )
@@ -329,14 +321,18 @@ class OwnerEnd:
         self._received += message.size
         if packet.qos and self._stopped:
             return  # nothing behind a refused frame is taken (rule 1)
-        verdict = Verdict.NOT_AUTHORITATIVE if self._stale else self._authority.publish(message)
+        verdict = (
+            Verdict.NOT_AUTHORITATIVE
+            if self._stale
+            else self._authority.publish(message, self._mark, self._next)
+        )
         if not packet.qos:
             if verdict is not Verdict.TAKEN:
                 self._host.counters.add("publish.dropped.not_authoritative")
         elif verdict is Verdict.TAKEN:
-            self._taken = self._next
-            self._authority.marks[self._mark] = self._next
+            self._open.append((self._authority.offset, self._next))
             self._next += 1
+            self.on_durable(self._authority.delivered)
         else:
             self._stopped = True
             if verdict is Verdict.PARKED:
@@ -357,65 +353,17 @@ class OwnerEnd:
 
     # internal: the delivery stream
 
-    def _catch_up(self, records: Iterable[Record]) -> None:
-        backlog = deque(records)
-        if backlog:
-            self._enqueue(_Backlog(backlog))
-
-    def _enqueue(self, item: Record | _Told | _Backlog) -> None:
-        self._queue.append(item)
+    def _catch_up(self, catch_up: CatchUp) -> None:
+        self._deliveries.catch_up(catch_up)
+        if catch_up.missed:
+            self._host.counters.add("link.missed", catch_up.missed)
         self._host.mark_dirty(self)
 
-    def _take_deliveries(self, out: list[bytes]) -> None:
-        queue = self._queue
-        while queue and self._delivered - self._consumed_by_edge < WINDOW:
-            item = queue[0]
-            if isinstance(item, _Told):
-                if self._tell(item, out):
-                    queue.popleft()
-            elif isinstance(item, _Backlog):
-                self._give(_take(item.records), link_pb2.Batch.CATCH_UP, out)
-                if not item.records:
-                    queue.popleft()
-            else:
-                records = _take(queue)
-                self._queued -= sum(record.message.size for record in records)
-                self._give(records, link_pb2.Batch.LIVE, out)
-        if self._queued < LOW_MARK:
-            self._host.pressure.lower(self)
-
-    def _give(
-        self, records: list[Record], kind: link_pb2.Batch.Kind.ValueType, out: list[bytes]
+    def _tell(
+        self, frame: LinkFrame, request: int = 0, retained: list[Message] | None = None
     ) -> None:
-        batch = link_pb2.Batch(
-            kind=kind,
-            epoch=self._authority.epoch,
-            count=len(records),
-            offsets=[record.offset for record in records],
-        )
-        self._spend(batch, [record.message for record in records], out)
-
-    def _tell(self, told: _Told, out: list[bytes]) -> bool:
-        """Send the frame, then a batch of what belongs to it; True when nothing is left."""
-        if told.frame is not None:
-            out.append(encode_frame(told.frame))
-            told.frame = None
-        if told.retained:
-            messages: list[Message] = []
-            size = 0
-            while told.retained and len(messages) < BATCH and size < BATCH_BYTES:
-                messages.append(told.retained.popleft())
-                size += messages[-1].size
-            batch = link_pb2.Batch(
-                kind=link_pb2.Batch.RETAINED, stream=told.request, count=len(messages)
-            )
-            self._spend(batch, messages, out)
-        return not told.retained
-
-    def _spend(self, batch: link_pb2.Batch, messages: list[Message], out: list[bytes]) -> None:
-        out.append(encode_frame(LinkFrame(batch=batch)))
-        out.append(join_packets(messages))
-        self._delivered += sum(message.size for message in messages)
+        self._deliveries.tell(frame, request, retained)
+        self._host.mark_dirty(self)
 
 
 def _check_filters(filters: Iterable[str]) -> None:
@@ -424,16 +372,3 @@ def _check_filters(filters: Iterable[str]) -> None:
             validate_topic_filter(topic_filter)
         except TopicError as error:
             raise LinkError(f"not a topic filter: {error}") from error
-
-
-def _take(queue: deque[Any]) -> list[Record]:
-    """The records at the front of a queue, as many as one batch holds."""
-    records: list[Record] = []
-    size = 0
-    while queue and len(records) < BATCH and size < BATCH_BYTES:
-        if not isinstance(queue[0], Record):
-            break
-        record = queue.popleft()
-        records.append(record)
-        size += record.message.size
-    return records

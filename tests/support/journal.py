@@ -1,0 +1,74 @@
+"""A zone's journal in memory (`Journal`): durable at once, or when the test says `sync`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from txbroker.authority.authority import Authority
+from txbroker.authority.handover import MarkKey
+from txbroker.authority.journal import Chunk, PartKey, Record, ZoneState
+from txbroker.delegation.table import DelegationTable
+from txbroker.message import Message
+
+
+class MemoryJournal:
+    """Records in a list; with `lazy` nothing is durable before `sync`."""
+
+    def __init__(self, *, lazy: bool = False) -> None:
+        self.records: list[Record] = []
+        self.first = 1
+        self.offset = 0
+        self.durable = 0
+        self.predecessor: tuple[PartKey, int] | None = None
+        self.noted: list[str] = []
+        self.state = ZoneState()
+        self.authority: Authority | None = None
+        self._lazy = lazy
+
+    def sync(self) -> None:
+        """Everything is durable now."""
+        self.durable = self.offset
+        assert self.authority is not None
+        self.authority.on_durable(self.durable)
+
+    def trim(self, through: int) -> None:
+        """Keep only what is above this offset."""
+        self.first = through + 1
+        self.records = [record for record in self.records if record.offset > through]
+
+    def open(self, epoch: int, predecessor: tuple[PartKey, int] | None) -> ZoneState:
+        self.records.clear()
+        self.first, self.offset, self.durable = 1, 0, 0
+        self.predecessor = predecessor
+        return self.state
+
+    def append(self, message: Message, key: MarkKey | None, sequence: int) -> int:
+        self.offset += 1
+        self.records.append(Record(self.offset, message))
+        if not self._lazy:
+            self.durable = self.offset
+        return self.offset
+
+    def read(self, after: int, through: int) -> Chunk:
+        due = [r for r in self.records if after < r.offset <= through and r.message.qos]
+        records = due[:3]
+        end = through if len(due) <= 3 else records[-1].offset
+        return Chunk(records=tuple(records), through=end, first=self.first)
+
+    def note_retained(self, topics: Iterable[str]) -> None:
+        self.noted.extend(topics)
+
+    def note_unclaimed(self, edges: Iterable[str]) -> None:
+        self.noted.extend(edges)
+
+    def note_absorbed(self) -> None:
+        self.noted.append("absorbed")
+
+
+def authority_of(
+    apex: str, table: DelegationTable, *, lazy: bool = False
+) -> tuple[Authority, MemoryJournal]:
+    """An authority with a journal in memory."""
+    journal = MemoryJournal(lazy=lazy)
+    journal.authority = Authority(apex, table, journal)
+    return journal.authority, journal

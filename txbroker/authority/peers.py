@@ -1,0 +1,148 @@
+"""
+The edges of a zone: who is known, who wants what, who gets a copy of a topic's messages.
+
+One entry an edge, however many of its filters match: one copy an edge (invariant 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from txbroker.authority.handover import EdgeInterest
+from txbroker.authority.peer import EdgePort, Peer
+from txbroker.matching.index import SubscriptionIndex
+from txbroker.topics import is_within, may_match_within
+
+TOPICS_REMEMBERED = 100_000
+"""Topics whose receivers are kept worked out."""
+
+PEERS = 10_000
+"""Edges that are remembered; beyond that one that is away is forgotten."""
+
+LONGEST_REMEMBERED = 512
+"""Longer topics are worked out each time, so that they cannot fill the memory."""
+
+
+class Peers:
+    """The edges of one zone, connected or not."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Peer] = {}
+        self._interests: SubscriptionIndex[str, Peer] = SubscriptionIndex(cache_limit=0)
+        self._receivers: dict[str, tuple[Peer, ...]] = {}
+
+    def __iter__(self) -> Iterator[Peer]:
+        return iter(list(self._known.values()))
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def get(self, edge: str) -> Peer | None:
+        """What is known of an edge."""
+        return self._known.get(edge)
+
+    def ports(self) -> list[EdgePort]:
+        """The edges that are connected."""
+        return [peer.port for peer in self._known.values() if peer.port is not None]
+
+    # receivers
+
+    def known_receivers(self, topic: str) -> tuple[Peer, ...] | None:
+        """The receivers of a topic where they are worked out already."""
+        return self._receivers.get(topic)
+
+    def work_out(self, topic: str) -> tuple[Peer, ...]:
+        """Who gets the topic's messages."""
+        receivers = tuple({peer.edge: peer for _, peer in self._interests.match(topic)}.values())
+        if len(self._receivers) >= TOPICS_REMEMBERED:
+            self._receivers.clear()
+        if len(topic) <= LONGEST_REMEMBERED:
+            self._receivers[topic] = receivers
+        return receivers
+
+    def forget_receivers(self) -> None:
+        """What is served here, or who wants it, changed."""
+        self._receivers.clear()
+
+    # who is known
+
+    def greet(self, edge: str, incarnation: int) -> Peer | None:
+        """The edge in this life of its process; None when a newer one is known."""
+        peer = self._known.get(edge)
+        if peer is not None and peer.incarnation > incarnation:
+            return None
+        if peer is None or peer.incarnation < incarnation:
+            inherited = {} if peer is None else peer.unclaimed
+            if peer is not None:
+                self.forget(peer)
+            self._make_room()
+            # What it has not claimed waits for it over a restart of its process.
+            peer = Peer(edge=edge, incarnation=incarnation, unclaimed=inherited)
+            self._known[edge] = peer
+        return peer
+
+    def inherit(self, apex: str, interest: EdgeInterest, offset: int) -> None:
+        """An edge comes along with a subtree; its deliveries wait behind `offset`."""
+        peer = self.greet(interest.edge, interest.incarnation)
+        if peer is None:
+            return
+        for topic_filter in interest.filters:
+            self.add_filter(peer, topic_filter)
+        peer.unclaimed[apex] = offset
+
+    def forget(self, peer: Peer) -> None:
+        """Drop all that is known of an edge."""
+        self.set_filters(peer, set())
+        if peer.port is not None:
+            peer.port.close("a newer process of this edge took over")
+        del self._known[peer.edge]
+
+    def _make_room(self) -> None:
+        # The one known for longest goes; it is away, and starts anew if it comes back.
+        if len(self._known) >= PEERS:
+            away = next((peer for peer in self._known.values() if peer.port is None), None)
+            if away is not None:
+                self.forget(away)
+
+    # interest
+
+    def add_filter(self, peer: Peer, topic_filter: str) -> None:
+        """The edge wants what matches."""
+        if topic_filter not in peer.filters:
+            peer.filters.add(topic_filter)
+            self._interests.add(topic_filter, peer.edge, peer)
+            self._receivers.clear()
+
+    def remove_filter(self, peer: Peer, topic_filter: str) -> None:
+        """The last client of the edge left the filter."""
+        if topic_filter in peer.filters:
+            peer.filters.discard(topic_filter)
+            self._interests.remove(topic_filter, peer.edge)
+            self._receivers.clear()
+
+    def set_filters(self, peer: Peer, filters: set[str]) -> None:
+        """Replace the edge's interest."""
+        for topic_filter in peer.filters - filters:
+            self.remove_filter(peer, topic_filter)
+        for topic_filter in filters - peer.filters:
+            self.add_filter(peer, topic_filter)
+
+    def is_interested(self, peer: Peer, topic: str) -> bool:
+        """Whether the edge gets the topic's messages."""
+        receivers = self._receivers.get(topic)
+        return peer in (self.work_out(topic) if receivers is None else receivers)
+
+    def within(self, apex: str) -> Iterator[EdgeInterest]:
+        """Who wants what of the subtree."""
+        for peer in self._known.values():
+            filters = tuple(sorted(f for f in peer.filters if may_match_within(f, apex)))
+            if filters:
+                yield EdgeInterest(edge=peer.edge, incarnation=peer.incarnation, filters=filters)
+
+    def await_claims(self, apex: str) -> bool:
+        """Whether edges have not claimed yet what they inherited of the subtree or around it."""
+        return any(
+            is_within(apex, inherited) or is_within(inherited, apex)
+            for peer in self._known.values()
+            for inherited in peer.unclaimed
+        )

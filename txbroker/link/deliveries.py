@@ -1,0 +1,197 @@
+"""
+The delivery stream from an owner to one edge.
+
+Deliveries and everything whose place among them matters leave through one queue, as far as the edge
+has credit. What an edge is too slow for is not kept here: from then on the stream reads it from the
+journal again, when its turn comes. So an edge that falls behind costs a number, not memory, and a
+catch-up after a broken link is the same thing from the start.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from txbroker.authority.authority import Authority
+from txbroker.authority.journal import Record
+from txbroker.authority.peer import CatchUp, Peer
+from txbroker.link.frames import encode_frame, join_packets
+from txbroker.message import Message
+from txbroker.v1 import link_pb2
+from txbroker.v1.link_pb2 import LinkFrame
+
+WINDOW = 4 * 1024 * 1024
+"""Bytes that may be on the way in either direction before credit has come back."""
+
+BATCH = 128
+BATCH_BYTES = 256 * 1024
+"""Messages under one header at the most, and bytes at which a batch is full."""
+
+OVERFLOW = 8 * 1024 * 1024
+"""Bytes of live messages queued for one edge, above which QoS 1 and 2 are left to the journal."""
+
+READS = 8
+"""Chunks of the journal that are read for one edge in one turn."""
+
+
+@attrs.define(slots=True, eq=False)
+class _Told:
+    """A control frame in the delivery stream, and the retained messages that belong to it."""
+
+    frame: LinkFrame | None
+    request: int = 0
+    retained: deque[Message] = attrs.Factory(deque)
+
+
+@attrs.define(slots=True, eq=False)
+class _Backlog:
+    """Records to be read from the journal: above `after`, up to `until` (None: all there are)."""
+
+    catch_up: CatchUp
+    after: int
+    until: int | None = None
+
+
+class Deliveries:
+    """What is to be sent to the edge `peer`, in order; `taken_off` is what it has consumed."""
+
+    def __init__(self, authority: Authority, mark_next: Callable[[], None]) -> None:
+        self.peer: Peer | None = None
+        self.queued = 0
+        self.consumed = 0
+        self._authority = authority
+        self._mark_next = mark_next
+        self._queue: deque[Record | _Told | _Backlog] = deque()
+        self._behind: _Backlog | None = None
+        self._delivered = 0
+        self._reads = 0
+
+    # what goes in
+
+    def live(self, record: Record) -> None:
+        """A live message; one of QoS 1 or 2 that is too much will be read from the journal."""
+        if record.message.qos:
+            if self._behind is not None:
+                return
+            if self.queued > OVERFLOW:
+                self._fall_behind(record.offset - 1)
+                return
+        self.queued += record.message.size
+        self._queue.append(record)
+
+    def catch_up(self, catch_up: CatchUp) -> None:
+        """Everything that the edge resumes or claims, before what is live from now on."""
+        if catch_up.after is not None:
+            self._queue.append(_Backlog(catch_up, catch_up.after, self._authority.delivered))
+
+    def tell(
+        self, frame: LinkFrame, request: int = 0, retained: list[Message] | None = None
+    ) -> None:
+        """A control frame, with the retained messages that belong to it."""
+        if self._behind is not None:
+            self._behind.until = self._authority.delivered
+            self._behind = None
+        self._queue.append(_Told(frame, request, deque(retained or ())))
+
+    # what comes out
+
+    def take(self, out: list[bytes]) -> None:
+        """Append to `out` what may leave now."""
+        queue = self._queue
+        self._reads = 0
+        while queue and self._delivered - self.consumed < WINDOW:
+            item = queue[0]
+            if isinstance(item, _Told):
+                if self._take_told(item, out):
+                    queue.popleft()
+            elif isinstance(item, _Backlog):
+                if self._reads == READS:
+                    self._mark_next()
+                    return
+                if self._take_backlog(item, out):
+                    queue.popleft()
+            else:
+                records = _take_records(queue)
+                self.queued -= sum(record.message.size for record in records)
+                self._give(records, link_pb2.Batch.LIVE, out)
+
+    # internal
+
+    def _fall_behind(self, after: int) -> None:
+        self._behind = _Backlog(CatchUp(after=after, resumed=after), after)
+        self._queue.append(self._behind)
+
+    def _take_backlog(self, backlog: _Backlog, out: list[bytes]) -> bool:
+        """Send the next records of it; True when nothing is left."""
+        assert self.peer is not None
+        self._reads += 1
+        until = self._authority.delivered if backlog.until is None else backlog.until
+        if backlog.after < until:
+            records, through = self._authority.backlog(
+                self.peer, backlog.catch_up, backlog.after, until
+            )
+            backlog.after = through
+            for batch in _batches(records):
+                self._give(batch, link_pb2.Batch.CATCH_UP, out)
+        if backlog.after < until:
+            return False
+        if backlog is self._behind:
+            self._behind = None
+        return True
+
+    def _give(
+        self, records: list[Record], kind: link_pb2.Batch.Kind.ValueType, out: list[bytes]
+    ) -> None:
+        batch = link_pb2.Batch(
+            kind=kind,
+            epoch=self._authority.epoch,
+            count=len(records),
+            offsets=[record.offset for record in records],
+        )
+        self._spend(batch, [record.message for record in records], out)
+
+    def _take_told(self, told: _Told, out: list[bytes]) -> bool:
+        """Send the frame, then a batch of what belongs to it; True when nothing is left."""
+        if told.frame is not None:
+            out.append(encode_frame(told.frame))
+            told.frame = None
+        if told.retained:
+            messages: list[Message] = []
+            size = 0
+            while told.retained and len(messages) < BATCH and size < BATCH_BYTES:
+                messages.append(told.retained.popleft())
+                size += messages[-1].size
+            batch = link_pb2.Batch(
+                kind=link_pb2.Batch.RETAINED, stream=told.request, count=len(messages)
+            )
+            self._spend(batch, messages, out)
+        return not told.retained
+
+    def _spend(self, batch: link_pb2.Batch, messages: list[Message], out: list[bytes]) -> None:
+        out.append(encode_frame(LinkFrame(batch=batch)))
+        out.append(join_packets(messages))
+        self._delivered += sum(message.size for message in messages)
+
+
+def _batches(records: list[Record]) -> list[list[Record]]:
+    queue: deque[Any] = deque(records)
+    batches = []
+    while queue:
+        batches.append(_take_records(queue))
+    return batches
+
+
+def _take_records(queue: deque[Any]) -> list[Record]:
+    """The records at the front of a queue, as many as one batch holds."""
+    records: list[Record] = []
+    size = 0
+    while queue and len(records) < BATCH and size < BATCH_BYTES:
+        if not isinstance(queue[0], Record):
+            break
+        record = queue.popleft()
+        records.append(record)
+        size += record.message.size
+    return records

@@ -1,0 +1,271 @@
+"""
+SHELL: the durable side of a node's zone: its journal part, and what a crash must not forget of it.
+
+The journal is the truth. Retained messages, marks and unclaimed inheritances are kept in tables as
+of one offset (the checkpoint), written now and then; after a crash the batches behind it are
+replayed. Whole changes (a subtree that came in) are written together with their checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from txbroker.authority.authority import Authority
+from txbroker.authority.handover import EdgeInterest, MarkKey
+from txbroker.authority.journal import Chunk, PartKey, Unclaimed, ZoneState
+from txbroker.message import Message
+from txbroker.store.committer import Committer
+from txbroker.store.journals import Journals, Part
+from txbroker.store.tables import Tables
+from txbroker.v1 import store_pb2
+
+CHECKPOINT_EVERY = 50_000
+"""Records behind the checkpoint after which it is due; what a start may have to replay."""
+
+_CHECKPOINT = b"checkpoint"
+
+
+class ZoneStore:
+    """The `Journal` of the authority of `zone` at `node`."""
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        zone: str,
+        incarnation: int,
+        journals: Journals,
+        tables: Tables,
+        committer: Committer,
+        now: Callable[[], int],
+        keeps_qos0: bool,
+    ) -> None:
+        self._zone = zone
+        self._own_key: MarkKey = (node, incarnation, zone, 0)
+        self._journals = journals
+        self._state = tables.table("zone")
+        self._retained = tables.table("retained")
+        self._marks = tables.table("marks")
+        self._unclaimed = tables.table("unclaimed")
+        self._committer = committer
+        self._now = now
+        self._keeps_qos0 = keeps_qos0
+        self._part: Part | None = None
+        self._authority: Authority | None = None
+        self._durable = 0
+        self._groups: deque[int] = deque()
+        self._is_asked = False
+        self._checkpoint = 0
+        self._changed: set[str] = set()
+        self._claims_changed: set[str] = set()
+        self._told_marks: dict[MarkKey, int] = {}
+        committer.before_write(self._close_group)
+
+    def wire(self, authority: Authority) -> None:
+        """The zone whose state this keeps."""
+        self._authority = authority
+
+    # from the authority (Journal)
+
+    @property
+    def offset(self) -> int:
+        """The last offset that was given to a record."""
+        return 0 if self._part is None else self._part.log.next - 1
+
+    @property
+    def durable(self) -> int:
+        """Records up to this offset may be delivered and acknowledged."""
+        return self._durable
+
+    def open(self, epoch: int, predecessor: tuple[PartKey, int] | None) -> ZoneState:
+        """Begin the part of this epoch, or go on with it where it exists; raises `StoreError`."""
+        key = PartKey(zone=self._zone, epoch=epoch)
+        part = self._journals.get(key)
+        if part is None:
+            part = self._journals.begin(key, predecessor)
+            self._clear()
+        self._part = part
+        self._durable = part.log.next - 1
+        state = self._load(epoch, part)
+        self._told_marks = {}
+        self._save(whole=state)
+        return state
+
+    def append(self, message: Message, key: MarkKey | None, sequence: int) -> int:
+        """Add a record; its offset. `key` and `sequence` are its origin id, where it has one."""
+        if not message.qos and not self._keeps_qos0:
+            return 0
+        assert self._part is not None
+        offset = self._part.append(
+            message, self._own_key if key is None else key, sequence, time=self._now()
+        )
+        if message.qos and not self._is_asked:
+            self._is_asked = True
+            self._committer.when_durable(self._on_group)
+        return offset
+
+    def read(self, after: int, through: int) -> Chunk:
+        """The next records of QoS 1 and 2 above `after`, none above `through`."""
+        assert self._part is not None
+        return self._part.read(after, through)
+
+    def note_retained(self, topics: Iterable[str]) -> None:
+        """The retained messages of these topics changed."""
+        self._changed.update(topics)
+
+    def note_unclaimed(self, edges: Iterable[str]) -> None:
+        """What these edges have not claimed changed."""
+        self._claims_changed.update(edges)
+
+    def note_absorbed(self) -> None:
+        """A subtree came in as a whole: everything is to be durable together with this point."""
+        authority = self._authority
+        assert authority is not None
+        self._changed.update(topic for topic, _ in authority.retained.within(""))
+        self._claims_changed.update(peer.edge for peer in authority.peers)
+        self.checkpoint()
+
+    # from the node
+
+    def checkpoint(self) -> None:
+        """Write what changed, as of the last offset that was delivered."""
+        if self._part is None or self._authority is None or not self._authority.is_settled:
+            return
+        self._save()
+
+    def checkpoint_if_due(self) -> None:
+        """Now and then: so that a start has little to replay."""
+        if self._changed or self._claims_changed or self.offset - self._checkpoint > 1_000:
+            self.checkpoint()
+
+    # internal
+
+    def _close_group(self) -> None:
+        if self._is_asked:
+            self._is_asked = False
+            self._groups.append(self.offset)
+
+    def _on_group(self) -> None:
+        self._durable = self._groups.popleft()
+        assert self._authority is not None
+        self._authority.on_durable(self._durable)
+        if self.offset - self._checkpoint > CHECKPOINT_EVERY:
+            self.checkpoint()
+
+    def _clear(self) -> None:
+        for table in (self._retained, self._marks, self._unclaimed, self._state):
+            for key, _ in list(table.items()):
+                table.delete(key)
+
+    def _load(self, epoch: int, part: Part) -> ZoneState:
+        known = store_pb2.Checkpoint()
+        known.ParseFromString(self._state.get(_CHECKPOINT) or b"")
+        self._checkpoint = known.offset if known.epoch == epoch else 0
+        retained: dict[str, Message] = {}
+        marks: dict[MarkKey, int] = {}
+        unclaimed: list[Unclaimed] = []
+        if known.epoch == epoch:
+            for topic, value in self._retained.items():
+                retained[topic.decode()] = _message(topic.decode(), value)
+            for _, value in self._marks.items():
+                key, sequence = _mark(value)
+                marks[key] = sequence
+            unclaimed = [_unclaimed_from(value) for _, value in self._unclaimed.items()]
+        for batch in part.origins(self._checkpoint):
+            if batch.sequence:
+                marks[batch.key] = batch.sequence
+            for record in batch.retained():
+                message = record.message
+                self._changed.add(message.topic)
+                if message.payload:
+                    retained[message.topic] = message
+                else:
+                    retained.pop(message.topic, None)
+        return ZoneState(retained=tuple(retained.values()), marks=marks, unclaimed=tuple(unclaimed))
+
+    def _save(self, whole: ZoneState | None = None) -> None:
+        authority, part = self._authority, self._part
+        assert part is not None
+        marks = authority.marks if whole is None and authority is not None else {}
+        if whole is not None:
+            by_topic = {message.topic: message for message in whole.retained}
+            marks = whole.marks
+            for topic in self._changed:
+                self._put_retained(topic, by_topic.get(topic))
+        elif authority is not None:
+            for topic in self._changed:
+                self._put_retained(topic, authority.retained.get(topic))
+            unclaimed = {entry.interest.edge: entry for entry in authority.unclaimed()}
+            for edge in self._claims_changed:
+                self._put_unclaimed(edge, unclaimed.get(edge))
+            self._claims_changed.clear()
+        self._changed.clear()
+        self._save_marks(marks)
+        self._checkpoint = self.offset
+        point = store_pb2.Checkpoint(epoch=part.key.epoch, offset=self._checkpoint)
+        self._state.put(_CHECKPOINT, point.SerializeToString())
+
+    def _save_marks(self, marks: dict[MarkKey, int]) -> None:
+        told = self._told_marks
+        for key, sequence in marks.items():
+            if told.get(key) != sequence:
+                self._marks.put(_mark_name(key), _mark_value(key, sequence))
+        for key in told.keys() - marks.keys():
+            self._marks.delete(_mark_name(key))
+        self._told_marks = dict(marks)
+
+    def _put_retained(self, topic: str, message: Message | None) -> None:
+        name = topic.encode()
+        if message is None:
+            if name in self._retained:
+                self._retained.delete(name)
+        else:
+            self._retained.put(name, bytes((message.qos,)) + message.payload)
+
+    def _put_unclaimed(self, edge: str, entry: Unclaimed | None) -> None:
+        name = edge.encode()
+        if entry is not None:
+            self._unclaimed.put(name, _unclaimed_value(entry))
+        elif name in self._unclaimed:
+            self._unclaimed.delete(name)
+
+
+def _message(topic: str, value: bytes) -> Message:
+    return Message(topic, value[1:], value[0], True)
+
+
+def _mark_name(key: MarkKey) -> bytes:
+    edge, incarnation, zone, stream = key
+    return f"{edge} {incarnation} {stream} {zone}".encode()
+
+
+def _mark_value(key: MarkKey, sequence: int) -> bytes:
+    edge, incarnation, zone, stream = key
+    mark = store_pb2.StoredMark(
+        edge=edge, incarnation=incarnation, zone=zone, stream=stream, sequence=sequence
+    )
+    return mark.SerializeToString()
+
+
+def _mark(value: bytes) -> tuple[MarkKey, int]:
+    mark = store_pb2.StoredMark.FromString(value)
+    return (mark.edge, mark.incarnation, mark.zone, mark.stream), mark.sequence
+
+
+def _unclaimed_value(entry: Unclaimed) -> bytes:
+    stored = store_pb2.StoredUnclaimed(
+        edge=entry.interest.edge,
+        incarnation=entry.interest.incarnation,
+        filters=entry.interest.filters,
+        apexes=entry.apexes,
+    )
+    return stored.SerializeToString()
+
+
+def _unclaimed_from(value: bytes) -> Unclaimed:
+    stored = store_pb2.StoredUnclaimed.FromString(value)
+    interest = EdgeInterest(
+        edge=stored.edge, incarnation=stored.incarnation, filters=tuple(stored.filters)
+    )
+    return Unclaimed(interest=interest, apexes=dict(stored.apexes))
