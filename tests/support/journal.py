@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 from txbroker.authority.authority import Authority
 from txbroker.authority.handover import MarkKey
-from txbroker.authority.journal import Chunk, PartKey, Record, ZoneState
+from txbroker.authority.journal import Chunk, Record, ZoneState
 from txbroker.delegation.table import DelegationTable
 from txbroker.message import Message
+from txbroker.place import PartKey
 
 
 class MemoryJournal:

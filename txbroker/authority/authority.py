@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from txbroker.authority.handover import EdgeInterest, Incoming, MarkKey
-from txbroker.authority.journal import Journal, PartKey, Record, Unclaimed
+from txbroker.authority.journal import Journal, Record, Unclaimed
 from txbroker.authority.outgoing import Outgoing
 from txbroker.authority.peer import CatchUp, EdgePort, Greeting, ParkedInterest, Peer, Verdict
 from txbroker.authority.peers import Peers
@@ -26,6 +26,7 @@ from txbroker.delegation.cut import Cut
 from txbroker.delegation.table import DelegationTable
 from txbroker.matching.retained import RetainedTree
 from txbroker.message import Message
+from txbroker.place import PartKey
 from txbroker.topics import is_filter_within, is_sys, is_within, may_match_within
 
 

@@ -16,6 +16,7 @@ import attrs
 
 from txbroker.authority.handover import EdgeInterest, MarkKey
 from txbroker.message import Message
+from txbroker.place import PartKey
 
 
 @attrs.define(slots=True, eq=False)
@@ -24,14 +25,6 @@ class Record:
 
     offset: int
     message: Message
-
-
-@attrs.frozen(kw_only=True)
-class PartKey:
-    """One part of a journal: what a zone's owner took at one epoch."""
-
-    zone: str
-    epoch: int
 
 
 @attrs.frozen(kw_only=True)

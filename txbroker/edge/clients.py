@@ -14,19 +14,21 @@ from typing import Protocol
 import attrs
 
 from txbroker.counters import Counters
+from txbroker.edge.backlog import Backlog
 from txbroker.edge.interests import Interests
+from txbroker.edge.keeper import Keeper
 from txbroker.edge.publishing import Publisher, settle
-from txbroker.edge.route import Publication
+from txbroker.edge.route import Publication, Route
 from txbroker.edge.subscribing import HELD_LIMIT, Subscribing
 from txbroker.edge.zonemap import ZoneMap
 from txbroker.matching.index import SubscriptionIndex
 from txbroker.matching.retained import RetainedTree
 from txbroker.message import Message
 from txbroker.mqtt.packets import Connect, Publish, Subscribe
-from txbroker.mqtt.session import Session, SessionLimits, Sink, Subscription
-from txbroker.pressure import Pressure
+from txbroker.mqtt.session import Cursor, Session, SessionLimits, Sink, Subscription
+from txbroker.place import Place
 from txbroker.timers import Timers
-from txbroker.topics import is_sys
+from txbroker.topics import is_sys, may_match_within
 
 FEDERATION = "$SYS/federation"
 """Other nodes' values, below their names (protocol rule 26)."""
@@ -62,10 +64,13 @@ class Clients:
         timers: Timers,
         counters: Counters,
         reporter: Reporter,
-        pressure: Pressure,
+        keeper: Keeper,
+        backlog: Backlog,
         limits: EdgeLimits,
     ) -> None:
         self.sessions: dict[str, Session] = {}
+        self.keeper = keeper
+        self.backlog = backlog
         self.sys: RetainedTree[Message] = RetainedTree()
         self.received = 0
         self.delivered = 0
@@ -75,7 +80,6 @@ class Clients:
         self._timers = timers
         self._counters = counters
         self._reporter = reporter
-        self._pressure = pressure
         self._limits = limits
         self._on_federation_filter: Callable[[], object] = lambda: None
         self._subscribers: SubscriptionIndex[str, tuple[Session, Subscription]] = SubscriptionIndex(
@@ -112,13 +116,33 @@ class Clients:
                 self._counters.add("session.expired")
                 self._end_session(session)
 
+    def load(self) -> None:
+        """After a start: the durable sessions are here again, their clients away."""
+        for session in self.keeper.load(self._new_session):
+            self.sessions[session.client_id] = session
+            for topic_filter in session.subscriptions:
+                if not is_sys(topic_filter):
+                    self._interests.add(topic_filter)
+            self.backlog.restore(session)
+            pending = {f: s for f, s in session.subscriptions.items() if s.pending}
+            if pending:
+                self._interests.begin(self._subscribing(session, pending, frozenset(pending), None))
+
+    def checkpoint(self) -> None:
+        """Once a second: one durable position for the sessions that are not behind."""
+        self.keeper.checkpoint(
+            (route.apex, route.position.epoch, route.position.offset)
+            for route in self._zones
+            if route.position is not None
+        )
+
     # from connections
 
-    def connect(self, packet: Connect) -> tuple[Session, bool]:
+    def connect(self, packet: Connect, accept: Callable[[Session, bool], None]) -> None:
         """
-        Find or make the session for a CONNECT; the flag is CONNACK's session present.
+        Find or make the session for a CONNECT; `accept` gets it and CONNACK's session present.
 
-        The caller sends CONNACK, then attaches the connection to the session.
+        `accept` sends CONNACK, then attaches the connection; a durable session is safe by then.
         """
         old = self.sessions.get(packet.client_id)
         if old is not None and old.sink is not None:
@@ -127,19 +151,28 @@ class Clients:
         if old is not None and packet.clean_session:
             self._end_session(old)  # [MQTT-3.1.2-6]
             old = None
-        if old is None:
-            session = Session(
-                packet.client_id,
-                clean=packet.clean_session,
-                limits=self._limits.session,
-                watcher=self,
-            )
-            self.sessions[packet.client_id] = session
-        else:
-            session = old
+        session = self._new_session(packet.client_id, packet.clean_session) if old is None else old
+        self.sessions[packet.client_id] = session
         session.will = packet.will
+        if session.clean:
+            accept(session, False)
+        else:
+            self.keeper.save_all(session)
+            self.keeper.when_durable(lambda: accept(session, old is not None))
+
+    def attach(self, session: Session, connection: Sink) -> bool:
+        """The client is here; False when its session has ended or moved on since `connect`."""
+        if self.sessions.get(session.client_id) is not session:
+            return False
+        if session.sink is not None:
+            session.sink.close("client id taken over")
         session.away_since = None
-        return session, old is not None
+        for subscription in session.subscriptions.values():
+            self._listen(session, subscription)
+        session.attach(connection)
+        if session.behind and session.has_room():
+            self.backlog.wake(session)
+        return True
 
     def disconnect(self, session: Session, connection: Sink, *, will: bool) -> None:
         """The connection is gone; `will`: without a DISCONNECT [MQTT-3.1.2-8]."""
@@ -160,6 +193,8 @@ class Clients:
             )
         if session.clean:
             self._end_session(session)
+        else:
+            self._leave_to_journal(session)
 
     def publish(self, session: Session, packet: Publish) -> None:
         """A client's PUBLISH."""
@@ -186,16 +221,13 @@ class Clients:
         fresh = frozenset(f for f in granted if f not in session.subscriptions)
         self._leave_earlier(session, granted)
         subscriptions = {f: self._subscription(session, f, qos) for f, qos in granted.items()}
-        subscribing = Subscribing(
-            session=session,
-            subscriptions=subscriptions,
-            zoned=frozenset(f for f in granted if not is_sys(f)),
-            fresh=fresh,
-            acknowledge=acknowledge,
-        )
+        subscribing = self._subscribing(session, subscriptions, fresh, acknowledge)
+        session.subscribing += 1
+        session.on_subscriptions_changed()
         for topic_filter, subscription in subscriptions.items():
             if subscription.held is None:
                 subscription.held = []
+                subscription.is_fresh = topic_filter in fresh
             if is_sys(topic_filter):
                 for _, message in self.sys.match(topic_filter):
                     subscribing.give(subscription, message, retain=True)
@@ -203,40 +235,91 @@ class Clients:
         if any(f.startswith(FEDERATION + "/") for f in granted):
             self._on_federation_filter()
 
-    def unsubscribe(self, session: Session, topic_filters: Iterable[str]) -> None:
+    def unsubscribe(
+        self, session: Session, topic_filters: Iterable[str], acknowledge: Callable[[], None]
+    ) -> None:
         """A client's UNSUBSCRIBE; filters that it does not have are none of its concern."""
         for topic_filter in topic_filters:
             self._leave_earlier(session, (topic_filter,))
             if topic_filter in session.subscriptions:
                 self._drop_subscription(session, topic_filter)
+        session.on_subscriptions_changed()
+        self._commit(session, acknowledge)
 
     # from the edge
 
-    def deliver(self, apex: str | None, message: Message) -> None:
-        """A message from the owner of `apex` (None: `$SYS`) to every session that wants it."""
-        best: dict[Session, int] = {}
+    def deliver(self, place: Place | None, message: Message) -> None:
+        """
+        A message to every session that is here and wants it.
+
+        `place` is where it lies in its zone's journal, offset 0 for QoS 0; None: `$SYS`.
+        """
+        apex = None if place is None else place.part.zone
+        best: dict[Session, Subscription] = {}
         for _, (session, subscription) in self._subscribers.match(message.topic):
             if subscription.pending and apex in subscription.pending:
                 continue
-            if subscription.held is not None:
-                subscription.held.append((message, False))
-                if len(subscription.held) >= HELD_LIMIT:
-                    self._stop_holding(session, subscription)
-            elif subscription.qos >= best.get(session, 0):
-                best[session] = subscription.qos  # [MQTT-3.3.5-1]
-        for session, granted in best.items():
-            session.deliver(message, granted if granted < message.qos else message.qos)
+            known = best.get(session)
+            if known is None or _rank(subscription) > _rank(known):
+                best[session] = subscription  # [MQTT-3.3.5-1]
+        for session, subscription in best.items():
+            qos = min(subscription.qos, message.qos)
+            if qos and place is not None:
+                self._give(session, subscription, message, qos, place)
+            elif subscription.held is not None and subscription.is_fresh:
+                self._hold(session, subscription, message)
+            else:
+                session.deliver_qos0(message)
         self.delivered += len(best)
+
+    def on_cut(self, route: Route, below: Route) -> None:
+        """
+        The stream of `route` says that `below` is served elsewhere from here on.
+
+        Sessions that are behind there read on to this point before anything from below.
+        """
+        if route.position is None or below.position is None or below.position.offset:
+            return
+        here = Place(route.part, route.position.offset)
+        for session in self.sessions.values():
+            if here.part in session.behind and self._wants(session, below.apex):
+                session.behind.setdefault(below.part, Cursor(below.part, 0, None, here))
+
+    def on_ended(self, route: Route, heir: Route) -> None:
+        """
+        The part of `route` is closed; `heir` has the zone from here on.
+
+        Who is behind in the part reads it to its end before anything newer from the heir.
+        """
+        if route.position is None:
+            return
+        ended = route.part
+        for session in self.sessions.values():
+            cursor = session.behind.get(ended)
+            if cursor is None:
+                continue
+            cursor.until = route.position.offset
+            if heir.position is not None:
+                offset = heir.position.offset
+                later = session.behind.setdefault(heir.part, Cursor(heir.part, offset))
+                later.stops.append(Place(ended, max(later.offset, offset)))
+
+    def on_online(self, route: Route) -> None:
+        """The stream of a zone flows: who waited for its part may read on."""
+        for session in self.sessions.values():
+            if session.behind and session.has_room():
+                self.backlog.wake(session)
 
     # from sessions (Watcher)
 
-    def queue_is_long(self, session: Session) -> None:
-        """A client does not keep up."""
-        self._pressure.raise_(session)
+    def has_room(self, session: Session) -> None:
+        """A session that is behind can take more."""
+        if session.has_room():
+            self.backlog.wake(session)
 
-    def queue_is_short(self, session: Session) -> None:
-        """It caught up."""
-        self._pressure.lower(session)
+    def save(self, session: Session, *, urgent: bool) -> None:
+        """A durable session changed."""
+        self.keeper.save(session, urgent=urgent)
 
     def dropped(self, session: Session, qos: int) -> None:
         """A message beyond a session's limit."""
@@ -245,6 +328,82 @@ class Clients:
             self._reporter.event("session.dropping", client_id=session.client_id, qos=qos)
 
     # internal
+
+    def _give(
+        self,
+        session: Session,
+        subscription: Subscription,
+        message: Message,
+        qos: int,
+        place: Place,
+    ) -> None:
+        part = place.part
+        if part in session.behind:
+            return  # it comes from the journal, in its turn
+        if session.ahead:
+            ahead = session.ahead.get(part, 0)
+            if place.offset <= ahead:
+                return  # it came from the journal
+            session.ahead.pop(part, None)
+        is_held = subscription.held is not None and subscription.is_fresh
+        if is_held or not session.deliver(message, qos, place):
+            session.fall_behind(place)
+        elif not session.clean:
+            session.taken[part] = place.offset
+
+    def _hold(self, session: Session, subscription: Subscription, message: Message) -> None:
+        assert subscription.held is not None
+        subscription.held.append((message, False))
+        if len(subscription.held) >= HELD_LIMIT:
+            self._stop_holding(session, subscription)
+
+    def _leave_to_journal(self, session: Session) -> None:
+        """The client of a durable session is away: from here on it costs a position per zone."""
+        session.subscribing = 0
+        for topic_filter in session.subscriptions:
+            self._subscribers.remove(topic_filter, session.client_id)
+            if is_sys(topic_filter):
+                continue
+            for route in self._zones.cover(topic_filter):
+                position = route.position
+                if position is not None and route.part not in session.behind:
+                    session.behind[route.part] = Cursor(route.part, position.offset)
+        self.keeper.save_all(session)
+
+    def _wants(self, session: Session, apex: str) -> bool:
+        return any(may_match_within(f, apex) for f in session.subscriptions)
+
+    def _new_session(self, client_id: str, clean: bool = False) -> Session:
+        return Session(client_id, clean=clean, limits=self._limits.session, watcher=self)
+
+    def _commit(self, session: Session, action: Callable[[], None]) -> None:
+        """Run it when the session's subscriptions are as safe as it needs."""
+        if session.clean:
+            action()
+        else:
+            self.keeper.save_all(session)
+            self.keeper.when_durable(action)
+
+    def _subscribing(
+        self,
+        session: Session,
+        subscriptions: dict[str, Subscription],
+        fresh: frozenset[str],
+        acknowledge: Callable[[], None] | None,
+    ) -> Subscribing:
+        return Subscribing(
+            session=session,
+            subscriptions=subscriptions,
+            zoned=frozenset(f for f in subscriptions if not is_sys(f)),
+            fresh=fresh,
+            acknowledge=acknowledge,
+            commit=lambda action: self._commit(session, action),
+        )
+
+    def _listen(self, session: Session, subscription: Subscription) -> None:
+        self._subscribers.add(
+            subscription.topic_filter, session.client_id, (session, subscription)
+        )
 
     def _publish_message(self, message: Message) -> None:
         """Publish for nobody who waits for an acknowledgement: a will."""
@@ -260,6 +419,8 @@ class Clients:
         for topic_filter in list(session.subscriptions):
             self._drop_subscription(session, topic_filter)
         session.close()
+        if not session.clean:
+            self.keeper.forget(session)
         del self.sessions[session.client_id]
 
     def _subscription(self, session: Session, topic_filter: str, qos: int) -> Subscription:
@@ -269,14 +430,15 @@ class Clients:
             return known
         subscription = Subscription(topic_filter, qos)
         session.subscriptions[topic_filter] = subscription
-        self._subscribers.add(topic_filter, session.client_id, (session, subscription))
+        self._listen(session, subscription)
         if not is_sys(topic_filter):
             self._interests.add(topic_filter)
         return subscription
 
     def _drop_subscription(self, session: Session, topic_filter: str) -> None:
         del session.subscriptions[topic_filter]
-        self._subscribers.remove(topic_filter, session.client_id)
+        if session.sink is not None or session.clean:
+            self._subscribers.remove(topic_filter, session.client_id)
         if not is_sys(topic_filter):
             self._interests.remove(topic_filter)
 
@@ -324,3 +486,8 @@ class Clients:
                 client_id=subscribing.session.client_id,
             )
         subscribing.finish()
+
+
+def _rank(subscription: Subscription) -> tuple[bool, int]:
+    """Of those that match, one whose SUBACK has left counts before one that waits for it."""
+    return not (subscription.held is not None and subscription.is_fresh), subscription.qos

@@ -16,6 +16,7 @@ from txbroker.edge.route import Route, State
 from txbroker.edge.subscribing import Subscribing
 from txbroker.edge.zonemap import ZoneMap
 from txbroker.message import Message
+from txbroker.place import Place
 from txbroker.topics import is_within, may_match_within
 
 
@@ -76,15 +77,17 @@ class Interests:
 
     # from owners
 
-    def on_answer(self, route: Route, request: int, retained: list[Message]) -> None:
-        """A zone confirmed an interest."""
+    def on_answer(
+        self, route: Route, request: int, offset: int, retained: list[Message]
+    ) -> None:
+        """A zone confirmed an interest; what lies behind `offset` is its."""
         known = route.requests.pop(request, None)
         if known is None:
             return
         topic_filter, subscribing = known
         late = subscribing.acknowledge is None
         if (topic_filter, route.apex) in subscribing.open:
-            subscribing.answer(topic_filter, route.apex, retained)
+            subscribing.answer(topic_filter, Place(route.part, offset), retained)
             if late:
                 self._on_confirmed(subscribing, topic_filter)
         self._settle(subscribing)

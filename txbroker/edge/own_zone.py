@@ -118,7 +118,7 @@ class OwnZone:
     def answer(self, request: int, offset: int, retained: list[Message]) -> None:
         """The interest holds."""
         if self._route is not None:
-            self._edge.interests.on_answer(self._route, request, retained)
+            self._edge.interests.on_answer(self._route, request, offset, retained)
 
     def tell_cut(self, cut: Cut) -> None:
         """A child took over part of the zone."""

@@ -20,6 +20,7 @@ from txbroker.authority.handover import MarkKey
 from txbroker.delegation.cut import Cut
 from txbroker.message import Message
 from txbroker.mqtt.session import Incoming, Session
+from txbroker.place import PartKey
 
 if TYPE_CHECKING:
     from txbroker.edge.subscribing import Subscribing
@@ -135,6 +136,11 @@ class Route:
     def epoch(self) -> int:
         """Of the delegation that this route believes in; 0: none known."""
         return self.cut.epoch if self.cut is not None else 0
+
+    @property
+    def part(self) -> PartKey:
+        """The part of the zone's journal that its stream comes from."""
+        return PartKey(self.apex, self.epoch if self.position is None else self.position.epoch)
 
     @property
     def is_needed(self) -> bool:

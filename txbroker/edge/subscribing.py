@@ -15,7 +15,8 @@ from collections.abc import Callable
 import attrs
 
 from txbroker.message import Message
-from txbroker.mqtt.session import Session, Subscription
+from txbroker.mqtt.session import Cursor, Session, Subscription
+from txbroker.place import Place
 from txbroker.timers import Cancellable
 
 HELD_LIMIT = 10_000
@@ -30,6 +31,7 @@ class Subscribing:
     `zoned` are the filters that zones are asked for ($SYS is the node's own). `fresh` are those
     that the session had not; the others' live messages are not interrupted [MQTT-3.8.4-3].
     `open` and `answered` hold (filter, apex). `acknowledge` sends the SUBACK; None once it is gone.
+    `commit` runs an action when the session's subscriptions are as safe as it needs.
     """
 
     session: Session
@@ -37,6 +39,7 @@ class Subscribing:
     zoned: frozenset[str]
     fresh: frozenset[str]
     acknowledge: Callable[[], None] | None
+    commit: Callable[[Callable[[], None]], None]
     open: set[tuple[str, str]] = attrs.Factory(set)
     answered: set[tuple[str, str]] = attrs.Factory(set)
     alarm: Cancellable | None = None
@@ -47,14 +50,20 @@ class Subscribing:
         if topic_filter in self.fresh:
             self.subscriptions[topic_filter].pending.add(apex)
 
-    def answer(self, topic_filter: str, apex: str, retained: list[Message]) -> None:
-        """The zone answered; live messages of it count from here on."""
+    def answer(self, topic_filter: str, place: Place, retained: list[Message]) -> None:
+        """The zone answered; messages of it count from this place on."""
+        apex = place.part.zone
         self.open.discard((topic_filter, apex))
         self.answered.add((topic_filter, apex))
         subscription = self.subscriptions.get(topic_filter)
         if subscription is None:
             return
         subscription.pending.discard(apex)
+        session = self.session
+        if topic_filter in self.fresh:
+            subscription.starts[place.part] = place.offset
+        if session.sink is None and place.part not in session.behind:
+            session.behind[place.part] = Cursor(place.part, place.offset)
         for message in retained:
             self.give(subscription, message, retain=True)
 
@@ -69,7 +78,10 @@ class Subscribing:
         """Deliver to this subscription, or hold until the SUBACK has left."""
         if subscription.held is None:
             qos = min(subscription.qos, message.qos)
-            self.session.deliver(message, qos, retain=retain)
+            if qos:
+                self.session.deliver(message, qos, None, retain=retain)
+            else:
+                self.session.deliver_qos0(message, retain=retain)
         else:
             subscription.held.append((message, retain))
             if len(subscription.held) >= HELD_LIMIT:
@@ -88,8 +100,14 @@ class Subscribing:
             self.alarm.cancel()
             self.alarm = None
         acknowledge, self.acknowledge = self.acknowledge, None
+        self.commit(lambda: self._finish(acknowledge))
+
+    def _finish(self, acknowledge: Callable[[], None]) -> None:
         acknowledge()
         for subscription in self.subscriptions.values():
             held, subscription.held = subscription.held, None
+            subscription.is_fresh = False
             for message, retain in held or ():
                 self.give(subscription, message, retain=retain)
+        self.session.subscribing -= 1
+        self.session.pump()

@@ -71,7 +71,7 @@ class EdgeEnd:
         self._offsets: list[int] = []
         self._retained: list[Message] = []
         self._retained_due = 0
-        self._request = 0
+        self._request = self._answer_offset = 0
 
     # from the shell
 
@@ -308,7 +308,7 @@ class EdgeEnd:
         self._give_answer()
 
     def _on_answer(self, answer: link_pb2.InterestAnswer) -> None:
-        self._request = answer.request
+        self._request, self._answer_offset = answer.request, answer.offset
         self._retained = []
         self._retained_due = answer.retained
         self._give_answer()
@@ -316,7 +316,9 @@ class EdgeEnd:
     def _give_answer(self) -> None:
         if not self._retained_due:
             retained, self._retained = self._retained, []
-            self._edge.interests.on_answer(self._route, self._request, retained)
+            self._edge.interests.on_answer(
+                self._route, self._request, self._answer_offset, retained
+            )
 
     def _on_refusal(self, refusal: link_pb2.Refusal) -> None:
         if refusal.stream != self._stream:

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable
 
 from txbroker.authority.authority import Authority
 from txbroker.authority.handover import EdgeInterest, MarkKey
-from txbroker.authority.journal import Chunk, PartKey, Unclaimed, ZoneState
+from txbroker.authority.journal import Chunk, Unclaimed, ZoneState
 from txbroker.message import Message
+from txbroker.place import PartKey
 from txbroker.store.committer import Committer
 from txbroker.store.journals import Journals, Part
 from txbroker.store.tables import Tables

@@ -1,0 +1,172 @@
+"""
+What is durable of an edge's sessions, and when.
+
+A session that changed is written with the next group commit, once however often it changed. Packets
+whose flow has to be safe first (protocol rule 17) leave when that commit is done. For the zones in
+which nobody is behind, one position for all sessions is enough: `checkpoint` writes it, after the
+sessions that it does not hold for.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
+
+from txbroker.edge.stored import (
+    decode_session,
+    decode_window,
+    encode_session,
+    encode_window,
+)
+from txbroker.mqtt.session import Cursor, Session
+from txbroker.place import PartKey
+from txbroker.v1 import state_pb2
+
+
+class Table(Protocol):
+    """Small durable state by key; what is put is safe after the next group commit."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value, or None."""
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        """Every key with its value."""
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set a value."""
+
+    def delete(self, key: bytes) -> None:
+        """Take a key out."""
+
+    def __contains__(self, key: bytes) -> bool:
+        """Whether the key has a value."""
+
+
+class Commit(Protocol):
+    """The node's group commit."""
+
+    def before_write(self, hook: Callable[[], None]) -> None:
+        """Call `hook` before each commit, to put what it has gathered."""
+
+    def when_durable(self, action: Callable[[], None]) -> None:
+        """Run `action` when all that was put so far is safe."""
+
+
+class Keeper:
+    """Keeps the durable sessions; times are microseconds UTC."""
+
+    def __init__(
+        self,
+        *,
+        sessions: Table,
+        windows: Table,
+        positions: Table,
+        commit: Commit,
+        wall: Callable[[], int],
+        now: Callable[[], float],
+    ) -> None:
+        self._sessions = sessions
+        self._windows = windows
+        self._positions = positions
+        self._commit = commit
+        self._wall = wall
+        self._now = now
+        self._changed: dict[Session, None] = {}
+        self._rarely: dict[Session, None] = {}
+        self._groups: deque[list[tuple[Session, list[int]]]] = deque()
+        self._waiting: list[tuple[Session, list[int]]] = []
+        self._is_urgent = False
+        self._told: dict[str, tuple[int, int]] = {}
+        commit.before_write(self._write)
+
+    # from sessions and their clients
+
+    def save(self, session: Session, *, urgent: bool) -> None:
+        """Its window or its cursors changed; `urgent`: its packets wait for that."""
+        self._changed[session] = None
+        if urgent and not self._is_urgent:
+            self._is_urgent = True
+            self._commit.when_durable(self._on_durable)
+
+    def save_all(self, session: Session) -> None:
+        """Its subscriptions or its life changed, too."""
+        self._rarely[session] = None
+        self._changed[session] = None
+
+    def when_durable(self, action: Callable[[], None]) -> None:
+        """Run `action` when what was saved so far is safe."""
+        self._commit.when_durable(action)
+
+    def forget(self, session: Session) -> None:
+        """The session has ended."""
+        self._changed.pop(session, None)
+        self._rarely.pop(session, None)
+        name = session.client_id.encode()
+        for table in (self._sessions, self._windows):
+            if name in table:
+                table.delete(name)
+
+    # from the node
+
+    def load(self, make: Callable[[str], Session]) -> list[Session]:
+        """Every durable session, as it was; `make` gives a new one for a client id."""
+        positions = self.positions()
+        restored = []
+        for name, value in self._sessions.items():
+            session = make(name.decode())
+            away_since = decode_session(value, session)
+            seconds = (self._wall() - away_since) / 1e6 if away_since else 0.0
+            session.away_since = self._now() - max(seconds, 0.0)
+            window = decode_window(self._windows.get(name) or b"", session)
+            session.restore(window.flows, window.queue, window.publishes, window.last_id)
+            for part, offset in positions.items():
+                if part not in session.behind:
+                    since = max(offset, session.taken.get(part, 0))
+                    session.behind[part] = Cursor(part, since)
+            restored.append(session)
+        return restored
+
+    def positions(self) -> dict[PartKey, int]:
+        """How far the sessions that were not behind had come, zone by zone."""
+        found = {}
+        for zone, value in self._positions.items():
+            stored = state_pb2.Checkpoint.FromString(value)
+            found[PartKey(zone.decode(), stored.epoch)] = stored.offset
+        return found
+
+    def checkpoint(self, positions: Iterable[tuple[str, int, int]]) -> None:
+        """Once a second: write what changed lazily, and the positions (zone, epoch, offset)."""
+        self._put()
+        for zone, epoch, offset in positions:
+            if self._told.get(zone) != (epoch, offset):
+                self._told[zone] = (epoch, offset)
+                point = state_pb2.Checkpoint(epoch=epoch, offset=offset)
+                self._positions.put(zone.encode(), point.SerializeToString())
+
+    # internal
+
+    def _write(self) -> None:
+        self._put()
+        if self._is_urgent:
+            self._is_urgent = False
+            self._groups.append(self._waiting)
+            self._waiting = []
+
+    def _put(self) -> None:
+        for session in self._rarely:
+            away = 0
+            if session.sink is None and session.away_since is not None:
+                away = self._wall() - int((self._now() - session.away_since) * 1e6)
+            self._sessions.put(session.client_id.encode(), encode_session(session, away))
+        self._rarely.clear()
+        for session in self._changed:
+            self._windows.put(session.client_id.encode(), encode_window(session))
+            packet_ids = session.take_unsaved()
+            if packet_ids:
+                self._waiting.append((session, packet_ids))
+        self._changed.clear()
+
+    def _on_durable(self) -> None:
+        for session, packet_ids in self._groups.popleft():
+            session.on_saved(packet_ids)

@@ -1,0 +1,19 @@
+"""Where a message lies: the part of a zone's journal, and its offset in it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class PartKey(NamedTuple):
+    """One part of a journal: what the owner of a zone took at one epoch."""
+
+    zone: str
+    epoch: int
+
+
+class Place(NamedTuple):
+    """One record of a part; offsets start at 1."""
+
+    part: PartKey
+    offset: int
