@@ -9,6 +9,7 @@ for, never before what they wait for is as safe as the node promises.
 
 from __future__ import annotations
 
+import asyncio
 import enum
 from collections import deque
 from collections.abc import Callable
@@ -122,11 +123,9 @@ class Committer:
 
     async def drain(self) -> None:
         """Return when all that was staged so far is durable."""
-        import asyncio
-
-        done = asyncio.get_running_loop().create_future()
-        self.when_durable(lambda: done.cancelled() or done.set_result(None))
-        await done
+        done = asyncio.Event()
+        self.when_durable(done.set)
+        await done.wait()
 
     def close(self) -> None:
         """
@@ -248,6 +247,9 @@ class Committer:
         self._ready.extend(actions or ())
         if self._durability is Durability.SYNC:
             self._sync()
+            if self._running is None:
+                self._ready.extend(self._next)  # what they waited for was removed
+                self._next.clear()
         elif self._unsynced and self._alarm is None and self._durability is Durability.INTERVAL:
             self._set_alarm(self._sync_interval, self._sync_later)
         self._run_ready()
