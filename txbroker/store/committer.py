@@ -1,0 +1,266 @@
+"""
+SHELL: the group commit: when logs are written and synced, and who may go on after it.
+
+Whoever stages something in a log touches it here and asks for a call when it is durable. At the end
+of the turn all that was staged is written; then, by `Durability`, one sync in a thread serves all
+that arrived since the one before. Actions run on the loop, in the order in which they were asked
+for, never before what they wait for is as safe as the node promises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections import deque
+from collections.abc import Callable
+
+from txbroker.errors import StoreError
+from txbroker.store.log import DiskFull, Log
+from txbroker.timers import Cancellable, Timers
+
+RETRY = 0.2
+"""Seconds between attempts to write to a full disk."""
+
+MEMORY_BYTES = 1024 * 1024
+"""With `memory`, logs are written when this much is staged, at the latest."""
+
+_Action = Callable[[], None]
+
+
+class Durability(enum.Enum):
+    """What holds when an action runs: synced; written; staged, and written soon."""
+
+    SYNC = "sync"
+    INTERVAL = "interval"
+    MEMORY = "memory"
+
+
+class Committer:
+    """
+    The group commit of one node; `flush` is called at the end of a turn.
+
+    `is_full`: the disk has no room, nothing is written and all actions wait. `syncs` counts.
+    """
+
+    def __init__(
+        self,
+        *,
+        durability: Durability,
+        sync_interval: float,
+        mark_dirty: Callable[[Committer], None],
+        in_thread: Callable[[_Action, Callable[[BaseException | None], None]], None],
+        timers: Timers,
+        end_turn: _Action,
+        on_full: Callable[[bool, str], None],
+        on_failed: Callable[[StoreError], None],
+    ) -> None:
+        """
+        `on_full` is told when the disk got full, with the reason, and when it is no more;
+        `on_failed` that the disk cannot be trusted any more: no action will ever run again.
+        """
+        self.is_full = False
+        self.syncs = 0
+        self._durability = durability
+        self._sync_interval = sync_interval
+        self._mark_dirty = mark_dirty
+        self._in_thread = in_thread
+        self._timers = timers
+        self._end_turn = end_turn
+        self._on_full = on_full
+        self._on_failed = on_failed
+        self._logs: dict[Log, None] = {}
+        self._before_write: dict[_Action, None] = {}
+        self._staged: dict[Log, None] = {}
+        self._unsynced: dict[Log, None] = {}  # written after the running sync began
+        self._waiting: deque[_Action] = deque()  # for what is staged
+        self._next: deque[_Action] = deque()  # for the sync after the running one
+        self._running: deque[_Action] | None = None
+        self._ready: deque[_Action] = deque()
+        self._alarm: Cancellable | None = None
+        self._is_ended = False
+
+    # -- from those who have something to keep
+
+    def add(self, log: Log) -> None:
+        """Take part in the commit."""
+        self._logs[log] = None
+
+    def remove(self, log: Log) -> None:
+        """Leave it, with what is staged or not synced: for a log that is deleted."""
+        for logs in (self._logs, self._staged, self._unsynced):
+            logs.pop(log, None)
+
+    def touch(self, log: Log) -> None:
+        """Something was staged in `log`: write it at the end of the turn."""
+        self._staged[log] = None
+        self._mark_dirty(self)
+
+    def before_write(self, action: _Action) -> None:
+        """Call `action` once, at the end of the turn, before logs are written; it may stage."""
+        self._before_write[action] = None
+        self._mark_dirty(self)
+
+    def when_durable(self, action: _Action) -> None:
+        """Run `action` when all that was staged so far is durable, at the earliest at the flush."""
+        self._waiting.append(action)
+        self._mark_dirty(self)
+
+    # -- from the node
+
+    def flush(self) -> None:
+        """The end of a turn: write, run what may run, begin a sync."""
+        if self._is_ended:
+            return
+        self._run_ready()
+        if self.is_full:
+            return  # the alarm tries again; what was staged meanwhile waits too
+        self._gather()
+        if self._durability is Durability.MEMORY:
+            self._flush_memory()
+        elif self._write():
+            self._pass_on()
+        self._run_ready()
+
+    async def drain(self) -> None:
+        """Return when all that was staged so far is durable."""
+        done = asyncio.Event()
+        self.when_durable(done.set)
+        await done.wait()
+
+    def close(self) -> None:
+        """
+        Write and sync all logs now and run what waits for it; nothing happens after that.
+
+        Raises `StoreError`; then no more actions ran.
+        """
+        if self._is_ended:
+            return
+        self._run_ready()
+        self._gather()
+        self._is_ended = True
+        if self._alarm is not None:
+            self._alarm.cancel()
+        for log in self._logs:
+            log.write()
+        for log in self._logs:
+            log.sync()
+        for actions in (self._running or (), self._next, self._waiting):
+            self._ready.extend(actions)
+        self._run_ready()
+
+    # -- internal
+
+    def _gather(self) -> None:
+        while self._before_write:
+            actions, self._before_write = self._before_write, {}
+            for action in actions:
+                action()
+
+    def _write(self) -> bool:
+        """Write what is staged; whether all of it is."""
+        try:
+            for log in list(self._staged):
+                log.write()
+                del self._staged[log]
+                self._unsynced[log] = None
+        except DiskFull as error:
+            if not self.is_full:
+                self.is_full = True
+                self._on_full(True, str(error))
+            self._set_alarm(RETRY, self._retry)
+            return False
+        except StoreError as error:
+            self._fail(error)
+            return False
+        return True
+
+    def _retry(self) -> None:
+        self._alarm = None
+        if self._write():
+            self.is_full = False
+            self._on_full(False, "")
+            self._mark_dirty(self)
+        self._end_turn()
+
+    def _pass_on(self) -> None:
+        """All is written: let actions run, or wait for the sync that covers them."""
+        actions, self._waiting = self._waiting, deque()
+        if self._durability is Durability.INTERVAL:
+            self._ready.extend(actions)
+            if self._unsynced and self._alarm is None:
+                self._set_alarm(self._sync_interval, self._sync_later)
+        elif self._unsynced:
+            self._next.extend(actions)
+            self._sync()
+        elif self._running is not None:
+            self._running.extend(actions)  # written before that sync began
+        else:
+            self._ready.extend(actions)
+
+    def _flush_memory(self) -> None:
+        self._ready.extend(self._waiting)
+        self._waiting.clear()
+        if sum(log.staged for log in self._staged) >= MEMORY_BYTES:
+            self._write()
+        if self._staged and self._alarm is None:
+            self._set_alarm(self._sync_interval, self._write_later)
+
+    def _set_alarm(self, delay: float, action: _Action) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = self._timers.call_later(delay, action)
+
+    def _sync_later(self) -> None:
+        self._alarm = None
+        self._sync()
+
+    def _write_later(self) -> None:
+        self._alarm = None
+        self._write()
+        # Finished segments are synced, so that a start need not scan more than one or two.
+        self._unsynced = {log: None for log in self._unsynced if log.is_rotated}
+        self._sync()
+        self._end_turn()
+
+    def _sync(self) -> None:
+        """Begin a sync of all that was written, if none is running and there is any."""
+        if self._running is not None or not self._unsynced or self._is_ended:
+            return
+        logs, self._unsynced = list(self._unsynced), {}
+        self._running, self._next = self._next, deque()
+
+        def work() -> None:
+            for log in logs:
+                log.sync()
+
+        self._in_thread(work, self._synced)
+
+    def _synced(self, error: BaseException | None) -> None:
+        """The sync in the thread is over."""
+        if self._is_ended:
+            return
+        actions, self._running = self._running, None
+        if error is not None:
+            self._fail(error if isinstance(error, StoreError) else StoreError(str(error)))
+            return
+        self.syncs += 1
+        self._ready.extend(actions or ())
+        if self._durability is Durability.SYNC:
+            self._sync()
+            if self._running is None:
+                self._ready.extend(self._next)  # what they waited for was removed
+                self._next.clear()
+        elif self._unsynced and self._alarm is None and self._durability is Durability.INTERVAL:
+            self._set_alarm(self._sync_interval, self._sync_later)
+        self._run_ready()
+        self._end_turn()
+
+    def _run_ready(self) -> None:
+        while self._ready:
+            self._ready.popleft()()
+
+    def _fail(self, error: StoreError) -> None:
+        self._is_ended = True
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._on_failed(error)

@@ -1,0 +1,333 @@
+"""
+SHELL: the journals of a node: one part for each (zone, epoch), a log of published messages.
+
+What is appended during a turn is gathered into one batch: the raw PUBLISH packets, who published
+them, and the duplicate marks (protocol rules 1 and 3): for each stream of an edge the highest
+sequence in the batch. So a record and its mark are written at once, or not at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import attrs
+
+from txbroker.authority.handover import MarkKey
+from txbroker.errors import StoreError
+from txbroker.message import Message
+from txbroker.store.committer import Committer
+from txbroker.store.log import Log
+from txbroker.store.records import Record, decode_records, encode_records, read_marks
+from txbroker.store.recovery import OnTrimmed, make_folder, sync_folder
+
+BATCH_BYTES = 256 * 1024
+BATCH_RECORDS = 1000
+"""A batch ends when it holds this much, or with the turn."""
+
+FORMAT = 1
+"""Version of `part.json`; a newer one is refused."""
+
+_META = "part.json"
+_LONGEST_NAME = 200
+_DROPPED = ".dropped"
+
+
+@attrs.frozen(kw_only=True)
+class PartKey:
+    """A zone at one epoch."""
+
+    zone: str
+    epoch: int
+
+
+@attrs.frozen(kw_only=True)
+class Chunk:
+    """
+    Records read at once: all that are kept above `after` (of `Part.read`) up to `through`.
+
+    `earliest` is the offset of the first record kept at all.
+    """
+
+    records: tuple[Record, ...]
+    through: int
+    earliest: int
+
+
+@attrs.frozen(kw_only=True)
+class Marks:
+    """Of the batch with the offsets `first` to `last`: the highest sequence of each stream."""
+
+    first: int
+    last: int
+    marks: tuple[tuple[MarkKey, int], ...]
+    has_retained: bool
+
+
+class Part:
+    """
+    The journal of one zone at one epoch.
+
+    `predecessor` is the part before it and the last offset of that which counts; `closed_at` the
+    last offset of this one, None while it is open.
+    """
+
+    def __init__(self, key: PartKey, log: Log, committer: Committer, meta: _Meta) -> None:
+        """Made by `Journals`."""
+        self.key = key
+        self.log = log
+        self._committer = committer
+        self._meta = meta
+        self._first = 0
+        self._gathered: list[Message] = []
+        self._marks: dict[MarkKey, int] = {}
+        self._bytes = 0
+        self._time = 0
+        committer.add(log)
+
+    @property
+    def predecessor(self) -> tuple[PartKey, int] | None:
+        """The part before this one and its last offset."""
+        return self._meta.predecessor
+
+    @property
+    def closed_at(self) -> int | None:
+        """The last offset, where nothing will be appended any more."""
+        return self._meta.closed_at
+
+    @property
+    def next(self) -> int:
+        """The offset that the next message gets."""
+        if self._gathered:
+            return self._first + len(self._gathered)
+        return max(self._first, self.log.next)
+
+    def append(
+        self, message: Message, origin_key: MarkKey | None, sequence: int, *, time: int
+    ) -> int:
+        """
+        Stage a message; returns its offset. `time` in UTC microseconds.
+
+        `origin_key` and `sequence` are the origin id of a QoS 1/2 message, None and 0 for others.
+        """
+        if len(self._gathered) >= BATCH_RECORDS or self._bytes >= BATCH_BYTES:
+            self._stage()
+        if not self._gathered:
+            self._first = max(self._first, self.log.next)
+            self._time = time
+            self._committer.before_write(self._stage)
+        self._gathered.append(message)
+        self._bytes += message.size
+        if origin_key is not None:
+            self._marks[origin_key] = sequence
+        return self._first + len(self._gathered) - 1
+
+    def skip_to(self, offset: int) -> None:
+        """Let the next message have `offset` at least; what lies between stays empty for ever."""
+        self._stage()
+        self._first = max(self._first, offset)
+
+    def read(self, after: int, limit: int = 512, size: int = BATCH_BYTES) -> Chunk:
+        """
+        What is written above the offset `after`: at most `limit` records, and a little over `size`
+        bytes at most. Raises `CorruptLog`.
+        """
+        records: list[Record] = []
+        through, room = after, size
+        for batch in self.log.batches(after):
+            through = max(through, batch.first - 1)
+            skip = max(0, after + 1 - batch.first)
+            for record in decode_records(batch, skip, limit - len(records)):
+                records.append(record)
+                through = record.offset
+                room -= record.message.size
+                if room <= 0:
+                    break
+            if room <= 0 or len(records) >= limit:
+                break
+        return Chunk(records=tuple(records), through=through, earliest=self.log.first)
+
+    def origins(self, after: int = 0) -> Iterator[Marks]:
+        """The marks of the batches with offsets above `after`; raises `CorruptLog`."""
+        for batch in self.log.batches(after):
+            marks, has_retained = read_marks(batch.body)
+            yield Marks(first=batch.first, last=batch.last, marks=marks, has_retained=has_retained)
+
+    def retained(self, after: int = 0) -> Iterator[Record]:
+        """The records above `after` that have RETAIN set; raises `CorruptLog`."""
+        for batch in self.log.batches(after):
+            if read_marks(batch.body)[1]:
+                for record in decode_records(batch, max(0, after + 1 - batch.first)):
+                    if record.message.retain:
+                        yield record
+
+    def close_at(self, offset: int) -> None:
+        """Remember, durably, that the part ends with `offset`; raises `StoreError`."""
+        self._meta = attrs.evolve(self._meta, closed_at=offset)
+        _save(self.log.folder, self._meta)
+
+    # -- internal
+
+    def _stage(self) -> None:
+        """What was gathered becomes a batch of the log."""
+        if self._gathered:
+            body = encode_records(self._gathered, self._marks)
+            count = len(self._gathered)
+            self.log.append(body, count, time=self._time, first=self._first)
+            self._first += count
+            self._gathered.clear()
+            self._marks.clear()
+            self._bytes = 0
+            self._committer.touch(self.log)
+
+
+class Journals:
+    """All parts that a node keeps, under one folder."""
+
+    def __init__(
+        self,
+        folder: Path,
+        committer: Committer,
+        on_trimmed: OnTrimmed,
+        *,
+        data: Path | None = None,
+    ) -> None:
+        """Open the parts that are there; raises `StoreError`. `data`: see `Log`."""
+        self._folder = folder
+        self._committer = committer
+        self._on_trimmed = on_trimmed
+        self._data = folder if data is None else data
+        self.parts: dict[PartKey, Part] = {}
+        try:
+            make_folder(folder)
+            for path in sorted(folder.glob("*/*")):
+                self._open(path)
+        except OSError as error:
+            raise StoreError(f"{folder}: cannot be opened: {error.strerror}") from error
+
+    def begin(self, key: PartKey, predecessor: tuple[PartKey, int] | None) -> Part:
+        """
+        Make a new part, durably, or return the one that is there; raises `StoreError`.
+
+        `predecessor`: see `Part`.
+        """
+        found = self.parts.get(key)
+        if found is not None:
+            return found
+        folder = self._folder / zone_folder(key.zone) / str(key.epoch)
+        meta = _Meta(key=key, predecessor=predecessor)
+        try:
+            make_folder(folder)
+        except OSError as error:
+            raise StoreError(f"{folder}: cannot be made: {error.strerror}") from error
+        _save(folder, meta)
+        return self._part(folder, meta)
+
+    def get(self, key: PartKey) -> Part | None:
+        """The part, if it is kept here."""
+        return self.parts.get(key)
+
+    def drop(self, key: PartKey) -> None:
+        """Delete a part with all its records; raises `StoreError`."""
+        part = self.parts.pop(key)
+        self._committer.remove(part.log)
+        part.log.close()
+        folder = part.log.folder
+        gone = folder.with_name(folder.name + _DROPPED)
+        try:
+            # Renamed first: a part that is half deleted would look corrupt after a crash.
+            folder.rename(gone)
+            sync_folder(folder.parent)
+            shutil.rmtree(gone)
+        except OSError as error:
+            raise StoreError(f"{folder}: cannot be deleted: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Close all logs; write and sync them before (`Committer.close`)."""
+        for part in self.parts.values():
+            part.log.close()
+
+    # -- internal
+
+    def _open(self, folder: Path) -> None:
+        if folder.name.endswith(_DROPPED):
+            shutil.rmtree(folder)
+        elif (folder / _META).exists():
+            self._part(folder, _load(folder))
+        # Else it is one that was being made when the process ended.
+
+    def _part(self, folder: Path, meta: _Meta) -> Part:
+        log = Log(folder, on_trimmed=self._on_trimmed, data=self._data)
+        part = self.parts[meta.key] = Part(meta.key, log, self._committer, meta)
+        return part
+
+
+def zone_folder(zone: str) -> str:
+    """The name of the folder for a zone's parts; `part.json` knows which zone it is."""
+    if not zone:
+        return "%2E"
+    name = quote(zone, safe="")
+    if not name.strip("."):
+        return name.replace(".", "%2e")
+    if len(name) > _LONGEST_NAME:
+        return f"{name[:_LONGEST_NAME]}%{hashlib.sha256(zone.encode()).hexdigest()}"[-255:]
+    return name
+
+
+# -- the small file beside the segments of a part
+
+
+@attrs.frozen(kw_only=True)
+class _Meta:
+    key: PartKey
+    predecessor: tuple[PartKey, int] | None = None
+    closed_at: int | None = None
+
+
+def _save(folder: Path, meta: _Meta) -> None:
+    before = meta.predecessor
+    raw: dict[str, Any] = {
+        "format": FORMAT,
+        "zone": meta.key.zone,
+        "epoch": meta.key.epoch,
+        "predecessor": before and [before[0].zone, before[0].epoch, before[1]],
+        "closed_at": meta.closed_at,
+    }
+    file, fresh = folder / _META, folder / (_META + ".new")
+    try:
+        with fresh.open("w") as out:
+            json.dump(raw, out)
+            out.flush()
+            os.fdatasync(out.fileno())
+        fresh.replace(file)
+        sync_folder(folder)
+    except OSError as error:
+        raise StoreError(f"{file}: cannot be written: {error.strerror}") from error
+
+
+def _load(folder: Path) -> _Meta:
+    file = folder / _META
+    try:
+        raw = json.loads(file.read_bytes())
+        if raw["format"] > FORMAT:
+            raise StoreError(
+                f"{file}: format {raw['format']} is newer than this version's {FORMAT}; start the"
+                " newer txbroker, or use another `data` folder"
+            )
+        before = raw["predecessor"]
+        return _Meta(
+            key=PartKey(zone=raw["zone"], epoch=raw["epoch"]),
+            predecessor=before and (PartKey(zone=before[0], epoch=before[1]), before[2]),
+            closed_at=raw["closed_at"],
+        )
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise StoreError(
+            f"{file}: not readable as a part of a journal ({type(error).__name__}); restore the"
+            " folder from a backup"
+        ) from error

@@ -1,0 +1,418 @@
+"""
+SHELL: a log: numbered entries in segment files, appended at the end, dropped at the beginning.
+
+`append` stages in memory, `write` hands everything staged to the system in one call, `sync` makes
+what was written durable. Who decides when is the committer. Nothing that was written ever changes.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from bisect import bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from txbroker.errors import CallerError, StoreError
+from txbroker.store.recovery import OnTrimmed, make_folder, recover, sync_folder
+from txbroker.store.segment import (
+    BATCH_HEAD,
+    SEGMENT_HEAD,
+    Batch,
+    CorruptLog,
+    Descriptor,
+    Segment,
+    Whole,
+    first_not_older,
+    first_time,
+    pack_batch,
+    pack_segment,
+    seek,
+    segment_path,
+    walk,
+)
+
+__all__ = ["Batch", "CorruptLog", "DiskFull", "Log"]
+
+_MAX_BUFFERS = 1024  # that one pwritev takes (IOV_MAX)
+_MAX_BATCHES = 131_072  # in one segment, so that it is scanned in a moment
+_FIRST_STEP = 64 * 1024
+_LARGEST_STEP = 4 * 1024 * 1024
+_MIN_SEGMENT = 64 * 1024
+_VERIFY_STEP = 256 * 1024
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+
+
+class DiskFull(StoreError):
+    """The file system, or the user's quota, has no room for what is to be written."""
+
+
+class _Staged(NamedTuple):
+    first: int
+    entries: int
+    time: int
+    body: bytes
+
+
+class Log:
+    """
+    One log in one folder. Entries are numbered from 1 on; a number is never used twice.
+
+    `first` is the number of the first entry kept, `next` the one that the next entry gets, `synced`
+    the last one known to be durable, `written` the last one that can be read, `staged` the bytes
+    that are not written yet, `size` the bytes in use on disk (without preallocated space).
+
+    All methods are for the loop's thread but `sync`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        segment_bytes: int = 64 * 1024 * 1024,
+        on_trimmed: OnTrimmed,
+        data: Path | None = None,
+    ) -> None:
+        """
+        Open or create it; raises `StoreError`, or `CorruptLog`.
+
+        `data` is the folder that messages tell the operator to repair, `folder` if not given.
+        A segment is smaller than `segment_bytes` on a small file system.
+        """
+        self.folder = folder
+        self._data = folder if data is None else data
+        try:
+            make_folder(folder)
+            stat = os.statvfs(folder)
+            found = recover(folder, self._data, on_trimmed)
+            self._active = _open_active(found.segments)
+        except OSError as error:
+            raise StoreError(f"{folder}: cannot be opened: {error.strerror}") from error
+        capacity = stat.f_frsize * stat.f_blocks
+        self._segment_bytes = max(_MIN_SEGMENT, min(segment_bytes, capacity // 16))
+        # All logs of a node together stay below a sixteenth: few of them are large.
+        self._step = max(4096, min(_LARGEST_STEP, capacity // 128))
+        self._segments = found.segments
+        self._batches = 0  # in the active segment since it was opened
+        self._allocated = self._active_size()
+        self.size = sum(segment.end for segment in self._segments)
+        self.next = found.next
+        self.written = found.next - 1
+        self.synced = found.next - 1
+        self._time = found.time
+        self.staged = 0
+        self._staged: list[_Staged] = []
+        self._snapshot = threading.Lock()  # never held while the disk is waited for
+        self._syncing = threading.Lock()
+        self._dirty: dict[Descriptor, None] = {}
+        self._is_folder_dirty = False
+        self._failure: StoreError | None = None
+
+    @property
+    def first(self) -> int:
+        """Number of the first entry kept; that of the next one where there is none."""
+        return self._segments[0].first if self._segments else self.written + 1
+
+    @property
+    def is_rotated(self) -> bool:
+        """Whether a segment was finished that is not synced yet."""
+        return len(self._dirty) > 1
+
+    # -- writing
+
+    def append(self, body: bytes, count: int = 1, *, time: int, first: int | None = None) -> int:
+        """
+        Stage a batch of `count` entries; returns the number of its first entry.
+
+        `time` in UTC microseconds. A `first` above `next` leaves a hole, for ever.
+        """
+        if first is None:
+            first = self.next
+        elif first < self.next:
+            raise CallerError(f"Entry {first} of {self.folder} was given already.")
+        self._staged.append(_Staged(first, count, time, body))
+        self.staged += BATCH_HEAD + len(body)
+        self.next = first + count
+        return first
+
+    def write(self) -> None:
+        """
+        Write all that is staged.
+
+        Raises `DiskFull`, and then what is not written stays staged as it was; another `StoreError`
+        is final.
+        """
+        try:
+            while self._staged:
+                self._write_some()
+        except OSError as error:
+            if error.errno in _FULL:
+                raise DiskFull(f"{self.folder}: {error.strerror}") from error
+            self._failure = StoreError(f"{self.folder}: cannot be written: {error.strerror}")
+            raise self._failure from error
+
+    def _write_some(self) -> None:
+        """Write what is staged as far as it goes into one segment."""
+        active = self._active
+        if active is None or not self._has_room(self._segments[-1]):
+            self._begin_segment()
+            return
+        segment = self._segments[-1]
+        position = segment.end
+        buffers: list[bytes] = []
+        notes: list[tuple[int, int]] = []
+        for first, count, time, body in self._staged:
+            if notes and position + BATCH_HEAD + len(body) > self._segment_bytes:
+                break
+            head = pack_batch(segment, position, first, count, time, self.synced, body)
+            buffers += (head, body)
+            notes.append((first, position))
+            position += len(head) + len(body)
+        self._preallocate(active, position)
+        _write_all(active.fd, buffers, segment.end)
+        self._count(segment, notes, position)
+        last = self._staged[len(notes) - 1]
+        self._time = last.time
+        with self._snapshot:
+            self._dirty[active] = None
+            self.written = last.first + last.entries - 1
+        del self._staged[: len(notes)]
+
+    def _count(self, segment: Segment, notes: list[tuple[int, int]], position: int) -> None:
+        for first, place in notes:
+            segment.note(first, place)
+        if segment.time is None:
+            segment.time = self._staged[0].time
+        self._batches += len(notes)
+        self.staged -= position - segment.end
+        self.size += position - segment.end
+        segment.end = position
+
+    def _has_room(self, segment: Segment) -> bool:
+        """Whether the next batch goes into this segment; any batch goes into an empty one."""
+        if segment.end == SEGMENT_HEAD:
+            return self._staged[0].first >= segment.first
+        wanted = segment.end + BATCH_HEAD + len(self._staged[0].body)
+        return wanted <= self._segment_bytes and self._batches < _MAX_BATCHES
+
+    def _begin_segment(self) -> None:
+        """Make a new segment for what is staged; the one before gives back what it has too much."""
+        before = self._segments[-1] if self._segments else None
+        first = self._staged[0].first
+        segment = Segment(
+            path=segment_path(self.folder, first),
+            first=first,
+            previous=before.first if before else 0,
+            follows=self.written + 1 if before else first,
+            is_indexed=True,
+        )
+        file = Descriptor(segment.path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        try:
+            _write_all(file.fd, [pack_segment(segment)], 0)
+        except OSError:
+            segment.path.unlink()
+            raise
+        if before is not None and self._active is not None:
+            os.ftruncate(self._active.fd, before.end)
+        with self._snapshot:
+            if self._active is not None:
+                self._dirty[self._active] = None
+            self._dirty[file] = None
+            self._is_folder_dirty = True
+        self._segments.append(segment)
+        self._active, self._batches, self._allocated = file, 0, SEGMENT_HEAD
+        self.size += SEGMENT_HEAD
+
+    def _preallocate(self, active: Descriptor, wanted: int) -> None:
+        """Take space ahead in steps: a sync is faster where the file need not grow."""
+        if wanted <= self._allocated:
+            return
+        step = max(_FIRST_STEP, min(self._step, wanted))
+        target = min(-(-wanted // step) * step, max(self._segment_bytes, wanted))
+        try:
+            os.posix_fallocate(active.fd, self._allocated, target - self._allocated)
+            self._allocated = target
+        except OSError:
+            self._allocated = wanted  # unsupported or full: writing itself will tell
+
+    def _active_size(self) -> int:
+        return 0 if self._active is None else os.fstat(self._active.fd).st_size
+
+    # -- syncing
+
+    def sync(self) -> None:
+        """
+        Make durable what was written before the call. Runs in a thread.
+
+        Raises `StoreError`; then nobody knows what is on the disk, and it stays so: a second
+        fdatasync would succeed without having saved anything.
+        """
+        with self._syncing:
+            if self._failure is not None:
+                raise self._failure
+            with self._snapshot:
+                dirty, self._dirty = list(self._dirty), {}
+                is_folder_dirty, self._is_folder_dirty = self._is_folder_dirty, False
+                through = self.written
+            try:
+                for file in dirty:
+                    os.fdatasync(file.fd)
+                if is_folder_dirty:
+                    sync_folder(self.folder)
+            except OSError as error:
+                self._failure = StoreError(
+                    f"{self.folder}: cannot be synced: {error.strerror}; what was not acknowledged"
+                    " may be lost; check the disk, then start again"
+                )
+                raise self._failure from error
+            self.synced = max(self.synced, through)
+
+    # -- reading
+
+    def batches(self, after: int = 0) -> Iterator[Batch]:
+        """
+        The written batches that hold entries above `after`, in order; raises `CorruptLog`.
+
+        What is written or trimmed meanwhile may be left out or come.
+        """
+        place = max(0, bisect_right(self._segments, after + 1, key=lambda one: one.first) - 1)
+        segment = self._segments[place] if self._segments else None
+        while segment is not None:
+            file = self._open(segment)
+            entry, position = self._seek(file, segment, after + 1)
+            for head, body in self._walk(file, segment, position, entry):
+                count = head.entries
+                if count and head.first + count > after + 1:
+                    yield Batch(first=head.first, count=count, time=head.time, body=body)
+            segment = self._after(segment)
+
+    def _open(self, segment: Segment) -> Descriptor:
+        try:
+            return segment.open()
+        except OSError as error:
+            raise StoreError(f"{segment.path}: cannot be read: {error.strerror}") from error
+
+    def _seek(self, file: Descriptor, segment: Segment, entry: int) -> tuple[int, int]:
+        try:
+            return seek(file, segment, entry)
+        except OSError as error:
+            raise StoreError(f"{segment.path}: cannot be read: {error.strerror}") from error
+
+    def _walk(
+        self, file: Descriptor, segment: Segment, position: int, following: int
+    ) -> Iterator[Whole]:
+        """
+        The batches of a segment from that of entry `following` at `position` on, also those written
+        meanwhile; raises `CorruptLog`.
+        """
+        try:
+            while True:
+                end = segment.end
+                for whole in walk(file, segment.first, position, end):
+                    following = whole[0].first + whole[0].entries
+                    position = whole[0].end
+                    yield whole
+                if position < end or end == segment.end:
+                    break
+        except OSError as error:
+            raise StoreError(f"{segment.path}: cannot be read: {error.strerror}") from error
+        after = self._after(segment)
+        is_whole = position == end if after is None else after.follows == following
+        if not is_whole and self._place(segment) is not None:
+            raise CorruptLog(segment.path, following - 1, self._data)
+
+    def _place(self, segment: Segment) -> int | None:
+        """Index of a segment; None where it was trimmed."""
+        place = bisect_right(self._segments, segment.first, key=lambda one: one.first) - 1
+        return place if place >= 0 and self._segments[place] is segment else None
+
+    def _after(self, segment: Segment) -> Segment | None:
+        place = bisect_right(self._segments, segment.first, key=lambda one: one.first)
+        return self._segments[place] if place < len(self._segments) else None
+
+    def offset_at(self, time: int) -> int:
+        """
+        The first written entry that is not older than `time`, by the time of its batch; what comes
+        after the last one where all are older. Exact as long as the clock was never set back.
+        """
+        low, high = 0, len(self._segments)
+        while low < high:
+            middle = (low + high) // 2
+            begun = first_time(self._segments[middle])
+            if begun is None or begun >= time:
+                high = middle
+            else:
+                low = middle + 1
+        for segment in self._segments[max(0, low - 1) : low + 1]:
+            entry = first_not_older(self._open(segment), segment, time)
+            if entry is not None:
+                return entry
+        return self.written + 1
+
+    def verify(self) -> Iterator[None]:
+        """Check the segments before the present one in small steps; raises `CorruptLog`."""
+        for segment in self._segments[:-1]:
+            if self._place(segment) is None:
+                continue  # trimmed meanwhile
+            step = 0
+            file = self._open(segment)
+            for head, _ in self._walk(file, segment, SEGMENT_HEAD, segment.first):
+                if head.end - step >= _VERIFY_STEP:
+                    step = head.end
+                    yield
+            yield
+
+    # -- the ends
+
+    def trim(self, through: int) -> int:
+        """Delete whole segments of entries up to `through`, never the last; returns bytes freed."""
+        freed = 0
+        while len(self._segments) > 1 and self._segments[1].first <= through + 1:
+            segment = self._segments[0]
+            try:
+                segment.path.unlink(missing_ok=True)
+            except OSError as error:
+                raise StoreError(f"{segment.path}: cannot be deleted: {error.strerror}") from error
+            del self._segments[0]
+            freed += segment.end
+        self.size -= freed
+        return freed
+
+    def close(self) -> None:
+        """
+        Give back preallocated space. What is staged is lost: write and sync before.
+
+        Where all is synced, a last empty batch says so: whatever is missing later is corruption.
+        """
+        active, self._active = self._active, None
+        if active is None or self._failure is not None:
+            return
+        end = self._segments[-1].end
+        try:
+            if self._segments and self.synced == self.written and not self._staged:
+                segment, time = self._segments[-1], self._time
+                said = pack_batch(segment, end, self.next, 0, time, self.synced, b"")
+                _write_all(active.fd, [said], end)
+                end += BATCH_HEAD
+            os.ftruncate(active.fd, end)
+        except OSError:
+            pass  # no room for it, or an old disk: the space is given back at the next start
+
+
+def _open_active(segments: list[Segment]) -> Descriptor | None:
+    return Descriptor(segments[-1].path, os.O_RDWR) if segments else None
+
+
+def _write_all(fd: int, buffers: list[bytes], position: int) -> None:
+    """Write buffers one after the other; with one call, where there are not very many."""
+    for start in range(0, len(buffers), _MAX_BUFFERS):
+        some = buffers[start : start + _MAX_BUFFERS]
+        wanted = sum(map(len, some))
+        done = os.pwritev(fd, some, position)
+        if done < wanted:
+            rest = memoryview(b"".join(some))
+            while done < wanted:
+                done += os.pwrite(fd, rest[done:], position + done)
+        position += wanted

@@ -1,0 +1,198 @@
+"""
+SHELL: small keyed state that outlives the process: tables over one log, where the last value wins.
+
+What is put and deleted in one turn, in whatever tables, is one batch of the log: after a crash it
+is all there or not at all. Values live in memory. The log is cleaned by appending what is live
+anew, bit by bit, and then dropping what is older than the beginning of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from struct import Struct
+from struct import error as StructError
+
+from txbroker.errors import CallerError, StoreError
+from txbroker.store.committer import Committer
+from txbroker.store.log import Log
+
+SEGMENT_BYTES = 4 * 1024 * 1024
+"""For the log of tables: only whole segments can be dropped."""
+
+SLACK = 8 * 1024 * 1024
+"""A log may hold so many bytes besides twice the live ones before it is cleaned."""
+
+CLEAN_BYTES = 256 * 1024
+"""One call of `Tables.clean` appends about so much at most."""
+
+_OP = Struct("<BBII")  # 1 put or 0 delete, then the lengths of table, key and value
+_OVERHEAD = _OP.size
+
+_Name = tuple[str, bytes]
+
+
+class Table:
+    """One table; keys and values are bytes. Made by `Tables.table`."""
+
+    def __init__(self, name: str, pending: dict[_Name, bytes | None], mark: _Mark) -> None:
+        self._name = name
+        self._values: dict[bytes, bytes] = {}
+        self._pending = pending
+        self._mark = mark
+        self._overhead = _OVERHEAD + len(name.encode())
+        self.live = 0
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key."""
+        return self._values.get(key)
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        """All keys with their values; the table may change meanwhile."""
+        return iter(list(self._values.items()))
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set a value; kept with all else of this turn."""
+        self.restore(key, value)
+        self._stage(key, value)
+
+    def delete(self, key: bytes) -> None:
+        """Remove a key, if it is there."""
+        if key in self._values:
+            self.restore(key, None)
+            self._stage(key, None)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._values
+
+    # -- from the tables
+
+    def restore(self, key: bytes, value: bytes | None) -> None:
+        """Take a value, or that there is none, from the log."""
+        before = self._values.pop(key, None) if value is None else self._values.get(key)
+        if before is not None:
+            self.live -= self._overhead + len(key) + len(before)
+        if value is not None:
+            self._values[key] = value
+            self.live += self._overhead + len(key) + len(value)
+
+    def again(self, key: bytes) -> int:
+        """Append the value of a key once more; returns the bytes that it takes."""
+        value = self._values[key]
+        self._stage(key, value)
+        return self._overhead + len(key) + len(value)
+
+    def _stage(self, key: bytes, value: bytes | None) -> None:
+        self._pending[self._name, key] = value
+        self._mark()
+
+
+_Mark = Callable[[], None]
+
+
+class Tables:
+    """All tables of a node, over one log."""
+
+    def __init__(self, log: Log, committer: Committer, now: Callable[[], int]) -> None:
+        """Read the log; raises `StoreError`. `now` in UTC microseconds."""
+        self._log = log
+        self._committer = committer
+        self._now = now
+        self._tables: dict[str, Table] = {}
+        self._pending: dict[_Name, bytes | None] = {}
+        self._cleaning: Iterator[int] | None = None
+        for batch in log.batches():
+            try:
+                for name, key, value in _decode(batch.body):
+                    self.table(name).restore(key, value)
+            except (ValueError, StructError) as error:
+                raise StoreError(
+                    f"{log.folder}: entry {batch.first} cannot be read as a change of a table;"
+                    " start the newer txbroker that wrote it, or restore a backup"
+                ) from error
+        committer.add(log)
+
+    def table(self, name: str) -> Table:
+        """The table of that name, at most 255 bytes; an empty one if it is new."""
+        found = self._tables.get(name)
+        if found is None:
+            if len(name.encode()) > 255:
+                raise CallerError("The name of a table has at most 255 bytes.")
+            found = self._tables[name] = Table(name, self._pending, self._mark)
+        return found
+
+    def clean(self, budget: int = 1000) -> None:
+        """
+        Go on with cleaning, if there is reason to: append up to `budget` keys anew.
+
+        To be called every second or so, and ended as a turn. Raises `StoreError`.
+        """
+        if self._committer.is_full:
+            return
+        if self._cleaning is None:
+            live = sum(table.live for table in self._tables.values())
+            if self._log.size <= 2 * live + SLACK:
+                return
+            self._cleaning = self._clean()
+        room = CLEAN_BYTES
+        for _ in range(budget):
+            taken = next(self._cleaning, None)
+            if taken is None:
+                self._cleaning = None
+                return
+            room -= taken
+            if not taken or room <= 0:
+                return
+
+    # -- internal
+
+    def _clean(self) -> Iterator[int]:
+        """One cycle: the bytes appended for one key after the other; 0 to go on later."""
+        through = self._log.next - 1
+        for table in list(self._tables.values()):
+            for key, _ in table.items():
+                if key in table:
+                    yield table.again(key)
+        while self._pending:
+            yield 0
+        last = self._log.next - 1
+        while self._log.synced < last:
+            yield 0
+        self._log.trim(through)
+
+    def _mark(self) -> None:
+        if len(self._pending) == 1:
+            self._committer.before_write(self._stage)
+
+    def _stage(self) -> None:
+        if self._pending:
+            body = b"".join(
+                part
+                for (name, key), value in self._pending.items()
+                for part in _op(name, key, value)
+            )
+            self._log.append(body, len(self._pending), time=self._now())
+            self._pending.clear()
+            self._committer.touch(self._log)
+
+
+def _op(name: str, key: bytes, value: bytes | None) -> tuple[bytes, bytes, bytes, bytes]:
+    raw = name.encode()
+    size = 0 if value is None else len(value)
+    return _OP.pack(value is not None, len(raw), len(key), size), raw, key, value or b""
+
+
+def _decode(body: bytes) -> Iterator[tuple[str, bytes, bytes | None]]:
+    """The changes in a batch; raises `ValueError` or `struct.error` for anything else."""
+    at = 0
+    while at < len(body):
+        kind, name_size, key_size, size = _OP.unpack_from(body, at)
+        key_at = at + _OVERHEAD + name_size
+        value_at = key_at + key_size
+        name = body[at + _OVERHEAD : key_at].decode()
+        at = value_at + size
+        if kind > 1 or at > len(body):
+            raise ValueError("unknown change")
+        yield name, body[key_at:value_at], body[value_at:at] if kind else None
