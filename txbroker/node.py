@@ -23,10 +23,12 @@ from txbroker.config import Address, NodeConfig
 from txbroker.control.channels import SERVER_OPTIONS, Channels
 from txbroker.control.joiner import Joiner
 from txbroker.control.parent import Parent
+from txbroker.control.reading import JournalReader
 from txbroker.control.servicer import ControlServicer
 from txbroker.counters import Counters
 from txbroker.edge.clients import EdgeLimits
 from txbroker.edge.edge import Edge
+from txbroker.edge.keeper import Keeper
 from txbroker.edge.own_zone import OwnZone
 from txbroker.link.convert import cut_to_wire
 from txbroker.link.dialer import Dialer
@@ -36,7 +38,10 @@ from txbroker.mqtt.protocol import MqttFactory, MqttService
 from txbroker.mqtt.session import SessionLimits
 from txbroker.pressure import Pressure
 from txbroker.standing import Standing
+from txbroker.store.committer import Durability
+from txbroker.store.disk import Disk, wall
 from txbroker.store.state import DataFolder
+from txbroker.store.zone import ZoneStore
 from txbroker.sysinfo import EVERY, Rates, SysInfo
 from txbroker.telemetry import get_logger
 from txbroker.turn import Turn
@@ -58,6 +63,13 @@ class Report:
     def event(self, name: str, **fields: object) -> None:
         """One fact with its constant name."""
         log.info(name, **fields)
+
+
+class Worker:
+    """Something to do in a turn of its own (`Flushable`)."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.flush = work
 
 
 class Node:
@@ -91,6 +103,15 @@ class Node:
             str(Address(config.dial_host, config.grpc.port)),
             None if config.parent is None else str(config.parent),
         )
+        self.disk = Disk(
+            config.data,
+            durability=Durability.SYNC,
+            sync_interval=0.1,
+            turn=self.turn,
+            timers=self._timers,
+            on_failed=lambda error: on_fatal(str(error)),
+        )
+        self._zone_store = self._build_zone_store()
         self.authority = self._build_authority()
         self._dialer = Dialer(
             reactor=reactor,
@@ -100,7 +121,15 @@ class Node:
             pressure=self.pressure,
             max_packet=limits.packet,
         )
+        self._reader = JournalReader(
+            disk=self.disk,
+            authority=self.authority,
+            channels=self.channels,
+            tasks=self.tasks,
+        )
+        self._worker = Worker(lambda: self.edge.backlog.work())
         self.edge = self._build_edge()
+        self._reader.wire(self.edge.zones)
         self._dialer.wire(self.edge)
         self._own_zone = (
             None if self.authority is None else OwnZone(self.edge, self.authority, self.pressure)
@@ -144,6 +173,7 @@ class Node:
         await self._start_control()
         if self._links is not None:
             await self._listeners.for_links(self._links)
+        self.edge.clients.load()
         if self.standing.serving:
             self._open_zone(None)
         self.edge.on_lineage(self.standing.lineage)
@@ -177,6 +207,10 @@ class Node:
         self.parent.close()
         await self.tasks.stop()
         await self.channels.close()
+        self.edge.clients.checkpoint()
+        if self._zone_store is not None:
+            self._zone_store.checkpoint()
+        self.disk.close()
         # Before the last port closes: whoever waits for that may start the node again.
         self._folder.close()
         if self._server is not None:
@@ -216,14 +250,26 @@ class Node:
 
     # building
 
-    def _build_authority(self) -> Authority | None:
+    def _build_zone_store(self) -> ZoneStore | None:
         if self.config.zone is None:
             return None
-        return Authority(
-            self.config.zone,
-            self.standing.table,
-            kept_messages=self.config.session_limits.messages,
+        return ZoneStore(
+            node=self.config.node,
+            zone=self.config.zone,
+            incarnation=self.standing.incarnation,
+            journals=self.disk.journals,
+            tables=self.disk.tables,
+            committer=self.disk.committer,
+            now=wall,
+            keeps_qos0=True,
         )
+
+    def _build_authority(self) -> Authority | None:
+        if self.config.zone is None or self._zone_store is None:
+            return None
+        authority = Authority(self.config.zone, self.standing.table, self._zone_store)
+        self._zone_store.wire(authority)
+        return authority
 
     def _build_edge(self) -> Edge:
         config = self.config
@@ -234,7 +280,16 @@ class Node:
             timers=self._timers,
             counters=self.counters,
             reporter=Report(),
-            pressure=self.pressure,
+            keeper=Keeper(
+                sessions=self.disk.tables.table("sessions"),
+                windows=self.disk.tables.table("windows"),
+                positions=self.disk.tables.table("positions"),
+                commit=self.disk.committer,
+                wall=wall,
+                now=self._reactor.seconds,
+            ),
+            reader=self._reader,
+            again=lambda: self.turn.mark_next(self._worker),
             limits=EdgeLimits(
                 session=SessionLimits(
                     inflight=config.limits.inflight,
@@ -287,6 +342,7 @@ class Node:
             parent=self.parent,
             joiner=self._joiner,
             links=self._links,
+            reader=self._reader,
             link_address=lambda: self._listeners.link,
             status=self.status,
             sys_values=self._sys.values,
@@ -346,6 +402,10 @@ class Node:
     def _each_second(self) -> None:
         self._rates.sample()
         self.edge.refresh_stale()
+        self.edge.clients.checkpoint()
+        if self._zone_store is not None:
+            self._zone_store.checkpoint_if_due()
+        self.disk.tables.clean()
         self.turn.end()
 
     def _each_sys_period(self) -> None:

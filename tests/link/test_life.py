@@ -8,8 +8,8 @@ from tests.support.pair import Alarms, Client, Host, Link, Recorder, make_author
 from tests.support.recorders import EdgeRecorder, cut
 from txbroker.authority.handover import EdgeInterest, Incoming, Snapshot
 from txbroker.authority.peer import Greeting
-from txbroker.link.frames import LinkError, encode_frame
 from txbroker.link.deliveries import BATCH, OVERFLOW, WINDOW
+from txbroker.link.frames import LinkError, encode_frame
 from txbroker.link.owner_end import HIGH_MARK
 from txbroker.message import Message
 from txbroker.v1 import link_pb2

@@ -16,8 +16,9 @@ import grpc
 import grpc.aio
 
 from txbroker.aio import wait_until
-from txbroker.authority.authority import Authority, Outgoing
+from txbroker.authority.authority import Authority
 from txbroker.authority.handover import Incoming
+from txbroker.authority.outgoing import Outgoing
 from txbroker.control.channels import CALL_TIMEOUT, Channels
 from txbroker.control.convert import snapshot_from_wire, snapshot_to_wire
 from txbroker.control.parent import (
@@ -26,6 +27,7 @@ from txbroker.control.parent import (
     HANDOVER_STEP,
     PROTOCOL_VERSION,
     SILENCE,
+    settled,
 )
 from txbroker.control.streams import STREAM_ERRORS, describe, open_stream, read, write
 from txbroker.errors import StoreError
@@ -156,6 +158,7 @@ class Joiner:
                 await write(call, HandBackRequest(snapshot=snapshot_to_wire(part)), HANDOVER_STEP)
             offset = authority.fence(outgoing)
             is_fenced = True
+            await settled(authority)
             for part in outgoing.rest():
                 await write(call, HandBackRequest(snapshot=snapshot_to_wire(part)), HANDOVER_STEP)
             fence = control_pb2.Fence(epoch=authority.epoch, offset=offset)

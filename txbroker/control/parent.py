@@ -15,8 +15,9 @@ import grpc
 import grpc.aio
 
 from txbroker.aio import Tasks, wait_until
-from txbroker.authority.authority import Authority, Outgoing
+from txbroker.authority.authority import Authority
 from txbroker.authority.handover import Incoming
+from txbroker.authority.outgoing import Outgoing
 from txbroker.config import parse_address
 from txbroker.control.channels import CALL_TIMEOUT, Channels
 from txbroker.control.convert import snapshot_from_wire, snapshot_to_wire
@@ -238,6 +239,7 @@ class Parent:
         for part in outgoing.bulk():
             await write(context, JoinReply(snapshot=snapshot_to_wire(part)), HANDOVER_STEP)
         offset = self._authority.fence(outgoing)
+        await settled(self._authority)
         for part in outgoing.rest():
             await write(context, JoinReply(snapshot=snapshot_to_wire(part)), HANDOVER_STEP)
         fence = control_pb2.Fence(epoch=self._authority.epoch, offset=offset)
@@ -340,6 +342,12 @@ class Parent:
                 log.debug("adopt.failed", peer=cut.node)
             await asyncio.sleep(pause)
             pause = min(pause * 2, 1.0)
+
+
+async def settled(authority: Authority) -> None:
+    """Return when everything that was taken is durable and delivered; raises `TimeoutError`."""
+    if not await wait_until(lambda: authority.is_settled, HANDOVER_STEP):
+        raise TimeoutError("the store does not keep up")
 
 
 def _what_is_wrong(announce: control_pb2.Announce) -> str | None:

@@ -13,6 +13,7 @@ from txbroker.aio import Tasks
 from txbroker.authority.authority import Authority
 from txbroker.control.joiner import Joiner, RetireError
 from txbroker.control.parent import Parent
+from txbroker.control.reading import JournalReader
 from txbroker.link.convert import cut_to_wire
 from txbroker.link.listener import LinkListener
 from txbroker.standing import Standing
@@ -34,6 +35,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         parent: Parent,
         joiner: Joiner,
         links: LinkListener | None,
+        reader: JournalReader,
         link_address: Callable[[], str],
         status: Callable[[], control_pb2.StatusReply],
         sys_values: Callable[[], dict[str, str]],
@@ -45,6 +47,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         self._parent = parent
         self._joiner = joiner
         self._links = links
+        self._reader = reader
         self._link_address = link_address
         self._status = status
         self._sys_values = sys_values
@@ -105,6 +108,9 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         return control_pb2.OpenLinkReply(
             authoritative=True, link=self._link_address(), token=token, epoch=authority.epoch
         )
+
+    async def Read(self, request: control_pb2.ReadRequest, context: Any) -> control_pb2.ReadReply:
+        return self._reader.answer(request)
 
     async def Adopt(
         self, request: control_pb2.AdoptRequest, context: Any

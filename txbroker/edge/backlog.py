@@ -69,7 +69,7 @@ class Backlog:
         self._counters = counters
         self._again = again
         self._hungry: dict[Session, None] = {}
-        self._chunks: OrderedDict[tuple[PartKey, int], Chunk] = OrderedDict()
+        self._chunks: OrderedDict[tuple[PartKey, int], tuple[int, Chunk]] = OrderedDict()
         self._size = 0
         self._asked: dict[tuple[PartKey, int], set[Session]] = {}
 
@@ -129,9 +129,11 @@ class Backlog:
     def _advance(self, session: Session, cursor: Cursor) -> bool:
         """Give the session what the next chunk has for it; False when that has to be read first."""
         key = (cursor.part, cursor.offset // SPAN)
-        chunk = self._chunks.get(key)
-        if chunk is None or chunk.through <= cursor.offset:
-            self._ask(key, session)
+        after, chunk = self._chunks.get(key, (0, None))
+        if chunk is None or not after <= cursor.offset < chunk.through:
+            has_more = chunk is not None and chunk.through <= cursor.offset
+            start = chunk.through if chunk is not None and has_more else key[1] * SPAN
+            self._ask(key, start, session)
             return False
         self._chunks.move_to_end(key)
         if chunk.first - 1 > cursor.offset:
@@ -180,7 +182,7 @@ class Backlog:
 
     # internal: chunks
 
-    def _ask(self, key: tuple[PartKey, int], session: Session) -> None:
+    def _ask(self, key: tuple[PartKey, int], start: int, session: Session) -> None:
         waiting = self._asked.get(key)
         if waiting is not None:
             waiting.add(session)
@@ -188,11 +190,11 @@ class Backlog:
         self._asked[key] = {session}
         part, number = key
         self._reader.read(
-            part, number * SPAN, (number + 1) * SPAN, lambda found: self._on_read(key, found)
+            part, start, (number + 1) * SPAN, lambda found: self._on_read(key, start, found)
         )
 
-    def _on_read(self, key: tuple[PartKey, int], found: Chunk | Missing) -> None:
-        part, number = key
+    def _on_read(self, key: tuple[PartKey, int], start: int, found: Chunk | Missing) -> None:
+        part, _ = key
         waiting = self._asked.pop(key)
         if found is Missing.UNREACHABLE:
             self._timers.call_later(RETRY, lambda: self._wake_all(waiting))
@@ -203,7 +205,7 @@ class Backlog:
             self._wake_all(waiting)
             return
         assert isinstance(found, Chunk)
-        self._keep(key, found)
+        self._keep(key, start, found)
         behind = [s for s in waiting if part in s.behind]
         # Nothing new: the edge has not heard that it is current; its stream will tell.
         going_on = {s for s in behind if found.through > s.behind[part].offset}
@@ -222,14 +224,14 @@ class Backlog:
             if session.behind and session.has_room():
                 self.wake(session)
 
-    def _keep(self, key: tuple[PartKey, int], chunk: Chunk) -> None:
+    def _keep(self, key: tuple[PartKey, int], start: int, chunk: Chunk) -> None:
         known = self._chunks.pop(key, None)
         if known is not None:
-            self._size -= _size(known)
-        self._chunks[key] = chunk
+            self._size -= _size(known[1])
+        self._chunks[key] = start, chunk
         self._size += _size(chunk)
         while len(self._chunks) > 1 and (len(self._chunks) > CHUNKS or self._size > CACHE_BYTES):
-            _, gone = self._chunks.popitem(last=False)
+            _, (_, gone) = self._chunks.popitem(last=False)
             self._size -= _size(gone)
 
 

@@ -401,9 +401,7 @@ class Clients:
         )
 
     def _listen(self, session: Session, subscription: Subscription) -> None:
-        self._subscribers.add(
-            subscription.topic_filter, session.client_id, (session, subscription)
-        )
+        self._subscribers.add(subscription.topic_filter, session.client_id, (session, subscription))
 
     def _publish_message(self, message: Message) -> None:
         """Publish for nobody who waits for an acknowledgement: a will."""

@@ -9,19 +9,21 @@ an owner goes to this node's clients and nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from txbroker.authority.handover import MarkKey
 from txbroker.counters import Counters
 from txbroker.delegation.cut import Cut
+from txbroker.edge.backlog import Backlog, Reader
 from txbroker.edge.clients import Clients, EdgeLimits, Reporter
 from txbroker.edge.interests import Interests
+from txbroker.edge.keeper import Keeper
 from txbroker.edge.publishing import Connector, Publisher
 from txbroker.edge.route import OwnerPort, Position, Route, State
 from txbroker.edge.subscribing import Subscribing
 from txbroker.edge.zonemap import ZoneMap
 from txbroker.message import Message
-from txbroker.pressure import Pressure
+from txbroker.place import Place
 from txbroker.timers import Timers
 
 FIRST_RETRY = 0.05
@@ -48,9 +50,12 @@ class Edge:
         timers: Timers,
         counters: Counters,
         reporter: Reporter,
-        pressure: Pressure,
+        keeper: Keeper,
+        reader: Reader,
+        again: Callable[[], None],
         limits: EdgeLimits,
     ) -> None:
+        """`again` has `work` called in another turn."""
         self.name = name
         self.incarnation = incarnation
         self.counters = counters
@@ -59,6 +64,9 @@ class Edge:
             self.zones, connector, counters, held_limit=limits.held, now=timers.now
         )
         self.interests = Interests(self.zones, self.publisher.wake, self._on_confirmed)
+        self.backlog = Backlog(
+            zones=self.zones, reader=reader, timers=timers, counters=counters, again=again
+        )
         self.clients = Clients(
             zones=self.zones,
             publisher=self.publisher,
@@ -66,7 +74,8 @@ class Edge:
             timers=timers,
             counters=counters,
             reporter=reporter,
-            pressure=pressure,
+            keeper=keeper,
+            backlog=self.backlog,
             limits=limits,
         )
         self._connector = connector
@@ -114,6 +123,7 @@ class Edge:
         self._learn_cuts(route, cuts)
         self.publisher.on_marks(route, marks)
         self.interests.on_online(route)
+        self.clients.on_online(route)
 
     def on_lost(self, route: Route, key: MarkKey) -> None:
         """The connection to the owner broke."""
@@ -128,7 +138,7 @@ class Edge:
         position = route.position
         if position is not None and offset > position.offset:
             route.position = Position(epoch=position.epoch, offset=offset)
-        self.clients.deliver(route.apex, message)
+        self.clients.deliver(Place(route.part, offset), message)
 
     def on_cut(self, route: Route, cut: Cut) -> None:
         """The owner's stream says: this apex is another node's from here on."""
@@ -137,6 +147,7 @@ class Edge:
         route.cuts = cuts
         below = self.zones.add(cut)
         self.interests.on_cut(route, below)
+        self.clients.on_cut(route, below)
         self.publisher.hold_below(route, below)
         self.interests.refresh()
 
@@ -171,6 +182,7 @@ class Edge:
             elif above.cuts is not None:
                 above.cuts.pop(route.apex, None)
             self.interests.on_gone(route, above)
+            self.clients.on_ended(route, above)
             above.doubts.extend(route.doubts)
             route.doubts = []
             if above.doubts and above.port is not None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import count
 
-from txbroker.edge.route import Route, State
+from txbroker.edge.route import Position, Route, State
 from txbroker.edge.subscribing import Subscribing
 from txbroker.edge.zonemap import ZoneMap
 from txbroker.message import Message
@@ -77,9 +77,7 @@ class Interests:
 
     # from owners
 
-    def on_answer(
-        self, route: Route, request: int, offset: int, retained: list[Message]
-    ) -> None:
+    def on_answer(self, route: Route, request: int, offset: int, retained: list[Message]) -> None:
         """A zone confirmed an interest; what lies behind `offset` is its."""
         known = route.requests.pop(request, None)
         if known is None:
@@ -127,6 +125,9 @@ class Interests:
 
     def claim(self, route: Route, apex: str) -> None:
         """Nothing of an earlier owner of `apex` is on its way to us any more."""
+        if apex == route.apex and (route.position is None or route.position.epoch < route.epoch):
+            # The zone as a whole is ours to take from its first record on.
+            route.position = Position(epoch=route.epoch, offset=0)
         route.claims.add(apex)
         route.has_news = True
 

@@ -47,7 +47,7 @@ class Commit(Protocol):
     """The node's group commit."""
 
     def before_write(self, hook: Callable[[], None]) -> None:
-        """Call `hook` before each commit, to put what it has gathered."""
+        """Call `hook` once, before the next commit, to put what it has gathered."""
 
     def when_durable(self, action: Callable[[], None]) -> None:
         """Run `action` when all that was put so far is safe."""
@@ -78,7 +78,6 @@ class Keeper:
         self._waiting: list[tuple[Session, list[int]]] = []
         self._is_urgent = False
         self._told: dict[str, tuple[int, int]] = {}
-        commit.before_write(self._write)
 
     # from sessions and their clients
 
@@ -87,12 +86,14 @@ class Keeper:
         self._changed[session] = None
         if urgent and not self._is_urgent:
             self._is_urgent = True
+            self._commit.before_write(self._write)
             self._commit.when_durable(self._on_durable)
 
     def save_all(self, session: Session) -> None:
         """Its subscriptions or its life changed, too."""
         self._rarely[session] = None
         self._changed[session] = None
+        self._commit.before_write(self._put)
 
     def when_durable(self, action: Callable[[], None]) -> None:
         """Run `action` when what was saved so far is safe."""
@@ -148,10 +149,9 @@ class Keeper:
 
     def _write(self) -> None:
         self._put()
-        if self._is_urgent:
-            self._is_urgent = False
-            self._groups.append(self._waiting)
-            self._waiting = []
+        self._is_urgent = False
+        self._groups.append(self._waiting)
+        self._waiting = []
 
     def _put(self) -> None:
         for session in self._rarely:

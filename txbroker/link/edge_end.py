@@ -78,7 +78,7 @@ class EdgeEnd:
     def start(self, token: bytes) -> None:
         """Say Hello."""
         edge, route = self._edge, self._route
-        position = self._resume_position()
+        position = route.position
         self._told = (set(route.filters), set(route.claims))
         hello = link_pb2.Hello(
             version=LINK_VERSION,
@@ -94,14 +94,6 @@ class EdgeEnd:
             stream=self._stream,
         )
         self._write(encode_frame(LinkFrame(hello=hello)))
-
-    def _resume_position(self) -> Position | None:
-        """A zone that we claim as a whole is ours to resume from its first record on."""
-        route = self._route
-        known = route.position
-        if route.apex in route.claims and (known is None or known.epoch < route.epoch):
-            route.position = Position(epoch=route.epoch, offset=0)
-        return route.position
 
     def receive(self, data: bytes) -> None:
         """Bytes from the owner; raises `LinkError` where they break a rule."""

@@ -66,6 +66,15 @@ class Connection:
         self.phase = Phase.EXPECTING_CONNECT
         self.frame: tuple[int, bytes] = (0, b"")
         self._framer = Framer(max_packet)
+        self._is_held = False
+
+    def hold(self) -> None:
+        """Give no more packets before `resume`: the CONNECT at hand takes its time."""
+        self._is_held = True
+
+    def resume(self) -> None:
+        """What arrived meanwhile comes with the next `receive`."""
+        self._is_held = False
 
     def receive(self, data: bytes) -> Iterator[Packet]:
         """
@@ -74,6 +83,8 @@ class Connection:
         Raises `ProtocolViolation` in its turn, after the packets before the fault.
         """
         self._framer.feed(data)
+        if self._is_held:
+            return
         for frame in self._framer.frames():
             if self.phase is Phase.CLOSED:
                 return
@@ -87,8 +98,13 @@ class Connection:
             elif isinstance(packet, Disconnect):
                 self.phase = Phase.CLOSED
             yield packet
+            if self._holds():
+                return
         if self.phase is Phase.EXPECTING_CONNECT:
             self._check_first_byte()
+
+    def _holds(self) -> bool:
+        return self._is_held
 
     def close(self) -> None:
         """Nothing that comes after this counts."""

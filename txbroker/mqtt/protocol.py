@@ -8,6 +8,7 @@ legal decides `connection`, what becomes of it `edge` and `session`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol as Interface
 
 import attrs
@@ -111,6 +112,8 @@ class MqttProtocol(Protocol):
         self._is_open = False
         self._is_clogged = False
         self._is_reading = True
+        self._is_working = False
+        self._is_arriving = False
         self._keep_alive = 0.0
         self._last_heard = 0.0
         self._alarm: DelayedCall | None = None
@@ -145,16 +148,7 @@ class MqttProtocol(Protocol):
         self._alarm = service.clock.callLater(service.connect_timeout, self._no_connect)
 
     def dataReceived(self, data: bytes) -> None:
-        now = self._service.clock.seconds()
-        try:
-            for packet in self._connection.receive(data):
-                self._last_heard = now  # whole packets count, not bytes [MQTT-3.1.2-24]
-                self._handlers[type(packet)](packet)
-        except ProtocolViolation as violation:
-            self._on_violation(violation)
-        session = self._session
-        if session is not None and self._edge.publisher.is_too_much(session):
-            self._pause_reading(session)
+        self._read(data)
         self._service.turn.end()
 
     def connectionLost(self, reason: Failure | None = None) -> None:
@@ -205,16 +199,50 @@ class MqttProtocol(Protocol):
 
     # internal: packets
 
+    def _read(self, data: bytes) -> None:
+        now = self._service.clock.seconds()
+        self._is_working = True
+        try:
+            for packet in self._connection.receive(data):
+                self._last_heard = now  # whole packets count, not bytes [MQTT-3.1.2-24]
+                self._handlers[type(packet)](packet)
+        except ProtocolViolation as violation:
+            self._on_violation(violation)
+        self._is_working = False
+        session = self._session
+        if session is not None and self._edge.publisher.is_too_much(session):
+            self._pause_reading(session)
+
     def _on_connect(self, packet: Connect) -> None:
         client_id = packet.client_id or self._service.make_client_id()  # [MQTT-3.1.3-6]
         if not packet.client_id:
             packet = attrs.evolve(packet, client_id=client_id)
         self._client_id = client_id
-        session, present = self._edge.clients.connect(packet)
+        self._cancel_alarm()
+        self._connection.hold()
+        self._edge.clients.connect(packet, partial(self._accept, packet.keep_alive))
+        if self._session is None and self._is_open:
+            # The client may send on at once (3.1.4): it is read when its session is found.
+            self._is_arriving = True
+            self.transport.pauseProducing()
+
+    def _accept(self, keep_alive: int, session: Session, present: bool) -> None:
+        """The session is found, and durable where it has to be."""
+        if not self._is_open:
+            return
         self._session = session
-        self._set_keep_alive(packet.keep_alive)
+        self._last_heard = self._service.clock.seconds()
+        self._set_keep_alive(keep_alive)
         self.send(encode(Connack(present, ConnackCode.ACCEPTED)))  # [MQTT-3.2.2-1..4]
-        session.attach(self)
+        if not self._edge.clients.attach(session, self):
+            self._abort()
+            return
+        self._connection.resume()
+        if self._is_arriving:
+            self._is_arriving = False
+            self.transport.resumeProducing()
+        if not self._is_working:
+            self._read(b"")
 
     def _on_publish(self, packet: Publish) -> None:
         assert self._session is not None
@@ -248,9 +276,14 @@ class MqttProtocol(Protocol):
         self._edge.clients.subscribe(session, packet, acknowledge)
 
     def _on_unsubscribe(self, packet: Unsubscribe) -> None:
-        assert self._session is not None
-        self._edge.clients.unsubscribe(self._session, packet.filters)
-        self.send(encode(Unsuback(packet.packet_id)))  # [MQTT-3.10.4-4]
+        session = self._session
+        assert session is not None
+
+        def acknowledge() -> None:
+            if session.sink is self:
+                self.send(encode(Unsuback(packet.packet_id)))  # [MQTT-3.10.4-4]
+
+        self._edge.clients.unsubscribe(session, packet.filters, acknowledge)
 
     def _on_pingreq(self, _: Packet) -> None:
         self.send(encode(Pingresp()))  # [MQTT-3.12.4-1]

@@ -22,6 +22,7 @@ import attrs
 from txbroker.authority.handover import MarkKey
 from txbroker.errors import StoreError
 from txbroker.message import Message
+from txbroker.place import PartKey
 from txbroker.store.committer import Committer
 from txbroker.store.log import Log
 from txbroker.store.records import Record, decode_records, encode_records, read_marks
@@ -37,14 +38,6 @@ FORMAT = 1
 _META = "part.json"
 _LONGEST_NAME = 200
 _DROPPED = ".dropped"
-
-
-@attrs.frozen(kw_only=True)
-class PartKey:
-    """A zone at one epoch."""
-
-    zone: str
-    epoch: int
 
 
 @attrs.frozen(kw_only=True)

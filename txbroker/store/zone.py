@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable
 
 from txbroker.authority.authority import Authority
 from txbroker.authority.handover import EdgeInterest, MarkKey
-from txbroker.authority.journal import Chunk, Unclaimed, ZoneState
+from txbroker.authority.journal import Chunk, Record, Unclaimed, ZoneState
 from txbroker.message import Message
 from txbroker.place import PartKey
 from txbroker.store.committer import Committer
 from txbroker.store.journals import Journals, Part
 from txbroker.store.tables import Tables
-from txbroker.v1 import store_pb2
+from txbroker.v1 import state_pb2
 
 CHECKPOINT_EVERY = 50_000
 """Records behind the checkpoint after which it is due; what a start may have to replay."""
@@ -61,7 +61,6 @@ class ZoneStore:
         self._changed: set[str] = set()
         self._claims_changed: set[str] = set()
         self._told_marks: dict[MarkKey, int] = {}
-        committer.before_write(self._close_group)
 
     def wire(self, authority: Authority) -> None:
         """The zone whose state this keeps."""
@@ -72,7 +71,7 @@ class ZoneStore:
     @property
     def offset(self) -> int:
         """The last offset that was given to a record."""
-        return 0 if self._part is None else self._part.log.next - 1
+        return 0 if self._part is None else self._part.next - 1
 
     @property
     def durable(self) -> int:
@@ -81,13 +80,13 @@ class ZoneStore:
 
     def open(self, epoch: int, predecessor: tuple[PartKey, int] | None) -> ZoneState:
         """Begin the part of this epoch, or go on with it where it exists; raises `StoreError`."""
-        key = PartKey(zone=self._zone, epoch=epoch)
+        key = PartKey(self._zone, epoch)
         part = self._journals.get(key)
         if part is None:
             part = self._journals.begin(key, predecessor)
             self._clear()
         self._part = part
-        self._durable = part.log.next - 1
+        self._durable = part.next - 1
         state = self._load(epoch, part)
         self._told_marks = {}
         self._save(whole=state)
@@ -103,13 +102,21 @@ class ZoneStore:
         )
         if message.qos and not self._is_asked:
             self._is_asked = True
+            self._committer.before_write(self._close_group)
             self._committer.when_durable(self._on_group)
         return offset
 
     def read(self, after: int, through: int) -> Chunk:
         """The next records of QoS 1 and 2 above `after`, none above `through`."""
         assert self._part is not None
-        return self._part.read(after, through)
+        found = self._part.read(after)
+        records = tuple(
+            Record(r.offset, r.message)
+            for r in found.records
+            if r.message.qos and r.offset <= through
+        )
+        end = through if not found.records else min(found.through, through)
+        return Chunk(records=records, through=end, first=found.earliest)
 
     def note_retained(self, topics: Iterable[str]) -> None:
         """The retained messages of these topics changed."""
@@ -143,9 +150,8 @@ class ZoneStore:
     # internal
 
     def _close_group(self) -> None:
-        if self._is_asked:
-            self._is_asked = False
-            self._groups.append(self.offset)
+        self._is_asked = False
+        self._groups.append(self.offset)
 
     def _on_group(self) -> None:
         self._durable = self._groups.popleft()
@@ -160,7 +166,7 @@ class ZoneStore:
                 table.delete(key)
 
     def _load(self, epoch: int, part: Part) -> ZoneState:
-        known = store_pb2.Checkpoint()
+        known = state_pb2.Checkpoint()
         known.ParseFromString(self._state.get(_CHECKPOINT) or b"")
         self._checkpoint = known.offset if known.epoch == epoch else 0
         retained: dict[str, Message] = {}
@@ -174,15 +180,14 @@ class ZoneStore:
                 marks[key] = sequence
             unclaimed = [_unclaimed_from(value) for _, value in self._unclaimed.items()]
         for batch in part.origins(self._checkpoint):
-            if batch.sequence:
-                marks[batch.key] = batch.sequence
-            for record in batch.retained():
-                message = record.message
-                self._changed.add(message.topic)
-                if message.payload:
-                    retained[message.topic] = message
-                else:
-                    retained.pop(message.topic, None)
+            marks.update(batch.marks)
+        for record in part.retained(self._checkpoint):
+            message = record.message
+            self._changed.add(message.topic)
+            if message.payload:
+                retained[message.topic] = message
+            else:
+                retained.pop(message.topic, None)
         return ZoneState(retained=tuple(retained.values()), marks=marks, unclaimed=tuple(unclaimed))
 
     def _save(self, whole: ZoneState | None = None) -> None:
@@ -204,7 +209,7 @@ class ZoneStore:
         self._changed.clear()
         self._save_marks(marks)
         self._checkpoint = self.offset
-        point = store_pb2.Checkpoint(epoch=part.key.epoch, offset=self._checkpoint)
+        point = state_pb2.Checkpoint(epoch=part.key.epoch, offset=self._checkpoint)
         self._state.put(_CHECKPOINT, point.SerializeToString())
 
     def _save_marks(self, marks: dict[MarkKey, int]) -> None:
@@ -243,19 +248,19 @@ def _mark_name(key: MarkKey) -> bytes:
 
 def _mark_value(key: MarkKey, sequence: int) -> bytes:
     edge, incarnation, zone, stream = key
-    mark = store_pb2.StoredMark(
+    mark = state_pb2.StoredMark(
         edge=edge, incarnation=incarnation, zone=zone, stream=stream, sequence=sequence
     )
     return mark.SerializeToString()
 
 
 def _mark(value: bytes) -> tuple[MarkKey, int]:
-    mark = store_pb2.StoredMark.FromString(value)
+    mark = state_pb2.StoredMark.FromString(value)
     return (mark.edge, mark.incarnation, mark.zone, mark.stream), mark.sequence
 
 
 def _unclaimed_value(entry: Unclaimed) -> bytes:
-    stored = store_pb2.StoredUnclaimed(
+    stored = state_pb2.StoredUnclaimed(
         edge=entry.interest.edge,
         incarnation=entry.interest.incarnation,
         filters=entry.interest.filters,
@@ -265,7 +270,7 @@ def _unclaimed_value(entry: Unclaimed) -> bytes:
 
 
 def _unclaimed_from(value: bytes) -> Unclaimed:
-    stored = store_pb2.StoredUnclaimed.FromString(value)
+    stored = state_pb2.StoredUnclaimed.FromString(value)
     interest = EdgeInterest(
         edge=stored.edge, incarnation=stored.incarnation, filters=tuple(stored.filters)
     )

@@ -1,0 +1,117 @@
+"""
+SHELL: journals read for sessions that are behind: this node's own, and others' by `Read`.
+
+Both give the same: the durable QoS 1/2 records of a part in a range of offsets. A part is asked for
+where its zone is served now; who has served it before may have it, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import grpc
+import grpc.aio
+
+from txbroker.aio import Tasks
+from txbroker.authority.authority import Authority
+from txbroker.authority.journal import Chunk, Record
+from txbroker.control.channels import CALL_TIMEOUT, Channels
+from txbroker.edge.backlog import Missing
+from txbroker.edge.zonemap import ZoneMap
+from txbroker.link.frames import FrameReader
+from txbroker.message import Message
+from txbroker.mqtt.packets import Publish
+from txbroker.place import PartKey
+from txbroker.store.disk import Disk
+from txbroker.v1 import control_pb2
+
+Done = Callable[[Chunk | Missing], None]
+
+LARGEST_PACKET = 256 * 1024 * 1024
+
+
+class JournalReader:
+    """The `Reader` of a node's sessions, and what it answers to other nodes."""
+
+    def __init__(
+        self, *, disk: Disk, authority: Authority | None, channels: Channels, tasks: Tasks
+    ) -> None:
+        self._disk = disk
+        self._authority = authority
+        self._channels = channels
+        self._tasks = tasks
+        self._zones: ZoneMap | None = None
+
+    def wire(self, zones: ZoneMap) -> None:
+        """Who serves which zone."""
+        self._zones = zones
+
+    # from the sessions' backlog (Reader)
+
+    def read(self, part: PartKey, after: int, through: int, done: Done) -> None:
+        """The QoS 1/2 records above `after` up to `through`, as far as they are durable."""
+        found = self.local(part, after, through)
+        if found is not None:
+            done(found)
+            return
+        assert self._zones is not None
+        route = self._zones.get(part.zone) or self._zones.enclosing(part.zone)
+        if route.cut is None or route.is_local:
+            done(Missing.GONE if route.is_local else Missing.UNREACHABLE)
+            return
+        self._tasks.start(self._ask(route.cut.grpc, part, after, through, done))
+
+    # from the servicer
+
+    def local(self, part: PartKey, after: int, through: int) -> Chunk | None:
+        """The records, where this node keeps the part; None where it does not."""
+        kept = self._disk.journals.get(part)
+        if kept is None:
+            return None
+        authority = self._authority
+        if authority is not None and (part.zone, part.epoch) == (authority.apex, authority.epoch):
+            through = min(through, authority.delivered)
+        found = kept.read(after)
+        records = tuple(
+            Record(r.offset, r.message)
+            for r in found.records
+            if r.message.qos and r.offset <= through
+        )
+        end = through if not found.records else min(found.through, through)
+        return Chunk(records=records, through=max(end, after), first=found.earliest)
+
+    def answer(self, request: control_pb2.ReadRequest) -> control_pb2.ReadReply:
+        """What another node asks for."""
+        part = PartKey(request.zone, request.epoch)
+        found = self.local(part, request.after, request.through)
+        if found is None:
+            return control_pb2.ReadReply(kept=False)
+        return control_pb2.ReadReply(
+            kept=True,
+            through=found.through,
+            first=found.first,
+            offsets=[record.offset for record in found.records],
+            packets=b"".join(record.message.link_packet for record in found.records),
+        )
+
+    # internal
+
+    async def _ask(self, address: str, part: PartKey, after: int, through: int, done: Done) -> None:
+        request = control_pb2.ReadRequest(
+            zone=part.zone, epoch=part.epoch, after=after, through=through
+        )
+        try:
+            reply = await self._channels.stub(address).Read(request, timeout=CALL_TIMEOUT)
+        except grpc.aio.AioRpcError:
+            done(Missing.UNREACHABLE)
+            return
+        done(_chunk(reply) if reply.kept else Missing.GONE)
+
+
+def _chunk(reply: control_pb2.ReadReply) -> Chunk:
+    packets = [p for p in FrameReader(LARGEST_PACKET).read(reply.packets) if isinstance(p, Publish)]
+    records = tuple(
+        Record(offset, Message(packet.topic, packet.payload, packet.qos, packet.retain))
+        for offset, packet in zip(reply.offsets, packets, strict=True)
+    )
+    return Chunk(records=records, through=reply.through, first=reply.first)
