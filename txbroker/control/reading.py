@@ -16,7 +16,7 @@ from txbroker.aio import Tasks
 from txbroker.authority.authority import Authority
 from txbroker.authority.journal import Chunk, Record
 from txbroker.control.channels import CALL_TIMEOUT, Channels
-from txbroker.edge.backlog import Missing
+from txbroker.edge.chunks import Missing
 from txbroker.edge.zonemap import ZoneMap
 from txbroker.link.frames import FrameReader
 from txbroker.message import Message

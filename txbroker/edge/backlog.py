@@ -2,57 +2,47 @@
 Sessions that are behind: read the journals from their cursors, until they are current again.
 
 One order rules: a session that is behind in a part gets nothing live from it, so what it missed
-comes first. Journals are read in aligned chunks that sessions share (protocol rule 23), only for
-sessions that are here and have room, so a catch-up costs one chunk of memory however long it is.
-Where a zone was cut or came back, the parts are read in the order of time (rule 7): see `Cursor`.
+comes first. Journals are read only for sessions that are here and have room, so a catch-up costs a
+chunk of memory however long it is. Where a zone was cut or came back, the parts are read in the
+order of time (protocol rule 7): see `Cursor`.
+
+A session that may have missed more than its limits is measured first: how many messages wait is not
+known before they are read once, since an absent session costs nothing but its positions. The oldest
+ones beyond the limits are then dropped, and counted for it.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
-from enum import Enum
-from typing import Protocol
+
+import attrs
 
 from txbroker.authority.journal import Chunk, Record
 from txbroker.counters import Counters
+from txbroker.edge.chunks import RETRY, Chunks, Missing, Reader
 from txbroker.edge.zonemap import ZoneMap
-from txbroker.mqtt.session import Cursor, Session
+from txbroker.mqtt.session import Cursor, Session, SessionLimits
 from txbroker.place import PartKey, Place
 from txbroker.timers import Timers
-
-SPAN = 512
-"""Offsets in one chunk."""
-
-CHUNKS = 64
-CACHE_BYTES = 16 * 1024 * 1024
-"""Chunks that are kept, and their size in all, for the next session that comes along."""
-
-RETRY = 0.5
-"""Seconds until a read that could not be answered is tried again."""
 
 TURN = 16
 """Chunks that are worked through before others have their turn."""
 
-
-class Missing(Enum):
-    """Why a read brought nothing."""
-
-    UNREACHABLE = "unreachable"  # ask again later
-    GONE = "gone"  # the part is kept nowhere any more
+LARGE = 16 * 1024
+"""Bytes that a message is taken to have when it is judged whether many of them may be too much."""
 
 
-class Reader(Protocol):
-    """Whoever can read journals: the node's own, or by asking an owner."""
+@attrs.define(slots=True, eq=False)
+class _Measure:
+    """What waits for a session, counted so far; `seen` is how far each part was read for it."""
 
-    def read(
-        self, part: PartKey, after: int, through: int, done: Callable[[Chunk | Missing], None]
-    ) -> None:
-        """The QoS 1/2 records above `after` up to `through`, as far as they are durable."""
+    seen: dict[PartKey, int] = attrs.Factory(dict)
+    messages: int = 0
+    size: int = 0
 
 
 class Backlog:
-    """The catch-up of one edge's sessions."""
+    """The catch-up of one edge's sessions; `again` has `work` called in another turn."""
 
     def __init__(
         self,
@@ -61,26 +51,34 @@ class Backlog:
         reader: Reader,
         timers: Timers,
         counters: Counters,
+        limits: SessionLimits,
         again: Callable[[], None],
     ) -> None:
         self._zones = zones
         self._reader = reader
         self._timers = timers
         self._counters = counters
+        self._limits = limits
         self._again = again
+        self._chunks = Chunks(reader, timers, wake=self.wake, gone=self._give_up)
         self._hungry: dict[Session, None] = {}
-        self._chunks: OrderedDict[tuple[PartKey, int], tuple[int, Chunk]] = OrderedDict()
-        self._size = 0
-        self._asked: dict[tuple[PartKey, int], set[Session]] = {}
+        self._measures: dict[Session, _Measure] = {}
 
     # from the edge
 
+    def returned(self, session: Session) -> None:
+        """The session's client is here again."""
+        if self._may_exceed(session):
+            self._measures[session] = _Measure()
+        self.wake(session)
+
     def wake(self, session: Session) -> None:
-        """The session is behind, is here and has room."""
-        if session not in self._hungry:
-            if not self._hungry:
-                self._again()
-            self._hungry[session] = None
+        """The session may have something to read, and room for it."""
+        if session in self._hungry or not session.behind or not session.has_room():
+            return
+        if not self._hungry:
+            self._again()
+        self._hungry[session] = None
 
     def restore(self, session: Session) -> None:
         """Read the messages of a session's open flows again, after a restart."""
@@ -92,9 +90,51 @@ class Backlog:
         for _ in range(min(TURN, len(self._hungry))):
             session = next(iter(self._hungry))
             del self._hungry[session]
-            self._feed(session)
+            if session.sink is None:
+                self._measures.pop(session, None)
+            elif session not in self._measures or self._measure(session):
+                self._feed(session)
         if self._hungry:
             self._again()
+
+    # internal: limits
+
+    def _may_exceed(self, session: Session) -> bool:
+        waiting = sum(
+            max(self._end(cursor) - cursor.offset, 0) for cursor in session.behind.values()
+        )
+        return waiting > min(self._limits.messages, self._limits.size // LARGE)
+
+    def _end(self, cursor: Cursor) -> int:
+        """Up to where the edge knows that there is something."""
+        if cursor.until is not None:
+            return cursor.until
+        route = self._zones.get(cursor.part.zone)
+        position = None if route is None else route.position
+        is_same = position is not None and position.epoch == cursor.part.epoch
+        return position.offset if position is not None and is_same else 0
+
+    def _measure(self, session: Session) -> bool:
+        """Count on through the next chunk; True when all is counted."""
+        measure = self._measures[session]
+        for cursor in session.behind.values():
+            seen = max(measure.seen.get(cursor.part, 0), cursor.offset)
+            if seen >= self._end(cursor):
+                continue
+            chunk = self._chunks.behind(cursor.part, seen, session)
+            if chunk is None:
+                return False
+            for record in chunk.records:
+                if record.offset > seen and _granted(session, cursor.part, record):
+                    measure.messages += 1
+                    measure.size += record.message.size
+            measure.seen[cursor.part] = chunk.through
+            self.wake(session)
+            return False
+        del self._measures[session]
+        session.skip = max(measure.messages - self._limits.messages, 0)
+        session.skip_size = max(measure.size - self._limits.size, 0)
+        return True
 
     # internal: one session
 
@@ -107,7 +147,7 @@ class Backlog:
                 worked = True
             elif not _is_gated(session, cursor):
                 worked = self._advance(session, cursor) or worked
-        if worked and session.behind and session.has_room():
+        if worked:
             self.wake(session)
 
     def _is_done(self, session: Session, cursor: Cursor) -> bool:
@@ -128,16 +168,12 @@ class Backlog:
 
     def _advance(self, session: Session, cursor: Cursor) -> bool:
         """Give the session what the next chunk has for it; False when that has to be read first."""
-        key = (cursor.part, cursor.offset // SPAN)
-        after, chunk = self._chunks.get(key, (0, None))
-        if chunk is None or not after <= cursor.offset < chunk.through:
-            has_more = chunk is not None and chunk.through <= cursor.offset
-            start = chunk.through if chunk is not None and has_more else key[1] * SPAN
-            self._ask(key, start, session)
+        chunk = self._chunks.behind(cursor.part, cursor.offset, session)
+        if chunk is None:
             return False
-        self._chunks.move_to_end(key)
         if chunk.first - 1 > cursor.offset:
-            self._counters.add("session.missed", chunk.first - 1 - cursor.offset)
+            lost = chunk.first - 1 - cursor.offset
+            self._counters.add("session.missed", lost)
             cursor.offset = chunk.first - 1
         limit = _limit(session, cursor)
         for record in chunk.records:
@@ -151,21 +187,15 @@ class Backlog:
 
     def _give(self, session: Session, cursor: Cursor, record: Record) -> bool:
         """Give one record; False: no room for it."""
-        message = record.message
-        granted = 0
-        for subscription in session.matching(message.topic):
-            is_its = subscription.starts.get(cursor.part, 0) < record.offset
-            if is_its and cursor.part.zone not in subscription.pending:
-                granted = max(granted, subscription.qos)
-        qos = min(granted, message.qos)
+        qos = _granted(session, cursor.part, record)
         if not qos:
             return True
-        if cursor.skip:
-            cursor.skip -= 1
-            session.dropped += 1
-            self._counters.add("session.dropped.queue_full")
+        if session.skip > 0 or session.skip_size > 0:
+            session.skip -= 1
+            session.skip_size -= record.message.size
+            session.drop(qos)
             return True
-        return session.deliver(message, qos, Place(cursor.part, record.offset))
+        return session.deliver(record.message, qos, Place(cursor.part, record.offset))
 
     def _give_back(self, session: Session, packet_id: int, place: Place) -> None:
         def done(found: Chunk | Missing) -> None:
@@ -175,64 +205,23 @@ class Backlog:
             records = found.records if isinstance(found, Chunk) else ()
             message = next((r.message for r in records if r.offset == place.offset), None)
             session.give_back(packet_id, message)
-            if session.has_room() and session.behind:
-                self.wake(session)
+            self.wake(session)
 
         self._reader.read(place.part, place.offset - 1, place.offset, done)
 
-    # internal: chunks
-
-    def _ask(self, key: tuple[PartKey, int], start: int, session: Session) -> None:
-        waiting = self._asked.get(key)
-        if waiting is not None:
-            waiting.add(session)
-            return
-        self._asked[key] = {session}
-        part, number = key
-        self._reader.read(
-            part, start, (number + 1) * SPAN, lambda found: self._on_read(key, start, found)
-        )
-
-    def _on_read(self, key: tuple[PartKey, int], start: int, found: Chunk | Missing) -> None:
-        part, _ = key
-        waiting = self._asked.pop(key)
-        if found is Missing.UNREACHABLE:
-            self._timers.call_later(RETRY, lambda: self._wake_all(waiting))
-            return
-        if found is Missing.GONE:
-            for session in waiting:
-                self._give_up(session, part)
-            self._wake_all(waiting)
-            return
-        assert isinstance(found, Chunk)
-        self._keep(key, start, found)
-        behind = [s for s in waiting if part in s.behind]
-        # Nothing new: the edge has not heard that it is current; its stream will tell.
-        going_on = {s for s in behind if found.through > s.behind[part].offset}
-        self._wake_all(going_on)
-        if len(going_on) < len(behind):
-            stuck = set(behind) - going_on
-            self._timers.call_later(RETRY, lambda: self._wake_all(stuck))
-
     def _give_up(self, session: Session, part: PartKey) -> None:
-        cursor = session.behind.pop(part, None)
-        if cursor is not None:
+        if session.behind.pop(part, None) is not None:
             self._counters.add("session.part_gone")
 
-    def _wake_all(self, sessions: set[Session]) -> None:
-        for session in sessions:
-            if session.behind and session.has_room():
-                self.wake(session)
 
-    def _keep(self, key: tuple[PartKey, int], start: int, chunk: Chunk) -> None:
-        known = self._chunks.pop(key, None)
-        if known is not None:
-            self._size -= _size(known[1])
-        self._chunks[key] = start, chunk
-        self._size += _size(chunk)
-        while len(self._chunks) > 1 and (len(self._chunks) > CHUNKS or self._size > CACHE_BYTES):
-            _, (_, gone) = self._chunks.popitem(last=False)
-            self._size -= _size(gone)
+def _granted(session: Session, part: PartKey, record: Record) -> int:
+    """With which QoS the session gets the record; 0: not at all, as QoS 0 is not queued."""
+    granted = 0
+    for subscription in session.matching(record.message.topic):
+        is_its = subscription.starts.get(part, 0) < record.offset
+        if is_its and part.zone not in subscription.pending:
+            granted = max(granted, subscription.qos)
+    return min(granted, record.message.qos)
 
 
 def _is_gated(session: Session, cursor: Cursor) -> bool:
@@ -249,7 +238,3 @@ def _limit(session: Session, cursor: Cursor) -> int:
     """The offset beyond which another part has to be finished first."""
     cursor.stops = [stop for stop in cursor.stops if stop.part in session.behind]
     return min((stop.offset for stop in cursor.stops), default=1 << 62)
-
-
-def _size(chunk: Chunk) -> int:
-    return sum(record.message.size for record in chunk.records)

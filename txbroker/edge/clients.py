@@ -170,8 +170,8 @@ class Clients:
         for subscription in session.subscriptions.values():
             self._listen(session, subscription)
         session.attach(connection)
-        if session.behind and session.has_room():
-            self.backlog.wake(session)
+        if session.behind:
+            self.backlog.returned(session)
         return True
 
     def disconnect(self, session: Session, connection: Sink, *, will: bool) -> None:
@@ -307,15 +307,13 @@ class Clients:
     def on_online(self, route: Route) -> None:
         """The stream of a zone flows: who waited for its part may read on."""
         for session in self.sessions.values():
-            if session.behind and session.has_room():
-                self.backlog.wake(session)
+            self.backlog.wake(session)
 
     # from sessions (Watcher)
 
     def has_room(self, session: Session) -> None:
         """A session that is behind can take more."""
-        if session.has_room():
-            self.backlog.wake(session)
+        self.backlog.wake(session)
 
     def save(self, session: Session, *, urgent: bool) -> None:
         """A durable session changed."""

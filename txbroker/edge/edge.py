@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable
 from txbroker.authority.handover import MarkKey
 from txbroker.counters import Counters
 from txbroker.delegation.cut import Cut
-from txbroker.edge.backlog import Backlog, Reader
+from txbroker.edge.backlog import Backlog
+from txbroker.edge.chunks import Reader
 from txbroker.edge.clients import Clients, EdgeLimits, Reporter
 from txbroker.edge.interests import Interests
 from txbroker.edge.keeper import Keeper
@@ -65,7 +66,12 @@ class Edge:
         )
         self.interests = Interests(self.zones, self.publisher.wake, self._on_confirmed)
         self.backlog = Backlog(
-            zones=self.zones, reader=reader, timers=timers, counters=counters, again=again
+            zones=self.zones,
+            reader=reader,
+            timers=timers,
+            counters=counters,
+            limits=limits.session,
+            again=again,
         )
         self.clients = Clients(
             zones=self.zones,

@@ -84,9 +84,7 @@ def decode_window(value: bytes, session: Session) -> Restored:
         part = parts[kept.part]
         after = Place(_part(kept.after.part), kept.after.offset) if kept.HasField("after") else None
         stops = [Place(_part(stop.part), stop.offset) for stop in kept.stops]
-        session.behind[part] = Cursor(
-            part, kept.offset, kept.until or None, after, stops, kept.skip
-        )
+        session.behind[part] = Cursor(part, kept.offset, kept.until or None, after, stops)
     for taken in window.taken:
         session.taken[parts[taken.part]] = taken.offset
     flows = [(flow.packet_id, _flow(flow, parts)) for flow in window.flows]
@@ -125,9 +123,7 @@ class _Parts:
 
 
 def _add_cursor(window: state_pb2.StoredWindow, index: _Parts, cursor: Cursor, offset: int) -> None:
-    kept = window.cursors.add(
-        part=index.of(cursor.part), offset=offset, until=cursor.until or 0, skip=cursor.skip
-    )
+    kept = window.cursors.add(part=index.of(cursor.part), offset=offset, until=cursor.until or 0)
     if cursor.after is not None:
         kept.after.CopyFrom(_place(cursor.after))
     kept.stops.extend(_places(cursor.stops))

@@ -136,7 +136,6 @@ class Cursor:
 
     `until` is the end of a part that is closed. Nothing may be taken from here before the session
     has passed `after`, and nothing beyond the offset of a stop while it is behind in that part.
-    `skip` is how many of the oldest messages are dropped, as more wait than the session may have.
     """
 
     part: PartKey
@@ -144,7 +143,6 @@ class Cursor:
     until: int | None = None
     after: Place | None = None
     stops: list[Place] = attrs.Factory(list)
-    skip: int = 0
 
 
 class Session:
@@ -166,6 +164,8 @@ class Session:
         self.behind: dict[PartKey, Cursor] = {}
         self.taken: dict[PartKey, int] = {}
         self.ahead: dict[PartKey, int] = {}
+        self.skip = 0
+        self.skip_size = 0
         self._limits = limits
         self._watcher = watcher
         self._window: dict[int, Outgoing] = {}
@@ -258,8 +258,7 @@ class Session:
         if sink is None:
             return
         if not sink.has_room():
-            self.dropped += 1
-            self._watcher.dropped(self, 0)
+            self.drop(0)
         elif retain:
             sink.send(encode_publish(message.topic, message.payload, 0, True, False, None))
         else:
@@ -284,6 +283,11 @@ class Session:
         self._queue.append(entry)
         self._queue_size += message.size
         return True
+
+    def drop(self, qos: int) -> None:
+        """A message that was its is not delivered: it is counted."""
+        self.dropped += 1
+        self._watcher.dropped(self, qos)
 
     def has_room(self) -> bool:
         """Whether something that can be read again later is worth bringing now."""
@@ -422,8 +426,7 @@ class Session:
         self._unread -= 1
         if message is None:
             del self._window[packet_id]
-            self.dropped += 1
-            self._watcher.dropped(self, entry.qos)
+            self.drop(entry.qos)
         else:
             entry.message = message
             self._window_size += entry.size
