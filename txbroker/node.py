@@ -48,6 +48,9 @@ log = get_logger()
 STOP_GRACE = 1.0
 """Seconds that gRPC calls in progress have when the node stops."""
 
+HELD_IN_MEMORY = 64 * 1024 * 1024
+"""Bytes of publishes that wait for owners in memory; then clients who brought them are not read."""
+
 RETIRE_GRACE = 2.0
 """Seconds that links have to drain after the zone was given back."""
 
@@ -243,7 +246,7 @@ class Node:
                     size=config.session_limits.bytes,
                 ),
                 session_age=config.session_limits.age,
-                held=config.limits.outbox,
+                held=HELD_IN_MEMORY,
                 cache=config.limits.cache,
                 suback_wait=config.suback_wait,
             ),
