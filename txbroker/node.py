@@ -36,6 +36,7 @@ from txbroker.mqtt.protocol import MqttFactory, MqttService
 from txbroker.mqtt.session import SessionLimits
 from txbroker.pressure import Pressure
 from txbroker.standing import Standing
+from txbroker.store.space import DiskSpace
 from txbroker.store.state import DataFolder
 from txbroker.sysinfo import EVERY, Rates, SysInfo
 from txbroker.telemetry import get_logger
@@ -87,6 +88,9 @@ class Node:
         self.tasks = Tasks(self.turn)
         self._timers = ReactorTimers(reactor, self.turn)
         self.pressure = Pressure(self._timers)
+        self.space = DiskSpace(
+            config.data, limits.disk_free, timers=self._timers, counters=self.counters
+        )
         self.channels = Channels()
         self.standing = Standing(
             self._folder,
@@ -144,6 +148,7 @@ class Node:
 
     async def start(self) -> None:
         """Bind every listener, then open the zone and join; raises `ConfigError`."""
+        self.space.start()
         await self._start_control()
         if self._links is not None:
             await self._listeners.for_links(self._links)
@@ -171,6 +176,7 @@ class Node:
     async def stop(self) -> None:
         """Close listeners and connections without sending wills; then the store."""
         self.mqtt.is_stopping = True
+        self.space.stop()
         for looping in (self._sampler, self._publisher):
             if looping.running:
                 looping.stop()
@@ -259,6 +265,7 @@ class Node:
             turn=self.turn,
             clock=self._reactor,
             pressure=self.pressure,
+            space=self.space,
             counters=self.counters,
             make_client_id=lambda: f"auto-{self.config.node}-{secrets.token_hex(8)}",
             max_packet=limits.packet,
@@ -273,6 +280,7 @@ class Node:
             authority=self.authority,
             incarnation=self.standing.incarnation,
             pressure=self.pressure,
+            space=self.space,
             counters=self.counters,
             turn=self.turn,
             clock=self._reactor,
