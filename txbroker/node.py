@@ -19,7 +19,7 @@ from txbroker.aio import Tasks
 from txbroker.alarms import ReactorTimers
 from txbroker.authority.authority import Authority
 from txbroker.authority.handover import Incoming
-from txbroker.config import Address, NodeConfig
+from txbroker.config import Address, NodeConfig, reread
 from txbroker.control.channels import SERVER_OPTIONS, Channels
 from txbroker.control.joiner import Joiner
 from txbroker.control.parent import Parent
@@ -28,6 +28,7 @@ from txbroker.counters import Counters
 from txbroker.edge.clients import EdgeLimits
 from txbroker.edge.edge import Edge
 from txbroker.edge.own_zone import OwnZone
+from txbroker.errors import ConfigError
 from txbroker.link.convert import cut_to_wire
 from txbroker.link.dialer import Dialer
 from txbroker.link.listener import LinkListener
@@ -191,6 +192,18 @@ class Node:
         if self._server is not None:
             await self._server.stop(STOP_GRACE)
 
+    def reload(self) -> None:
+        """Read the limits in the topology file again; a file with a mistake changes nothing."""
+        try:
+            found = reread(self.config)
+        except ConfigError as error:
+            log.error("config.refused", reason=str(error))
+            return
+        self._apply(found.config)
+        say = log.warning if found.restart_needed else log.info
+        restart_needed = list(found.restart_needed)
+        say("config.reloaded", changed=found.changed, restart_needed=restart_needed)
+
     def status(self) -> control_pb2.StatusReply:
         """What `txbroker tree` shows of this node."""
         standing, authority = self.standing, self.authority
@@ -244,18 +257,7 @@ class Node:
             counters=self.counters,
             reporter=Report(),
             pressure=self.pressure,
-            limits=EdgeLimits(
-                session=SessionLimits(
-                    inflight=config.limits.inflight,
-                    memory=config.limits.session_memory,
-                    messages=config.session_limits.messages,
-                    size=config.session_limits.bytes,
-                ),
-                session_age=config.session_limits.age,
-                held=HELD_IN_MEMORY,
-                cache=config.limits.cache,
-                suback_wait=config.suback_wait,
-            ),
+            limits=_edge_limits(config),
         )
 
     def _build_mqtt(self) -> MqttService:
@@ -287,6 +289,19 @@ class Node:
             max_packet=self.config.limits.packet,
             max_links=self.config.limits.links,
         )
+
+    def _apply(self, config: NodeConfig) -> None:
+        """Other limits from now on: of packets for new connections, of the rest for all."""
+        self.config = config
+        limits = config.limits
+        self.mqtt.max_packet = self._dialer.max_packet = limits.packet
+        self.mqtt.max_connections = limits.connections
+        self.mqtt.connect_timeout = limits.connect_timeout
+        if self._links is not None:
+            self._links.max_packet = limits.packet
+            self._links.max_links = limits.links
+        self.edge.clients.set_limits(_edge_limits(config))
+        self.space.set_reserve(limits.disk_free)
 
     # listeners
 
@@ -365,6 +380,21 @@ class Node:
         self.edge.clients.expire_sessions()
         self.turn.end()
         self.tasks.start(self._sys.fetch())
+
+
+def _edge_limits(config: NodeConfig) -> EdgeLimits:
+    return EdgeLimits(
+        session=SessionLimits(
+            inflight=config.limits.inflight,
+            memory=config.limits.session_memory,
+            messages=config.session_limits.messages,
+            size=config.session_limits.bytes,
+        ),
+        session_age=config.session_limits.age,
+        held=HELD_IN_MEMORY,
+        cache=config.limits.cache,
+        suback_wait=config.suback_wait,
+    )
 
 
 def _log_failure(failure: Any) -> None:

@@ -6,6 +6,7 @@ for `txbroker check`. Nothing here opens a socket or writes to the disk.
 """
 
 from txbroker.config.reader import inspect_files, load_file, load_files, select
+from txbroker.config.reread import Reread, reread
 from txbroker.config.together import check
 from txbroker.config.values import (
     Address,
@@ -27,6 +28,7 @@ __all__ = [
     "Journaled",
     "Limits",
     "NodeConfig",
+    "Reread",
     "Reserve",
     "Retention",
     "SessionLimits",
@@ -37,5 +39,6 @@ __all__ = [
     "load_file",
     "load_files",
     "parse_address",
+    "reread",
     "select",
 ]

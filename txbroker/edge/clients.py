@@ -88,6 +88,14 @@ class Clients:
         """Run `action` whenever a client subscribes to other nodes' `$SYS` values."""
         self._on_federation_filter = action
 
+    def set_limits(self, limits: EdgeLimits) -> None:
+        """Other limits, from now on, for the sessions that there are as well."""
+        self._limits = limits
+        self._subscribers.cache_limit = limits.cache
+        self._zones.limit = limits.cache
+        for session in self.sessions.values():
+            session.set_limits(limits.session)
+
     def set_sys(self, topic: str, payload: str | None) -> None:
         """Publish a `$SYS` value here, retained; None clears it."""
         known = self.sys.get(topic)

@@ -38,7 +38,7 @@ class ZoneMap:
         self._routes: dict[str, Route] = {"": Route("", None, self.backlog)}
         self._longest = 0
         self._by_topic: dict[str, Route] = {}
-        self._limit = limit
+        self.limit = limit
 
     def __iter__(self) -> Iterator[Route]:
         return iter(list(self._routes.values()))
@@ -53,7 +53,7 @@ class ZoneMap:
         if route is None:
             apex = deepest_enclosing(topic, self._routes, longest=self._longest)
             route = self._routes[apex or ""]
-            if len(self._by_topic) >= self._limit:
+            if len(self._by_topic) >= self.limit:
                 self._by_topic.clear()
             if len(topic) <= LONGEST_REMEMBERED:
                 self._by_topic[topic] = route
@@ -105,7 +105,7 @@ class ZoneMap:
 
     def _make_room(self) -> None:
         # The least that the limit has to guarantee; a zone that is forgotten is asked for again.
-        if len(self._routes) >= self._limit:
+        if len(self._routes) >= self.limit:
             for route in self._routes.values():
                 if route.apex and route.port is None and not route.is_needed:
                     self.remove(route)

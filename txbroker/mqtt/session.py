@@ -114,15 +114,13 @@ class Session:
         self.dropped = 0
         self.held_size = 0
         self.away_since: float | None = None
-        self._limits = limits
         self._watcher = watcher
         self._window: dict[int, _Outgoing] = {}
         self._window_size = 0
         self._queue: deque[_Outgoing] = deque()
         self._queue_size = 0
         self._is_long = False
-        self._high = max(limits.messages // 2, 1)
-        self._low = self._high - self._high // 20
+        self.set_limits(limits)
         self._last_id = 0
         self._incoming: dict[int, Incoming] = {}
 
@@ -233,6 +231,12 @@ class Session:
         self._answer(encode(Pubcomp(packet_id=packet_id)))
 
     # from operators and tests
+
+    def set_limits(self, limits: SessionLimits) -> None:
+        """From now on; what is beyond them already goes when the next message comes."""
+        self._limits = limits
+        self._high = max(limits.messages // 2, 1)
+        self._low = self._high - self._high // 20
 
     @property
     def queued(self) -> int:
