@@ -43,8 +43,8 @@ def run(files: tuple[str, ...]) -> None:
     Run every node of the topology files, one process each.
 
     SIGTERM or Ctrl-C stops all of them, with status 0; SIGHUP makes them read their limits again,
-    unless the command was started on a terminal, whose end it is there. When one fails the others are stopped, and
-    its status is the command's; one that retires leaves the others running.
+    unless the command was started on a terminal, whose end it is there. When one fails the others
+    are stopped, and its status is the command's; one that retires leaves the others running.
     """
     configs, errors = inspect_files(files)
     for error in errors:

@@ -46,6 +46,9 @@ class Watcher(Protocol):
     def dropped(self, session: Session, qos: int) -> None:
         """A message for the session was dropped."""
 
+    def window_is_full(self, session: Session, limit: str) -> None:
+        """No more messages go to the client before it acknowledges; `limit` is the key."""
+
 
 @attrs.frozen(kw_only=True)
 class SessionLimits:
@@ -114,13 +117,15 @@ class Session:
         self.dropped = 0
         self.held_size = 0
         self.away_since: float | None = None
+        self._limits = limits
         self._watcher = watcher
         self._window: dict[int, _Outgoing] = {}
         self._window_size = 0
         self._queue: deque[_Outgoing] = deque()
         self._queue_size = 0
         self._is_long = False
-        self.set_limits(limits)
+        self._high = max(limits.messages // 2, 1)
+        self._low = self._high - self._high // 20
         self._last_id = 0
         self._incoming: dict[int, Incoming] = {}
 
@@ -232,22 +237,27 @@ class Session:
 
     # from operators and tests
 
-    def set_limits(self, limits: SessionLimits) -> None:
-        """From now on; what is beyond them already goes when the next message comes."""
-        self._limits = limits
-        self._high = max(limits.messages // 2, 1)
-        self._low = self._high - self._high // 20
-
     @property
     def queued(self) -> int:
         """Messages waiting behind the window."""
         return len(self._queue)
+
+    def set_limits(self, limits: SessionLimits) -> None:
+        """From now on; what is beyond them already goes when the next message comes."""
+        self._limits = limits
 
     # internal
 
     def _answer(self, data: bytes) -> None:
         if self.sink is not None:
             self.sink.send(data)
+
+    def _tell_if_full(self, size: int) -> None:
+        """Before a message of this size enters the window: whether it is the last one."""
+        if len(self._window) + 1 == self._limits.inflight:
+            self._watcher.window_is_full(self, "limits.inflight")
+        elif self._window_size + size >= self._limits.memory:
+            self._watcher.window_is_full(self, "limits.session_memory")
 
     def _acknowledge(self, flow: Incoming) -> None:
         if not flow.owed:
@@ -299,6 +309,7 @@ class Session:
         while packet_id in self._window:  # [MQTT-2.3.1-4]
             packet_id = packet_id % LAST_PACKET_ID + 1
         self._last_id = packet_id
+        self._tell_if_full(entry.message.size)
         self._window[packet_id] = entry
         self._window_size += entry.message.size
         self._send(packet_id, entry, dup=False)
