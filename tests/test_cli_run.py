@@ -29,6 +29,7 @@ name, folder = sys.argv[1], pathlib.Path(sys.argv[2])
 def stop(*_):
     (folder / f"{name}.stopped").touch()
     os._exit(0)
+signal.signal(signal.SIGHUP, lambda *_: (folder / f"{name}.reloaded").touch())
 signal.signal(signal.SIGTERM, signal.SIG_IGN if name.startswith("deaf") else stop)
 print("out", name, flush=True)
 print("err", name, file=sys.stderr, flush=True)
@@ -91,6 +92,7 @@ class Wrapper:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            stdin=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
             **popen,  # type: ignore[call-overload]
         )
@@ -255,3 +257,14 @@ def test_bad_files_start_nothing(tmp_path: Path) -> None:
     assert (1, "") == (done.returncode, done.stdout)
     assert done.stderr.startswith(f"{file}:1: mqtt: None: this key is missing")
     assert 1 == len(done.stderr.splitlines())
+
+
+def test_sighup_goes_to_every_node(start: Callable[..., Wrapper], tmp_path: Path) -> None:
+    """And ends nobody."""
+    wrapper = start("a", "b")
+
+    wrapper.process.send_signal(signal.SIGHUP)
+
+    wait_until(lambda: {"a", "b"} == {path.stem for path in tmp_path.glob("*.reloaded")})
+    wrapper.process.terminate()
+    assert 0 == wrapper.end()

@@ -69,10 +69,19 @@ def test_every_key_of_a_full_document(tmp_path: Path) -> None:
             mqtt="['tcp:1884', 'tcp6:1885:interface=\\:\\:1', 'unix:/run/mqtt']",
             link='"[::1]:7102"',
             advertise="kitchen.example",
+            site="home",
+            durability="interval",
+            sync_interval="20ms",
+            journal="none",
+            retention="{age: 2h, size: 5MiB}",
+            unreachable="hold",
+            roaming="fresh",
+            roaming_wait="0s",
+            will_after="1m",
             suback_wait="500ms",
             session_limits="{messages: 7}",
             limits="{connections: 1, packet: 1KiB, inflight: 2, session_memory: 3MiB, "
-            "outbox: 1GiB, links: 4, cache: 5, connect_timeout: 1.5m}",
+            "outbox: 2GiB, links: 4, cache: 5, disk_free: 12.5%, connect_timeout: 1.5m}",
         ),
     )
 
@@ -85,6 +94,15 @@ def test_every_key_of_a_full_document(tmp_path: Path) -> None:
         link=Address("::1", 7102),
         advertise="kitchen.example",
         data=tmp_path / "var/kitchen",
+        site="home",
+        durability="interval",
+        sync_interval=0.02,
+        journal="none",
+        retention=config.Retention(age=7200.0, size=5 << 20),
+        unreachable="hold",
+        roaming="fresh",
+        roaming_wait=0.0,
+        will_after=60.0,
         suback_wait=0.5,
         session_limits=config.SessionLimits(messages=7),
         limits=config.Limits(
@@ -92,9 +110,10 @@ def test_every_key_of_a_full_document(tmp_path: Path) -> None:
             packet=1024,
             inflight=2,
             session_memory=3 << 20,
-            outbox=1 << 30,
+            outbox=2 << 30,
             links=4,
             cache=5,
+            disk_free=config.Reserve(share=0.125),
             connect_timeout=90.0,
         ),
         source=tmp_path / "0.yaml",
@@ -107,21 +126,49 @@ def test_defaults(tmp_path: Path) -> None:
     node = one(tmp_path, ROOT)
 
     assert (None, None, None, 2.0) == (node.parent, node.link, node.advertise, node.suback_wait)
-    assert config.SessionLimits(messages=10_000) == node.session_limits
+    assert ("", "sync", 0.1, "all") == (
+        node.site,
+        node.durability,
+        node.sync_interval,
+        node.journal,
+    )
+    assert ("outbox", "refuse", 3.0, 10.0) == (
+        node.unreachable,
+        node.roaming,
+        node.roaming_wait,
+        node.will_after,
+    )
+    week = 7 * 86_400.0
+    assert config.Retention(age=week, size=10 << 30) == node.retention
+    assert config.SessionLimits(messages=100_000, bytes=1 << 30, age=week) == node.session_limits
     assert (
         config.Limits(
             connections=50_000,
             packet=16 << 20,
             inflight=100,
             session_memory=8 << 20,
-            outbox=64 << 20,
+            outbox=1 << 30,
             links=1_000,
             cache=100_000,
+            disk_free=config.Reserve(share=0.05),
             connect_timeout=10.0,
         )
         == node.limits
     )
     assert "127.0.0.1" == node.dial_host
+
+
+def test_a_reserve_is_a_share_or_a_size_of_the_disk(tmp_path: Path) -> None:
+    """A size that was meant for a large disk leaves most of a small one usable."""
+    small, large = 64 << 20, 1 << 40
+
+    def reserve(text: str) -> config.Reserve:
+        return one(tmp_path, changed(ROOT, limits=f"{{disk_free: {text}}}")).limits.disk_free
+
+    assert (0, 0) == (reserve("0%").of(small), reserve("0%").of(large))
+    assert (small // 10, large // 10) == (reserve("10%").of(small), reserve("10%").of(large))
+    assert (small // 4, 1 << 30) == (reserve("1GiB").of(small), reserve("1GiB").of(large))
+    assert ("2.5%", "1024B") == (str(reserve("2.5%")), str(reserve("1KiB")))
 
 
 def test_a_pure_edge_has_no_zone(tmp_path: Path) -> None:
@@ -211,7 +258,7 @@ BAD: list[tuple[str, str, str, list[str]]] = [
         ["on line 7"],
     ),
     ("unknown key", f"{KITCHEN}zones: a\n", "zones", [":7: ", "unknown key", "did you mean zone?"]),
-    ("a later key", f"{KITCHEN}durability: sync\n", "durability", ["unknown key", "known keys"]),
+    ("a later key", f"{KITCHEN}ledger: false\n", "ledger", ["unknown key", "known keys"]),
     ("a key of ours", f"{KITCHEN}source: x\n", "source", ["unknown key"]),
     ("a key that is a number", f"{KITCHEN}7: x\n", "7", ["unknown key"]),
     (
@@ -319,6 +366,36 @@ BAD: list[tuple[str, str, str, list[str]]] = [
         "session_limits.messages",
         ["whole number above 0"],
     ),
+    *[
+        (
+            f"a reserve of {value}",
+            changed(KITCHEN, limits=f"{{disk_free: {value}}}"),
+            "limits.disk_free",
+            [words],
+        )
+        for value, words in (
+            ("91%", "at most 90%"),
+            ("1000%", "not a size"),
+            ("-1%", "not a size"),
+            ("5MB", "not a size"),
+            ("5", "5%, 512MiB"),
+            ("0.05", "5%, 512MiB"),
+        )
+    ],
+    *[
+        (f"{key} {value}", changed(KITCHEN, **{key: value}), key, ["write one of: ", options])
+        for key, value, options in (
+            ("durability", "disk", "sync, interval, memory"),
+            ("durability", "[sync]", "sync, interval, memory"),
+            ("journal", "qos1", "all, qos12, none"),
+            ("unreachable", "drop", "outbox, hold"),
+            ("roaming", "false", "refuse, fresh"),
+        )
+    ],
+    ("no time between syncs", changed(KITCHEN, sync_interval="0s"), "sync_interval", ["above 0"]),
+    ("an empty site", changed(KITCHEN, site='""'), "site", ["leave the key out"]),
+    ("a slash in a site", changed(KITCHEN, site="a/b"), "site", ["leave out"]),
+    ("unknown in retention", changed(KITCHEN, retention="{days: 7}"), "retention.days", ["age"]),
     ("limits as a number", changed(KITCHEN, limits="7"), "limits", ["a number where a mapping"]),
     ("limits of nothing", changed(KITCHEN, limits=""), "limits", ["nothing where a mapping"]),
 ]
@@ -507,3 +584,65 @@ def test_whatever_a_file_holds_the_answer_is_one_line(tmp_path: Path, raw: bytes
         config.load_file(path)
 
     assert 1 == len(str(caught.value).splitlines())
+
+
+# -- read again while the node runs
+
+
+def test_limits_that_changed_count_at_once(tmp_path: Path) -> None:
+    """Of other keys only their names are told; their values stay as they were."""
+    before = one(tmp_path, changed(KITCHEN, limits="{links: 7, packet: 1KiB}", journal="none"))
+    write(
+        tmp_path,
+        changed(
+            KITCHEN,
+            limits="{packet: 2KiB, disk_free: 1%}",
+            session_limits="{age: 1h}",
+            retention="{size: 1MiB}",
+            suback_wait="5s",
+        ),
+    )
+
+    found = config.reread(before)
+
+    assert {
+        "limits.packet": "2048",
+        "limits.links": "1000",
+        "limits.disk_free": "1%",
+        "session_limits.age": "3600.0",
+        "retention.size": "1048576",
+    } == found.changed
+    assert ("journal", "suback_wait") == found.restart_needed
+    assert (2048, 3600.0, 1 << 20) == (
+        found.config.limits.packet,
+        found.config.session_limits.age,
+        found.config.retention.size,
+    )
+    assert ("none", 2.0) == (found.config.journal, found.config.suback_wait)
+
+
+def test_nothing_changed(tmp_path: Path) -> None:
+    """Comments and other nodes do not count."""
+    before = config.select(config.load_files(write(tmp_path, f"{ROOT}---\n{KITCHEN}")), "kitchen")
+    (tmp_path / "0.yaml").write_text(f"# new\n{changed(ROOT, journal='none')}---\n{KITCHEN}")
+
+    found = config.reread(before)
+
+    assert (before, {}, ()) == (found.config, found.changed, found.restart_needed)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (changed(KITCHEN, limits="{packet: 16MB}"), "not a size"),
+        (changed(KITCHEN, node="pantry"), "no such node"),
+        ("", "no node in this file"),
+    ],
+)
+def test_a_file_that_went_bad_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    """In one line."""
+    before = one(tmp_path, KITCHEN)
+    write(tmp_path, text)
+
+    with pytest.raises(ConfigError, match=words):
+        config.reread(before)

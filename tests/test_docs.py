@@ -319,24 +319,25 @@ def test_every_counter_is_explained() -> None:
 
 def test_every_key_is_explained() -> None:
     """docs/topology.md has each key, and the default of each limit as it stands in the code."""
-    from txbroker.config.values import NOT_KEYS, Limits, NodeConfig, SessionLimits
+    from txbroker.config.values import (
+        CONVERTER,
+        NOT_KEYS,
+        Limits,
+        NodeConfig,
+        Retention,
+        SessionLimits,
+    )
 
     explained = (ROOT / "docs" / "topology.md").read_text()
-    for values in (NodeConfig, Limits, SessionLimits):
+    for values in (NodeConfig, Limits, Retention, SessionLimits):
         for field in attrs.fields(values):
             if field.name not in NOT_KEYS:
                 assert f"| `{field.name}` |" in explained, field.name
-    for values in (Limits, SessionLimits):
+    for values in (Limits, Retention, SessionLimits):
         for field in attrs.fields(values):
             found = re.search(
-                rf"^\| `{field.name}` \|[^|]*\| `?(\w+)`? \|", explained, re.MULTILINE
+                rf"^\| `{field.name}` \|[^|]*\| `?([\w%]+)`? \|", explained, re.MULTILINE
             )
             assert found is not None, field.name
-            assert _quantity(found[1]) == field.default, field.name
-
-
-def _quantity(text: str) -> float:
-    units = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "s": 1, "d": 86_400}
-    found = re.fullmatch(r"(\d+)(\D*)", text)
-    assert found is not None, text
-    return int(found[1]) * units[found[2]]
+            documented = CONVERTER.structure(yaml.safe_load(found[1]), field.type)
+            assert documented == field.default, field.name

@@ -19,7 +19,7 @@ from txbroker.aio import Tasks
 from txbroker.alarms import ReactorTimers
 from txbroker.authority.authority import Authority
 from txbroker.authority.handover import Incoming
-from txbroker.config import Address, NodeConfig
+from txbroker.config import Address, NodeConfig, reread
 from txbroker.control.channels import SERVER_OPTIONS, Channels
 from txbroker.control.joiner import Joiner
 from txbroker.control.parent import Parent
@@ -30,6 +30,7 @@ from txbroker.edge.clients import EdgeLimits
 from txbroker.edge.edge import Edge
 from txbroker.edge.keeper import Keeper
 from txbroker.edge.own_zone import OwnZone
+from txbroker.errors import ConfigError
 from txbroker.link.convert import cut_to_wire
 from txbroker.link.dialer import Dialer
 from txbroker.link.listener import LinkListener
@@ -38,8 +39,8 @@ from txbroker.mqtt.protocol import MqttFactory, MqttService
 from txbroker.mqtt.session import SessionLimits
 from txbroker.pressure import Pressure
 from txbroker.standing import Standing
-from txbroker.store.committer import Durability
 from txbroker.store.disk import Disk, wall
+from txbroker.store.space import DiskSpace
 from txbroker.store.state import DataFolder
 from txbroker.store.zone import ZoneStore
 from txbroker.sysinfo import EVERY, Rates, SysInfo
@@ -52,6 +53,9 @@ log = get_logger()
 
 STOP_GRACE = 1.0
 """Seconds that gRPC calls in progress have when the node stops."""
+
+HELD_IN_MEMORY = 64 * 1024 * 1024
+"""Bytes of publishes that wait for owners in memory; then clients who brought them are not read."""
 
 RETIRE_GRACE = 2.0
 """Seconds that links have to drain after the zone was given back."""
@@ -96,6 +100,9 @@ class Node:
         self.tasks = Tasks(self.turn)
         self._timers = ReactorTimers(reactor, self.turn)
         self.pressure = Pressure(self._timers)
+        self.space = DiskSpace(
+            config.data, limits.disk_free, timers=self._timers, counters=self.counters
+        )
         self.channels = Channels()
         self.standing = Standing(
             self._folder,
@@ -105,10 +112,11 @@ class Node:
         )
         self.disk = Disk(
             config.data,
-            durability=Durability.SYNC,
-            sync_interval=0.1,
+            durability=config.durability,
+            sync_interval=config.sync_interval,
             turn=self.turn,
             timers=self._timers,
+            on_full=self.space.set_full,
             on_failed=lambda error: on_fatal(str(error)),
         )
         self._zone_store = self._build_zone_store()
@@ -170,6 +178,7 @@ class Node:
 
     async def start(self) -> None:
         """Bind every listener, then open the zone and join; raises `ConfigError`."""
+        self.space.start()
         await self._start_control()
         if self._links is not None:
             await self._listeners.for_links(self._links)
@@ -198,6 +207,7 @@ class Node:
     async def stop(self) -> None:
         """Close listeners and connections without sending wills; then the store."""
         self.mqtt.is_stopping = True
+        self.space.stop()
         for looping in (self._sampler, self._publisher):
             if looping.running:
                 looping.stop()
@@ -215,6 +225,18 @@ class Node:
         self._folder.close()
         if self._server is not None:
             await self._server.stop(STOP_GRACE)
+
+    def reload(self) -> None:
+        """Read the limits in the topology file again; a file with a mistake changes nothing."""
+        try:
+            found = reread(self.config)
+        except ConfigError as error:
+            log.error("config.refused", reason=str(error))
+            return
+        self._apply(found.config)
+        say = log.warning if found.restart_needed else log.info
+        restart_needed = list(found.restart_needed)
+        say("config.reloaded", changed=found.changed, restart_needed=restart_needed)
 
     def status(self) -> control_pb2.StatusReply:
         """What `txbroker tree` shows of this node."""
@@ -261,7 +283,7 @@ class Node:
             tables=self.disk.tables,
             committer=self.disk.committer,
             now=wall,
-            keeps_qos0=True,
+            keeps_qos0=self.config.journal == "all",
         )
 
     def _build_authority(self) -> Authority | None:
@@ -290,18 +312,7 @@ class Node:
             ),
             reader=self._reader,
             again=lambda: self.turn.mark_next(self._worker),
-            limits=EdgeLimits(
-                session=SessionLimits(
-                    inflight=config.limits.inflight,
-                    memory=config.limits.session_memory,
-                    messages=config.session_limits.messages,
-                    size=config.session_limits.bytes,
-                ),
-                session_age=config.session_limits.age,
-                held=config.limits.outbox,
-                cache=config.limits.cache,
-                suback_wait=config.suback_wait,
-            ),
+            limits=_edge_limits(config),
         )
 
     def _build_mqtt(self) -> MqttService:
@@ -311,6 +322,7 @@ class Node:
             turn=self.turn,
             clock=self._reactor,
             pressure=self.pressure,
+            space=self.space,
             counters=self.counters,
             make_client_id=lambda: f"auto-{self.config.node}-{secrets.token_hex(8)}",
             max_packet=limits.packet,
@@ -324,12 +336,26 @@ class Node:
         return LinkListener(
             authority=self.authority,
             pressure=self.pressure,
+            space=self.space,
             counters=self.counters,
             turn=self.turn,
             clock=self._reactor,
             max_packet=self.config.limits.packet,
             max_links=self.config.limits.links,
         )
+
+    def _apply(self, config: NodeConfig) -> None:
+        """Other limits from now on: of packets for new connections, of the rest for all."""
+        self.config = config
+        limits = config.limits
+        self.mqtt.max_packet = self._dialer.max_packet = limits.packet
+        self.mqtt.max_connections = limits.connections
+        self.mqtt.connect_timeout = limits.connect_timeout
+        if self._links is not None:
+            self._links.max_packet = limits.packet
+            self._links.max_links = limits.links
+        self.edge.clients.set_limits(_edge_limits(config))
+        self.space.set_reserve(limits.disk_free)
 
     # listeners
 
@@ -413,6 +439,21 @@ class Node:
         self.edge.clients.expire_sessions()
         self.turn.end()
         self.tasks.start(self._sys.fetch())
+
+
+def _edge_limits(config: NodeConfig) -> EdgeLimits:
+    return EdgeLimits(
+        session=SessionLimits(
+            inflight=config.limits.inflight,
+            memory=config.limits.session_memory,
+            messages=config.session_limits.messages,
+            size=config.session_limits.bytes,
+        ),
+        session_age=config.session_limits.age,
+        held=HELD_IN_MEMORY,
+        cache=config.limits.cache,
+        suback_wait=config.suback_wait,
+    )
 
 
 def _log_failure(failure: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import signal
 import sys
 from typing import Any
 
@@ -63,6 +64,8 @@ class NodeService(Service):
         if not _is_asyncio(reactor):
             _fail("txbroker needs the asyncio reactor: start twistd with --reactor=asyncio")
         _raise_open_files()
+        # As Twisted does for SIGTERM: the handler runs anywhere, what it asks for runs in its turn.
+        signal.signal(signal.SIGHUP, lambda *_: reactor.callFromThread(self._reload))
         as_deferred(self._start(reactor)).addErrback(self._on_failure)
 
     def stopService(self) -> Deferred[None] | None:
@@ -77,6 +80,10 @@ class NodeService(Service):
             self._config, reactor, on_fatal=_end, on_retired=lambda: _end_well(reactor)
         )
         await self._node.start()
+
+    def _reload(self) -> None:
+        if self._node is not None:
+            self._node.reload()
 
     def _on_failure(self, failure: Any) -> None:
         if isinstance(failure.value, TxbrokerError):

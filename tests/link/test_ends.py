@@ -384,3 +384,47 @@ def test_edge_counts_what_it_does_not_know() -> None:
 
     assert bench.edge.counters.get("link.unknown_frame") == 1
     assert bench.route.state is State.ONLINE
+
+
+def test_a_short_disk_holds_what_must_be_kept() -> None:
+    """And no credit comes back; QoS 0 passes until it would overtake, deliveries pass."""
+    bench = Bench()
+    client = Client(bench.edge, "c")
+    client.subscribe(("#", 1))
+    bench.link.pump()
+    bench.host.is_disk_short = True
+
+    client.publish("x", b"0", 0)
+    bench.link.pump()
+    assert client.payloads == [b"0"]
+    first = client.publish("x", b"1", 1)
+    client.publish("x", b"2", 0)
+    bench.link.pump()
+    bench.authority.publish(Message("x", b"other", 1))
+    bench.link.pump()
+    assert (client.payloads, client.acknowledged) == ([b"0", b"other"], [])
+
+    bench.host.is_disk_short = False
+    bench.host.mark_dirty(bench.link.owner_end)
+    bench.link.pump()
+    assert client.payloads == [b"0", b"other", b"1", b"2"]
+    assert client.acknowledged == [first]
+
+
+def test_a_short_disk_gives_no_credit() -> None:
+    """An edge sends no more than a window, and all of it once there is room."""
+    bench = Bench()
+    client = Client(bench.edge, "c")
+    bench.link.pump()
+    bench.host.is_disk_short = True
+    size = WINDOW // 8
+
+    for _ in range(16):
+        client.publish("x", b"x" * size, 1)
+        bench.link.pump()
+    assert 8 == len(bench.route.waiting)
+
+    bench.host.is_disk_short = False
+    bench.host.mark_dirty(bench.link.owner_end)
+    bench.link.pump()
+    assert (bench.authority.offset, len(bench.route.waiting)) == (16, 0)

@@ -152,6 +152,7 @@ class Host:
         self.incarnation = incarnation
         self.pressure = Pressure(alarms)
         self.counters = Counters()
+        self.is_disk_short = False
         self.tokens = {b"token"}
         self.dirty: list[Any] = []
 

@@ -136,10 +136,11 @@ class SinkRecorder:
 
 
 class WatcherRecorder:
-    """Whoever paces publishers for a session (`Watcher`)."""
+    """Whoever paces publishers for a session (`Watcher`); `full` are the limits that were hit."""
 
     def __init__(self) -> None:
         self.events: Events = []
+        self.full: list[str] = []
 
     def queue_is_long(self, session: Session) -> None:
         self.events.append(("long",))
@@ -149,6 +150,9 @@ class WatcherRecorder:
 
     def dropped(self, session: Session, qos: int) -> None:
         self.events.append(("dropped", qos))
+
+    def window_is_full(self, session: Session, limit: str) -> None:
+        self.full.append(limit)
 
 
 class ReporterRecorder:

@@ -42,8 +42,9 @@ def run(files: tuple[str, ...]) -> None:
     """
     Run every node of the topology files, one process each.
 
-    SIGTERM or Ctrl-C stops all of them, with status 0. When one fails the others are stopped, and
-    its status is the command's; one that retires leaves the others running.
+    SIGTERM or Ctrl-C stops all of them, with status 0; SIGHUP makes them read their limits again,
+    unless the command was started on a terminal, whose end it is there. When one fails the others
+    are stopped, and its status is the command's; one that retires leaves the others running.
     """
     configs, errors = inspect_files(files)
     for error in errors:
@@ -80,7 +81,7 @@ class _Nodes:
     def run(self) -> int:
         """Start all, wait for the end of all; gives the exit status."""
         # A handler of ours, also where whoever started us (nohup, a shell's &) had it ignored.
-        for number in _WATCHED:
+        for number in _WATCHED if os.isatty(0) else (*_WATCHED, signal.SIGHUP):
             signal.signal(number, lambda *_: None)
         prepare = _prepare_child()
         try:
@@ -123,14 +124,19 @@ class _Nodes:
     def _wait(self, timeout: float | None) -> None:
         """Until the next signal, or the time is over."""
         ready, _, _ = select.select([self._signals], [], [], timeout)
-        if ready and set(os.read(self._signals, 4096)) & set(_STOP_SIGNALS):
+        numbers = set(os.read(self._signals, 4096)) if ready else set()
+        if numbers & set(_STOP_SIGNALS):
             self._asked = True
+        if signal.SIGHUP in numbers:
+            for process in self._running:
+                process.send_signal(signal.SIGHUP)
 
 
 def _prepare_child() -> Callable[[], None]:
     """
     What a child does before it becomes twistd: die when the wrapper does, whatever way (Linux),
-    and leave a terminal's Ctrl-C to the wrapper, so that the nodes get one signal, not two.
+    and leave a terminal's Ctrl-C to the wrapper, so that the nodes get one signal, not two. A
+    SIGHUP that comes before the node listens to it is no reason to die.
     """
     libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
     wrapper = os.getpid()
@@ -143,5 +149,6 @@ def _prepare_child() -> Callable[[], None]:
                 os._exit(1)
         for number in _WATCHED:
             signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     return prepare

@@ -6,18 +6,39 @@ for `txbroker check`. Nothing here opens a socket or writes to the disk.
 """
 
 from txbroker.config.reader import inspect_files, load_file, load_files, select
+from txbroker.config.reread import Reread, reread
 from txbroker.config.together import check
-from txbroker.config.values import Address, Limits, NodeConfig, SessionLimits, parse_address
+from txbroker.config.values import (
+    Address,
+    Durability,
+    Journaled,
+    Limits,
+    NodeConfig,
+    Reserve,
+    Retention,
+    SessionLimits,
+    WhenUnknown,
+    WhenUnreachable,
+    parse_address,
+)
 
 __all__ = [
     "Address",
+    "Durability",
+    "Journaled",
     "Limits",
     "NodeConfig",
+    "Reread",
+    "Reserve",
+    "Retention",
     "SessionLimits",
+    "WhenUnknown",
+    "WhenUnreachable",
     "check",
     "inspect_files",
     "load_file",
     "load_files",
     "parse_address",
+    "reread",
     "select",
 ]

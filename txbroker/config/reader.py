@@ -23,6 +23,7 @@ from txbroker.config.values import (
     BadValue,
     Limits,
     NodeConfig,
+    Retention,
     SessionLimits,
     kind,
 )
@@ -30,7 +31,7 @@ from txbroker.errors import ConfigError
 
 _EXAMPLE = "see examples/home_topology for whole files"
 _MAX_FILE_BYTES = 16 * 1024 * 1024
-_NESTED = {"limits": Limits, "session_limits": SessionLimits}
+_NESTED = {"limits": Limits, "session_limits": SessionLimits, "retention": Retention}
 
 
 def load_file(path: Path | str) -> tuple[NodeConfig, ...]:

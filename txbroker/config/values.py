@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from pathlib import Path
-from typing import Any, NewType
+from typing import Any, Literal, NewType, get_args
 
 import attrs
 import cattrs
@@ -24,9 +24,12 @@ from txbroker.topics import TopicError, validate_apex
 
 KIB = 1024
 MIB = 1024 * KIB
+GIB = 1024 * MIB
+DAY = 86_400.0
 MAX_PORT = 65_535
+MAX_RESERVE = 0.9
 MAX_PACKET_IDS = 65_535
-MAX_NODE_BYTES = 255
+MAX_NAME_BYTES = 255
 
 Size = NewType("Size", int)
 """Bytes."""
@@ -38,8 +41,24 @@ Count = NewType("Count", int)
 Apex = NewType("Apex", str)
 NodeName = NewType("NodeName", str)
 Host = NewType("Host", str)
+SiteName = NewType("SiteName", str)
 Endpoint = NewType("Endpoint", str)
 """A Twisted endpoint description."""
+
+Durability = Literal["sync", "interval", "memory"]
+"""
+What must have happened before a QoS 1/2 message counts as taken: synced; written, and synced every
+`sync_interval`; nothing, it is written later.
+"""
+Journaled = Literal["all", "qos12", "none"]
+"""
+Which messages a node keeps in its zone's journal: all; QoS 1 and 2; those that sessions still wait
+for.
+"""
+WhenUnreachable = Literal["outbox", "hold"]
+"""Where QoS 1/2 publishes to a zone that is away wait: on the disk, or unread at the client."""
+WhenUnknown = Literal["refuse", "fresh"]
+"""What a client gets whose session may exist where nobody can be asked now."""
 
 
 class BadValue(ValueError):
@@ -70,13 +89,45 @@ class Address:
         return f"{host}:{self.port}"
 
 
+@attrs.frozen(slots=True)
+class Reserve:
+    """
+    How much of a file system stays free: a `share` of it (0 to 1), or a `size` in bytes.
+
+    One of the two is 0. `str` gives the form that the topology file has.
+    """
+
+    share: float = 0.0
+    size: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.size}B" if self.size else f"{self.share * 100:g}%"
+
+    def of(self, total: int) -> int:
+        """
+        The bytes to keep free of a file system of `total` bytes.
+
+        A size is cut to a quarter of `total`, so that a reserve that was meant for a large disk
+        leaves most of a small one usable.
+        """
+        return min(self.size, total // 4) if self.size else int(total * self.share)
+
+
+@attrs.frozen(slots=True, kw_only=True)
+class Retention:
+    """What a zone's journal keeps: records as old as `age`, within `size` bytes."""
+
+    age: Timeout = Timeout(7 * DAY)
+    size: Size = Size(10 * GIB)
+
+
 @attrs.frozen(slots=True, kw_only=True)
 class SessionLimits:
-    """What one client session may queue while its client is slow or away."""
+    """What one client session may have waiting while its client is slow or away."""
 
-    messages: Count = Count(10_000)
-    bytes: Size = Size(1024 * MIB)
-    age: Timeout = Timeout(7 * 86_400.0)
+    messages: Count = Count(100_000)
+    bytes: Size = Size(1 * GIB)
+    age: Timeout = Timeout(7 * DAY)
 
 
 @attrs.frozen(slots=True, kw_only=True)
@@ -87,9 +138,10 @@ class Limits:
     packet: Size = Size(16 * MIB)
     inflight: Count = Count(100)
     session_memory: Size = Size(8 * MIB)
-    outbox: Size = Size(64 * MIB)
+    outbox: Size = Size(1 * GIB)
     links: Count = Count(1_000)
     cache: Count = Count(100_000)
+    disk_free: Reserve = Reserve(share=0.05)
     connect_timeout: Timeout = Timeout(10.0)
 
 
@@ -99,8 +151,8 @@ class NodeConfig:
     One document of a topology file, every rule that needs no other document checked.
 
     `zone` is None for a pure edge and "" for the root zone; `link` None means a free port on
-    `grpc`'s host; `data` is absolute; `source` is the file as it was named by the caller, and
-    `lines` the line of each key in it.
+    `grpc`'s host; `data` is absolute; `site` "" is the site of all nodes that name none; `source`
+    is the file as it was named by the caller, and `lines` the line of each key in it.
     """
 
     node: NodeName
@@ -111,6 +163,15 @@ class NodeConfig:
     link: Address | None = None
     advertise: Host | None = None
     data: Path
+    site: SiteName = SiteName("")
+    durability: Durability = "sync"
+    sync_interval: Timeout = Timeout(0.1)
+    journal: Journaled = "all"
+    retention: Retention = Retention()
+    unreachable: WhenUnreachable = "outbox"
+    roaming: WhenUnknown = "refuse"
+    roaming_wait: Seconds = Seconds(3.0)
+    will_after: Seconds = Seconds(10.0)
     suback_wait: Seconds = Seconds(2.0)
     session_limits: SessionLimits = SessionLimits()
     limits: Limits = Limits()
@@ -159,14 +220,22 @@ def _printable(text: str) -> bool:
 
 
 def _node_name(value: object, _: object = None) -> str:
+    return _name(value, "give the node a name that is unique in the tree")
+
+
+def _site_name(value: object, _: object = None) -> str:
+    return _name(value, "give the site a name, or leave the key out where there is one site")
+
+
+def _name(value: object, remedy: str) -> str:
     name = _text(value)
     if not name:
-        raise BadValue(name, "an empty name", "give the node a name that is unique in the tree")
+        raise BadValue(name, "an empty name", remedy)
     if not _printable(name) or set(name) & set("/+#"):
-        problem = "a node name stands in topics"
+        problem = "such a name stands in topics"
         raise BadValue(name, problem, "leave out spaces, control characters and / + #")
-    if len(name.encode()) > MAX_NODE_BYTES:
-        raise BadValue(name, f"longer than {MAX_NODE_BYTES} bytes", "choose a shorter name")
+    if len(name.encode()) > MAX_NAME_BYTES:
+        raise BadValue(name, f"longer than {MAX_NAME_BYTES} bytes", "choose a shorter name")
     return name
 
 
@@ -275,8 +344,8 @@ def _endpoints(value: object, _: object = None) -> tuple[str, ...]:
 
 # -- quantities
 
-_SIZES = {"": 1, "B": 1, "KiB": KIB, "MiB": MIB, "GiB": 1024 * MIB}
-_TIMES = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZES = {"": 1, "B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB}
+_TIMES = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": DAY}
 
 
 def _size(value: object, _: object = None) -> int:
@@ -319,6 +388,29 @@ def _count(value: object, _: object = None) -> int:
     return value
 
 
+def _reserve(value: object, _: object = None) -> Reserve:
+    remedy = "write a share of the disk or a size with its unit, as in 5%, 512MiB; 0% for none"
+    if not isinstance(value, str):  # 5 may be meant as a percentage, and would be bytes
+        raise BadValue(value, "neither a percentage nor a size", remedy)
+    found = re.fullmatch(r"([0-9]{1,3}(?:\.[0-9]{1,6})?) ?%", value)
+    if found is None:
+        return Reserve(size=_size(value))
+    share = float(found[1]) / 100
+    if share > MAX_RESERVE:
+        raise BadValue(value, "leaves too little of the disk", f"write at most {MAX_RESERVE:.0%}")
+    return Reserve(share=share)
+
+
+_CHOICES = (Durability, Journaled, WhenUnreachable, WhenUnknown)
+
+
+def _choice(value: object, target: Any) -> object:
+    options = get_args(target)
+    if value not in options:
+        raise BadValue(value, "not one of its values", f"write one of: {', '.join(options)}")
+    return value
+
+
 def _converter() -> cattrs.Converter:
     converter = cattrs.Converter(detailed_validation=False)
     hooks: dict[Any, Callable[[object, object], object]] = {
@@ -328,6 +420,8 @@ def _converter() -> cattrs.Converter:
         Count: _count,
         Apex: _apex,
         NodeName: _node_name,
+        SiteName: _site_name,
+        Reserve: _reserve,
         Host: _host,
         Path: _path,
         Address: _address,
@@ -337,11 +431,12 @@ def _converter() -> cattrs.Converter:
     converter.register_structure_hook_func(
         lambda target: bool(target == tuple[Endpoint, ...]), _endpoints
     )
+    converter.register_structure_hook_func(_CHOICES.__contains__, _choice)
     return converter
 
 
 # Annotations are text until asked for; the reader takes an attribute's type to find its hook.
-for _class in (SessionLimits, Limits, NodeConfig):
+for _class in (Retention, SessionLimits, Limits, NodeConfig):
     attrs.resolve_types(_class)
 
 CONVERTER = _converter()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Protocol
+from weakref import WeakSet
 
 import attrs
 
@@ -81,6 +82,7 @@ class Clients:
         self._counters = counters
         self._reporter = reporter
         self._limits = limits
+        self._told_full: WeakSet[Session] = WeakSet()
         self._on_federation_filter: Callable[[], object] = lambda: None
         self._subscribers: SubscriptionIndex[str, tuple[Session, Subscription]] = SubscriptionIndex(
             cache_limit=limits.cache
@@ -91,6 +93,25 @@ class Clients:
     def when_federation_is_asked(self, action: Callable[[], object]) -> None:
         """Run `action` whenever a client subscribes to other nodes' `$SYS` values."""
         self._on_federation_filter = action
+
+    def set_limits(self, limits: EdgeLimits) -> None:
+        """Other limits, from now on, for the sessions that there are as well."""
+        self._limits = limits
+        self._subscribers.cache_limit = limits.cache
+        self._zones.limit = limits.cache
+        for session in self.sessions.values():
+            session.set_limits(limits.session)
+
+    def delete(self, client_id: str) -> bool:
+        """End a session, its client's connection first; False when there is none."""
+        session = self.sessions.get(client_id)
+        if session is None:
+            return False
+        if session.sink is not None:
+            session.sink.close("session deleted")
+        if self.sessions.get(client_id) is session:  # a clean one ended with its connection
+            self._end_session(session)
+        return True
 
     def set_sys(self, topic: str, payload: str | None) -> None:
         """Publish a `$SYS` value here, retained; None clears it."""
@@ -112,7 +133,9 @@ class Clients:
         before = self._timers.now() - self._limits.session_age
         for session in list(self.sessions.values()):
             if session.away_since is not None and session.away_since < before:
-                self._reporter.event("session.expired", client_id=session.client_id)
+                self._reporter.event(
+                    "session.expired", client_id=session.client_id, limit="session_limits.age"
+                )
                 self._counters.add("session.expired")
                 self._end_session(session)
 
@@ -323,7 +346,16 @@ class Clients:
         """A message beyond a session's limit."""
         self._counters.add("session.dropped.qos0" if qos == 0 else "session.dropped.queue_full")
         if session.dropped == 1:
-            self._reporter.event("session.dropping", client_id=session.client_id, qos=qos)
+            limit = "session_limits" if qos else ""
+            client_id = session.client_id
+            self._reporter.event("session.dropping", client_id=client_id, qos=qos, limit=limit)
+
+    def window_is_full(self, session: Session, limit: str) -> None:
+        """A client has as much unacknowledged as it may have."""
+        self._counters.add("session.window_full")
+        if session not in self._told_full:
+            self._told_full.add(session)
+            self._reporter.event("session.window_full", client_id=session.client_id, limit=limit)
 
     # internal
 

@@ -60,7 +60,7 @@ class Edge:
         self.name = name
         self.incarnation = incarnation
         self.counters = counters
-        self.zones = ZoneMap(limits.cache)
+        self.zones = ZoneMap(limits.cache, self._on_cache_full)
         self.publisher = Publisher(
             self.zones, connector, counters, held_limit=limits.held, now=timers.now
         )
@@ -254,6 +254,11 @@ class Edge:
                 self.publisher.wake(route)
 
     # internal
+
+    def _on_cache_full(self) -> None:
+        if not self.counters.get("cache.full"):
+            self._reporter.event("cache.full", limit="limits.cache", value=self.zones.limit)
+        self.counters.add("cache.full")
 
     def _on_confirmed(self, subscribing: Subscribing, topic_filter: str) -> None:
         self._reporter.event(

@@ -14,7 +14,7 @@ learns of a cut by another way must not take the child's records before the pare
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from txbroker.delegation.cut import Cut
 from txbroker.edge.route import Backlog, Route
@@ -33,12 +33,14 @@ LONGEST_REMEMBERED = 512
 class ZoneMap:
     """The known routes; the root zone's is always there, though nobody may know its address."""
 
-    def __init__(self, limit: int = 100_000) -> None:
+    def __init__(self, limit: int = 100_000, on_full: Callable[[], None] = lambda: None) -> None:
+        """`on_full` is called each time that something is forgotten to make room."""
+        self._on_full = on_full
         self.backlog = Backlog()
         self._routes: dict[str, Route] = {"": Route("", None, self.backlog)}
         self._longest = 0
         self._by_topic: dict[str, Route] = {}
-        self._limit = limit
+        self.limit = limit
 
     def __iter__(self) -> Iterator[Route]:
         return iter(list(self._routes.values()))
@@ -53,8 +55,9 @@ class ZoneMap:
         if route is None:
             apex = deepest_enclosing(topic, self._routes, longest=self._longest)
             route = self._routes[apex or ""]
-            if len(self._by_topic) >= self._limit:
+            if len(self._by_topic) >= self.limit:
                 self._by_topic.clear()
+                self._on_full()
             if len(topic) <= LONGEST_REMEMBERED:
                 self._by_topic[topic] = route
         return route
@@ -105,10 +108,11 @@ class ZoneMap:
 
     def _make_room(self) -> None:
         # The least that the limit has to guarantee; a zone that is forgotten is asked for again.
-        if len(self._routes) >= self._limit:
+        if len(self._routes) >= self.limit:
             for route in self._routes.values():
                 if route.apex and route.port is None and not route.is_needed:
                     self.remove(route)
+                    self._on_full()
                     return
 
     def _trusted(self, apex: str) -> str:

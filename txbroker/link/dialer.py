@@ -64,7 +64,7 @@ class Dialer:
         self._tasks = tasks
         self._turn = turn
         self._pressure = pressure
-        self._max_packet = max_packet
+        self.max_packet = max_packet
         self._dials: dict[Route, asyncio.Task[None]] = {}
         self._open: dict[Route, LinkProtocol] = {}
         self._edge: Edge
@@ -176,7 +176,7 @@ class Dialer:
             close=protocol.drop,
             mark_dirty=self._turn.mark_dirty,
             pressure=self._pressure,
-            max_packet=self._max_packet,
+            max_packet=self.max_packet,
         )
         protocol.attach(end)
         self._open[route] = protocol

@@ -14,7 +14,11 @@ from txbroker.link.owner_end import OwnerEnd
 from txbroker.link.wire import SILENCE, LinkProtocol
 from txbroker.net import Clock, DelayedCall
 from txbroker.pressure import Pressure
+from txbroker.store.space import DiskSpace
+from txbroker.telemetry import get_logger
 from txbroker.turn import Flushable, Turn
+
+log = get_logger()
 
 TOKEN_LIFE = 10.0
 """Seconds in which a token has to be used."""
@@ -30,6 +34,7 @@ class LinkListener(Factory):
         *,
         authority: Authority,
         pressure: Pressure,
+        space: DiskSpace,
         counters: Counters,
         turn: Turn,
         clock: Clock,
@@ -39,20 +44,29 @@ class LinkListener(Factory):
         self.authority = authority
         self.pressure = pressure
         self.counters = counters
+        self.max_packet = max_packet
+        self.max_links = max_links
+        self._space = space
         self._turn = turn
         self._clock = clock
-        self._max_packet = max_packet
-        self._max_links = max_links
+        self._was_full = False
         self._tokens: dict[bytes, tuple[str, int, float]] = {}
         self._open: set[LinkProtocol] = set()
         pressure.when_relieved(self._give_credit)
+        space.when_changed(self._give_credit)
+
+    @property
+    def is_disk_short(self) -> bool:
+        """Whether QoS 1/2 publishes have to wait for room on the disk."""
+        return self._space.is_short
 
     def issue(self, edge: str, incarnation: int) -> bytes | None:
         """A token for one link of this edge; None when there are as many links as allowed."""
         self._forget_old_tokens()
-        if len(self._open) + len(self._tokens) >= self._max_links:
-            self.counters.add("link.over_limit")
+        if len(self._open) + len(self._tokens) >= self.max_links:
+            self._refuse(edge)
             return None
+        self._was_full = False
         token = secrets.token_bytes(16)
         self._tokens[token] = (edge, incarnation, self._clock.seconds() + TOKEN_LIFE)
         return token
@@ -72,8 +86,8 @@ class LinkListener(Factory):
         self._turn.mark_next(end)
 
     def buildProtocol(self, addr: IAddress | None) -> LinkProtocol | None:
-        if len(self._open) >= self._max_links:
-            self.counters.add("link.over_limit")
+        if len(self._open) >= self.max_links:
+            self._refuse(str(addr))
             return None
         protocol = _Accepted(
             turn=self._turn,
@@ -83,10 +97,16 @@ class LinkListener(Factory):
             on_end=self._open.discard,
         )
         self._open.add(protocol)
-        end = OwnerEnd(self, write=protocol.write, close=protocol.drop, max_packet=self._max_packet)
+        end = OwnerEnd(self, write=protocol.write, close=protocol.drop, max_packet=self.max_packet)
         protocol.attach(end)
         protocol.expect_hello(lambda: end.peer is not None)
         return protocol
+
+    def _refuse(self, peer: str) -> None:
+        self.counters.add("link.over_limit")
+        if not self._was_full:  # whoever is refused tries again each second
+            self._was_full = True
+            log.warning("link.over_limit", limit="limits.links", value=self.max_links, peer=peer)
 
     def _give_credit(self) -> None:
         for protocol in self._open:

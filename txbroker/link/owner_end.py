@@ -45,6 +45,10 @@ class OwnerHost(Protocol):
     pressure: Pressure
     counters: Counters
 
+    @property
+    def is_disk_short(self) -> bool:
+        """Whether QoS 1/2 publishes have to wait for room on the disk."""
+
     def redeem(self, token: bytes, edge: str, incarnation: int) -> bool:
         """Whether the token was given to this edge, and not used yet."""
 
@@ -93,7 +97,7 @@ class OwnerEnd:
     def receive(self, data: bytes) -> None:
         """Bytes from the edge; raises `LinkError` where they break a rule."""
         for item in self._reader.read(data):
-            if self._is_publishing(item) and self._has_to_hold():
+            if self._is_publishing(item) and (self._held or self._has_to_hold(item)):
                 # At most a window's worth: no credit is returned for what is held.
                 self._held.append(item)
             else:
@@ -103,7 +107,7 @@ class OwnerEnd:
     def flush(self) -> None:
         """Send what is due: acknowledgements, credit, deliveries as far as credit goes."""
         try:
-            while self._held and not self._host.pressure.active:
+            while self._held and not self._has_to_hold(self._held[0]):
                 self._on_item(self._held.popleft())
         except LinkError as error:
             # Whoever ends the turn is not the one who broke the rule.
@@ -116,7 +120,8 @@ class OwnerEnd:
             self._taken_told = self._taken
             taken = link_pb2.Taken(stream=self._stream, sequence=self._taken)
             out.append(encode_frame(LinkFrame(taken=taken)))
-        if self._received > self._credit_told and not self._host.pressure.active:
+        is_taking = not (self._held or self._host.pressure.active)
+        if self._received > self._credit_told and is_taking:
             self._credit_told = self._received
             credit = link_pb2.Credit(consumed=self._received)
             out.append(encode_frame(LinkFrame(credit=credit)))
@@ -180,8 +185,13 @@ class OwnerEnd:
 
     # internal: frames from the edge
 
-    def _has_to_hold(self) -> bool:
-        return self.peer is not None and (bool(self._held) or self._host.pressure.active)
+    def _has_to_hold(self, item: LinkFrame | Publish) -> bool:
+        if self.peer is None:
+            return False
+        if self._host.pressure.active:
+            return True
+        # QoS 0 does not wait for the disk, but for what came before it.
+        return isinstance(item, Publish) and item.qos > 0 and self._host.is_disk_short
 
     def _is_publishing(self, item: LinkFrame | Publish) -> bool:
         return isinstance(item, Publish) or item.WhichOneof("kind") in ("batch", "restart")

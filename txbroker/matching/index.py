@@ -33,7 +33,7 @@ class SubscriptionIndex(Generic[K, V]):
         self._by_filter: dict[str, dict[K, tuple[K, V]]] = {}
         self._size = 0
         self._cache: dict[str, tuple[tuple[K, V], ...]] = {}
-        self._cache_limit = cache_limit
+        self.cache_limit = cache_limit
         self._cache_bytes = 0
 
     def __len__(self) -> int:
@@ -111,9 +111,9 @@ class SubscriptionIndex(Generic[K, V]):
 
     def _remember(self, topic: str, answer: tuple[tuple[K, V], ...]) -> None:
         size = len(topic) + 8 * len(answer)
-        if len(self._cache) >= self._cache_limit or self._cache_bytes + size > _CACHE_BYTES:
+        if len(self._cache) >= self.cache_limit or self._cache_bytes + size > _CACHE_BYTES:
             self._forget_answers()
-        if self._cache_limit and size <= _CACHE_BYTES:
+        if self.cache_limit and size <= _CACHE_BYTES:
             self._cache[topic] = answer
             self._cache_bytes += size
 

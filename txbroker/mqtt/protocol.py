@@ -43,6 +43,7 @@ from txbroker.mqtt.return_codes import ConnackCode, ProtocolViolation
 from txbroker.mqtt.session import Session
 from txbroker.net import Clock, DelayedCall, Transport
 from txbroker.pressure import Pressure
+from txbroker.store.space import DiskSpace
 from txbroker.telemetry import get_logger
 
 log = get_logger()
@@ -52,6 +53,10 @@ OUTPUT_HIGH_MARK = 256 * 1024
 
 CLOSE_TIMEOUT = 5.0
 """Seconds that a client has to read its last packets when the connection is being closed."""
+
+HOLD_TIMEOUT = 60.0
+"""Seconds for which a client is not read at a stretch; then it is closed, so that it learns of it
+and may go elsewhere (protocol rule 21)."""
 
 LOGGED_BYTES = 32
 """How much of an illegal packet goes into the log."""
@@ -77,6 +82,7 @@ class MqttService:
         turn: Turn,
         clock: Clock,
         pressure: Pressure,
+        space: DiskSpace,
         counters: Counters,
         make_client_id: Callable[[], str],
         max_packet: int,
@@ -87,6 +93,7 @@ class MqttService:
         self.turn = turn
         self.clock = clock
         self.pressure = pressure
+        self.space = space
         self.counters = counters
         self.make_client_id = make_client_id
         self.max_packet = max_packet
@@ -114,6 +121,9 @@ class MqttProtocol(Protocol):
         self._is_reading = True
         self._is_working = False
         self._is_arriving = False
+        self._refused: Publish | None = None  # not taken, and nothing after it
+        self._unread = b""
+        self._patience: DelayedCall | None = None
         self._keep_alive = 0.0
         self._last_heard = 0.0
         self._alarm: DelayedCall | None = None
@@ -138,7 +148,7 @@ class MqttProtocol(Protocol):
         self._is_open = True
         if len(service.connections) >= service.max_connections:
             service.counters.add("connections.refused")
-            log.warning("client.refused", limit="connections", value=service.max_connections)
+            log.warning("client.refused", limit="limits.connections", value=service.max_connections)
             self._abort()
             return
         service.connections.add(self)
@@ -148,6 +158,9 @@ class MqttProtocol(Protocol):
         self._alarm = service.clock.callLater(service.connect_timeout, self._no_connect)
 
     def dataReceived(self, data: bytes) -> None:
+        if self._refused is not None:
+            self._unread += data  # a paused TLS connection still gives what it had decrypted
+            return
         self._read(data)
         self._service.turn.end()
 
@@ -206,6 +219,8 @@ class MqttProtocol(Protocol):
             for packet in self._connection.receive(data):
                 self._last_heard = now  # whole packets count, not bytes [MQTT-3.1.2-24]
                 self._handlers[type(packet)](packet)
+                if self._refused is not None:
+                    break
         except ProtocolViolation as violation:
             self._on_violation(violation)
         self._is_working = False
@@ -245,8 +260,14 @@ class MqttProtocol(Protocol):
             self._read(b"")
 
     def _on_publish(self, packet: Publish) -> None:
-        assert self._session is not None
-        self._edge.clients.publish(self._session, packet)
+        session = self._session
+        assert session is not None
+        if packet.qos and self._service.space.is_short:
+            # Whoever only subscribes, and QoS 0, need no room on the disk.
+            self._refused = packet
+            self._pause_reading(session)
+        else:
+            self._edge.clients.publish(session, packet)
 
     def _on_puback(self, packet: Puback) -> None:
         assert self._session is not None
@@ -303,6 +324,8 @@ class MqttProtocol(Protocol):
             bytes=(bytes([first_byte]) + body[:LOGGED_BYTES]).hex(),
         )
         self._service.counters.add("clients.violations")
+        if violation.rule == "limits.packet":
+            self._service.counters.add("packet.over_limit")
         if violation.connack is not None and self._session is None:
             self.send(encode(Connack(False, violation.connack)))
         self.flush()
@@ -335,9 +358,18 @@ class MqttProtocol(Protocol):
             self._alarm.cancel()
         self._alarm = None
 
+    def _lose_patience(self) -> None:
+        limit = "limits.outbox" if self._refused is None else "limits.disk_free"
+        log.warning("client.held_too_long", client_id=self._client_id, limit=limit)
+        self._service.counters.add("clients.held_too_long")
+        self._leave(will=True)
+        self._abort()
+        self._service.turn.end()
+
     def _no_connect(self) -> None:
         peer = _describe(self.transport.getPeer())
-        log.info("client.no_connect", peer=peer, after=self._service.connect_timeout)
+        after = self._service.connect_timeout
+        log.info("client.no_connect", peer=peer, limit="limits.connect_timeout", after=after)
         self._service.counters.add("clients.no_connect")
         self._abort()
 
@@ -354,6 +386,8 @@ class MqttProtocol(Protocol):
         self._cancel_alarm()
         self._service.connections.discard(self)
         self._service.pressure.lower(self)
+        self._service.space.forget(self)
+        self._end_patience()
         self.transport.unregisterProducer()
         session, self._session = self._session, None
         if session is not None:
@@ -374,14 +408,31 @@ class MqttProtocol(Protocol):
         if self._is_reading:
             self._is_reading = False
             self.transport.pauseProducing()
-            self._edge.publisher.when_room(session, self._resume_reading)
+            service = self._service
+            self._patience = service.clock.callLater(HOLD_TIMEOUT, self._lose_patience)
+            if self._refused is not None:
+                service.counters.add("publish.refused.disk_free")
+                service.space.when_room(self, self._resume_reading)
+            else:
+                self._edge.publisher.when_room(session, self._resume_reading)
 
     def _resume_reading(self) -> None:
-        if not self._is_reading:
-            self._is_reading = True
-            self._last_heard = self._service.clock.seconds()
-            if self._is_open:
-                self.transport.resumeProducing()
+        if self._is_reading or not self._is_open:
+            return
+        self._is_reading = True
+        self._last_heard = self._service.clock.seconds()
+        self._end_patience()
+        self.transport.resumeProducing()
+        refused, self._refused = self._refused, None
+        unread, self._unread = self._unread, b""
+        if refused is not None and self._session is not None:
+            self._edge.clients.publish(self._session, refused)
+            self._read(unread)
+
+    def _end_patience(self) -> None:
+        if self._patience is not None and self._patience.active():
+            self._patience.cancel()
+        self._patience = None
 
 
 class MqttFactory(Factory):

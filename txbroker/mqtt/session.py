@@ -58,6 +58,9 @@ class Watcher(Protocol):
     def dropped(self, session: Session, qos: int) -> None:
         """A message for the session was dropped."""
 
+    def window_is_full(self, session: Session, limit: str) -> None:
+        """No more messages go to the client before it acknowledges; `limit` is the key."""
+
 
 @attrs.frozen(kw_only=True)
 class SessionLimits:
@@ -446,11 +449,22 @@ class Session:
         """Messages waiting behind the window."""
         return len(self._queue)
 
+    def set_limits(self, limits: SessionLimits) -> None:
+        """From now on; what is beyond them already goes when the next message comes."""
+        self._limits = limits
+
     # internal
 
     def _answer(self, data: bytes) -> None:
         if self.sink is not None:
             self.sink.send(data)
+
+    def _tell_if_full(self, size: int) -> None:
+        """Before a message of this size enters the window: whether it is the last one."""
+        if len(self._window) + 1 == self._limits.inflight:
+            self._watcher.window_is_full(self, "limits.inflight")
+        elif self._window_size + size >= self._limits.memory:
+            self._watcher.window_is_full(self, "limits.session_memory")
 
     def _acknowledge(self, flow: Incoming) -> None:
         if not flow.owed:
@@ -491,6 +505,7 @@ class Session:
         while packet_id in self._window:  # [MQTT-2.3.1-4]
             packet_id = packet_id % LAST_PACKET_ID + 1
         self._last_id = packet_id
+        self._tell_if_full(entry.size)
         self._window[packet_id] = entry
         self._window_size += entry.size
         if self.clean:

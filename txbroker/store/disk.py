@@ -36,21 +36,22 @@ class Disk:
         self,
         data: Path,
         *,
-        durability: Durability,
+        durability: str,
         sync_interval: float,
         turn: Turn,
         timers: Timers,
+        on_full: Callable[[bool, str], None],
         on_failed: Callable[[StoreError], None],
     ) -> None:
         self._thread = WorkThread(asyncio.get_event_loop())
         self.committer = Committer(
-            durability=durability,
+            durability=Durability(durability),
             sync_interval=sync_interval,
             mark_dirty=turn.mark_dirty,
             in_thread=self._thread.run,
             timers=timers,
             end_turn=turn.end,
-            on_full=_on_full,
+            on_full=on_full,
             on_failed=on_failed,
         )
         self._tables_log = Log(
@@ -70,9 +71,3 @@ class Disk:
 def _on_trimmed(file: Path, last: int, size: int) -> None:
     log.warning("journal.tail_trimmed", file=str(file), last_entry=last, bytes=size)
 
-
-def _on_full(is_full: bool, reason: str) -> None:
-    if is_full:
-        log.error("disk.full", reason=reason)
-    else:
-        log.info("disk.writable")

@@ -1,0 +1,203 @@
+"""Back-pressure on a client's connection while the disk is short; no sockets, no time passes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import attrs
+import pytest
+from twisted.internet.task import Clock as TwistedClock
+from twisted.internet.testing import StringTransport
+
+from tests.support import wire
+from tests.support.edge_bench import EdgeBench
+from txbroker.alarms import ReactorTimers
+from txbroker.config import Reserve
+from txbroker.mqtt.protocol import HOLD_TIMEOUT, MqttFactory, MqttProtocol, MqttService
+from txbroker.store.space import DiskSpace
+from txbroker.turn import Turn
+
+FULL, EMPTY = (0, 1000), (1000, 1000)
+
+
+class Wire(StringTransport):
+    """A TCP connection that keeps what was written."""
+
+    bufferSize = 0
+
+    def setTcpNoDelay(self, enabled: bool) -> None:
+        """Nothing waits here."""
+
+
+@attrs.define
+class Dialogue:
+    """One client's connection: `say` bytes, look at what is `answered`."""
+
+    protocol: MqttProtocol
+    transport: Wire
+
+    def say(self, *packets: bytes) -> None:
+        self.protocol.dataReceived(b"".join(packets))
+
+    def answered(self) -> list[str]:
+        """Names of the packets that came since the last call."""
+        buffer = bytearray(self.transport.value())
+        self.transport.clear()
+        names = []
+        while (packet := wire.cut_packet(buffer)) is not None:
+            names.append(wire.NAMES[packet.kind])
+        return names
+
+    @property
+    def is_read(self) -> bool:
+        return self.transport.producerState == "producing"
+
+
+class Bench:
+    """A service with an edge whose zone `x` takes publishes, on a disk that a test fills."""
+
+    def __init__(self) -> None:
+        self.edge = EdgeBench("x")
+        self.edge.online("x")
+        self.edge.take()
+        self.clock = TwistedClock()
+        self.turn = Turn(lambda action: None)
+        self.disk = EMPTY
+        self.space = DiskSpace(
+            Path("data"),
+            Reserve(share=0.1),
+            timers=ReactorTimers(self.clock, self.turn),
+            counters=self.edge.counters,
+            measure=lambda _: self.disk,
+        )
+        self.service = MqttService(
+            edge=self.edge.edge,
+            turn=self.turn,
+            clock=self.clock,
+            pressure=self.edge.pressure,
+            space=self.space,
+            counters=self.edge.counters,
+            make_client_id=lambda: "auto",
+            max_packet=1 << 20,
+            max_connections=10,
+            connect_timeout=10.0,
+        )
+
+    def set_disk(self, disk: tuple[int, int]) -> None:
+        self.disk = disk
+        self.space.look()
+        self.turn.end()
+
+    def client(self, name: str = "c", keep_alive: int = 0) -> Dialogue:
+        """Connected."""
+        protocol = MqttFactory(self.service).buildProtocol(None)
+        transport = Wire()
+        protocol.makeConnection(transport)
+        dialogue = Dialogue(protocol, transport)
+        dialogue.say(wire.connect(name, keep_alive=keep_alive))
+        assert ["CONNACK"] == dialogue.answered()
+        return dialogue
+
+    def published(self) -> list[object]:
+        """Payloads that went to the owner since the last call."""
+        return [event[2] for event in self.edge.take() if event[:2] == ("x", "publish")]
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def publish(payload: str, qos: int = 1, packet_id: int = 1) -> bytes:
+    return wire.publish("x/t", payload.encode(), qos=qos, packet_id=packet_id if qos else None)
+
+
+def test_nothing_is_taken_from_the_first_refused_publish_on(bench: Bench) -> None:
+    """What came before it in the same read is, and all the rest in order once there is room."""
+    client = bench.client()
+    bench.set_disk(FULL)
+
+    client.say(publish("0", qos=0), wire.PING, publish("1"), publish("2", 2, 2), wire.PING)
+    assert (["0"], ["PINGRESP"], False) == (bench.published(), client.answered(), client.is_read)
+    client.say(publish("3", qos=0)[:5])  # TLS had decrypted it before the pause
+    client.say(publish("3", qos=0)[5:])
+    assert [] == bench.published()
+    assert 1 == bench.edge.counters.get("publish.refused.disk_free")
+
+    bench.set_disk(EMPTY)
+
+    assert (["1", "2", "3"], True) == (bench.published(), client.is_read)
+    assert ["PINGRESP"] == client.answered()
+
+
+def test_who_publishes_nothing_that_is_kept_is_read(bench: Bench) -> None:
+    """Acknowledgements, subscriptions, QoS 0."""
+    client = bench.client()
+    bench.set_disk(FULL)
+
+    client.say(wire.subscribe(1, ("$SYS/x", 1)), wire.ack(wire.PUBACK, 7), publish("0", qos=0))
+    client.say(wire.ack(wire.PUBREL, 9), wire.PING)
+
+    assert ["SUBACK", "PUBCOMP", "PINGRESP"] == client.answered()
+    assert (["0"], True) == (bench.published(), client.is_read)
+
+
+def test_keep_alive_is_suspended(bench: Bench) -> None:
+    """A PINGREQ may lie unread behind the publish."""
+    client = bench.client(keep_alive=2)
+    bench.set_disk(FULL)
+    client.say(publish("1"))
+
+    for _ in range(int(HOLD_TIMEOUT) - 1):
+        bench.clock.advance(1.0)
+    assert not client.transport.disconnecting
+    bench.set_disk(EMPTY)
+    assert ["1"] == bench.published()
+    bench.clock.advance(2.9)
+    assert not client.transport.disconnecting
+
+    bench.clock.advance(0.2)
+    assert client.transport.disconnecting
+
+
+def test_who_is_held_for_too_long_is_closed(bench: Bench) -> None:
+    """What was refused is not taken afterwards, as nobody acknowledged it."""
+    client, other = bench.client(), bench.client("other")
+    bench.set_disk(FULL)
+    client.say(publish("1"))
+    bench.clock.advance(1.0)
+    other.say(publish("2"))
+
+    bench.clock.advance(HOLD_TIMEOUT - 0.5)
+    assert (True, False) == (client.transport.disconnecting, other.transport.disconnecting)
+    assert 1 == bench.edge.counters.get("clients.held_too_long")
+
+    bench.set_disk(EMPTY)
+    assert ["2"] == bench.published()
+    bench.clock.advance(HOLD_TIMEOUT)
+    assert not other.transport.disconnecting
+
+
+def test_a_client_that_left_is_not_read_again(bench: Bench) -> None:
+    """Neither by itself nor by another connection with its id."""
+    gone, taken = bench.client("gone"), bench.client("taken")
+    bench.set_disk(FULL)
+    gone.say(publish("1"))
+    taken.say(publish("2"))
+    gone.protocol.connectionLost()
+    bench.client("taken")
+
+    bench.set_disk(EMPTY)
+
+    assert [] == bench.published()
+    assert not bench.clock.getDelayedCalls()
+
+
+def test_each_limit_has_its_counter(bench: Bench) -> None:
+    """Too large a packet, no CONNECT in time."""
+    bench.client().say(b"\x30" + wire.length(2 << 20))
+    assert 1 == bench.edge.counters.get("packet.over_limit")
+
+    MqttFactory(bench.service).buildProtocol(None).makeConnection(Wire())
+    bench.clock.advance(10.0)
+    assert 1 == bench.edge.counters.get("clients.no_connect")

@@ -1,0 +1,127 @@
+"""
+SHELL: whether the disk of a node's `data` folder has room for publishes.
+
+A node whose disk is full to the last byte can write nothing any more, not even what would make room
+again. So publishes stop before that, at the watermark `limits.disk_free`: they are not read, not
+acknowledged and never skipped, while subscriptions, deliveries and acknowledgements go on. The
+committer may say the same of a disk that refuses a write.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Hashable
+from pathlib import Path
+
+from txbroker.config import Reserve
+from txbroker.counters import Counters
+from txbroker.telemetry import get_logger
+from txbroker.timers import Cancellable, Timers
+
+log = get_logger()
+
+LOOK_EVERY = 0.2
+"""Seconds between two looks at the disk."""
+
+MARGIN = 1.25
+"""So many times the reserve must be free before publishes are taken again, so that a disk that
+hovers about the watermark does not stop and start its clients five times a second."""
+
+
+def measure(folder: Path) -> tuple[int, int]:
+    """Bytes free for this process on the file system of `folder`, and its size; raises OSError."""
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+
+
+class DiskSpace:
+    """One for each node; `is_short`: what would have to be durable is not taken now."""
+
+    def __init__(
+        self,
+        folder: Path,
+        reserve: Reserve,
+        *,
+        timers: Timers,
+        counters: Counters,
+        measure: Callable[[Path], tuple[int, int]] = measure,
+    ) -> None:
+        self.is_short = False
+        self.free = 0
+        self._folder = folder
+        self._reserve = reserve
+        self._timers = timers
+        self._counters = counters
+        self._measure = measure
+        self._is_low = False
+        self._refusal: str | None = None
+        self._alarm: Cancellable | None = None
+        self._on_change: list[Callable[[], None]] = []
+        self._waiting: dict[Hashable, Callable[[], None]] = {}
+
+    # from the node
+
+    def start(self) -> None:
+        """Look now, and every `LOOK_EVERY` seconds from now on."""
+        self.look()
+        self._alarm = self._timers.call_later(LOOK_EVERY, self.start)
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+    def set_reserve(self, reserve: Reserve) -> None:
+        """Another watermark, from now on."""
+        self._reserve = reserve
+        self.look()
+
+    def look(self) -> None:
+        """Measure, and tell whom it concerns where that changes something."""
+        try:
+            self.free, total = self._measure(self._folder)
+        except OSError:
+            return  # a folder that is gone is told by whoever writes to it
+        reserve = self._reserve.of(total)
+        self._is_low = self.free < (reserve * MARGIN if self._is_low else reserve)
+        self._settle(f"{self.free} bytes are free, {reserve} are to stay so")
+
+    # from the committer
+
+    def set_full(self, is_full: bool, reason: str) -> None:
+        """The disk has refused a write, for this `reason`; or it has taken what it refused."""
+        self._refusal = reason if is_full else None
+        self._settle(reason)
+
+    # from those who take publishes
+
+    def when_changed(self, action: Callable[[], None]) -> None:
+        """Run `action` each time that `is_short` has changed."""
+        self._on_change.append(action)
+
+    def when_room(self, waiter: Hashable, action: Callable[[], None]) -> None:
+        """Run `action` once, when there is room again; `waiter` may `forget` it before."""
+        self._waiting[waiter] = action
+
+    def forget(self, waiter: Hashable) -> None:
+        """It does not wait any more; harmless where it does not."""
+        self._waiting.pop(waiter, None)
+
+    # internal
+
+    def _settle(self, reason: str) -> None:
+        is_short = self._is_low or self._refusal is not None
+        if is_short == self.is_short:
+            return
+        self.is_short = is_short
+        if is_short:
+            self._counters.add("disk.short")
+            log.error("disk.short", limit="limits.disk_free", folder=str(self._folder), why=reason)
+        else:
+            log.info("disk.ok", folder=str(self._folder), free=self.free)
+        for action in self._on_change:
+            action()
+        if not is_short:
+            waiting, self._waiting = self._waiting, {}
+            for resume in waiting.values():
+                resume()
