@@ -20,11 +20,11 @@ from pathlib import Path
 
 import attrs
 
+from txbroker.store.files import Descriptor, sync_folder
 from txbroker.store.segment import (
     BLOCK,
     SEGMENT_HEAD,
     CorruptLog,
-    Descriptor,
     Segment,
     find_valid,
     read_segment,
@@ -108,7 +108,7 @@ def recover(folder: Path, data: Path, on_trimmed: OnTrimmed) -> Recovered:
 def list_segments(folder: Path) -> list[tuple[Segment, bool]]:
     """The segments in a folder in order, each with whether its header is valid."""
     with os.scandir(folder) as entries:
-        names = sorted(entry.name for entry in entries if _is_segment(entry.name))
+        names = sorted(entry.name for entry in entries if is_segment_name(entry.name))
     found: list[tuple[Segment, bool]] = []
     for name in names:
         path = folder / name
@@ -122,7 +122,8 @@ def list_segments(folder: Path) -> list[tuple[Segment, bool]]:
     return found
 
 
-def _is_segment(name: str) -> bool:
+def is_segment_name(name: str) -> bool:
+    """Whether a file of that name is a segment."""
     return len(name) == 24 and name.endswith(".log") and name[:20].isdecimal()
 
 
@@ -259,17 +260,3 @@ def _used(scan: Scan) -> int:
         if block:
             used = position + len(block) - scan.position
     return used
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    file = Descriptor(folder, os.O_RDONLY | os.O_DIRECTORY)
-    os.fsync(file.fd)
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, durably, where they are missing."""
-    if not folder.is_dir():
-        make_folder(folder.parent)
-        folder.mkdir(exist_ok=True)
-        sync_folder(folder.parent)
