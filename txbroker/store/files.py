@@ -23,6 +23,10 @@ class Descriptor:
     def __init__(self, path: Path, flags: int) -> None:
         self.fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
 
+    def sync(self) -> None:
+        """Make its contents durable."""
+        os.fdatasync(self.fd)
+
     def __del__(self) -> None:
         try:
             os.close(self.fd)
@@ -72,8 +76,10 @@ class Tail:
         os.ftruncate(self.file.fd, end)
 
     def _allocate(self, end: int, limit: int) -> None:
-        step = max(min(_FIRST_STEP, self._step), min(self._step, end))  # small logs stay small
-        target = max(min(-(-end // step) * step, limit), end)
+        step = min(_FIRST_STEP, self._step)
+        while step * 2 <= min(self._step, end):
+            step *= 2  # small logs stay small
+        target = max(min(end - end % step + step, limit), end)
         try:
             os.posix_fallocate(self.file.fd, self._allocated, target - self._allocated)
         except OSError:

@@ -244,7 +244,7 @@ class Log:
                 through = self.written
             try:
                 for file in dirty:
-                    os.fdatasync(file.fd)
+                    file.sync()
                 if is_folder_dirty:
                     sync_folder(self.folder)
             except OSError as error:

@@ -100,7 +100,7 @@ def recover(folder: Path, data: Path, on_trimmed: OnTrimmed) -> Recovered:
     following = scans[-1].next
     if synced < following - 1:
         for scan in scans:
-            os.fdatasync(scan.segment.open().fd)
+            scan.segment.open().sync()
         sync_folder(folder)
     return Recovered(segments=segments, next=following, time=scans[-1].time)
 
