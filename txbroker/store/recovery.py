@@ -27,6 +27,7 @@ from txbroker.store.segment import (
     CorruptLog,
     Segment,
     find_valid,
+    is_cut_short,
     read_segment,
     walk,
 )
@@ -223,10 +224,10 @@ def _check_torn(scans: list[Scan], fault: int, synced: int, data: Path) -> None:
 
 def _looks_unwritten(scan: Scan) -> bool:
     """Whether a sector of zeros, or the end of the file, begins before anything valid does."""
-    position, end = scan.position, scan.size if scan.resumes is None else scan.resumes
-    if scan.is_whole or position == scan.size:
+    file, position = scan.segment.open(), scan.position
+    if scan.is_whole or is_cut_short(file, scan.segment.first, position, scan.size):
         return True
-    file = scan.segment.open()
+    end = scan.size if scan.resumes is None else scan.resumes
     while position < end:
         stop = position - position % _SECTOR + _SECTOR
         if _is_zero(file, position, min(stop, scan.size)):

@@ -148,7 +148,7 @@ def read_segment(path: Path, size: int) -> Segment | None:
     """
     The segment in a file of `size` bytes; None where its header fails the check.
 
-    Raises `StoreError` where it was written by a newer version.
+    Raises `StoreError` where it was written by a newer version, or under another name.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -167,8 +167,12 @@ def read_segment(path: Path, size: int) -> Segment | None:
         )
     rest = data[_SEGMENT.size :]
     first, previous, follows = _SEGMENT_REST.unpack(rest)
-    if crc32(rest, version) != check or path != segment_path(path.parent, first):
+    if crc32(rest, version) != check:
         return None
+    if path != segment_path(path.parent, first):
+        raise StoreError(
+            f"{path}: was {first:020}.log when it was written; give it that name again"
+        )
     return Segment(path=path, first=first, previous=previous, follows=follows, end=size)
 
 
@@ -194,6 +198,15 @@ def _head_at(block: bytes, at: int, segment: int, position: int, end: int) -> He
     if crc32(block[at + _PREFIX : at + BATCH_HEAD], _seed(segment, position)) != check:
         return None
     return Head(position, length, first, count, time, synced, body_check)
+
+
+def is_cut_short(file: Descriptor, segment: int, position: int, end: int) -> bool:
+    """Whether the batch at `position` goes beyond `end`, where the file ends."""
+    block = os.pread(file.fd, BATCH_HEAD, position)
+    if len(block) < BATCH_HEAD:
+        return True
+    head = _head_at(block, 0, segment, position, position + (1 << 40))
+    return head is not None and head.end > end
 
 
 Whole = tuple[Head, bytes]
