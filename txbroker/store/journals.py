@@ -24,9 +24,10 @@ from txbroker.errors import StoreError
 from txbroker.message import Message
 from txbroker.place import PartKey
 from txbroker.store.committer import Committer
+from txbroker.store.files import make_folder, sync_folder
 from txbroker.store.log import Log
 from txbroker.store.records import Record, decode_records, encode_records, read_marks
-from txbroker.store.recovery import OnTrimmed, make_folder, sync_folder
+from txbroker.store.recovery import OnTrimmed
 
 BATCH_BYTES = 256 * 1024
 BATCH_RECORDS = 1000

@@ -12,17 +12,18 @@ import os
 import threading
 from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from txbroker.errors import CallerError, StoreError
-from txbroker.store.recovery import OnTrimmed, make_folder, recover, sync_folder
+from txbroker.store.files import Descriptor, Tail, make_folder, sync_folder
+from txbroker.store.recovery import OnTrimmed, recover
 from txbroker.store.segment import (
     BATCH_HEAD,
     SEGMENT_HEAD,
     Batch,
     CorruptLog,
-    Descriptor,
     Segment,
     Whole,
     first_not_older,
@@ -36,10 +37,7 @@ from txbroker.store.segment import (
 
 __all__ = ["Batch", "CorruptLog", "DiskFull", "Log"]
 
-_MAX_BUFFERS = 1024  # that one pwritev takes (IOV_MAX)
-_MAX_BATCHES = 131_072  # in one segment, so that it is scanned in a moment
-_FIRST_STEP = 64 * 1024
-_LARGEST_STEP = 4 * 1024 * 1024
+_MAX_BATCHES = 65_536  # in one segment, so that it is scanned in a moment
 _MIN_SEGMENT = 64 * 1024
 _VERIFY_STEP = 256 * 1024
 _FULL = {errno.ENOSPC, errno.EDQUOT}
@@ -87,16 +85,15 @@ class Log:
             make_folder(folder)
             stat = os.statvfs(folder)
             found = recover(folder, self._data, on_trimmed)
-            self._active = _open_active(found.segments)
+            capacity = stat.f_frsize * stat.f_blocks
+            self._segment_bytes = max(_MIN_SEGMENT, min(segment_bytes, capacity // 16))
+            # All logs of a node together stay below a sixteenth: few of them are large.
+            self._step = capacity // 128
+            self._segments = found.segments
+            self._tail = self._open_tail()
         except OSError as error:
             raise StoreError(f"{folder}: cannot be opened: {error.strerror}") from error
-        capacity = stat.f_frsize * stat.f_blocks
-        self._segment_bytes = max(_MIN_SEGMENT, min(segment_bytes, capacity // 16))
-        # All logs of a node together stay below a sixteenth: few of them are large.
-        self._step = max(4096, min(_LARGEST_STEP, capacity // 128))
-        self._segments = found.segments
-        self._batches = 0  # in the active segment since it was opened
-        self._allocated = self._active_size()
+        self._batches = 0  # in the last segment since it was opened
         self.size = sum(segment.end for segment in self._segments)
         self.next = found.next
         self.written = found.next - 1
@@ -155,32 +152,27 @@ class Log:
 
     def _write_some(self) -> None:
         """Write what is staged as far as it goes into one segment."""
-        active = self._active
-        if active is None or not self._has_room(self._segments[-1]):
+        if self._tail is None or not self._has_room(self._segments[-1]):
             self._begin_segment()
             return
         segment = self._segments[-1]
         position = segment.end
         buffers: list[bytes] = []
         notes: list[tuple[int, int]] = []
-        for first, count, time, body in self._staged:
+        for first, entries, time, body in self._staged:
             if notes and position + BATCH_HEAD + len(body) > self._segment_bytes:
                 break
-            head = pack_batch(segment, position, first, count, time, self.synced, body)
+            head = pack_batch(segment, position, first, entries, time, self.synced, body)
             buffers += (head, body)
             notes.append((first, position))
             position += len(head) + len(body)
-        self._preallocate(active, position)
-        _write_all(active.fd, buffers, segment.end)
-        self._count(segment, notes, position)
-        last = self._staged[len(notes) - 1]
-        self._time = last.time
-        with self._snapshot:
-            self._dirty[active] = None
-            self.written = last.first + last.entries - 1
-        del self._staged[: len(notes)]
+        self._tail.write(buffers, segment.end, self._segment_bytes)
+        self._count(self._tail, segment, notes, position)
 
-    def _count(self, segment: Segment, notes: list[tuple[int, int]], position: int) -> None:
+    def _count(
+        self, tail: Tail, segment: Segment, notes: list[tuple[int, int]], position: int
+    ) -> None:
+        """The first batches staged, those of `notes`, are written up to `position`."""
         for first, place in notes:
             segment.note(first, place)
         if segment.time is None:
@@ -189,11 +181,17 @@ class Log:
         self.staged -= position - segment.end
         self.size += position - segment.end
         segment.end = position
+        last = self._staged[len(notes) - 1]
+        self._time = last.time
+        del self._staged[: len(notes)]
+        with self._snapshot:
+            self._dirty[tail.file] = None
+            self.written = last.first + last.entries - 1
 
     def _has_room(self, segment: Segment) -> bool:
         """Whether the next batch goes into this segment; any batch goes into an empty one."""
         if segment.end == SEGMENT_HEAD:
-            return self._staged[0].first >= segment.first
+            return True
         wanted = segment.end + BATCH_HEAD + len(self._staged[0].body)
         return wanted <= self._segment_bytes and self._batches < _MAX_BATCHES
 
@@ -208,37 +206,25 @@ class Log:
             follows=self.written + 1 if before else first,
             is_indexed=True,
         )
-        file = Descriptor(segment.path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        tail = Tail(segment.path, is_new=True, step=self._step)
         try:
-            _write_all(file.fd, [pack_segment(segment)], 0)
+            tail.write([pack_segment(segment)], 0, self._segment_bytes)
         except OSError:
             segment.path.unlink()
             raise
-        if before is not None and self._active is not None:
-            os.ftruncate(self._active.fd, before.end)
+        if before is not None and self._tail is not None:
+            self._tail.truncate(before.end)
         with self._snapshot:
-            if self._active is not None:
-                self._dirty[self._active] = None
-            self._dirty[file] = None
+            self._dirty[tail.file] = None
             self._is_folder_dirty = True
         self._segments.append(segment)
-        self._active, self._batches, self._allocated = file, 0, SEGMENT_HEAD
+        self._tail, self._batches = tail, 0
         self.size += SEGMENT_HEAD
 
-    def _preallocate(self, active: Descriptor, wanted: int) -> None:
-        """Take space ahead in steps: a sync is faster where the file need not grow."""
-        if wanted <= self._allocated:
-            return
-        step = max(_FIRST_STEP, min(self._step, wanted))
-        target = min(-(-wanted // step) * step, max(self._segment_bytes, wanted))
-        try:
-            os.posix_fallocate(active.fd, self._allocated, target - self._allocated)
-            self._allocated = target
-        except OSError:
-            self._allocated = wanted  # unsupported or full: writing itself will tell
-
-    def _active_size(self) -> int:
-        return 0 if self._active is None else os.fstat(self._active.fd).st_size
+    def _open_tail(self) -> Tail | None:
+        if not self._segments:
+            return None
+        return Tail(self._segments[-1].path, is_new=False, step=self._step)
 
     # -- syncing
 
@@ -258,7 +244,7 @@ class Log:
                 through = self.written
             try:
                 for file in dirty:
-                    os.fdatasync(file.fd)
+                    file.sync()
                 if is_folder_dirty:
                     sync_folder(self.folder)
             except OSError as error:
@@ -280,34 +266,20 @@ class Log:
         place = max(0, bisect_right(self._segments, after + 1, key=lambda one: one.first) - 1)
         segment = self._segments[place] if self._segments else None
         while segment is not None:
-            file = self._open(segment)
-            entry, position = self._seek(file, segment, after + 1)
-            for head, body in self._walk(file, segment, position, entry):
+            for head, body in self._walk(segment, after + 1):
                 count = head.entries
                 if count and head.first + count > after + 1:
                     yield Batch(first=head.first, count=count, time=head.time, body=body)
             segment = self._after(segment)
 
-    def _open(self, segment: Segment) -> Descriptor:
-        try:
-            return segment.open()
-        except OSError as error:
-            raise StoreError(f"{segment.path}: cannot be read: {error.strerror}") from error
-
-    def _seek(self, file: Descriptor, segment: Segment, entry: int) -> tuple[int, int]:
-        try:
-            return seek(file, segment, entry)
-        except OSError as error:
-            raise StoreError(f"{segment.path}: cannot be read: {error.strerror}") from error
-
-    def _walk(
-        self, file: Descriptor, segment: Segment, position: int, following: int
-    ) -> Iterator[Whole]:
+    def _walk(self, segment: Segment, entry: int) -> Iterator[Whole]:
         """
-        The batches of a segment from that of entry `following` at `position` on, also those written
+        The batches of a segment from not far before that of `entry` on, also those written
         meanwhile; raises `CorruptLog`.
         """
-        try:
+        with _reading(segment):
+            file = segment.open()
+            following, position = seek(file, segment, entry)
             while True:
                 end = segment.end
                 for whole in walk(file, segment.first, position, end):
@@ -316,8 +288,6 @@ class Log:
                     yield whole
                 if position < end or end == segment.end:
                     break
-        except OSError as error:
-            raise StoreError(f"{segment.path}: cannot be read: {error.strerror}") from error
         after = self._after(segment)
         is_whole = position == end if after is None else after.follows == following
         if not is_whole and self._place(segment) is not None:
@@ -340,13 +310,15 @@ class Log:
         low, high = 0, len(self._segments)
         while low < high:
             middle = (low + high) // 2
-            begun = first_time(self._segments[middle])
+            with _reading(self._segments[middle]):
+                begun = first_time(self._segments[middle])
             if begun is None or begun >= time:
                 high = middle
             else:
                 low = middle + 1
         for segment in self._segments[max(0, low - 1) : low + 1]:
-            entry = first_not_older(self._open(segment), segment, time)
+            with _reading(segment):
+                entry = first_not_older(segment.open(), segment, time)
             if entry is not None:
                 return entry
         return self.written + 1
@@ -357,8 +329,7 @@ class Log:
             if self._place(segment) is None:
                 continue  # trimmed meanwhile
             step = 0
-            file = self._open(segment)
-            for head, _ in self._walk(file, segment, SEGMENT_HEAD, segment.first):
+            for head, _ in self._walk(segment, segment.first):
                 if head.end - step >= _VERIFY_STEP:
                     step = head.end
                     yield
@@ -386,33 +357,23 @@ class Log:
 
         Where all is synced, a last empty batch says so: whatever is missing later is corruption.
         """
-        active, self._active = self._active, None
-        if active is None or self._failure is not None:
+        tail, self._tail = self._tail, None
+        if tail is None or self._failure is not None:
             return
-        end = self._segments[-1].end
+        segment, end = self._segments[-1], self._segments[-1].end
         try:
-            if self._segments and self.synced == self.written and not self._staged:
-                segment, time = self._segments[-1], self._time
-                said = pack_batch(segment, end, self.next, 0, time, self.synced, b"")
-                _write_all(active.fd, [said], end)
-                end += BATCH_HEAD
-            os.ftruncate(active.fd, end)
+            if self.synced == self.written and not self._staged:
+                said = pack_batch(segment, end, self.next, 0, self._time, self.synced, b"")
+                tail.write([said], end, self._segment_bytes)
+                end += len(said)
+            tail.truncate(end)
         except OSError:
-            pass  # no room for it, or an old disk: the space is given back at the next start
+            pass  # no room for it, or a broken disk: nothing is lost that was not lost before
 
 
-def _open_active(segments: list[Segment]) -> Descriptor | None:
-    return Descriptor(segments[-1].path, os.O_RDWR) if segments else None
-
-
-def _write_all(fd: int, buffers: list[bytes], position: int) -> None:
-    """Write buffers one after the other; with one call, where there are not very many."""
-    for start in range(0, len(buffers), _MAX_BUFFERS):
-        some = buffers[start : start + _MAX_BUFFERS]
-        wanted = sum(map(len, some))
-        done = os.pwritev(fd, some, position)
-        if done < wanted:
-            rest = memoryview(b"".join(some))
-            while done < wanted:
-                done += os.pwrite(fd, rest[done:], position + done)
-        position += wanted
+@contextmanager
+def _reading(segment: Segment) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"{segment.path}: cannot be read: {error.strerror}") from error

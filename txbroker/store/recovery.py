@@ -20,13 +20,14 @@ from pathlib import Path
 
 import attrs
 
+from txbroker.store.files import Descriptor, sync_folder
 from txbroker.store.segment import (
     BLOCK,
     SEGMENT_HEAD,
     CorruptLog,
-    Descriptor,
     Segment,
     find_valid,
+    is_cut_short,
     read_segment,
     walk,
 )
@@ -100,7 +101,7 @@ def recover(folder: Path, data: Path, on_trimmed: OnTrimmed) -> Recovered:
     following = scans[-1].next
     if synced < following - 1:
         for scan in scans:
-            os.fdatasync(scan.segment.open().fd)
+            scan.segment.open().sync()
         sync_folder(folder)
     return Recovered(segments=segments, next=following, time=scans[-1].time)
 
@@ -108,7 +109,7 @@ def recover(folder: Path, data: Path, on_trimmed: OnTrimmed) -> Recovered:
 def list_segments(folder: Path) -> list[tuple[Segment, bool]]:
     """The segments in a folder in order, each with whether its header is valid."""
     with os.scandir(folder) as entries:
-        names = sorted(entry.name for entry in entries if _is_segment(entry.name))
+        names = sorted(entry.name for entry in entries if is_segment_name(entry.name))
     found: list[tuple[Segment, bool]] = []
     for name in names:
         path = folder / name
@@ -122,7 +123,8 @@ def list_segments(folder: Path) -> list[tuple[Segment, bool]]:
     return found
 
 
-def _is_segment(name: str) -> bool:
+def is_segment_name(name: str) -> bool:
+    """Whether a file of that name is a segment."""
     return len(name) == 24 and name.endswith(".log") and name[:20].isdecimal()
 
 
@@ -222,10 +224,10 @@ def _check_torn(scans: list[Scan], fault: int, synced: int, data: Path) -> None:
 
 def _looks_unwritten(scan: Scan) -> bool:
     """Whether a sector of zeros, or the end of the file, begins before anything valid does."""
-    position, end = scan.position, scan.size if scan.resumes is None else scan.resumes
-    if scan.is_whole or position == scan.size:
+    file, position = scan.segment.open(), scan.position
+    if scan.is_whole or is_cut_short(file, scan.segment.first, position, scan.size):
         return True
-    file = scan.segment.open()
+    end = scan.size if scan.resumes is None else scan.resumes
     while position < end:
         stop = position - position % _SECTOR + _SECTOR
         if _is_zero(file, position, min(stop, scan.size)):
@@ -259,17 +261,3 @@ def _used(scan: Scan) -> int:
         if block:
             used = position + len(block) - scan.position
     return used
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    file = Descriptor(folder, os.O_RDONLY | os.O_DIRECTORY)
-    os.fsync(file.fd)
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, durably, where they are missing."""
-    if not folder.is_dir():
-        make_folder(folder.parent)
-        folder.mkdir(exist_ok=True)
-        sync_folder(folder.parent)

@@ -17,6 +17,7 @@ of a log that somebody publishes, and old bytes at another place, are never take
 from __future__ import annotations
 
 import os
+from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +28,7 @@ from zlib import crc32
 import attrs
 
 from txbroker.errors import StoreError
+from txbroker.store.files import Descriptor
 
 FORMAT = 1
 """Version of the files; a newer one is refused."""
@@ -34,8 +36,10 @@ FORMAT = 1
 BLOCK = 256 * 1024
 """Bytes read at a time."""
 
-INDEX_STEP = 64 * 1024
+INDEX_STEP = 16 * 1024
 """About so many bytes lie between two places in the index of a segment."""
+
+_WINDOW = 64 * 1024  # bytes that are searched at a time
 
 _SEGMENT = Struct("<8sII")
 _SEGMENT_REST = Struct("<QQQ")
@@ -95,26 +99,6 @@ class Head(NamedTuple):
         return self.position + BATCH_HEAD + self.length
 
 
-class Descriptor:
-    """
-    An open file, closed when nobody uses it any more.
-
-    Reading, syncing in a thread and deleting go on side by side: nobody else knows when it can be
-    closed.
-    """
-
-    __slots__ = ("fd",)
-
-    def __init__(self, path: Path, flags: int) -> None:
-        self.fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
-
-    def __del__(self) -> None:
-        try:
-            os.close(self.fd)
-        except AttributeError:
-            pass  # it was never opened
-
-
 @attrs.define(eq=False, kw_only=True)
 class Segment:
     """
@@ -130,12 +114,12 @@ class Segment:
     previous: int
     follows: int
     end: int = SEGMENT_HEAD
-    index: tuple[list[int], list[int]] = attrs.field(init=False)
+    index: tuple[array[int], array[int]] = attrs.field(init=False)
     time: int | None = None
     is_indexed: bool = False
 
     def __attrs_post_init__(self) -> None:
-        self.index = ([self.first], [SEGMENT_HEAD])
+        self.index = (array("Q", [self.first]), array("Q", [SEGMENT_HEAD]))
 
     def note(self, entry: int, position: int) -> None:
         """A batch that begins with `entry` stands at `position`: remember some of those."""
@@ -164,7 +148,7 @@ def read_segment(path: Path, size: int) -> Segment | None:
     """
     The segment in a file of `size` bytes; None where its header fails the check.
 
-    Raises `StoreError` where it was written by a newer version.
+    Raises `StoreError` where it was written by a newer version, or under another name.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -183,8 +167,12 @@ def read_segment(path: Path, size: int) -> Segment | None:
         )
     rest = data[_SEGMENT.size :]
     first, previous, follows = _SEGMENT_REST.unpack(rest)
-    if crc32(rest, version) != check or path != segment_path(path.parent, first):
+    if crc32(rest, version) != check:
         return None
+    if path != segment_path(path.parent, first):
+        raise StoreError(
+            f"{path}: was {first:020}.log when it was written; give it that name again"
+        )
     return Segment(path=path, first=first, previous=previous, follows=follows, end=size)
 
 
@@ -210,6 +198,15 @@ def _head_at(block: bytes, at: int, segment: int, position: int, end: int) -> He
     if crc32(block[at + _PREFIX : at + BATCH_HEAD], _seed(segment, position)) != check:
         return None
     return Head(position, length, first, count, time, synced, body_check)
+
+
+def is_cut_short(file: Descriptor, segment: int, position: int, end: int) -> bool:
+    """Whether the batch at `position` goes beyond `end`, where the file ends."""
+    block = os.pread(file.fd, BATCH_HEAD, position)
+    if len(block) < BATCH_HEAD:
+        return True
+    head = _head_at(block, 0, segment, position, position + (1 << 40))
+    return head is not None and head.end > end
 
 
 Whole = tuple[Head, bytes]
@@ -246,7 +243,7 @@ def find_head(file: Descriptor, segment: int, position: int, end: int, limit: in
     """The first head of a batch at or behind `position`, before `limit`; bodies unchecked."""
     base = position
     while base < limit:
-        block = os.pread(file.fd, min(INDEX_STEP + BATCH_HEAD, end - base), base)
+        block = os.pread(file.fd, min(_WINDOW, end - base), base)
         if len(block) < BATCH_HEAD:
             return None
         at = block.find(_MAGIC)

@@ -1,0 +1,548 @@
+"""What a crash tore is cut off and said; what was damaged later is never served, nor cut silently."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from tests.store.test_log import batch, fill, last_segment, opened
+from tests.support.crash import SECTOR, crash, snapshot
+from txbroker.errors import StoreError
+from txbroker.store.log import Batch, CorruptLog, Log
+from txbroker.store.repair import repair
+from txbroker.store.segment import BATCH_HEAD, SEGMENT_HEAD
+
+Cut = tuple[str, int, int]
+
+
+def reopened(log: Log) -> tuple[Log, list[Cut]]:
+    """The log as a new process finds it, and what was cut off."""
+    cut: list[Cut] = []
+    again = Log(log.folder, on_trimmed=lambda file, last, size: cut.append((file.name, last, size)))
+    return again, cut
+
+
+def write_synced(log: Log, *bodies: bytes) -> list[Batch]:
+    """Each batch is written and synced before the next."""
+    made = []
+    for body in bodies:
+        made.append(batch(log.append(body, time=0), body))
+        log.write()
+        log.sync()
+    return made
+
+
+def write_together(log: Log, *bodies: bytes) -> list[Batch]:
+    """All batches are written at once, and not synced."""
+    made = [batch(log.append(body, time=0), body) for body in bodies]
+    log.write()
+    return made
+
+
+# -- torn tails
+
+
+def test_a_last_batch_cut_anywhere_is_a_torn_tail(tmp_path: Path) -> None:
+    """At every byte of it; the entries before stay, the number is given again."""
+    log = opened(tmp_path)
+    made = write_synced(log, b"one", b"two" * 10)
+    good = log.size
+    write_together(log, b"three" * 5)
+    whole = last_segment(log).read_bytes()
+    for end in range(good, log.size):
+        for rest in (b"", bytes(1000)):
+            last_segment(log).write_bytes(whole[:end] + rest)
+            again, cut = reopened(log)
+            torn = whole[good:end].rstrip(b"\0")
+            assert ([(last_segment(log).name, 2, len(torn))] if torn else []) == cut
+            assert (made, 3) == (list(again.batches()), again.next)
+            assert not last_segment(log).read_bytes()[good:].strip(b"\0")
+
+
+@pytest.mark.parametrize("size", [1, 10, 100, 5000])
+def test_a_tail_of_garbage_is_cut_off(tmp_path: Path, size: int) -> None:
+    """Whatever stands there; then the log goes on, and nothing of it ever comes back."""
+    log = opened(tmp_path)
+    made = write_synced(log, b"one", b"two")
+    for seed in range(20):
+        garbage = random.Random(seed).randbytes(size - 1) + b"\x01"
+        whole = last_segment(log).read_bytes()[: log.size]
+        last_segment(log).write_bytes(whole + garbage)
+        log, cut = reopened(log)
+        assert [(last_segment(log).name, made[-1].last, size)] == cut
+        made += write_synced(log, b"more")
+        log, cut = reopened(log)
+        assert ([], made) == (cut, list(log.batches()))
+
+
+def test_what_is_cut_off_is_cut_off_durably(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is appended; and what was found written is synced before it is used."""
+    log = opened(tmp_path)
+    write_together(log, b"one")
+    with last_segment(log).open("r+b") as file:
+        file.seek(log.size)
+        file.write(b"garbage")
+    calls: list[str] = []
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(f"os.{name}", lambda fd, name=name: calls.append(name))
+    reopened(log)
+
+    assert ["fsync", "fsync", "fdatasync", "fsync"] == calls  # cut, folder; found, folder
+
+
+def test_pages_of_an_unsynced_group_that_never_arrived_are_a_torn_tail(tmp_path: Path) -> None:
+    """The pages behind them did arrive: no batch there says that these were synced."""
+    log = opened(tmp_path)
+    made = write_synced(log, b"one", b"two")
+    good = log.size
+    write_together(log, *(random.Random(i).randbytes(700) for i in range(20)))
+    whole = bytearray(last_segment(log).read_bytes())
+    sector = (good // SECTOR + 3) * SECTOR
+    whole[sector : sector + SECTOR] = bytes(SECTOR)
+    last_segment(log).write_bytes(whole)
+    again, cut = reopened(log)
+
+    assert len(cut) == 1
+    found = list(again.batches())
+    assert made == found[:2]
+    assert len(found) == 3
+    assert again.next == 4
+
+
+def test_a_missing_page_of_a_synced_group_is_corruption(tmp_path: Path) -> None:
+    """A later batch says that it was there."""
+    log = opened(tmp_path)
+    write_synced(log, b"one")
+    write_together(log, *(random.Random(i).randbytes(700) for i in range(20)))
+    log.sync()
+    write_together(log, b"last")
+    whole = bytearray(last_segment(log).read_bytes())
+    whole[4 * SECTOR : 5 * SECTOR] = bytes(SECTOR)
+    last_segment(log).write_bytes(whole)
+    with pytest.raises(CorruptLog) as error:
+        reopened(log)
+
+    assert 1 < error.value.last_good < 20
+
+
+def test_zeros_behind_the_last_batch_are_nothing(tmp_path: Path) -> None:
+    """Space taken ahead; nothing is cut, or said."""
+    log = opened(tmp_path)
+    made = write_synced(log, b"one", b"")
+    with last_segment(log).open("ab") as file:
+        file.write(bytes(3_000_000))
+
+    log, cut = reopened(log)
+    assert ([], made) == (cut, list(log.batches()))
+
+
+@pytest.mark.parametrize("size", range(SEGMENT_HEAD + 1))
+def test_a_new_segment_without_its_header_is_taken_away(tmp_path: Path, size: int) -> None:
+    """The process ended while the log went over to it: it goes on in the one before."""
+    log = opened(tmp_path, segment_bytes=65536)
+    made = write_synced(log, bytes(60_000))
+    write_together(log, bytes(60_000))
+    head = last_segment(log).read_bytes()[:size]
+    last_segment(log).write_bytes(head + bytes(5000))
+    log, cut = reopened(log)
+
+    assert made == list(log.batches())
+    assert log.next == 2
+    assert bool(cut) == (0 < size <= 32)  # what follows is zeros anyway
+    made += write_synced(log, b"two")
+    log, cut = reopened(log)
+    assert ([], made) == (cut, list(log.batches()))
+
+
+def test_a_torn_tail_before_a_segment_that_nobody_synced(tmp_path: Path) -> None:
+    """Both were in the same group: the later one goes too."""
+    log = opened(tmp_path, segment_bytes=65536)
+    made = write_synced(log, bytes(40_000))
+    write_together(log, b"x" * 20_000, bytes(60_000), bytes(60_000))
+    assert len(list(log.folder.iterdir())) == 3
+    first = min(log.folder.iterdir())
+    first.write_bytes(first.read_bytes()[:50_000])
+    log, cut = reopened(log)
+
+    assert [(first.name, 1)] == [(name, last) for name, last, _ in cut]
+    assert [first] == list(log.folder.iterdir())
+    assert (made, 2) == (list(log.batches()), log.next)
+
+
+def test_an_older_segment_cut_short_is_corruption(tmp_path: Path) -> None:
+    """It was synced before the next one's batches: found when it is read, or by `verify`."""
+    log = opened(tmp_path, segment_bytes=65536)
+    write_synced(log, *(bytes(20_000) for _ in range(12)))
+    second = sorted(log.folder.iterdir())[1]
+    second.write_bytes(second.read_bytes()[:-10])
+    log, cut = reopened(log)
+
+    assert cut == []
+    read = []
+    with pytest.raises(CorruptLog, match=second.name) as error:
+        read.extend(log.batches())
+    assert (5, [1, 2, 3, 4, 5]) == (error.value.last_good, [one.first for one in read])
+    with pytest.raises(CorruptLog, match=second.name):
+        list(log.verify())
+    assert [7] == [one.first for one in log.batches(6)][:1]
+
+
+# -- corruption
+
+
+def test_a_flipped_byte_before_the_last_batch_is_corruption(tmp_path: Path) -> None:
+    """Any byte of any batch but the last; the message is one line with what to do."""
+    log = opened(tmp_path)
+    write_synced(log, b"one", b"two" * 5)
+    write_together(log, b"three" * 5, b"four")
+    whole = last_segment(log).read_bytes()[: log.size]
+    last = log.size - BATCH_HEAD - 4
+    for place in range(8, last):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << place % 8
+        last_segment(log).write_bytes(damaged)
+        with pytest.raises(StoreError) as error:
+            reopened(log)
+        if place >= 16:
+            assert isinstance(error.value, CorruptLog)
+            assert f"(last good entry {error.value.last_good})" in str(error.value)
+            assert f"txbroker repair {log.folder}" in str(error.value)
+            assert "\n" not in str(error.value)
+        assert damaged == last_segment(log).read_bytes()
+    last_segment(log).write_bytes(whole)
+    assert len(list(reopened(log)[0].batches())) == 4
+
+
+def test_after_a_clean_end_even_the_last_batch_is_known(tmp_path: Path) -> None:
+    """A damaged byte of it is no torn tail."""
+    log = opened(tmp_path)
+    write_synced(log, b"one", b"two" * 5)
+    end = log.size
+    log.close()
+    whole = last_segment(log).read_bytes()
+    for place in range(end - 15, end):
+        damaged = bytearray(whole)
+        damaged[place] ^= 4
+        last_segment(log).write_bytes(damaged)
+        with pytest.raises(CorruptLog, match="last good entry 1"):
+            reopened(log)
+
+
+def test_a_missing_segment_is_corruption(tmp_path: Path) -> None:
+    """In the middle: the first ones may have been trimmed."""
+    log = opened(tmp_path, segment_bytes=65536)
+    write_synced(log, *(bytes(20_000) for _ in range(12)))
+    paths = sorted(log.folder.iterdir())
+    paths[1].rename(tmp_path / "away")
+    with pytest.raises(CorruptLog, match="segment before it is missing") as error:
+        reopened(log)
+
+    assert (3, paths[2]) == (error.value.last_good, error.value.file)
+    paths[0].unlink()
+    log, _ = reopened(log)
+    assert 7 == log.first == next(log.batches()).first
+
+
+def test_a_segment_under_another_name_is_refused(tmp_path: Path) -> None:
+    """Its header says where it belongs."""
+    log = opened(tmp_path)
+    write_synced(log, b"one", b"two")
+    last_segment(log).rename(log.folder / f"{5:020}.log")
+    with pytest.raises(StoreError, match="was 00000000000000000001.log when"):
+        reopened(log)
+
+
+def test_a_newer_format_is_refused_in_one_line(tmp_path: Path) -> None:
+    """Whatever the rest of the file looks like then."""
+    log = opened(tmp_path)
+    write_synced(log, b"one")
+    whole = bytearray(last_segment(log).read_bytes())
+    whole[8] = 2
+    last_segment(log).write_bytes(whole)
+    with pytest.raises(StoreError, match="format 2 is newer than this version's 1") as error:
+        reopened(log)
+
+    assert not isinstance(error.value, CorruptLog)
+    assert "\n" not in str(error.value)
+
+
+def test_a_published_log_file_is_not_taken_for_a_log(tmp_path: Path) -> None:
+    """A torn batch holds the bytes of whole ones, at another place than they were written."""
+    log = opened(tmp_path)
+    write_synced(log, b"one", b"two", b"three")
+    payload = last_segment(log).read_bytes()[: log.size]
+    good = log.size
+    write_together(log, payload * 3)
+    last_segment(log).write_bytes(last_segment(log).read_bytes()[: log.size - 1])
+    log, cut = reopened(log)
+
+    assert [(last_segment(log).name, 3, len(payload) * 3 + BATCH_HEAD - 1)] == cut
+    assert good == log.size
+
+
+def test_a_payload_full_of_marks_costs_no_time(tmp_path: Path) -> None:
+    """Each looks like the beginning of a batch, and is told from one by its head alone."""
+    log = opened(tmp_path)
+    write_synced(log, b"one")
+    head = last_segment(log).read_bytes()[SEGMENT_HEAD : SEGMENT_HEAD + 4]
+    write_together(log, head * 250_000)
+    last_segment(log).write_bytes(last_segment(log).read_bytes()[: log.size - 1])
+
+    assert [1] == [last for _, last, _ in reopened(log)[1]]
+
+
+def test_a_file_that_cannot_be_read_is_no_corruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error says so, at the start and later."""
+    log = opened(tmp_path)
+    write_synced(log, b"one")
+
+    def broken(fd: int, length: int, position: int) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("os.pread", broken)
+    with pytest.raises(StoreError, match="cannot be read: Input/output error"):
+        list(log.batches())
+    with pytest.raises(StoreError, match="cannot be read: Input/output error"):
+        log.offset_at(5)
+    with pytest.raises(StoreError, match="cannot be opened: Input/output error"):
+        reopened(log)
+
+
+# -- verify
+
+
+def test_verify_goes_in_small_steps(tmp_path: Path) -> None:
+    """And does not mind what is appended and trimmed meanwhile."""
+    log = opened(tmp_path, segment_bytes=1_000_000)
+    fill(log, 3000, 2000)
+    steps = log.verify()
+    next(steps)
+    log.trim(1000)
+    fill(log, 100)
+    count = sum(1 for _ in steps)
+
+    assert count >= log.size // 400_000
+
+
+def test_verify_finds_what_nobody_reads(tmp_path: Path) -> None:
+    """A flipped bit in an old segment."""
+    log = opened(tmp_path, segment_bytes=65536)
+    write_synced(log, *(bytes(20_000) for _ in range(12)))
+    first = min(log.folder.iterdir())
+    damaged = bytearray(first.read_bytes())
+    damaged[30_000] ^= 1
+    first.write_bytes(damaged)
+    with pytest.raises(CorruptLog, match="last good entry 1"):
+        list(reopened(log)[0].verify())
+
+
+# -- repair
+
+
+def test_repair_cuts_at_the_last_good_entry_and_keeps_the_rest(tmp_path: Path) -> None:
+    """Numbers that were cut off are not given again."""
+    log = opened(tmp_path, segment_bytes=65536)
+    made = write_synced(log, *(bytes([i]) * 20_000 for i in range(12)))
+    paths = sorted(log.folder.iterdir())
+    before = snapshot(log.folder)
+    damaged = bytearray(before[paths[1].name])
+    damaged[30_000] ^= 1
+    paths[1].write_bytes(damaged)
+    lines = repair(tmp_path)
+
+    assert f"{paths[1]}: cut off after entry 4" == lines[0]
+    assert len(lines) == 4
+    log, cut = reopened(log)
+    assert ([], made[:4], 13) == (cut, list(log.batches()), log.next)
+    kept = {path.name: path.read_bytes() for path in log.folder.glob("*.cut")}
+    good = len(before[paths[1].name]) - len(kept[f"{paths[1].stem}.1.cut"])
+    assert bytes(damaged[good:]) == kept[f"{paths[1].stem}.1.cut"]
+    assert before[paths[2].name] == kept[f"{paths[2].stem}.1.cut"]
+    assert before[paths[3].name] == kept[f"{paths[3].stem}.1.cut"]
+    assert [] == repair(tmp_path)
+    log.append(b"on", time=0)
+    log.write()
+    assert [*made[:4], batch(13, b"on")] == list(reopened(log)[0].batches())
+
+
+@pytest.mark.parametrize("damage", ["header", "missing", "first header", "sealed end"])
+def test_repair_of_whole_segments(tmp_path: Path, damage: str) -> None:
+    """A segment without its header, or that is not there, ends the log before it."""
+    log = opened(tmp_path, segment_bytes=65536)
+    made = write_synced(log, *(bytes(20_000) for _ in range(12)))
+    paths = sorted(log.folder.iterdir())
+    if damage == "missing":
+        paths[1].unlink()
+    elif damage == "sealed end":
+        paths[0].write_bytes(paths[0].read_bytes()[: SEGMENT_HEAD + 2 * (BATCH_HEAD + 20_000)])
+    else:
+        path = paths[0] if damage == "first header" else paths[1]
+        path.write_bytes(b"?" * SEGMENT_HEAD + path.read_bytes()[SEGMENT_HEAD:])
+    assert len(repair(tmp_path)) > 1
+    log, cut = reopened(log)
+
+    kept = {"first header": 0, "sealed end": 2}.get(damage, 3)
+    assert ([], made[:kept], 13) == (cut, list(log.batches()), log.next)
+
+
+def test_repair_leaves_whole_logs_alone(tmp_path: Path) -> None:
+    """And folders that hold none."""
+    log = opened(tmp_path)
+    write_synced(log, b"one")
+    (tmp_path / "else").mkdir()
+    (tmp_path / "else" / "some.log").write_text("text")
+    before = snapshot(log.folder)
+
+    assert [] == repair(tmp_path)
+    assert before == snapshot(log.folder)
+
+
+# -- anything that may happen
+
+
+class Crashes(RuleBasedStateMachine):
+    """
+    A log against a list, with power failures.
+
+    Whatever a failure leaves: the log opens, has all that was synced, and of the rest a beginning.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[Batch] = []
+        self.durable = 0
+        self.written = 0
+
+    @initialize(segment=st.sampled_from([65536, 1_000_000]), folder=st.uuids())
+    def begin(self, segment: int, folder: object) -> None:
+        """An empty log."""
+        self.folder = Path(f"/tmp/txbroker-{folder}")
+        self.segment = segment
+        self.synced: dict[str, bytes] = {}
+        self.open()
+
+    def open(self) -> None:
+        """As a process that starts."""
+        self.log = Log(self.folder, segment_bytes=self.segment, on_trimmed=lambda *_: None)
+        self.synced = snapshot(self.folder)
+
+    @rule(
+        sizes=st.lists(st.sampled_from([0, 1, 100, 467, 468, 469, 3000, 30_000]), max_size=6),
+        count=st.integers(1, 3),
+        hole=st.sampled_from([0, 0, 0, 5]),
+        fill=st.sampled_from([None, 0, 171]),
+    )
+    def append(self, sizes: list[int], count: int, hole: int, fill: int | None) -> None:
+        """Some batches, perhaps of zeros, perhaps behind a hole."""
+        for size in sizes:
+            body = random.Random(size).randbytes(size) if fill is None else bytes([fill]) * size
+            time = len(self.made)
+            first = self.log.append(body, count, time=time, first=self.log.next + hole)
+            self.made.append(Batch(first=first, count=count, time=time, body=body))
+
+    @rule()
+    def write(self) -> None:
+        """All that is staged."""
+        self.log.write()
+        self.written = len(self.made)
+
+    @rule()
+    def sync(self) -> None:
+        """What is written."""
+        self.log.sync()
+        self.synced = snapshot(self.folder)
+        self.durable = self.written
+
+    @rule(seed=st.integers(0, 1 << 32))
+    def power_failure(self, seed: int) -> None:
+        """The next process finds a beginning of what was written."""
+        crash(self.folder, self.synced, random.Random(seed))
+        self.open()
+        self.check_found()
+
+    @rule()
+    def kill(self) -> None:
+        """The next process finds all that was written."""
+        self.durable = self.written
+        self.open()
+        self.check_found()
+
+    @rule()
+    def restart(self) -> None:
+        """The same, after a clean end."""
+        self.log.write()
+        self.log.sync()
+        self.log.close()
+        self.durable = self.written = len(self.made)
+        self.open()
+        self.check_found()
+
+    def check_found(self) -> None:
+        """At least what was synced, and nothing else than what was written."""
+        found = list(self.log.batches())
+        assert self.made[: len(found)] == found
+        assert self.durable <= len(found) <= self.written
+        self.made = found
+        self.durable = self.written = len(found)
+
+    @invariant()
+    def reads_what_is_written(self) -> None:
+        """Also from the middle."""
+        if hasattr(self, "log"):
+            assert self.made[: self.written] == list(self.log.batches())
+
+    def teardown(self) -> None:
+        """Clean up."""
+        if hasattr(self, "folder"):
+            shutil.rmtree(self.folder)
+
+
+class TestCrashes(Crashes.TestCase):  # type: ignore[name-defined,misc]
+    """As a pytest test."""
+
+    settings = settings(
+        max_examples=60,
+        stateful_step_count=25,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(place=st.floats(0, 1), bit=st.integers(0, 7))
+def test_any_flipped_bit_is_found(tmp_path: Path, place: float, bit: int) -> None:
+    """By opening, reading or verifying: entries never change silently, nor vanish but at the end."""
+    folder = tmp_path / "log"
+    if not folder.exists():
+        log = opened(tmp_path, segment_bytes=65536)
+        write_synced(log, *(random.Random(i).randbytes(5000) for i in range(40)))
+        log.close()
+        shutil.copytree(folder, tmp_path / "kept")
+    shutil.rmtree(folder)
+    shutil.copytree(tmp_path / "kept", folder)
+    paths = sorted(folder.iterdir())
+    files = [path.read_bytes() for path in paths]
+    at = int(place * (sum(map(len, files)) - BATCH_HEAD - 1))  # the last one only says: synced
+    for path, whole in zip(paths, files, strict=True):
+        if at < len(whole):
+            damaged = bytearray(whole)
+            damaged[at] ^= 1 << bit
+            path.write_bytes(damaged)
+            break
+        at -= len(whole)
+    with pytest.raises(StoreError):
+        log = Log(folder, on_trimmed=lambda *_: None)
+        list(log.verify())
+        list(log.batches())

@@ -1,0 +1,100 @@
+"""SHELL: files and folders as a log uses them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_MAX_BUFFERS = 1024  # that one pwritev takes (IOV_MAX)
+_FIRST_STEP = 64 * 1024
+_LARGEST_STEP = 4 * 1024 * 1024
+
+
+class Descriptor:
+    """
+    An open file, closed when nobody uses it any more.
+
+    Reading, syncing in a thread and deleting go on side by side: nobody else knows when it can be
+    closed.
+    """
+
+    __slots__ = ("fd",)
+
+    def __init__(self, path: Path, flags: int) -> None:
+        self.fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
+
+    def sync(self) -> None:
+        """Make its contents durable."""
+        os.fdatasync(self.fd)
+
+    def __del__(self) -> None:
+        try:
+            os.close(self.fd)
+        except AttributeError:
+            pass  # it was never opened
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    file = Descriptor(folder, os.O_RDONLY | os.O_DIRECTORY)
+    os.fsync(file.fd)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, durably, where they are missing."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
+
+
+class Tail:
+    """
+    The file that a log is appended to, with some space taken ahead: a sync is faster where the
+    file need not grow.
+    """
+
+    def __init__(self, path: Path, *, is_new: bool, step: int) -> None:
+        """Open or make it; `step` is the most that is taken ahead at a time, in bytes."""
+        self.file = Descriptor(path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if is_new else 0))
+        self._step = max(4096, min(_LARGEST_STEP, step))
+        self._allocated = os.fstat(self.file.fd).st_size
+
+    def write(self, buffers: list[bytes], position: int, limit: int) -> None:
+        """
+        Write at `position`; raises `OSError`, and then any part of it may be there.
+
+        Space is taken ahead up to `limit`.
+        """
+        end = position + sum(map(len, buffers))
+        if end > self._allocated:
+            self._allocate(end, limit)
+        write_all(self.file.fd, buffers, position)
+
+    def truncate(self, end: int) -> None:
+        """Give back what is behind `end`."""
+        os.ftruncate(self.file.fd, end)
+
+    def _allocate(self, end: int, limit: int) -> None:
+        step = min(_FIRST_STEP, self._step)
+        while step * 2 <= min(self._step, end):
+            step *= 2  # small logs stay small
+        target = max(min(end - end % step + step, limit), end)
+        try:
+            os.posix_fallocate(self.file.fd, self._allocated, target - self._allocated)
+        except OSError:
+            target = end  # unsupported, or full: that the write itself will tell
+        self._allocated = target
+
+
+def write_all(fd: int, buffers: list[bytes], position: int) -> None:
+    """Write buffers one after the other; with one call, where there are not very many."""
+    for start in range(0, len(buffers), _MAX_BUFFERS):
+        some = buffers[start : start + _MAX_BUFFERS]
+        wanted = sum(map(len, some))
+        done = os.pwritev(fd, some, position)
+        if done < wanted:
+            rest = memoryview(b"".join(some))
+            while done < wanted:
+                done += os.pwrite(fd, rest[done:], position + done)
+        position += wanted

@@ -1,0 +1,96 @@
+"""SHELL: what `txbroker repair` does: cut damaged logs off where they are still good."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from txbroker.errors import StoreError
+from txbroker.store.files import Descriptor, sync_folder
+from txbroker.store.recovery import (
+    Scan,
+    find_fault,
+    is_segment_name,
+    list_segments,
+    scan_segment,
+)
+from txbroker.store.segment import Segment, pack_segment, segment_path
+
+
+def repair(folder: Path) -> list[str]:
+    """
+    Check all logs in and below `folder` from end to end; cut the damaged ones off at the last good
+    entry. Returns one line for each of them.
+
+    What is cut off is kept in files `*.cut` beside the log. Numbers that it may hold are not given
+    again. Nobody else may use the folder meanwhile. Raises `StoreError`.
+    """
+    lines: list[str] = []
+    for path, _, names in sorted(os.walk(folder)):
+        if any(is_segment_name(name) for name in names):
+            try:
+                lines += _repair_log(Path(path))
+            except OSError as error:
+                raise StoreError(f"{path}: cannot be repaired: {error.strerror}") from error
+    return lines
+
+
+def _repair_log(folder: Path) -> list[str]:
+    scans = [scan_segment(segment, has_head) for segment, has_head in list_segments(folder)]
+    fault = find_fault(scans)
+    if fault is None:
+        return []
+    good, bad = scans[:fault], scans[fault:]
+    following = bad[0].next if bad[0].has_head or not good else good[-1].next
+    highest = max(scan.highest for scan in bad)
+    lines = [f"{bad[0].segment.path}: cut off after entry {following - 1}"]
+    if bad[0].has_head:
+        kept = bad.pop(0)
+        good.append(kept)
+        lines += _keep_rest(kept)
+    for scan in reversed(bad):
+        kept_in = _free_name(scan.segment.path)
+        scan.segment.path.rename(kept_in)
+        lines.append(f"{kept_in}: {scan.size} bytes were cut off")
+    if highest > following or not good:
+        _begin_at(folder, good[-1].segment if good else None, following, highest)
+    sync_folder(folder)
+    return lines
+
+
+def _keep_rest(scan: Scan) -> list[str]:
+    """Move what stands behind the last good entry of a segment into a file of its own."""
+    path, size = scan.segment.path, scan.size - scan.position
+    if not size:
+        return []
+    kept_in = _free_name(path)
+    with path.open("r+b") as file, kept_in.open("xb") as rest:
+        file.seek(scan.position)
+        while block := file.read(1024 * 1024):
+            rest.write(block)
+        rest.flush()
+        os.fsync(rest.fileno())
+        sync_folder(path.parent)
+        file.truncate(scan.position)
+        os.fsync(file.fileno())
+    return [f"{kept_in}: {size} bytes were cut off"]
+
+
+def _free_name(path: Path) -> Path:
+    number = 1
+    while (name := path.with_suffix(f".{number}.cut")).exists():
+        number += 1
+    return name
+
+
+def _begin_at(folder: Path, before: Segment | None, following: int, first: int) -> None:
+    """An empty segment, so that the log goes on with the number `first`."""
+    segment = Segment(
+        path=segment_path(folder, first),
+        first=first,
+        previous=before.first if before else 0,
+        follows=following if before else first,
+    )
+    file = Descriptor(segment.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    os.pwrite(file.fd, pack_segment(segment), 0)
+    os.fsync(file.fd)
