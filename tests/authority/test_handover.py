@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tests.support.journal import authority_of
+from tests.support.journal import authority_of, caught_up
 from tests.support.recorders import EdgeRecorder, Events, cut, payloads
 from txbroker.authority.authority import Authority
 from txbroker.authority.handover import PART_BYTES, EdgeInterest, Incoming, Snapshot, in_parts
-from txbroker.authority.peer import Greeting, Verdict
+from txbroker.authority.peer import Greeting, Peer, Verdict
 from txbroker.delegation.table import DelegationTable
 from txbroker.message import Message
 
@@ -20,6 +20,12 @@ def serving(apex: str = "", *, epoch: int = 1) -> tuple[Authority, DelegationTab
 
 def retained(topic: str, payload: str = "x") -> Message:
     return Message(topic, payload.encode(), 1, True)
+
+
+def known(authority: Authority, edge: str) -> Peer:
+    peer = authority.peers.get(edge)
+    assert peer is not None
+    return peer
 
 
 def arrive(authority: Authority, edge: str, *filters: str) -> EdgeRecorder:
@@ -180,7 +186,7 @@ def test_completed_handover_is_a_cut_in_every_stream() -> None:
     assert authority.cut_for("z/a") == cut("z", 3)
     assert authority.retained.get("z/a") is None
     assert {"inside": set(), "across": {"+/a"}} == {
-        name: peer.filters for name, peer in authority.peers.items()
+        peer.edge: peer.filters for peer in authority.peers
     }
 
 
@@ -248,11 +254,11 @@ def test_inherited_deliveries_wait_for_the_claim() -> None:
     peer, before_claim = accepted
     authority.publish(Message("z/a", b"2", 1))
     authority.publish(Message("z/a", b"not kept", 0))
-    claimed = authority.sync(peer, ["z/#"], ["z"])
+    claimed = caught_up(authority, (peer, authority.sync(peer, ["z/#"], ["z"])))
     authority.publish(Message("z/a", b"4", 1))
 
-    assert before_claim.records == ()
-    assert ["1", "2"] == payloads(r.message for r in claimed.records)
+    assert [] == caught_up(authority, (peer, before_claim))
+    assert ["1", "2"] == payloads(r.message for r in claimed)
     assert [("deliver", 4, "4")] == port.events
     assert authority.unclaimed_qos0 == 1
 
@@ -267,7 +273,7 @@ def test_next_handover_waits_for_claims() -> None:
     assert authority.awaits_claims("a/b")
     assert authority.awaits_claims("")
     assert not authority.awaits_claims("b")
-    peer = authority.peers["e"]
+    peer = known(authority, "e")
     authority.sync(peer, ["a/#"], ["a"])
     assert not authority.awaits_claims("a/b")
 
@@ -281,11 +287,12 @@ def test_claim_counts_once() -> None:
     greeting = Greeting(edge="e", incarnation=1, filters=("z/#",), claims=("z", "unknown"))
 
     accepted = authority.connect(greeting, EdgeRecorder())
+    first = caught_up(authority, accepted)
     assert accepted is not None
-    peer, first = accepted
+    again = authority.sync(accepted[0], ["z/#"], ["z"])
 
-    assert ["1"] == payloads(r.message for r in first.records)
-    assert authority.sync(peer, ["z/#"], ["z"]).records == ()
+    assert ["1"] == payloads(r.message for r in first)
+    assert [] == caught_up(authority, (accepted[0], again))
 
 
 def test_interest_of_a_newer_process_is_not_overridden() -> None:
@@ -305,7 +312,7 @@ def test_zone_that_comes_back_is_absorbed_behind_a_claim() -> None:
     """Deliveries of the subtree wait until the edge has the child's last ones; others do not."""
     authority, _ = serving()
     port = arrive(authority, "e", "#")
-    peer = authority.peers["e"]
+    peer = known(authority, "e")
     interest = EdgeInterest(edge="e", incarnation=1, filters=("#",))
     authority.publish(Message("y", b"0", 1))
 
@@ -313,10 +320,10 @@ def test_zone_that_comes_back_is_absorbed_behind_a_claim() -> None:
     authority.announce_end("z", 3)
     for topic in ("z/a", "y"):
         authority.publish(Message(topic, topic.encode(), 1))
-    claimed = authority.sync(peer, ["#"], ["z"])
+    claimed = caught_up(authority, (peer, authority.sync(peer, ["#"], ["z"])))
 
     assert [("deliver", 1, "0"), ("gone", "z", 3), ("deliver", 3, "y")] == port.events
-    assert [(2, "z/a")] == [(r.offset, r.message.payload.decode()) for r in claimed.records]
+    assert [(2, "z/a")] == [(r.offset, r.message.payload.decode()) for r in claimed]
     assert authority.retained.get("z/a") is not None
 
 
@@ -329,7 +336,7 @@ def test_newer_process_that_is_inherited_takes_over() -> None:
     authority.absorb("z/x", hand_over(interest))
 
     assert [("close",)] == old.events
-    assert (2, {"z/new"}) == (authority.peers["e"].incarnation, authority.peers["e"].filters)
+    assert (2, {"z/new"}) == (known(authority, "e").incarnation, known(authority, "e").filters)
 
 
 # -- interest while a fence stands
@@ -339,7 +346,7 @@ def test_interest_that_touches_a_fence_waits_for_its_end() -> None:
     """The fence is one moment for interests, too (rule 12); others are answered at once."""
     authority, _ = serving()
     port = arrive(authority, "e")
-    peer = authority.peers["e"]
+    peer = known(authority, "e")
     outgoing = authority.prepare("z")
     authority.fence(outgoing)
     authority.add_interest(peer, "#", 1, True)
@@ -360,12 +367,12 @@ def test_interest_that_waits_goes_with_its_link() -> None:
     arrive(authority, "e")
     outgoing = authority.prepare("z")
     authority.fence(outgoing)
-    authority.add_interest(authority.peers["e"], "#", 1, True)
+    authority.add_interest(known(authority, "e"), "#", 1, True)
     again = arrive(authority, "e", "y")
     authority.roll_back(outgoing)
 
     assert [("unpark",)] == again.events
-    assert {"y"} == authority.peers["e"].filters
+    assert {"y"} == known(authority, "e").filters
 
 
 def test_edge_that_was_away_hears_what_came_back_meanwhile() -> None:
@@ -377,7 +384,7 @@ def test_edge_that_was_away_hears_what_came_back_meanwhile() -> None:
         table.release(apex, ())
         authority.absorb(apex, hand_over(interest))
     table.commit(cut("again", 9))
-    peer = authority.peers["e"]
+    peer = known(authority, "e")
     before = authority.handed_back(peer)
     authority.sync(peer, ["#"], ["back"])
 

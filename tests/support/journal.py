@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import attrs
+
 from txbroker.authority.authority import Authority
 from txbroker.authority.handover import MarkKey
 from txbroker.authority.journal import Chunk, Record, ZoneState
+from txbroker.authority.peer import CatchUp, Peer
 from txbroker.delegation.table import DelegationTable
 from txbroker.message import Message
 from txbroker.place import PartKey
 
 
 class MemoryJournal:
-    """Records in a list; with `lazy` nothing is durable before `sync`."""
+    """
+    Records in a list; with `lazy` nothing is durable before `sync`.
+
+    An epoch that was open before goes on: a new authority over the same journal is a restart.
+    """
 
     def __init__(self, *, lazy: bool = False) -> None:
         self.records: list[Record] = []
@@ -25,6 +32,8 @@ class MemoryJournal:
         self.state = ZoneState()
         self.authority: Authority | None = None
         self._lazy = lazy
+        self._epoch = 0
+        self._origins: list[tuple[int, MarkKey, int]] = []
 
     def sync(self) -> None:
         """Everything is durable now."""
@@ -32,20 +41,32 @@ class MemoryJournal:
         assert self.authority is not None
         self.authority.on_durable(self.durable)
 
+    def crash(self) -> None:
+        """The process died: what was not durable is gone."""
+        self.offset = self.durable
+        self.records = [record for record in self.records if record.offset <= self.durable]
+        self._origins = [origin for origin in self._origins if origin[0] <= self.durable]
+
     def trim(self, through: int) -> None:
         """Keep only what is above this offset."""
         self.first = through + 1
         self.records = [record for record in self.records if record.offset > through]
 
     def open(self, epoch: int, predecessor: tuple[PartKey, int] | None) -> ZoneState:
-        self.records.clear()
-        self.first, self.offset, self.durable = 1, 0, 0
-        self.predecessor = predecessor
-        return self.state
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self.records.clear()
+            self._origins.clear()
+            self.first, self.offset, self.durable = 1, 0, 0
+            self.predecessor = predecessor
+        marks = {key: sequence for _, key, sequence in self._origins}
+        return attrs.evolve(self.state, marks={**self.state.marks, **marks})
 
     def append(self, message: Message, key: MarkKey | None, sequence: int) -> int:
         self.offset += 1
         self.records.append(Record(self.offset, message))
+        if key is not None:
+            self._origins.append((self.offset, key, sequence))
         if not self._lazy:
             self.durable = self.offset
         return self.offset
@@ -66,10 +87,27 @@ class MemoryJournal:
         self.noted.append("absorbed")
 
 
+def caught_up(authority: Authority, accepted: tuple[Peer, CatchUp] | None) -> list[Record]:
+    """All records of a catch-up, read as a link does."""
+    assert accepted is not None
+    peer, catch_up = accepted
+    found: list[Record] = []
+    after, until = catch_up.after, authority.delivered
+    while after is not None and after < until:
+        records, after = authority.backlog(peer, catch_up, after, until)
+        found += records
+    return found
+
+
 def authority_of(
     apex: str, table: DelegationTable, *, lazy: bool = False
 ) -> tuple[Authority, MemoryJournal]:
     """An authority with a journal in memory."""
     journal = MemoryJournal(lazy=lazy)
+    return authority_over(journal, apex, table), journal
+
+
+def authority_over(journal: MemoryJournal, apex: str, table: DelegationTable) -> Authority:
+    """An authority over a journal that is there: a process that starts."""
     journal.authority = Authority(apex, table, journal)
-    return journal.authority, journal
+    return journal.authority

@@ -162,6 +162,9 @@ class Host:
     def mark_dirty(self, end: Any) -> None:
         self.dirty.append(end)
 
+    def mark_next(self, end: Any) -> None:
+        self.dirty.append(end)
+
 
 def make_edge(alarms: Alarms, recorder: Recorder, name: str = "edge", **limits: Any) -> Edge:
     """An edge with fakes around it."""

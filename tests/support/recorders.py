@@ -60,6 +60,9 @@ class EdgeRecorder:
     def unpark(self) -> None:
         self._add("unpark")
 
+    def on_durable(self, offset: int) -> None:
+        self._add("durable", offset)
+
     def close(self, reason: str) -> None:
         self._add("close")
 
