@@ -21,7 +21,7 @@ from txbroker.authority.handover import EdgeInterest, Incoming, MarkKey
 from txbroker.authority.journal import Journal, Record, Unclaimed
 from txbroker.authority.outgoing import Outgoing
 from txbroker.authority.peer import CatchUp, EdgePort, Greeting, ParkedInterest, Peer, Verdict
-from txbroker.authority.peers import Peers
+from txbroker.authority.peers import LONGEST_REMEMBERED, TOPICS_REMEMBERED, Peers
 from txbroker.delegation.cut import Cut
 from txbroker.delegation.table import DelegationTable
 from txbroker.matching.retained import RetainedTree
@@ -48,6 +48,7 @@ class Authority:
         self._pending: deque[tuple[int, Record | Callable[[], None]]] = deque()
         self._newer: dict[str, int] = {}
         self._awaiting: dict[EdgePort, None] = {}
+        self._ours: set[str] = set()
         self._fences: set[str] = set()
         self._parked: list[ParkedInterest] = []
         self._outgoing: list[Outgoing] = []
@@ -62,11 +63,10 @@ class Authority:
         are its origin id, where it came from another node.
         """
         topic = message.topic
-        if self.peers.known_receivers(topic) is None:
+        if topic not in self._ours:
             verdict = self._judge(topic)
             if verdict is not Verdict.TAKEN:
                 return verdict
-            self.peers.work_out(topic)
         offset = self._journal.append(message, key, sequence)
         if offset:
             self.offset = offset
@@ -99,7 +99,15 @@ class Authority:
             return Verdict.NOT_AUTHORITATIVE
         if any(is_within(topic, apex) for apex in self._fences):
             return Verdict.PARKED
+        if len(self._ours) >= TOPICS_REMEMBERED:
+            self._ours.clear()
+        if len(topic) <= LONGEST_REMEMBERED:
+            self._ours.add(topic)
         return Verdict.TAKEN
+
+    def _judge_anew(self) -> None:
+        """What is served here changed."""
+        self._ours.clear()
 
     # from the store
 
@@ -133,8 +141,7 @@ class Authority:
         topic = message.topic
         if message.retain:
             self._retain(record)
-        receivers = self.peers.known_receivers(topic)
-        for peer in self.peers.work_out(topic) if receivers is None else receivers:
+        for peer in self.peers.receivers(topic):
             port = peer.port
             if peer.unclaimed and peer.is_waiting_for(topic):
                 self.unclaimed_qos0 += not message.qos
@@ -304,7 +311,7 @@ class Authority:
         The rest may be copied when the authority `is_settled`.
         """
         self._fences.add(outgoing.apex)
-        self.peers.forget_receivers()
+        self._judge_anew()
         return self.offset
 
     def roll_back(self, outgoing: Outgoing) -> None:
@@ -328,12 +335,12 @@ class Authority:
 
     def announce(self, cut: Cut) -> None:
         """Tell every connected edge of a cut, in its stream."""
-        self.peers.forget_receivers()
+        self._judge_anew()
         self.in_order(lambda: self._tell(lambda port: port.tell_cut(cut)))
 
     def announce_end(self, apex: str, epoch: int) -> None:
         """Tell every connected edge that this delegation ended: a child's, or the zone's own."""
-        self.peers.forget_receivers()
+        self._judge_anew()
         self.in_order(lambda: self._tell(lambda port: port.tell_gone(apex, epoch)))
 
     def close(self) -> None:
@@ -350,7 +357,7 @@ class Authority:
             self._recover(epoch, incoming)
         self.epoch = epoch
         self.serving = True
-        self.peers.forget_receivers()
+        self._judge_anew()
         if incoming is not None:
             self.absorb(self.apex, incoming)
 
@@ -362,7 +369,7 @@ class Authority:
         self.marks.update(incoming.marks)
         for interest in incoming.interests:
             self.peers.inherit(apex, interest, self.offset)
-        self.peers.forget_receivers()
+        self._judge_anew()
         self._journal.note_absorbed()
 
     def unclaimed(self) -> Iterable[Unclaimed]:
@@ -405,7 +412,7 @@ class Authority:
     def _end(self, outgoing: Outgoing) -> None:
         self._outgoing.remove(outgoing)
         self._fences.discard(outgoing.apex)
-        self.peers.forget_receivers()
+        self._judge_anew()
         parked, self._parked = self._parked, []
         if self.serving:
             for asked in parked:

@@ -14,7 +14,7 @@ from txbroker.matching.index import SubscriptionIndex
 from txbroker.topics import is_within, may_match_within
 
 TOPICS_REMEMBERED = 100_000
-"""Topics whose receivers are kept worked out."""
+"""Topics whose receivers are kept worked out, and that are known to be the zone's."""
 
 PEERS = 10_000
 """Edges that are remembered; beyond that one that is away is forgotten."""
@@ -47,22 +47,16 @@ class Peers:
 
     # receivers
 
-    def known_receivers(self, topic: str) -> tuple[Peer, ...] | None:
-        """The receivers of a topic where they are worked out already."""
-        return self._receivers.get(topic)
-
-    def work_out(self, topic: str) -> tuple[Peer, ...]:
+    def receivers(self, topic: str) -> tuple[Peer, ...]:
         """Who gets the topic's messages."""
-        receivers = tuple({peer.edge: peer for _, peer in self._interests.match(topic)}.values())
-        if len(self._receivers) >= TOPICS_REMEMBERED:
-            self._receivers.clear()
-        if len(topic) <= LONGEST_REMEMBERED:
-            self._receivers[topic] = receivers
-        return receivers
-
-    def forget_receivers(self) -> None:
-        """What is served here, or who wants it, changed."""
-        self._receivers.clear()
+        known = self._receivers.get(topic)
+        if known is None:
+            known = tuple({peer.edge: peer for _, peer in self._interests.match(topic)}.values())
+            if len(self._receivers) >= TOPICS_REMEMBERED:
+                self._receivers.clear()
+            if len(topic) <= LONGEST_REMEMBERED:
+                self._receivers[topic] = known
+        return known
 
     # who is known
 
@@ -129,8 +123,7 @@ class Peers:
 
     def is_interested(self, peer: Peer, topic: str) -> bool:
         """Whether the edge gets the topic's messages."""
-        receivers = self._receivers.get(topic)
-        return peer in (self.work_out(topic) if receivers is None else receivers)
+        return peer in self.receivers(topic)
 
     def within(self, apex: str) -> Iterator[EdgeInterest]:
         """Who wants what of the subtree."""

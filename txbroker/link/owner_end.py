@@ -359,7 +359,9 @@ class OwnerEnd:
         refusal = link_pb2.Refusal(stream=self._stream, sequence=self._next, retry=retry)
         if cut is not None:
             refusal.cut.CopyFrom(cut_to_wire(cut))
-        self._write(encode_frame(LinkFrame(refusal=refusal)))
+        # To the edge it says, too, that all before it is safe.
+        data = encode_frame(LinkFrame(refusal=refusal))
+        self._authority.in_order(lambda: self._write(data))
 
     # internal: the delivery stream
 
