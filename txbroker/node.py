@@ -40,6 +40,7 @@ from txbroker.mqtt.session import SessionLimits
 from txbroker.pressure import Pressure
 from txbroker.standing import Standing
 from txbroker.store.disk import Disk, wall
+from txbroker.store.retention import Policy, Retention
 from txbroker.store.space import DiskSpace
 from txbroker.store.state import DataFolder
 from txbroker.store.zone import ZoneStore
@@ -56,6 +57,10 @@ STOP_GRACE = 1.0
 
 HELD_IN_MEMORY = 64 * 1024 * 1024
 """Bytes of publishes that wait for owners in memory; then clients who brought them are not read."""
+
+SMALL_SEGMENT = 1024 * 1024
+LARGE_SEGMENT = 64 * 1024 * 1024
+"""Bytes of a journal's segment: a sixteenth of what is kept, within these bounds."""
 
 RETIRE_GRACE = 2.0
 """Seconds that links have to drain after the zone was given back."""
@@ -114,10 +119,18 @@ class Node:
             config.data,
             durability=config.durability,
             sync_interval=config.sync_interval,
+            segment_bytes=min(max(config.retention.size // 16, SMALL_SEGMENT), LARGE_SEGMENT),
             turn=self.turn,
             timers=self._timers,
             on_full=self.space.set_full,
             on_failed=lambda error: on_fatal(str(error)),
+        )
+        self.retention = Retention(
+            journals=self.disk.journals,
+            table=self.disk.tables.table("kept"),
+            policy=_policy(config),
+            counters=self.counters,
+            now=wall,
         )
         self._zone_store = self._build_zone_store()
         self.authority = self._build_authority()
@@ -283,6 +296,7 @@ class Node:
             tables=self.disk.tables,
             committer=self.disk.committer,
             now=wall,
+            retention=self.retention,
             keeps_qos0=self.config.journal == "all",
         )
 
@@ -355,6 +369,7 @@ class Node:
             self._links.max_packet = limits.packet
             self._links.max_links = limits.links
         self.edge.clients.set_limits(_edge_limits(config))
+        self.retention.policy = _policy(config)
         self.space.set_reserve(limits.disk_free)
 
     # listeners
@@ -437,6 +452,8 @@ class Node:
     def _each_sys_period(self) -> None:
         self._sys.refresh()
         self.edge.clients.expire_sessions()
+        self.edge.clients.tell_low_water()
+        self.retention.trim(None if self._zone_store is None else self._zone_store.present)
         self.turn.end()
         self.tasks.start(self._sys.fetch())
 
@@ -453,6 +470,16 @@ def _edge_limits(config: NodeConfig) -> EdgeLimits:
         held=HELD_IN_MEMORY,
         cache=config.limits.cache,
         suback_wait=config.suback_wait,
+    )
+
+
+def _policy(config: NodeConfig) -> Policy:
+    return Policy(
+        age=config.retention.age,
+        size=config.retention.size,
+        session_age=config.session_limits.age,
+        session_size=config.session_limits.bytes,
+        keeps_history=config.journal != "none",
     )
 
 

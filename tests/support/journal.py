@@ -83,6 +83,12 @@ class MemoryJournal:
     def note_unclaimed(self, edges: Iterable[str]) -> None:
         self.noted.extend(edges)
 
+    def note_edge(self, edge: str, offset: int) -> None:
+        self.noted.append(f"{edge} from {offset}")
+
+    def keep(self, edge: str, places: dict[PartKey, int]) -> None:
+        self.noted.extend(f"{edge} {part.zone} {offset}" for part, offset in places.items())
+
     def note_absorbed(self) -> None:
         self.noted.append("absorbed")
 

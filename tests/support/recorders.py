@@ -16,6 +16,7 @@ from txbroker.message import Message
 from txbroker.mqtt.codec import Framer, decode
 from txbroker.mqtt.packets import Packet
 from txbroker.mqtt.session import Session
+from txbroker.place import PartKey
 
 Events = list[tuple[Any, ...]]
 
@@ -95,6 +96,9 @@ class OwnerRecorder:
 
     def sync(self, filters: Iterable[str], claims: Iterable[str]) -> None:
         self._add("sync", list(filters), list(claims))
+
+    def keep(self, places: dict[PartKey, int]) -> None:
+        self._add("keep", places)
 
     def close(self, reason: str) -> None:
         self._add("close")

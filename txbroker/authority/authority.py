@@ -190,7 +190,14 @@ class Authority:
             peer.port.close("a newer link of this edge took over")
         peer.port = port
         self._forget_closed_marks(greeting)
-        return peer, self.sync(peer, greeting.filters, greeting.claims, greeting.position)
+        caught_up = self.sync(peer, greeting.filters, greeting.claims, greeting.position)
+        start = self.delivered if caught_up.after is None else caught_up.after
+        self._journal.note_edge(peer.edge, start)
+        return peer, caught_up
+
+    def keep(self, peer: Peer, places: dict[PartKey, int]) -> None:
+        """What the edge's sessions need lies above these offsets."""
+        self._journal.keep(peer.edge, places)
 
     def sync(
         self,

@@ -84,3 +84,9 @@ class Journal(Protocol):
 
     def note_absorbed(self) -> None:
         """A subtree came in as a whole: everything is to be durable together with this point."""
+
+    def note_edge(self, edge: str, offset: int) -> None:
+        """An edge takes part from this offset on; `keep` says more."""
+
+    def keep(self, edge: str, places: dict[PartKey, int]) -> None:
+        """The low-water marks of an edge: what its sessions need lies above these offsets."""

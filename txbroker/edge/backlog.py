@@ -58,7 +58,7 @@ class Backlog:
         self._reader = reader
         self._timers = timers
         self._counters = counters
-        self._limits = limits
+        self.limits = limits
         self._again = again
         self._chunks = Chunks(reader, timers, wake=self.wake, gone=self._give_up)
         self._hungry: dict[Session, None] = {}
@@ -103,7 +103,7 @@ class Backlog:
         waiting = sum(
             max(self._end(cursor) - cursor.offset, 0) for cursor in session.behind.values()
         )
-        return waiting > min(self._limits.messages, self._limits.size // LARGE)
+        return waiting > min(self.limits.messages, self.limits.size // LARGE)
 
     def _end(self, cursor: Cursor) -> int:
         """Up to where the edge knows that there is something."""
@@ -132,8 +132,8 @@ class Backlog:
             self.wake(session)
             return False
         del self._measures[session]
-        session.skip = max(measure.messages - self._limits.messages, 0)
-        session.skip_size = max(measure.size - self._limits.size, 0)
+        session.skip = max(measure.messages - self.limits.messages, 0)
+        session.skip_size = max(measure.size - self.limits.size, 0)
         return True
 
     # internal: one session

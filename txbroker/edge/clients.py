@@ -27,7 +27,7 @@ from txbroker.matching.retained import RetainedTree
 from txbroker.message import Message
 from txbroker.mqtt.packets import Connect, Publish, Subscribe
 from txbroker.mqtt.session import Cursor, Session, SessionLimits, Sink, Subscription
-from txbroker.place import Place
+from txbroker.place import PartKey, Place
 from txbroker.timers import Timers
 from txbroker.topics import is_sys, may_match_within
 
@@ -82,6 +82,7 @@ class Clients:
         self._counters = counters
         self._reporter = reporter
         self._limits = limits
+        self._safe: dict[PartKey, int] = {}
         self._told_full: WeakSet[Session] = WeakSet()
         self._on_federation_filter: Callable[[], object] = lambda: None
         self._subscribers: SubscriptionIndex[str, tuple[Session, Subscription]] = SubscriptionIndex(
@@ -97,6 +98,7 @@ class Clients:
     def set_limits(self, limits: EdgeLimits) -> None:
         """Other limits, from now on, for the sessions that there are as well."""
         self._limits = limits
+        self.backlog.limits = limits.session
         self._subscribers.cache_limit = limits.cache
         self._zones.limit = limits.cache
         for session in self.sessions.values():
@@ -158,6 +160,20 @@ class Clients:
             for route in self._zones
             if route.position is not None
         )
+
+    def tell_low_water(self) -> None:
+        """Now and then: tell the owners what of their journals is needed here."""
+        marks, self._safe = self._safe, self.keeper.positions()
+        for session in self.sessions.values():
+            for part, offset in session.needs():
+                marks[part] = min(marks.get(part, offset), offset)
+        by_route: dict[Route, dict[PartKey, int]] = {}
+        for part, offset in marks.items():
+            route = self._zones.get(part.zone) or self._zones.enclosing(part.zone)
+            by_route.setdefault(route, {})[part] = offset
+        for route, places in by_route.items():
+            if route.port is not None:
+                route.port.keep(places)
 
     # from connections
 

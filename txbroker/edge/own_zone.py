@@ -18,6 +18,7 @@ from txbroker.edge.edge import Edge
 from txbroker.edge.publishing import settle
 from txbroker.edge.route import Position, Publication, Route, State
 from txbroker.message import Message
+from txbroker.place import PartKey
 from txbroker.pressure import Pressure
 
 
@@ -101,6 +102,11 @@ class OwnZone:
         """Replace the interest and claim what was inherited."""
         assert self._peer is not None
         self._catch_up(self._authority.sync(self._peer, filters, claims))
+
+    def keep(self, places: dict[PartKey, int]) -> None:
+        """What this node's sessions need lies above these offsets."""
+        if self._peer is not None:
+            self._authority.keep(self._peer, places)
 
     def close(self, reason: str) -> None:
         """There is no connection to close; doubts are settled by the marks at hand."""

@@ -81,6 +81,9 @@ class OwnerPort(Protocol):
     def sync(self, filters: Iterable[str], claims: Iterable[str]) -> None:
         """Replace the interest and claim what was inherited."""
 
+    def keep(self, places: dict[PartKey, int]) -> None:
+        """What this edge's sessions need lies above these offsets."""
+
     def close(self, reason: str) -> None:
         """Give up this connection."""
 

@@ -22,6 +22,7 @@ from txbroker.link.deliveries import BATCH
 from txbroker.link.frames import LINK_VERSION, FrameReader, LinkError, encode_frame, join_packets
 from txbroker.message import Message
 from txbroker.mqtt.packets import Publish
+from txbroker.place import PartKey
 from txbroker.pressure import Pressure
 from txbroker.topics import is_within
 from txbroker.turn import Flushable
@@ -174,6 +175,13 @@ class EdgeEnd:
         """Replace the interest and claim what was inherited."""
         sync = link_pb2.InterestSync(filters=filters, claims=claims)
         self._write(encode_frame(LinkFrame(sync=sync)))
+
+    def keep(self, places: dict[PartKey, int]) -> None:
+        """What this edge's sessions need lies above these offsets."""
+        low_water = link_pb2.LowWater()
+        for (zone, epoch), offset in places.items():
+            low_water.kept.add(zone=zone, epoch=epoch, offset=offset)
+        self._write(encode_frame(LinkFrame(low_water=low_water)))
 
     def close(self, reason: str) -> None:
         """Give up this connection."""

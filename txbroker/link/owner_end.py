@@ -23,6 +23,7 @@ from txbroker.link.deliveries import WINDOW, Deliveries
 from txbroker.link.frames import LINK_VERSION, FrameReader, LinkError, encode_frame
 from txbroker.message import Message
 from txbroker.mqtt.packets import Publish
+from txbroker.place import PartKey
 from txbroker.pressure import Pressure
 from txbroker.topics import TopicError, validate_topic_filter
 from txbroker.turn import Flushable
@@ -233,6 +234,9 @@ class OwnerEnd:
                 if frame.position.consumed > self._deliveries.consumed:
                     self._deliveries.consumed = frame.position.consumed
                     self._host.pressure.renew(self, PATIENCE)
+            case "low_water":
+                kept = {PartKey(k.zone, k.epoch): k.offset for k in frame.low_water.kept}
+                self._authority.keep(peer, kept)
             case "heartbeat":
                 pass
             case _:

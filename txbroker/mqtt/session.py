@@ -12,7 +12,7 @@ whoever delivers remembers the place in the journal and comes again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 import attrs
@@ -412,6 +412,14 @@ class Session:
         for flow in publishes:
             self._incoming[flow.packet_id] = flow
         self._last_id = last_id
+
+    def needs(self) -> Iterator[Place]:
+        """The places up to which it needs nothing of their parts, one or more for each part."""
+        for cursor in self.behind.values():
+            yield Place(cursor.part, cursor.offset)
+        for entry in (*self._window.values(), *self._queue):
+            if entry.place is not None:
+                yield Place(entry.place.part, entry.place.offset - 1)
 
     def unread(self) -> list[tuple[int, Place]]:
         """The flows whose message has to be read again before anything can be sent."""

@@ -38,6 +38,7 @@ class Disk:
         *,
         durability: str,
         sync_interval: float,
+        segment_bytes: int,
         turn: Turn,
         timers: Timers,
         on_full: Callable[[bool, str], None],
@@ -58,7 +59,13 @@ class Disk:
             data / "tables", segment_bytes=SEGMENT_BYTES, on_trimmed=_on_trimmed, data=data
         )
         self.tables = Tables(self._tables_log, self.committer, wall)
-        self.journals = Journals(data / "journal", self.committer, _on_trimmed, data=data)
+        self.journals = Journals(
+            data / "journal",
+            self.committer,
+            _on_trimmed,
+            segment_bytes=segment_bytes,
+            data=data,
+        )
 
     def close(self) -> None:
         """Write and sync everything; raises `StoreError`."""
@@ -70,4 +77,3 @@ class Disk:
 
 def _on_trimmed(file: Path, last: int, size: int) -> None:
     log.warning("journal.tail_trimmed", file=str(file), last_entry=last, bytes=size)
-

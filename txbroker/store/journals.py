@@ -190,12 +190,16 @@ class Journals:
         committer: Committer,
         on_trimmed: OnTrimmed,
         *,
+        segment_bytes: int,
         data: Path | None = None,
     ) -> None:
-        """Open the parts that are there; raises `StoreError`. `data`: see `Log`."""
+        """
+        Open the parts that are there; raises `StoreError`. `segment_bytes`, `data`: see `Log`.
+        """
         self._folder = folder
         self._committer = committer
         self._on_trimmed = on_trimmed
+        self._segment_bytes = segment_bytes
         self._data = folder if data is None else data
         self.parts: dict[PartKey, Part] = {}
         try:
@@ -257,7 +261,9 @@ class Journals:
         # Else it is one that was being made when the process ended.
 
     def _part(self, folder: Path, meta: _Meta) -> Part:
-        log = Log(folder, on_trimmed=self._on_trimmed, data=self._data)
+        log = Log(
+            folder, segment_bytes=self._segment_bytes, on_trimmed=self._on_trimmed, data=self._data
+        )
         part = self.parts[meta.key] = Part(meta.key, log, self._committer, meta)
         return part
 

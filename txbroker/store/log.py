@@ -13,6 +13,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -322,6 +323,20 @@ class Log:
             if entry is not None:
                 return entry
         return self.written + 1
+
+    def excess(self, limit: int) -> int:
+        """
+        The last entry of the oldest segments without which there are at most `limit` bytes; 0 when
+        nothing has to go. The present segment always stays.
+        """
+        over = self.size - limit
+        last = 0
+        for segment, after in pairwise(self._segments):
+            if over <= 0:
+                break
+            over -= segment.end
+            last = after.first - 1
+        return last
 
     def verify(self) -> Iterator[None]:
         """Check the segments before the present one in small steps; raises `CorruptLog`."""

@@ -18,6 +18,7 @@ from txbroker.message import Message
 from txbroker.place import PartKey
 from txbroker.store.committer import Committer
 from txbroker.store.journals import Journals, Part
+from txbroker.store.retention import Retention
 from txbroker.store.tables import Tables
 from txbroker.v1 import state_pb2
 
@@ -40,6 +41,7 @@ class ZoneStore:
         tables: Tables,
         committer: Committer,
         now: Callable[[], int],
+        retention: Retention,
         keeps_qos0: bool,
     ) -> None:
         self._zone = zone
@@ -51,6 +53,7 @@ class ZoneStore:
         self._unclaimed = tables.table("unclaimed")
         self._committer = committer
         self._now = now
+        self._retention = retention
         self._keeps_qos0 = keeps_qos0
         self._part: Part | None = None
         self._authority: Authority | None = None
@@ -126,6 +129,15 @@ class ZoneStore:
         """What these edges have not claimed changed."""
         self._claims_changed.update(edges)
 
+    def note_edge(self, edge: str, offset: int) -> None:
+        """An edge takes part from this offset on; `keep` says more."""
+        if self._part is not None:
+            self._retention.begin(edge, self._part.key, offset)
+
+    def keep(self, edge: str, places: dict[PartKey, int]) -> None:
+        """The low-water marks of an edge: what its sessions need lies above these offsets."""
+        self._retention.keep(edge, places)
+
     def note_absorbed(self) -> None:
         """A subtree came in as a whole: everything is to be durable together with this point."""
         authority = self._authority
@@ -135,6 +147,11 @@ class ZoneStore:
         self.checkpoint()
 
     # from the node
+
+    @property
+    def present(self) -> PartKey | None:
+        """The part that is appended to."""
+        return None if self._part is None else self._part.key
 
     def checkpoint(self) -> None:
         """Write what changed, as of the last offset that was delivered."""

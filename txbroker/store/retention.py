@@ -1,0 +1,149 @@
+"""
+SHELL: what of the journals is kept, and for whom.
+
+Age and size say what the history keeps; the low-water mark of each edge (the lowest cursor or open
+flow of its sessions, protocol rule 6) says what must stay beyond that, as long as `session_limits`
+allow: an edge that has not been heard of for longer than sessions live, or a journal that has
+outgrown its size by what sessions may hold, is waited for no longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+
+from txbroker.counters import Counters
+from txbroker.place import PartKey
+from txbroker.store.journals import Journals, Part
+from txbroker.store.tables import Table
+from txbroker.telemetry import get_logger
+from txbroker.v1 import state_pb2
+
+log = get_logger()
+
+SECOND = 1_000_000
+
+
+@attrs.frozen(kw_only=True)
+class Policy:
+    """
+    Ages in seconds, sizes in bytes, of one part each. `keeps_history` False: only what an edge
+    needs is kept.
+    """
+
+    age: float
+    size: int
+    session_age: float
+    session_size: int
+    keeps_history: bool = True
+
+
+class Retention:
+    """The low-water marks of edges, and what they let go; `now` in microseconds UTC."""
+
+    def __init__(
+        self,
+        *,
+        journals: Journals,
+        table: Table,
+        policy: Policy,
+        counters: Counters,
+        now: Callable[[], int],
+    ) -> None:
+        self.policy = policy
+        self._journals = journals
+        self._table = table
+        self._counters = counters
+        self._now = now
+        self._kept: dict[str, dict[PartKey, int]] = {}
+        self._told: dict[str, int] = {}
+        for name, value in table.items():
+            stored = state_pb2.StoredKept.FromString(value)
+            edge = name.decode()
+            self._told[edge] = stored.told
+            self._kept[edge] = {
+                PartKey(place.part.zone, place.part.epoch): place.offset for place in stored.places
+            }
+
+    # from the edges
+
+    def begin(self, edge: str, part: PartKey, offset: int) -> None:
+        """The edge is here, and needs nothing up to this offset unless it has said otherwise."""
+        known = self._kept.setdefault(edge, {})
+        if part not in known:
+            known[part] = offset
+            self._save(edge)
+
+    def keep(self, edge: str, places: dict[PartKey, int]) -> None:
+        """The edge's sessions need what is above these offsets, and no other part."""
+        if self._kept.get(edge) != places or self._is_stale(edge):
+            self._kept[edge] = dict(places)
+            self._save(edge)
+
+    def forget(self, edge: str) -> None:
+        """The edge is a member of the tree no longer."""
+        if self._kept.pop(edge, None) is not None:
+            self._told.pop(edge)
+            self._table.delete(edge.encode())
+
+    # from the node
+
+    def trim(self, present: PartKey | None) -> None:
+        """Now and then: let go of what nobody needs; `present` is the part that is appended to."""
+        for part in list(self._journals.parts.values()):
+            self._trim(part)
+            if part.key != present and part.log.first >= part.next:
+                continue
+            if part.key != present and self._may_go(part):
+                self._journals.drop(part.key)
+                log.info("journal.dropped", zone=part.key.zone, epoch=part.key.epoch)
+
+    # internal
+
+    def _trim(self, part: Part) -> None:
+        policy, log_ = self.policy, part.log
+        if policy.keeps_history:
+            oldest = self._now() - int(policy.age * SECOND)
+            through = max(log_.offset_at(oldest) - 1, log_.excess(policy.size))
+        else:
+            through = log_.written
+        needed = self._needed(part.key)
+        if needed is not None and through > needed:
+            limit = log_.excess(policy.size + policy.session_size)
+            if limit > needed:
+                self._counters.add("journal.overtaken", limit - needed)
+            through = min(through, max(needed, limit))
+        log_.trim(through)
+
+    def _may_go(self, part: Part) -> bool:
+        """Whether a closed part has nothing that history or an edge would want."""
+        needed = self._needed(part.key)
+        if needed is not None and needed < part.next - 1:
+            return False
+        oldest = self._now() - int(self.policy.age * SECOND)
+        return not self.policy.keeps_history or part.log.offset_at(oldest) >= part.next
+
+    def _needed(self, part: PartKey) -> int | None:
+        """Everything above this offset is needed by an edge; None: nothing is."""
+        marks = [
+            places[part]
+            for edge, places in self._kept.items()
+            if part in places and not self._is_forgotten(edge)
+        ]
+        return min(marks, default=None)
+
+    def _is_forgotten(self, edge: str) -> bool:
+        return self._now() - self._told.get(edge, 0) > self.policy.session_age * SECOND
+
+    def _is_stale(self, edge: str) -> bool:
+        # The time counts for edges that are away; once in a while is enough.
+        return self._now() - self._told.get(edge, 0) > 60 * SECOND
+
+    def _save(self, edge: str) -> None:
+        self._told[edge] = self._now()
+        stored = state_pb2.StoredKept(told=self._told[edge])
+        for part, offset in self._kept[edge].items():
+            place = stored.places.add(offset=offset)
+            place.part.zone, place.part.epoch = part
+        self._table.put(edge.encode(), stored.SerializeToString())
