@@ -9,11 +9,36 @@ import attrs
 import pytest
 
 from tests.support.recorders import cut
-from txbroker.errors import StoreError
+from txbroker.authority.handover import Incoming, Snapshot
+from txbroker.delegation.cut import Cut
+from txbroker.delegation.table import Delegation, TableState
+from txbroker.errors import PeerError, StoreError
+from txbroker.message import Message
 from txbroker.standing import ROOT_EPOCH, Standing
+from txbroker.store.incoming import Arrived
 from txbroker.store.state import DataFolder, NodeState
 
 HOME = cut("", node="home")
+
+
+def arrived(epoch: int, *below: Cut, apex: str = "garage", payload: bytes = b"on") -> Arrived:
+    """What a handover brings: one retained message, and delegations below."""
+    incoming = Incoming()
+    incoming.take(Snapshot(retained=(Message(f"{apex}/lamp", payload, 1, True),)))
+    delegations = tuple(Delegation(cut=known) for known in below)
+    return Arrived(
+        apex=apex,
+        epoch=epoch,
+        incoming=incoming,
+        subtree=TableState(delegations=delegations, epochs={f"{apex}/seen": 8}),
+    )
+
+
+def hand_over(standing: Standing, epoch: int) -> None:
+    """The whole way: received, granted, absorbed."""
+    standing.receive(arrived(epoch))
+    standing.grant(epoch, [HOME])
+    standing.absorbed()
 
 
 class Disk:
@@ -58,7 +83,7 @@ def test_child_serves_when_it_was_granted_and_remembers_it(disk: Disk) -> None:
     """A restart keeps the grant."""
     standing = disk.start()
     before = (standing.serving, standing.epoch)
-    standing.grant(4, [HOME])
+    hand_over(standing, 4)
     again = disk.start()
 
     assert (False, 0) == before
@@ -78,7 +103,7 @@ def test_pure_edge_is_taken_in_without_a_zone(disk: Disk) -> None:
 def test_lost_zone_keeps_its_epoch(disk: Disk) -> None:
     """The next one has to be greater."""
     standing = disk.start()
-    standing.grant(4, [HOME])
+    hand_over(standing, 4)
     standing.lose()
     again = disk.start()
 
@@ -88,7 +113,7 @@ def test_lost_zone_keeps_its_epoch(disk: Disk) -> None:
 def test_zone_that_was_being_given_back_is_asked_for_after_a_crash(disk: Disk) -> None:
     """Only the parent knows whether it has committed (rule 12)."""
     standing = disk.start()
-    standing.grant(4, [HOME])
+    hand_over(standing, 4)
     standing.set_fenced(True)
     renewed_meanwhile = (standing.grant(4, [HOME]), standing.serving)[1]
     again = disk.start()
@@ -101,7 +126,7 @@ def test_zone_that_was_being_given_back_is_asked_for_after_a_crash(disk: Disk) -
 def test_fence_that_was_lifted_leaves_nothing(disk: Disk) -> None:
     """The handover came to nothing."""
     standing = disk.start()
-    standing.grant(4, [HOME])
+    hand_over(standing, 4)
     standing.set_fenced(True)
     standing.set_fenced(False)
 
@@ -111,11 +136,11 @@ def test_fence_that_was_lifted_leaves_nothing(disk: Disk) -> None:
 def test_zone_that_was_given_back_is_not_fenced(disk: Disk) -> None:
     """It is lost; a later grant serves at once."""
     standing = disk.start()
-    standing.grant(4, [HOME])
+    hand_over(standing, 4)
     standing.set_fenced(True)
     standing.lose()
     again = disk.start()
-    again.grant(6, [HOME])
+    hand_over(again, 6)
 
     assert (True, 6) == (again.serving, again.epoch)
 
@@ -123,9 +148,134 @@ def test_zone_that_was_given_back_is_not_fenced(disk: Disk) -> None:
 def test_lineage_of_children_ends_with_the_node(disk: Disk) -> None:
     """Root first."""
     standing = disk.start()
-    standing.grant(4, [HOME])
+    hand_over(standing, 4)
 
     assert (HOME, cut("garage", 4, "garage")) == standing.lineage_of_children()
+
+
+# -- a zone arrives, and the node dies in between
+
+
+def test_handover_that_nobody_decided_is_asked_about(disk: Disk) -> None:
+    """Confirmed and durable, so the next life can take it (rule 12)."""
+    disk.start().receive(arrived(4))
+    again = disk.start()
+    before = (again.prepared, again.serving, again.epoch)
+    again.grant(4, [HOME])
+
+    assert before == (4, False, 0)
+    assert (again.prepared, again.serving, again.epoch) == (0, True, 4)
+
+
+def test_granted_zone_is_absorbed_in_the_next_life(disk: Disk) -> None:
+    """It died after the grant: what arrived is still to become part of the store."""
+    standing = disk.start()
+    standing.receive(arrived(4, cut("garage/door", 3)))
+    standing.grant(4, [HOME])
+    again = disk.start()
+    waiting = again.absorbing
+    again.absorbed()
+
+    assert waiting is not None and (waiting.apex, waiting.epoch) == ("garage", 4)
+    assert [m.payload for m in waiting.incoming.retained.values()] == [b"on"]
+    assert (cut("garage/door", 3), 8) == (
+        again.table.lookup("garage/door"),
+        again.table.epoch_of("garage/seen"),
+    )
+    assert again.serving
+    assert (again.absorbing, disk.start().absorbing) == (None, None)
+
+
+def test_zone_that_came_back_is_absorbed_in_the_next_life(disk: Disk) -> None:
+    """The parent died after its commit."""
+    standing = disk.start("", None, "home")
+    standing.table.commit(cut("garage", 4))
+    standing.receive(arrived(4, cut("garage/door", 3)))
+    standing.take_back("garage")
+    again = disk.start("", None, "home")
+    waiting = again.absorbing
+
+    assert waiting is not None and waiting.apex == "garage"
+    assert again.table.cuts() == (cut("garage/door", 3),)
+    assert again.table.epoch_of("garage") == 5
+
+
+def test_zone_that_came_back_in_vain_is_forgotten(disk: Disk) -> None:
+    """The parent died before its commit: the child has it all, and says so."""
+    standing = disk.start("", None, "home")
+    standing.table.commit(cut("garage", 4))
+    standing.save()
+    standing.receive(arrived(4))
+    again = disk.start("", None, "home")
+
+    assert (again.absorbing, again.prepared) == (None, 0)
+    assert again.table.cuts() == (cut("garage", 4),)
+    assert disk.folder.incoming.load() is None
+
+
+def test_later_handover_replaces_one_that_came_to_nothing(disk: Disk) -> None:
+    """The parent rolled the first one back, and served on."""
+    standing = disk.start()
+    standing.receive(arrived(4, payload=b"old"))
+    standing.receive(arrived(5, payload=b"new"))
+    again = disk.start()
+    again.grant(5, [HOME])
+
+    assert again.absorbing is not None
+    assert [m.payload for m in again.absorbing.incoming.retained.values()] == [b"new"]
+
+
+@pytest.mark.parametrize("epoch", [3, 5, 6])
+def test_epoch_that_the_node_has_nothing_of_is_not_served(disk: Disk, epoch: int) -> None:
+    """An older one, or a later one without its handover, would be an empty zone."""
+    standing = disk.start()
+    hand_over(standing, 4)
+    with pytest.raises(PeerError, match=f"nothing of epoch {epoch}"):
+        standing.grant(epoch, [HOME])
+
+    assert (standing.serving, standing.epoch, disk.load().epoch) == (True, 4, 4)
+
+
+# -- refused, cut off, settled
+
+
+def test_refused_zone_is_not_served_until_it_is_granted(disk: Disk) -> None:
+    """It stays this node's as far as it knows: a wrong `parent` must not cost it its grant."""
+    standing = disk.start()
+    hand_over(standing, 4)
+    standing.refuse()
+    refused = (standing.serving, standing.holds)
+    standing.grant(4, [HOME])
+
+    assert (False, True) == refused
+    assert standing.serving
+
+
+def test_branch_is_kept_until_it_is_settled(disk: Disk) -> None:
+    """Over restarts: the zone is not served, and claimed as before."""
+    standing = disk.start()
+    hand_over(standing, 4)
+    standing.table.commit(cut("garage/door", 3))
+    standing.diverge(4)
+    again = disk.start()
+    before = (again.divergent, again.serving, again.holds, again.epoch)
+    again.settle()
+
+    assert before == (4, False, True, 4)
+    assert (again.divergent, again.holds, again.epoch) == (0, False, 4)
+    assert again.table.cuts() == ()  # the parent's by now
+
+
+def test_unfinished_handover_that_was_cut_off_is_kept_until_it_is_settled(disk: Disk) -> None:
+    """The parent has given it up, so nobody else has it."""
+    standing = disk.start()
+    standing.receive(arrived(4))
+    standing.diverge(4)
+    again = disk.start()
+    before = again.prepared
+    again.settle()
+
+    assert (4, 0) == (before, disk.start().prepared)
 
 
 # -- where to join
@@ -149,12 +299,30 @@ def test_changed_file_overrides_what_the_tree_told(disk: Disk) -> None:
     assert ("cellar:1", "attic:1") == (changed, back)
 
 
+def test_zone_above_that_ended_is_remembered(disk: Disk) -> None:
+    """Told by the node that took it back; a parent that has not heard of it is out of date."""
+    standing = disk.start()
+    hand_over(standing, 4)
+    standing.set_lineage([HOME, cut("house", 2)])
+    standing.move("home:1", {"house": 3})
+    standing.set_lineage([HOME])
+    again = disk.start()
+
+    assert again.is_outdated(cut("house", 2)) and not again.is_outdated(cut("house", 4))
+    assert again.ended_around("garage/door") == {"house": 3}
+    with pytest.raises(PeerError, match="'house' of the parent's lineage has ended"):
+        again.grant(4, [HOME, cut("house", 2)])
+    again.grant(4, [HOME, cut("house", 4)])
+    assert again.ended_around("garage/door") == {}
+
+
 # -- saving
 
 
 def test_change_is_durable_before_anybody_is_told(disk: Disk) -> None:
     """Whoever watches finds it on disk."""
     standing = disk.start()
+    standing.receive(arrived(4))
     seen: list[tuple[int, bool]] = []
     standing.when_changed(lambda: seen.append((disk.load().epoch, disk.load().serving)))
     standing.grant(4, [HOME])
@@ -179,6 +347,7 @@ def test_nobody_is_told_of_what_could_not_be_saved(
 ) -> None:
     """The error goes to whoever wanted the change, and everything is as it was saved last."""
     standing = disk.start()
+    standing.receive(arrived(4))
     told: list[str] = []
     standing.when_changed(lambda: told.append("told"))
 

@@ -7,6 +7,7 @@ package knows all of it. `start` binds the listeners and begins to join, `stop` 
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable
 from typing import Any
@@ -18,13 +19,13 @@ from txbroker import __version__
 from txbroker.aio import Tasks
 from txbroker.alarms import ReactorTimers
 from txbroker.authority.authority import Authority
-from txbroker.authority.handover import Incoming
 from txbroker.config import Address, NodeConfig, reread
 from txbroker.control.channels import SERVER_OPTIONS, Channels
 from txbroker.control.joiner import Joiner
 from txbroker.control.parent import Parent
 from txbroker.control.reading import JournalReader
 from txbroker.control.servicer import ControlServicer
+from txbroker.control.takeback import TakeBack
 from txbroker.counters import Counters
 from txbroker.edge.clients import EdgeLimits
 from txbroker.edge.edge import Edge
@@ -157,18 +158,29 @@ class Node:
         )
         self.mqtt = self._build_mqtt()
         self._links = self._build_links()
+        ownership = asyncio.Lock()
         self.parent = Parent(
             standing=self.standing,
             authority=self.authority,
             channels=self.channels,
             tasks=self.tasks,
             turn=self.turn,
+            ownership=ownership,
+        )
+        self._take_back = TakeBack(
+            standing=self.standing,
+            authority=self.authority,
+            parent=self.parent,
+            channels=self.channels,
+            turn=self.turn,
+            ownership=ownership,
         )
         self._joiner = Joiner(
             standing=self.standing,
             authority=self.authority,
             channels=self.channels,
             turn=self.turn,
+            ownership=ownership,
             on_granted=self._on_granted,
             on_refused=self._on_refused,
             on_lineage=self._on_lineage,
@@ -186,6 +198,7 @@ class Node:
         self._sampler = LoopingCall(self._each_second)
         self._publisher = LoopingCall(self._each_sys_period)
         self._server: grpc.aio.Server | None = None
+        self._told_cut_off = 0
 
     # life
 
@@ -197,7 +210,7 @@ class Node:
             await self._listeners.for_links(self._links)
         self.edge.clients.load()
         if self.standing.serving:
-            self._open_zone(None)
+            self._open_zone()
         self.edge.on_lineage(self.standing.lineage)
         await self._listeners.for_clients(MqttFactory(self.mqtt))
         mqtt = self._listeners.mqtt
@@ -274,6 +287,8 @@ class Node:
                 alive=self.parent.is_alive(delegation.cut.node),
                 below=[cut_to_wire(cut) for cut in delegation.below],
             )
+        reply.divergent = standing.divergent
+        reply.reclaimed.extend(cut_to_wire(cut) for cut in standing.table.reclaimed())
         for child in self.parent.children.values():
             if child.zone is None:
                 edge = control_pb2.Child(owns_zone=False, alive=True)
@@ -381,6 +396,7 @@ class Node:
             standing=self.standing,
             authority=self.authority,
             parent=self.parent,
+            take_back=self._take_back,
             joiner=self._joiner,
             links=self._links,
             reader=self._reader,
@@ -403,37 +419,43 @@ class Node:
 
     # the zone
 
-    def _open_zone(self, incoming: Incoming | None) -> None:
+    def _open_zone(self) -> None:
         authority, standing = self.authority, self.standing
         if authority is None or self._own_zone is None:
             return
-        authority.open(standing.epoch, incoming)
+        arrived = standing.absorbing
+        is_whole = arrived is not None and arrived.apex == authority.apex
+        authority.open(standing.epoch, arrived.incoming if arrived and is_whole else None)
+        if arrived is not None and not is_whole:
+            authority.absorb(arrived.apex, arrived.incoming)
         self._own_zone.open(standing.cut)
+        if arrived is not None:
+            standing.absorbed()
         self.turn.end()
 
-    def _on_granted(self, incoming: Incoming | None) -> None:
+    def _on_granted(self) -> None:
         authority = self.authority
         if authority is not None and (
             not authority.serving or authority.epoch != self.standing.epoch
         ):
-            self._open_zone(incoming)
-            if incoming is not None:
-                self.parent.adopt(incoming.delegations)
+            self._open_zone()
+            self.parent.adopt(authority.cuts())
         self._on_lineage()
 
-    def _on_refused(self, reason: str) -> None:
-        if self.standing.epoch == 0:
-            self._on_fatal(
-                f"{self.config.source}: join refused by {self.standing.parent}: {reason}"
-            )
+    def _on_refused(self, reason: str, cut_off: int) -> None:
+        standing = self.standing
+        if standing.epoch == 0 and not cut_off:
+            self._on_fatal(f"{self.config.source}: join refused by {standing.parent}: {reason}")
             return
+        standing.refuse()
         if self.authority is not None and self.authority.serving:
-            self.standing.lose()
             self.authority.close()
             self.turn.end()
-            log.error(
-                "zone.fenced", zone=self.standing.zone, epoch=self.standing.epoch, reason=reason
-            )
+            log.error("zone.fenced", zone=standing.zone, epoch=standing.epoch, reason=reason)
+        if cut_off and cut_off != self._told_cut_off:
+            standing.diverge(cut_off)
+            self._told_cut_off = cut_off
+            log.error("zone.divergent", zone=standing.zone, epoch=cut_off, reason=reason)
 
     def _on_lineage(self) -> None:
         self.edge.on_lineage(self.standing.lineage)

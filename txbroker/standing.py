@@ -3,18 +3,24 @@ A node's place in the tree: its grant, its parent, what it delegated; and the du
 
 Every change here is saved before anybody is told of it. The composition and the control plane share
 this one object, so that there is one truth about "who am I".
+
+A zone that changes hands arrives in three steps, each durable (protocol rule 12): `receive` keeps
+its state aside while the parent has not decided; `grant`, or `take_back` where it comes from a
+child, makes the decision known; `absorbed` says that the state is where the zone is served from. A
+node that dies between two of them does the rest when it starts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import attrs
 
 from txbroker.delegation.cut import Cut
 from txbroker.delegation.table import DelegationTable
-from txbroker.errors import StoreError
+from txbroker.errors import PeerError, StoreError
+from txbroker.store.incoming import Arrived
 from txbroker.store.state import DataFolder, NodeState
 
 ROOT_EPOCH = 1
@@ -30,10 +36,14 @@ class Standing:
         self.table = DelegationTable(state.zone, state.table)
         self._configured_parent = parent
         self._is_fencing = False
+        self._is_refused = False
         self._on_change: list[Callable[[], None]] = []
+        self._arrived = folder.incoming.load()
         if parent is None and not state.serving:
             self._state = attrs.evolve(self._state, serving=True, epoch=ROOT_EPOCH)
         self.save()
+        if self._arrived is not None and not self._is_of_use(self._arrived):
+            self._forget_arrived()
 
     # what is true
 
@@ -60,7 +70,36 @@ class Standing:
     @property
     def serving(self) -> bool:
         """Whether the node holds its zone, and does not have to ask its parent first."""
-        return self._state.serving and not self._state.fenced
+        state = self._state
+        return state.serving and not (state.fenced or state.divergent or self._is_refused)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the node takes itself to hold its zone at `epoch`, served now or not."""
+        return self._state.serving
+
+    @property
+    def fenced(self) -> bool:
+        """Whether it was giving that epoch back, and does not know what became of it."""
+        return self._state.fenced
+
+    @property
+    def prepared(self) -> int:
+        """Epoch of a handover to here that the parent has not decided, as far as known; or 0."""
+        arrived = self._arrived
+        if arrived is None or arrived.apex != self.zone or arrived.epoch <= self.epoch:
+            return 0
+        return arrived.epoch
+
+    @property
+    def divergent(self) -> int:
+        """Epoch of the branch that the parent has cut off and that is not settled; or 0."""
+        return self._state.divergent
+
+    @property
+    def absorbing(self) -> Arrived | None:
+        """What has arrived for good and is not where the zone is served from yet."""
+        return self._arrived if self._state.absorbing is not None else None
 
     @property
     def lineage(self) -> tuple[Cut, ...]:
@@ -84,20 +123,69 @@ class Standing:
         """The zones above a child of this node."""
         return self.lineage if self.zone is None else (*self.lineage, self.cut)
 
+    def ended_around(self, apex: str) -> dict[str, int]:
+        """Zones around `apex`, above or below this node, that ended: their last epochs."""
+        return {**self._ended_above(), **self.table.ended_around(apex)}
+
+    def is_outdated(self, cut: Cut) -> bool:
+        """Whether a zone around this node's own is known to have had a later epoch."""
+        return cut.epoch < self._state.above.get(cut.apex, 0)
+
     # what changes it; saved when these return
 
     def when_changed(self, action: Callable[[], None]) -> None:
         """Run `action` after each change of lineage or of the cuts below."""
         self._on_change.append(action)
 
-    def grant(self, epoch: int, lineage: Iterable[Cut]) -> None:
-        """The parent granted the zone (epoch 0: it took in a pure edge)."""
+    def receive(self, arrived: Arrived) -> None:
+        """
+        A zone's state is here in full; it replaces what was received and never decided.
+
+        It may be much, so this is to be called in a thread, and by one at a time.
+        """
+        self._folder.incoming.save(arrived)
+        self._arrived = arrived
+
+    def grant(
+        self, epoch: int, lineage: Iterable[Cut], ended: Mapping[str, int] | None = None
+    ) -> None:
+        """
+        The parent granted the zone (epoch 0: it took in a pure edge); `ended` as it knows them.
+
+        Raises `PeerError` for an epoch that this node has nothing of, and for a parent whose own
+        zone has ended since.
+        """
+        lineage = tuple(lineage)
+        outdated = [cut for cut in lineage if self.is_outdated(cut)]
+        if outdated:
+            raise PeerError(f"zone {outdated[0].apex!r} of the parent's lineage has ended")
+        if epoch not in (0, self.epoch, self.prepared):
+            raise PeerError(f"this node has nothing of epoch {epoch}")
+        changes: dict[str, Any] = {}
+        if epoch > self.epoch and self._arrived is not None:
+            self.table.take_over(self._arrived.subtree)
+            changes["absorbing"] = self.zone
         self._set(
             serving=epoch > 0,
             epoch=epoch or self.epoch,
-            lineage=tuple(lineage),
+            lineage=lineage,
+            above=self._heard(lineage, ended or {}),
             fenced=epoch > 0 and self._state.fenced and self._is_fencing,
+            divergent=0,
+            **changes,
         )
+        self._is_refused = False
+
+    def take_back(self, apex: str) -> None:
+        """A child has given `apex` back, and its state was received: the zone is ours again."""
+        assert self._arrived is not None and self._arrived.apex == apex
+        self.table.release(apex, self._arrived.subtree)
+        self._set(absorbing=apex)
+
+    def absorbed(self) -> None:
+        """What had arrived is part of the store."""
+        self._set(absorbing=None)
+        self._forget_arrived()
 
     def set_fenced(self, fenced: bool) -> None:
         """
@@ -108,16 +196,36 @@ class Standing:
         self._set(fenced=fenced)
 
     def lose(self) -> None:
-        """The zone is not this node's any more."""
+        """The zone is not this node's any more, and with it what was delegated below it."""
+        self.table.lose()
         self._set(serving=False, fenced=False)
 
-    def move(self, parent: str) -> None:
-        """Join there from now on."""
-        self._set(parent=parent, configured_parent=self._configured_parent)
+    def refuse(self) -> None:
+        """The parent refuses the zone: it is not served until that changes, or in the next life."""
+        self._is_refused = True
+
+    def diverge(self, epoch: int) -> None:
+        """The parent has cut off what this node has of the epoch; it is kept until settled."""
+        self._set(divergent=epoch)
+
+    def settle(self) -> None:
+        """The branch is dealt with: the node holds nothing of the zone, and may ask for it."""
+        self.table.lose()
+        self._set(serving=False, fenced=False, divergent=0)
+        self._forget_arrived()
+
+    def move(self, parent: str, ended: Mapping[str, int] | None = None) -> None:
+        """Join there from now on; `ended` as that node knows them."""
+        self._set(
+            parent=parent,
+            configured_parent=self._configured_parent,
+            above=self._heard((), ended or {}),
+        )
 
     def set_lineage(self, lineage: Iterable[Cut]) -> None:
         """The zones above changed."""
-        self._set(lineage=tuple(lineage))
+        lineage = tuple(lineage)
+        self._set(lineage=lineage, above=self._heard(lineage, {}))
 
     def save(self) -> None:
         """
@@ -127,6 +235,8 @@ class Standing:
         included, is as it was saved last.
         """
         self._set()
+
+    # internal
 
     def _set(self, **changes: Any) -> None:
         state = attrs.evolve(self._state, table=self.table.state(), **changes)
@@ -138,3 +248,21 @@ class Standing:
         self._state = state
         for action in self._on_change:
             action()
+
+    def _is_of_use(self, arrived: Arrived) -> bool:
+        return self._state.absorbing == arrived.apex or self.prepared > 0
+
+    def _forget_arrived(self) -> None:
+        if self._arrived is not None:
+            self._arrived = None
+            self._folder.incoming.remove()
+
+    def _ended_above(self) -> dict[str, int]:
+        standing = {cut.apex for cut in self.lineage}
+        return {a: epoch for a, epoch in self._state.above.items() if a not in standing}
+
+    def _heard(self, lineage: tuple[Cut, ...], ended: Mapping[str, int]) -> dict[str, int]:
+        above = dict(self._state.above)
+        for apex, epoch in [*((cut.apex, cut.epoch) for cut in lineage), *ended.items()]:
+            above[apex] = max(above.get(apex, 0), epoch)
+        return above

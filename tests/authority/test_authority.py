@@ -9,7 +9,7 @@ from tests.support.recorders import EdgeRecorder, Events, cut, payloads
 from txbroker.authority import peers as module
 from txbroker.authority.authority import Authority
 from txbroker.authority.peer import Greeting, Peer, Verdict
-from txbroker.delegation.table import DelegationTable
+from txbroker.delegation.table import DelegationTable, TableState
 from txbroker.message import Message
 
 
@@ -96,7 +96,7 @@ def test_end_of_a_cut_is_announced() -> None:
     table.commit(cut("a", 2))
     _, port = arrive(authority, hello("#"))
     assert say(authority, "a/b", "1") is Verdict.NOT_AUTHORITATIVE
-    table.release("a", ())
+    table.release("a", TableState())
     authority.announce_end("a", 2)
 
     assert say(authority, "a/b", "2") is Verdict.TAKEN

@@ -7,7 +7,7 @@ from tests.support.recorders import EdgeRecorder, Events, cut, payloads
 from txbroker.authority.authority import Authority
 from txbroker.authority.handover import PART_BYTES, EdgeInterest, Incoming, Snapshot, in_parts
 from txbroker.authority.peer import Greeting, Peer, Verdict
-from txbroker.delegation.table import DelegationTable
+from txbroker.delegation.table import DelegationTable, TableState
 from txbroker.message import Message
 
 
@@ -381,7 +381,7 @@ def test_edge_that_was_away_hears_what_came_back_meanwhile() -> None:
     interest = EdgeInterest(edge="e", incarnation=1, filters=("#",))
     for apex in ("back", "again"):
         table.commit(cut(apex, 3))
-        table.release(apex, ())
+        table.release(apex, TableState())
         authority.absorb(apex, hand_over(interest))
     table.commit(cut("again", 9))
     peer = known(authority, "e")

@@ -19,7 +19,7 @@ import pytest
 from tests.support.cluster import Cluster, on_loop
 from tests.support.load import Stream, check, stop_all
 from tests.support.mqttclient import Client, until
-from txbroker.control.parent import PROTOCOL_VERSION
+from txbroker.control.times import PROTOCOL_VERSION
 from txbroker.v1 import control_pb2
 from txbroker.v1.control_pb2_grpc import ControlStub
 
@@ -33,10 +33,17 @@ def short_grace() -> Iterator[None]:
 
 async def give_back(cluster: Cluster, name: str) -> None:
     """The first half of `txbroker retire`: the zone is the parent's."""
-    address = cluster.documents[name]["grpc"]
-    async with grpc.aio.insecure_channel(address) as channel:
-        reply = await ControlStub(channel).Retire(control_pb2.RetireRequest(), timeout=15)
+    reply = await ask_to_retire(cluster, name)
     assert reply.done, reply.reason
+
+
+async def ask_to_retire(cluster: Cluster, name: str) -> control_pb2.RetireReply:
+    """As an operator who has just looked at the tree."""
+    cut = cluster.nodes[name].standing.cut
+    async with grpc.aio.insecure_channel(cluster.documents[name]["grpc"]) as channel:
+        request = control_pb2.RetireRequest(zone=cut.apex, epoch=cut.epoch)
+        reply: control_pb2.RetireReply = await ControlStub(channel).Retire(request, timeout=15)
+    return reply
 
 
 async def retire(cluster: Cluster, name: str) -> None:
@@ -405,8 +412,7 @@ async def test_retire_without_a_parent_changes_nothing(tmp_path: Path) -> None:
         sub = await cluster.client("late")
         await sub.subscribe(("zone/#", 1))
         await cluster.stop("root")
-        async with grpc.aio.insecure_channel(cluster.documents["late"]["grpc"]) as channel:
-            reply = await ControlStub(channel).Retire(control_pb2.RetireRequest(), timeout=15)
+        reply = await ask_to_retire(cluster, "late")
         assert not reply.done and reply.reason
         await sub.publish("zone/x", b"on", 1)
         await sub.wait_for(1)

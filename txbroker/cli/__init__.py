@@ -13,7 +13,7 @@ import sys
 import click
 
 from txbroker import __version__
-from txbroker.cli import check, client, resolve, retire, run, tree
+from txbroker.cli import check, client, reclaim, resolve, retire, run, tree
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -37,5 +37,6 @@ for _command in (
     client.pub,
     client.sub,
     retire.retire,
+    reclaim.reclaim,
 ):
     main.add_command(_command)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import click
 
 from txbroker.config import Address, parse_address
-from txbroker.topics import TopicError, validate_topic_filter, validate_topic_name
+from txbroker.topics import TopicError, validate_apex, validate_topic_filter, validate_topic_name
 
 
 class BadArgument(click.ClickException):
@@ -59,6 +59,23 @@ class Topic(click.ParamType[str]):
             self._validate(text)
         except TopicError as error:
             raise BadArgument(f"{self.name}: {text!r}: {error}") from None
+        return text
+
+
+class Apex(click.ParamType[str]):
+    """The apex of a zone."""
+
+    name = "ZONE"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """Check it; raises `BadArgument`."""
+        text = str(value)
+        try:
+            validate_apex(text)
+        except TopicError as error:
+            raise BadArgument(f"ZONE: {text!r}: {error}") from None
         return text
 
 

@@ -51,9 +51,10 @@ async def _retire(channels: Channels, address: Address) -> None:
     where = str(address)
     node = channels.stub(where)
     status = await answer(where, node.Status(StatusRequest(), timeout=CALL_TIMEOUT))
+    request = RetireRequest(zone=status.zone.apex, epoch=status.zone.epoch)
     reply = await answer(
         where,
-        node.Retire(RetireRequest(), timeout=HANDOVER_TIMEOUT),
+        node.Retire(request, timeout=HANDOVER_TIMEOUT),
         late="`txbroker tree` of its parent shows who serves the zone now",
     )
     if not reply.done:

@@ -1,11 +1,14 @@
-"""Snapshots of a handover, between the wire and our values."""
+"""Handovers and what moves along with a zone, between the wire and our values."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from txbroker.authority.handover import EdgeInterest, Snapshot
+from txbroker.delegation.table import Delegation, TableState
 from txbroker.link.convert import cut_from_wire, cut_to_wire, key_from_mark, mark_to_wire
 from txbroker.message import Message
-from txbroker.v1 import control_pb2
+from txbroker.v1 import control_pb2, types_pb2
 
 
 def snapshot_to_wire(part: Snapshot) -> control_pb2.Snapshot:
@@ -41,3 +44,41 @@ def snapshot_from_wire(part: control_pb2.Snapshot) -> Snapshot:
         delegations=tuple(cut_from_wire(cut) for cut in part.delegations),
         marks=tuple((key_from_mark(mark), mark.sequence) for mark in part.marks),
     )
+
+
+def subtree_to_wire(subtree: TableState) -> control_pb2.Subtree:
+    """What is known of the delegations below an apex, as the wire has it."""
+    return control_pb2.Subtree(
+        delegations=[
+            control_pb2.Delegation(
+                cut=cut_to_wire(entry.cut), below=[cut_to_wire(cut) for cut in entry.below]
+            )
+            for entry in subtree.delegations
+        ],
+        seen=ended_to_wire(subtree.epochs),
+        reclaimed=[cut_to_wire(cut) for cut in subtree.reclaimed],
+    )
+
+
+def subtree_from_wire(subtree: control_pb2.Subtree) -> TableState:
+    """What is known of the delegations below an apex, as we have it."""
+    return TableState(
+        delegations=tuple(
+            Delegation(
+                cut=cut_from_wire(entry.cut), below=tuple(cut_from_wire(cut) for cut in entry.below)
+            )
+            for entry in subtree.delegations
+        ),
+        epochs=ended_from_wire(subtree.seen),
+        reclaimed=tuple(cut_from_wire(cut) for cut in subtree.reclaimed),
+    )
+
+
+def ended_to_wire(epochs: dict[str, int]) -> list[types_pb2.Gone]:
+    """Epochs by apex, as the wire has them."""
+    return [types_pb2.Gone(apex=apex, epoch=epoch) for apex, epoch in epochs.items()]
+
+
+def ended_from_wire(ended: Iterable[types_pb2.Gone]) -> dict[str, int]:
+    """Epochs by apex, as we have them."""
+    return {gone.apex: gone.epoch for gone in ended}

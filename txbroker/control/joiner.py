@@ -12,48 +12,40 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-import grpc
-import grpc.aio
-
-from txbroker.aio import wait_until
 from txbroker.authority.authority import Authority
 from txbroker.authority.handover import Incoming
-from txbroker.authority.outgoing import Outgoing
 from txbroker.control.channels import CALL_TIMEOUT, Channels
-from txbroker.control.convert import snapshot_from_wire, snapshot_to_wire
-from txbroker.control.parent import (
+from txbroker.control.convert import ended_from_wire, snapshot_from_wire, subtree_from_wire
+from txbroker.control.handback import HandBack, RetireError
+from txbroker.control.streams import STREAM_ERRORS, describe, open_stream, read, write
+from txbroker.control.times import (
     ALIVE_EVERY,
-    CLAIM_WAIT,
+    FIRST_PAUSE,
     HANDOVER_STEP,
+    LONGEST_PAUSE,
     PROTOCOL_VERSION,
     SILENCE,
-    settled,
 )
-from txbroker.control.streams import STREAM_ERRORS, describe, open_stream, read, write
-from txbroker.errors import StoreError
+from txbroker.errors import PeerError, StoreError
 from txbroker.link.convert import cut_from_wire, cut_to_wire
 from txbroker.standing import Standing
+from txbroker.store.incoming import Arrived
 from txbroker.telemetry import get_logger
 from txbroker.turn import Turn
 from txbroker.v1 import control_pb2
-from txbroker.v1.control_pb2 import HandBackRequest, JoinRequest
+from txbroker.v1.control_pb2 import JoinRequest
 
 log = get_logger()
-
-FIRST_PAUSE = 0.1
-LONGEST_PAUSE = 1.0
-"""Seconds between attempts to join."""
 
 MOVES_AT_ONCE = 20
 """Referrals to another parent that are followed without a pause; each is one level deeper."""
 
 
-class RetireError(Exception):
-    """The zone cannot be given back; one line why. Nothing has changed."""
-
-
 class Joiner:
-    """The child's half of join and hand-back."""
+    """
+    The child's half of join and hand-back; `ownership` is the node's lock on all that changes who
+    owns what below it.
+    """
 
     def __init__(
         self,
@@ -62,14 +54,16 @@ class Joiner:
         authority: Authority | None,
         channels: Channels,
         turn: Turn,
-        on_granted: Callable[[Incoming | None], None],
-        on_refused: Callable[[str], None],
+        ownership: asyncio.Lock,
+        on_granted: Callable[[], None],
+        on_refused: Callable[[str, int], None],
         on_lineage: Callable[[], None],
     ) -> None:
         self._standing = standing
         self._authority = authority
         self._channels = channels
         self._turn = turn
+        self._ownership = ownership
         self._on_granted = on_granted
         self._on_refused = on_refused
         self._on_lineage = on_lineage
@@ -78,7 +72,9 @@ class Joiner:
         self._is_retiring = False
         self._unsaved = ""
         self._is_handing_back = False
-        self._received: Incoming | None = None
+        # What is asked of the parent is asked one after the other: an announcement from before a
+        # hand-back, answered after it, would read as a claim to what has been given away.
+        self._exchange = asyncio.Lock()
         self._again = asyncio.Event()
         standing.when_changed(self._news.set)
 
@@ -97,6 +93,8 @@ class Joiner:
             except STREAM_ERRORS as error:
                 if is_first or pause == FIRST_PAUSE:
                     log.warning("join.failed", parent=parent, reason=describe(error))
+            except PeerError as error:
+                log.warning("join.failed", parent=parent, reason=str(error))
             except StoreError as error:
                 self._say_unsaved(error)
             is_first = False
@@ -115,143 +113,113 @@ class Joiner:
     def adopt(self, request: control_pb2.AdoptRequest) -> bool:
         """Another node says that it is the parent now."""
         standing = self._standing
-        if request.zone != standing.zone or request.epoch != standing.epoch:
+        ended = ended_from_wire(request.ended)
+        if standing.parent is None or request.zone != standing.zone:
+            return False
+        if standing.is_outdated(cut_from_wire(request.parent)):
+            return False
+        # It may know an epoch of ours that is out of date, where it has taken over from a parent
+        # that could not tell it any more.
+        above = standing.lineage[-1] if standing.lineage else None
+        if request.epoch != standing.epoch and not (
+            above is not None and ended.get(above.apex, 0) > above.epoch
+        ):
             return False
         if standing.parent != request.parent.grpc:
             try:
-                standing.move(request.parent.grpc)
+                standing.move(request.parent.grpc, ended)
             except StoreError as error:
                 self._say_unsaved(error)
                 return False
             log.info("parent.changed", parent=request.parent.node, address=request.parent.grpc)
-        self._again.set()
-        self._news.set()
+        self.join_again()
         return True
 
-    async def hand_back(self) -> None:
-        """Give the zone back to the parent; raises `RetireError`, and then nothing has changed."""
-        standing, authority, parent = self._standing, self._authority, self._standing.parent
+    def join_again(self) -> None:
+        """Whatever is under way, ask the parent now."""
+        self._again.set()
+        self._news.set()
+
+    async def hand_back(self, zone: str, epoch: int) -> None:
+        """
+        Give the zone back to the parent; raises `RetireError`, and then nothing has changed.
+
+        `zone` and `epoch` are those that whoever asked has seen.
+        """
+        standing, authority = self._standing, self._authority
         if authority is None or not authority.serving:
             raise RetireError(f"node {standing.node!r} holds no zone")
-        if parent is None:
+        if standing.parent is None:
             raise RetireError("the root zone has no parent to go back to; stop the node instead")
+        if (zone, epoch) != (authority.apex, authority.epoch):
+            raise RetireError(f"zone {authority.apex!r} is held at epoch {authority.epoch} now")
         if self._is_handing_back:
             raise RetireError("the zone is being given back already")
         self._is_handing_back = True
         try:
-            await self._hand_back(authority, parent)
+            async with self._exchange:
+                await HandBack(
+                    standing=standing,
+                    authority=authority,
+                    channels=self._channels,
+                    turn=self._turn,
+                    ownership=self._ownership,
+                ).run()
+                self._is_retiring = True
+                self._news.set()
         finally:
             self._is_handing_back = False
 
     # internal
 
-    async def _hand_back(self, authority: Authority, parent: str) -> None:
-        standing = self._standing
-        await wait_until(lambda: not authority.awaits_claims(authority.apex), CLAIM_WAIT)
-        outgoing = authority.prepare(authority.apex)
-        is_fenced = False
-        try:
-            standing.set_fenced(True)
-            call = open_stream(self._channels.stub(parent).HandBack)
-            await self._begin(call)
-            for part in outgoing.bulk():
-                await write(call, HandBackRequest(snapshot=snapshot_to_wire(part)), HANDOVER_STEP)
-            offset = authority.fence(outgoing)
-            is_fenced = True
-            await settled(authority)
-            for part in outgoing.rest():
-                await write(call, HandBackRequest(snapshot=snapshot_to_wire(part)), HANDOVER_STEP)
-            fence = control_pb2.Fence(epoch=authority.epoch, offset=offset)
-            await write(call, HandBackRequest(fence=fence), HANDOVER_STEP)
-            reply = await read(call, HANDOVER_STEP)
-            is_committed = reply is not None and reply.HasField("committed")
-        except STREAM_ERRORS as error:
-            if not is_fenced:
-                self._roll_back(authority, outgoing)
-                raise RetireError(
-                    f"parent {parent} cannot be reached: {describe(error)}"
-                ) from error
-            is_committed = False
-        except RetireError:
-            self._roll_back(authority, outgoing)
-            raise
-        except StoreError as error:
-            authority.roll_back(outgoing)
-            raise RetireError(str(error)) from error
-        if not is_committed and not await self._was_committed(parent):
-            self._roll_back(authority, outgoing)
-            raise RetireError(f"parent {parent} did not take the zone back")
-        self._complete(authority, outgoing)
-
-    def _roll_back(self, authority: Authority, outgoing: Outgoing) -> None:
-        authority.roll_back(outgoing)
-        self._standing.set_fenced(False)
-        self._turn.end()
-
-    async def _begin(self, call: Any) -> None:
-        standing = self._standing
-        begin = control_pb2.HandBackBegin(
-            node=standing.node, zone=standing.cut.apex, epoch=standing.epoch
-        )
-        await write(call, HandBackRequest(begin=begin), CALL_TIMEOUT)
-        reply = await read(call, CALL_TIMEOUT)
-        if reply is None:
-            raise RetireError("the parent closed the call")
-        if reply.HasField("refused"):
-            raise RetireError(reply.refused.reason)
-
-    async def _was_committed(self, parent: str) -> bool:
-        """Only the committing parent lifts a fence: ask until it answers (protocol rule 12)."""
-        standing = self._standing
-        request = control_pb2.ResolveRequest(question=standing.cut.apex, any=True)
-        while True:
-            try:
-                reply = await self._channels.stub(parent).Resolve(request, timeout=CALL_TIMEOUT)
-            except grpc.aio.AioRpcError:
-                await asyncio.sleep(LONGEST_PAUSE)
-                continue
-            held = [cut for cut in reply.cuts if cut.apex == standing.zone]
-            return not held or held[0].epoch != standing.epoch
-
-    def _complete(self, authority: Authority, outgoing: Outgoing) -> None:
-        self._is_retiring = True
-        self._standing.lose()
-        authority.complete(outgoing)
-        self._news.set()
-        self._turn.end()
-        log.info("zone.retired", zone=authority.apex, epoch=authority.epoch)
-
     async def _join(self, parent: str) -> str:
-        """One join stream; returns why it ended: moved, refused, lost."""
+        """One join stream; returns why it ended: moved, refused, lost, retired."""
         call = open_stream(self._channels.stub(parent).Join)
         try:
-            await write(call, JoinRequest(announce=self._announce()), CALL_TIMEOUT)
-            incoming: Incoming | None = None
-            while True:
-                reply = await read(call, HANDOVER_STEP)
-                if reply is None:
-                    return "lost"
-                match reply.WhichOneof("kind"):
-                    case "snapshot":
-                        incoming = incoming or Incoming()
-                        incoming.take(snapshot_from_wire(reply.snapshot))
-                    case "fence":
-                        # Kept beyond this stream: the parent may commit and the answer be lost.
-                        self._received = incoming or Incoming()
-                        await write(
-                            call, JoinRequest(received=control_pb2.Received()), HANDOVER_STEP
-                        )
-                    case "granted":
-                        self._granted(reply.granted)
-                        return await self._stay(call)
-                    case "moved":
-                        self._move(reply.moved)
-                        return "moved"
-                    case "refused":
-                        self._on_refused(reply.refused.reason)
-                        return "refused"
+            async with self._exchange:
+                if self._is_retiring:
+                    return "retired"
+                ended = await self._ask(call)
+            return ended or await self._stay(call)
         finally:
             call.cancel()
+
+    async def _ask(self, call: Any) -> str:
+        """From the announcement to the answer; why the stream ended, or "" when it goes on."""
+        await write(call, JoinRequest(announce=self._announce()), CALL_TIMEOUT)
+        incoming = Incoming()
+        while True:
+            reply = await read(call, HANDOVER_STEP)
+            if reply is None:
+                return "lost"
+            match reply.WhichOneof("kind"):
+                case "snapshot":
+                    incoming.take(snapshot_from_wire(reply.snapshot))
+                case "fence":
+                    await self._receive(incoming, reply.fence)
+                    received = control_pb2.Received(epoch=reply.fence.grant)
+                    await write(call, JoinRequest(received=received), HANDOVER_STEP)
+                case "granted":
+                    self._granted(reply.granted)
+                    return ""
+                case "moved":
+                    self._move(reply.moved)
+                    return "moved"
+                case "refused":
+                    self._on_refused(reply.refused.reason, reply.refused.cut_off)
+                    return "refused"
+
+    async def _receive(self, incoming: Incoming, fence: control_pb2.Fence) -> None:
+        # Durable before the parent hears of it: it may commit, and then this is all there is.
+        standing = self._standing
+        arrived = Arrived(
+            apex=standing.cut.apex,
+            epoch=fence.grant,
+            incoming=incoming,
+            subtree=subtree_from_wire(fence.subtree),
+        )
+        await asyncio.to_thread(standing.receive, arrived)
+        log.info("handover.received", zone=standing.zone, epoch=fence.grant)
 
     def _announce(self) -> control_pb2.Announce:
         standing = self._standing
@@ -266,15 +234,16 @@ class Joiner:
             incarnation=standing.incarnation,
             last_epoch=standing.epoch,
             below=[cut_to_wire(cut) for cut in below],
+            holds=standing.holds,
+            fenced=standing.fenced,
+            prepared=standing.prepared,
         )
 
     def _granted(self, granted: control_pb2.Granted) -> None:
         standing = self._standing
-        incoming, self._received = self._received, None
-        if incoming is not None:
-            standing.table.adopt(incoming.delegations)
-        standing.grant(granted.epoch, [cut_from_wire(cut) for cut in granted.lineage])
-        self._on_granted(incoming)
+        lineage = [cut_from_wire(cut) for cut in granted.lineage]
+        standing.grant(granted.epoch, lineage, ended_from_wire(granted.ended))
+        self._on_granted()
         self._turn.end()
         self._unsaved = ""
         log.info("join.granted", zone=standing.zone, epoch=granted.epoch)
@@ -333,5 +302,6 @@ class Joiner:
                 await write(call, JoinRequest(alive=control_pb2.Alive()), SILENCE)
             else:
                 self._told_below = below
-                told = control_pb2.Below(below=[cut_to_wire(cut) for cut in below])
+                wire = [cut_to_wire(cut) for cut in below]
+                told = control_pb2.Below(below=wire, epoch=self._standing.epoch)
                 await write(call, JoinRequest(below=told), SILENCE)

@@ -1,14 +1,15 @@
 """
-SHELL: this node as a parent: grants zones, hands them over, takes them back, knows who is alive.
+SHELL: this node as a parent: grants zones, hands them over, knows who is alive.
 
-The decisions are `delegation.table`'s; here is the order of the steps (protocol rule 12): bulk
-copy, fence, rest, "received", commit on disk, and only then the edges are told and the child may
-open. Anything that goes wrong before the commit rolls back.
+The decisions are `delegation.join`'s; here is the order of the steps (protocol rule 12): bulk copy,
+fence, rest, "received", commit on disk, and only then the edges are told and the child may open.
+Anything that goes wrong before the commit rolls back. The way back is in `takeback`.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Iterable
 
 import grpc
@@ -16,14 +17,21 @@ import grpc.aio
 
 from txbroker.aio import Tasks, wait_until
 from txbroker.authority.authority import Authority
-from txbroker.authority.handover import Incoming
 from txbroker.authority.outgoing import Outgoing
 from txbroker.config import parse_address
 from txbroker.control.channels import CALL_TIMEOUT, Channels
-from txbroker.control.convert import snapshot_from_wire, snapshot_to_wire
-from txbroker.control.streams import STREAM_ERRORS, describe, read, write
+from txbroker.control.convert import ended_to_wire, snapshot_to_wire, subtree_to_wire
+from txbroker.control.copying import settled
+from txbroker.control.streams import STREAM_ERRORS, describe, read, unsaved, write
+from txbroker.control.times import (
+    ALIVE_EVERY,
+    CLAIM_WAIT,
+    HANDOVER_STEP,
+    PROTOCOL_VERSION,
+    SILENCE,
+)
 from txbroker.delegation.cut import Cut
-from txbroker.delegation.table import Applicant, Elsewhere, Refused, Renewed, Transfer
+from txbroker.delegation.join import Applicant, Elsewhere, Refused, Renewed, Transfer, decide
 from txbroker.errors import StoreError
 from txbroker.link.convert import cut_from_wire, cut_to_wire
 from txbroker.standing import Standing
@@ -31,32 +39,23 @@ from txbroker.telemetry import get_logger
 from txbroker.topics import validate_apex
 from txbroker.turn import Turn
 from txbroker.v1 import control_pb2
-from txbroker.v1.control_pb2 import HandBackReply, HandBackRequest, JoinReply, JoinRequest
+from txbroker.v1.control_pb2 import JoinReply, JoinRequest
 
 log = get_logger()
 
-PROTOCOL_VERSION = 1
-"""Of the control plane; a newer peer is refused in one line."""
-
-ALIVE_EVERY = 1.0
-SILENCE = 5.0
-HANDOVER_STEP = 10.0
-"""Seconds: between signs of life, of silence after which a child counts as away, and that the other
-side has for one step of a handover."""
-
-CLAIM_WAIT = 2.0
-"""Seconds that a handover waits for edges to claim what they have from the one before."""
+REFUSALS_REMEMBERED = 1_000
+"""Nodes whose refusal is logged once and not each time that they ask."""
 
 JoinContext = grpc.aio.ServicerContext[JoinRequest, JoinReply]
-HandBackContext = grpc.aio.ServicerContext[HandBackRequest, HandBackReply]
 
 
 class Child:
     """A node that has joined here: its stream's outbox."""
 
-    def __init__(self, node: str, zone: str | None, grpc_address: str) -> None:
+    def __init__(self, node: str, zone: str | None, epoch: int, grpc_address: str) -> None:
         self.node = node
         self.zone = zone
+        self.epoch = epoch
         self.grpc = grpc_address
         self.outbox: asyncio.Queue[JoinReply | None] = asyncio.Queue(maxsize=1_000)
 
@@ -69,7 +68,9 @@ class Child:
 
 
 class Parent:
-    """The parent's half of join and hand-back."""
+    """
+    The parent's half of a join; `ownership` is the node's lock on all that changes who owns what.
+    """
 
     def __init__(
         self,
@@ -79,6 +80,7 @@ class Parent:
         channels: Channels,
         tasks: Tasks,
         turn: Turn,
+        ownership: asyncio.Lock,
     ) -> None:
         self.children: dict[str, Child] = {}
         self._standing = standing
@@ -86,7 +88,8 @@ class Parent:
         self._channels = channels
         self._tasks = tasks
         self._turn = turn
-        self._one_at_a_time = asyncio.Lock()
+        self._ownership = ownership
+        self._refusals: OrderedDict[str, str] = OrderedDict()
         self._told_lineage: tuple[Cut, ...] = ()
         standing.when_changed(self._tell_lineage)
 
@@ -104,30 +107,7 @@ class Parent:
             # The child is gone or stuck; what had begun is rolled back, and it will ask again.
             log.info("join.ended", reason=describe(error))
         except StoreError as error:
-            await _unsaved(error, context)
-
-    async def hand_back(self, context: HandBackContext) -> None:
-        """A child gives its zone back."""
-        first = await read(context, HANDOVER_STEP)
-        if first is None or first.WhichOneof("kind") != "begin":
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "begin first")
-        begin = first.begin
-        held = self._standing.table.get(begin.zone)
-        authority = self._authority
-        if (
-            authority is None
-            or not authority.serving
-            or held is None
-            or (held.cut.node, held.cut.epoch) != (begin.node, begin.epoch)
-        ):
-            reason = f"zone {begin.zone!r} at epoch {begin.epoch} is not delegated from here"
-            await context.write(HandBackReply(refused=control_pb2.Refused(reason=reason)))
-            return
-        try:
-            async with self._one_at_a_time:
-                await self._take_back(authority, begin, context)
-        except StoreError as error:
-            await _unsaved(error, context)
+            await unsaved(error, context)
 
     # from the node
 
@@ -164,9 +144,9 @@ class Parent:
                     " set `parent` to a node above",
                 )
                 return
-            if not self._authority.serving:
-                await context.abort(grpc.StatusCode.UNAVAILABLE, "the parent has no grant yet")
-            async with self._one_at_a_time:
+            async with self._ownership:
+                if not self._authority.serving:
+                    await context.abort(grpc.StatusCode.UNAVAILABLE, "the parent has no grant now")
                 granted = await self._decide(announce, context)
             if granted is None:
                 return
@@ -177,28 +157,49 @@ class Parent:
     async def _decide(self, announce: control_pb2.Announce, context: JoinContext) -> int | None:
         """The epoch granted; None when it was not."""
         standing = self._standing
-        below = tuple(cut_from_wire(cut) for cut in announce.below)
+        self._note_settled(announce)
         applicant = Applicant(
             node=announce.node,
             zone=announce.zone,
             grpc=announce.grpc,
             last_epoch=announce.last_epoch,
-            below=below,
+            holds=announce.holds,
+            fenced=announce.fenced,
+            prepared=announce.prepared,
+            below=tuple(cut_from_wire(cut) for cut in announce.below),
         )
-        decision = standing.table.decide(applicant, standing.lineage, standing.node)
+        decision = decide(standing.table, applicant, standing.lineage, standing.cut)
         match decision:
-            case Refused(reason=reason):
-                log.warning("join.refused", peer=announce.node, zone=announce.zone, reason=reason)
-                await _refuse(context, reason)
+            case Refused(reason=reason, cut_off=cut_off):
+                self._note_refusal(announce, reason)
+                await _refuse(context, reason, cut_off)
                 return None
             case Elsewhere(cut=cut):
                 await context.write(JoinReply(moved=control_pb2.Moved(parent=cut_to_wire(cut))))
                 return None
             case Renewed(cut=cut):
-                self._renew(cut, below)
+                self._renew(cut, applicant.below)
             case Transfer(cut=cut):
-                await self._transfer(decision, context)
+                await self._transfer(cut, context)
+        self._refusals.pop(announce.node, None)
         return cut.epoch
+
+    def _note_settled(self, announce: control_pb2.Announce) -> None:
+        # A node that claims nothing has come to terms with what was reclaimed from it.
+        table = self._standing.table
+        if announce.holds or table.was_reclaimed(announce.zone, announce.prepared):
+            return
+        if table.settle(announce.zone, announce.node):
+            self._standing.save()
+
+    def _note_refusal(self, announce: control_pb2.Announce, reason: str) -> None:
+        # Who is refused asks again each second: that is told once.
+        if self._refusals.get(announce.node) == reason:
+            return
+        self._refusals[announce.node] = reason
+        if len(self._refusals) > REFUSALS_REMEMBERED:
+            self._refusals.popitem(last=False)
+        log.warning("join.refused", peer=announce.node, zone=announce.zone, reason=reason)
 
     def _renew(self, cut: Cut, below: tuple[Cut, ...]) -> None:
         standing = self._standing
@@ -210,17 +211,20 @@ class Parent:
         standing.save()
         self._authority.announce(cut)
 
-    async def _transfer(self, decision: Transfer, context: JoinContext) -> None:
-        cut, authority, standing = decision.cut, self._authority, self._standing
+    async def _transfer(self, cut: Cut, context: JoinContext) -> None:
+        authority, standing = self._authority, self._standing
         assert authority is not None
         # What edges have inherited here and not claimed yet would not go along.
         await wait_until(lambda: not authority.awaits_claims(cut.apex), CLAIM_WAIT)
         outgoing = authority.prepare(cut.apex)
         log.info("handover.prepare", zone=cut.apex, peer=cut.node, epoch=cut.epoch)
         try:
-            await self._copy(outgoing, context)
-            moved = tuple(c for entry in decision.moved for c in (entry.cut, *entry.below))
-            standing.table.commit(cut, moved)
+            await self._copy(outgoing, cut, context)
+            moved = standing.table.subtree(cut.apex).delegations
+            if not authority.serving:
+                raise ConnectionError("the parent has lost its own zone")
+            below = [c for entry in moved for c in (entry.cut, *entry.below)]
+            standing.table.commit(cut, below)
             standing.save()
         except BaseException:
             authority.roll_back(outgoing)
@@ -229,12 +233,12 @@ class Parent:
         authority.complete(outgoing)
         self._turn.end()
         log.info("handover.committed", zone=cut.apex, peer=cut.node, epoch=cut.epoch)
-        for entry in decision.moved:
+        for entry in moved:
             child = self.children.get(entry.cut.node)
             if child is not None:
                 child.tell(JoinReply(moved=control_pb2.Moved(parent=cut_to_wire(cut))))
 
-    async def _copy(self, outgoing: Outgoing, context: JoinContext) -> None:
+    async def _copy(self, outgoing: Outgoing, cut: Cut, context: JoinContext) -> None:
         assert self._authority is not None
         for part in outgoing.bulk():
             await write(context, JoinReply(snapshot=snapshot_to_wire(part)), HANDOVER_STEP)
@@ -242,22 +246,31 @@ class Parent:
         await settled(self._authority)
         for part in outgoing.rest():
             await write(context, JoinReply(snapshot=snapshot_to_wire(part)), HANDOVER_STEP)
-        fence = control_pb2.Fence(epoch=self._authority.epoch, offset=offset)
+        fence = control_pb2.Fence(
+            epoch=self._authority.epoch,
+            offset=offset,
+            grant=cut.epoch,
+            subtree=subtree_to_wire(self._standing.table.subtree(cut.apex)),
+        )
         await write(context, JoinReply(fence=fence), HANDOVER_STEP)
         answer = await read(context, HANDOVER_STEP)
-        if answer is None or answer.WhichOneof("kind") != "received":
+        if answer is None or answer.received.epoch != cut.epoch:
             raise ConnectionError("the child did not confirm")
 
     async def _keep(self, announce: control_pb2.Announce, epoch: int, context: JoinContext) -> None:
         """The child is a member until its stream ends or falls silent."""
         zone = announce.zone if announce.owns_zone else None
-        child = Child(announce.node, zone, announce.grpc)
+        child = Child(announce.node, zone, epoch, announce.grpc)
         before = self.children.get(child.node)
         if before is not None:
             before.tell(None)
         self.children[child.node] = child
-        lineage = [cut_to_wire(cut) for cut in self._standing.lineage_of_children()]
-        child.tell(JoinReply(granted=control_pb2.Granted(epoch=epoch, lineage=lineage)))
+        granted = control_pb2.Granted(
+            epoch=epoch,
+            lineage=[cut_to_wire(cut) for cut in self._standing.lineage_of_children()],
+            ended=[] if zone is None else ended_to_wire(self._standing.ended_around(zone)),
+        )
+        child.tell(JoinReply(granted=granted))
         log.info("child.joined", peer=child.node, zone=zone, epoch=epoch)
         reader = self._tasks.start(self._listen(child, context))
         try:
@@ -278,16 +291,22 @@ class Parent:
     async def _listen(self, child: Child, context: JoinContext) -> None:
         try:
             while (request := await read(context, SILENCE)) is not None:
-                if request.WhichOneof("kind") == "below" and child.zone is not None:
-                    below = [cut_from_wire(cut) for cut in request.below.below]
-                    if self._standing.table.tell_below(child.zone, below):
-                        self._standing.save()
+                if request.WhichOneof("kind") == "below":
+                    self._tell_below(child, request.below)
         except STREAM_ERRORS:
             pass
         except StoreError as error:
             log.error("state.unsaved", reason=str(error))
         finally:
             child.tell(None)
+
+    def _tell_below(self, child: Child, told: control_pb2.Below) -> None:
+        # An old stream of a child that came back, or of one whose zone went, has no say any more.
+        if child.zone is None or told.epoch != child.epoch:
+            return
+        below = [cut_from_wire(cut) for cut in told.below]
+        if self._standing.table.tell_below(child.zone, child.epoch, below):
+            self._standing.save()
 
     def _tell_lineage(self) -> None:
         lineage = self._standing.lineage_of_children()
@@ -297,44 +316,18 @@ class Parent:
             for child in self.children.values():
                 child.tell(JoinReply(lineage=reply))
 
-    # internal: hand-back
-
-    async def _take_back(
-        self, authority: Authority, begin: control_pb2.HandBackBegin, context: HandBackContext
-    ) -> None:
-        await context.write(HandBackReply(ready=control_pb2.Ready()))
-        incoming = Incoming()
-        while True:
-            request = await read(context, HANDOVER_STEP)
-            kind = request.WhichOneof("kind") if request is not None else None
-            if request is not None and kind == "snapshot":
-                incoming.take(snapshot_from_wire(request.snapshot))
-            elif kind == "fence":
-                break
-            else:
-                await context.abort(grpc.StatusCode.ABORTED, "the hand-back was broken off")
-        standing = self._standing
-        standing.table.release(begin.zone, incoming.delegations)
-        standing.save()
-        authority.absorb(begin.zone, incoming)
-        authority.announce_end(begin.zone, begin.epoch)
-        for cut in incoming.delegations:
-            authority.announce(cut)
-        self._turn.end()
-        log.info("handback.committed", zone=begin.zone, peer=begin.node)
-        epoch = standing.table.epoch_of(begin.zone)
-        await context.write(HandBackReply(committed=control_pb2.Committed(epoch=epoch)))
-        self.adopt(incoming.delegations)
-
     async def _adopt(self, cut: Cut) -> None:
         standing = self._standing
         pause = 0.1
         while not self.is_alive(cut.node):
             held = standing.table.get(cut.apex)
-            if held is None or held.cut.node != cut.node:
+            if held is None or held.cut.node != cut.node or not standing.serving:
                 return
             request = control_pb2.AdoptRequest(
-                parent=cut_to_wire(standing.cut), zone=cut.apex, epoch=held.cut.epoch
+                parent=cut_to_wire(standing.cut),
+                zone=cut.apex,
+                epoch=held.cut.epoch,
+                ended=ended_to_wire(standing.ended_around(cut.apex)),
             )
             try:
                 await self._channels.stub(cut.grpc).Adopt(request, timeout=CALL_TIMEOUT)
@@ -342,12 +335,6 @@ class Parent:
                 log.debug("adopt.failed", peer=cut.node)
             await asyncio.sleep(pause)
             pause = min(pause * 2, 1.0)
-
-
-async def settled(authority: Authority) -> None:
-    """Return when everything that was taken is durable and delivered; raises `TimeoutError`."""
-    if not await wait_until(lambda: authority.is_settled, HANDOVER_STEP):
-        raise TimeoutError("the store does not keep up")
 
 
 def _what_is_wrong(announce: control_pb2.Announce) -> str | None:
@@ -365,11 +352,6 @@ def _what_is_wrong(announce: control_pb2.Announce) -> str | None:
     return None
 
 
-async def _unsaved(error: StoreError, context: JoinContext | HandBackContext) -> None:
-    """Nothing has changed, since it could not be made durable; the other side asks again."""
-    log.error("state.unsaved", reason=str(error))
-    await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
-
-
-async def _refuse(context: JoinContext, reason: str) -> None:
-    await context.write(JoinReply(refused=control_pb2.Refused(reason=reason)))
+async def _refuse(context: JoinContext, reason: str, cut_off: int = 0) -> None:
+    refused = control_pb2.Refused(reason=reason, cut_off=cut_off)
+    await context.write(JoinReply(refused=refused))

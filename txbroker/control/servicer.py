@@ -11,9 +11,12 @@ import grpc.aio
 
 from txbroker.aio import Tasks
 from txbroker.authority.authority import Authority
-from txbroker.control.joiner import Joiner, RetireError
+from txbroker.control.handback import RetireError
+from txbroker.control.joiner import Joiner
 from txbroker.control.parent import Parent
 from txbroker.control.reading import JournalReader
+from txbroker.control.takeback import ReclaimError, TakeBack
+from txbroker.errors import StoreError
 from txbroker.link.convert import cut_to_wire
 from txbroker.link.listener import LinkListener
 from txbroker.standing import Standing
@@ -33,6 +36,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         standing: Standing,
         authority: Authority | None,
         parent: Parent,
+        take_back: TakeBack,
         joiner: Joiner,
         links: LinkListener | None,
         reader: JournalReader,
@@ -45,6 +49,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         self._standing = standing
         self._authority = authority
         self._parent = parent
+        self._take_back = take_back
         self._joiner = joiner
         self._links = links
         self._reader = reader
@@ -64,7 +69,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
     async def HandBack(  # type: ignore[override]
         self, request_iterator: AsyncIterator[control_pb2.HandBackRequest], context: Any
     ) -> None:
-        await self._parent.hand_back(context)
+        await self._take_back.hand_back(context)
 
     async def Resolve(
         self, request: control_pb2.ResolveRequest, context: Any
@@ -99,6 +104,8 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             return reply
         if not authority.serving or request.zone != authority.apex:
             return reply
+        if request.epoch > authority.epoch:
+            return reply  # granted anew, and this node has not heard of it
         token = self._links.issue(request.edge, request.incarnation)
         if token is None:
             await context.abort(
@@ -117,6 +124,11 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
     ) -> control_pb2.AdoptReply:
         return control_pb2.AdoptReply(accepted=self._joiner.adopt(request))
 
+    async def Outcome(
+        self, request: control_pb2.OutcomeRequest, context: Any
+    ) -> control_pb2.OutcomeReply:
+        return await self._take_back.outcome(request)
+
     async def Status(
         self, request: control_pb2.StatusRequest, context: Any
     ) -> control_pb2.StatusReply:
@@ -129,11 +141,20 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         self, request: control_pb2.RetireRequest, context: Any
     ) -> control_pb2.RetireReply:
         # Begun is begun: whoever asked may go away, the zone must not be left between two owners.
-        return await asyncio.shield(self._tasks.start(self._retire()))
+        return await asyncio.shield(self._tasks.start(self._retire(request)))
 
-    async def _retire(self) -> control_pb2.RetireReply:
+    async def Reclaim(
+        self, request: control_pb2.ReclaimRequest, context: Any
+    ) -> control_pb2.ReclaimReply:
         try:
-            await self._joiner.hand_back()
+            epoch = await self._take_back.reclaim(request.zone, request.epoch)
+        except (ReclaimError, StoreError) as error:
+            return control_pb2.ReclaimReply(done=False, reason=str(error))
+        return control_pb2.ReclaimReply(done=True, epoch=epoch)
+
+    async def _retire(self, request: control_pb2.RetireRequest) -> control_pb2.RetireReply:
+        try:
+            await self._joiner.hand_back(request.zone, request.epoch)
         except RetireError as error:
             return control_pb2.RetireReply(done=False, reason=str(error))
         self._retired()

@@ -10,7 +10,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import grpc
 import grpc.aio
+
+from txbroker.errors import StoreError
+from txbroker.telemetry import get_logger
+
+log = get_logger()
 
 _EOF: Any = grpc.aio.EOF
 
@@ -38,6 +44,12 @@ async def read(stream: Any, timeout: float) -> Any:
 async def write(stream: Any, message: Any, timeout: float) -> None:
     """Send a message; raises `TimeoutError` when the other side takes nothing for `timeout` s."""
     await asyncio.wait_for(stream.write(message), timeout)
+
+
+async def unsaved(error: StoreError, context: Any) -> None:
+    """Nothing has changed, since it could not be made durable; the other side asks again."""
+    log.error("state.unsaved", reason=str(error))
+    await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
 
 
 def describe(error: BaseException) -> str:

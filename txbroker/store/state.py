@@ -2,14 +2,13 @@
 SHELL: what a node must not forget, in one small file, synced before anybody is told.
 
 The delegation table, the epochs, the node's own grant, where its parent is. The file is replaced as
-a whole (write, fdatasync, rename, fsync of the folder), so a crash leaves the old or the new one.
+a whole, so a crash leaves the old or the new one.
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
-import os
 from pathlib import Path
 from typing import IO
 
@@ -19,8 +18,10 @@ import cattrs
 from txbroker.delegation.cut import Cut
 from txbroker.delegation.table import TableState
 from txbroker.errors import StoreError
+from txbroker.store import whole
+from txbroker.store.incoming import IncomingFile
 
-FORMAT = 1
+FORMAT = 2
 """Version of the file; a newer one is refused."""
 
 
@@ -31,8 +32,12 @@ class NodeState:
 
     `incarnation` numbers the lives of its process. `serving`: it holds its zone at `epoch`; when
     not, `epoch` is the last at which it did (0: never). `fenced`: it was giving the zone back, and
-    does not know whether its parent has taken it. `parent` overrides the topology file's,
-    as long as that still says `configured_parent`. `lineage` are the zones above, root first.
+    does not know whether its parent has taken it. `divergent`: epoch of a branch of the zone that
+    its parent has cut off and that is not settled (0: none); the zone is not served meanwhile.
+    `absorbing`: apex of a zone whose state has arrived for good, in the file for that, and is not
+    part of the store yet. `parent` overrides the topology file's, as long as that still says
+    `configured_parent`. `lineage` are the zones above, root first; `above` is the greatest epoch
+    heard of for each zone around the node's own.
     """
 
     node: str
@@ -41,9 +46,12 @@ class NodeState:
     epoch: int = 0
     serving: bool = False
     fenced: bool = False
+    divergent: int = 0
+    absorbing: str | None = None
     parent: str | None = None
     configured_parent: str | None = None
     lineage: tuple[Cut, ...] = ()
+    above: dict[str, int] = attrs.field(factory=dict)
     table: TableState = TableState()
 
 
@@ -54,6 +62,7 @@ class DataFolder:
         """Make the folder if it is missing and lock it; raises `StoreError`."""
         self._path = path
         self._file = path / "state.json"
+        self.incoming = IncomingFile(path / "incoming")
         self._lock = self._take_lock()
 
     def load(self, node: str, zone: str | None) -> NodeState:
@@ -98,16 +107,7 @@ class DataFolder:
     def save(self, state: NodeState) -> None:
         """Make the state durable; raises `StoreError`, and then the old one still holds."""
         raw = {"format": FORMAT, **cattrs.unstructure(state)}
-        fresh = self._file.with_suffix(".new")
-        try:
-            with fresh.open("w") as file:
-                json.dump(raw, file, indent=1)
-                file.flush()
-                os.fdatasync(file.fileno())
-            fresh.replace(self._file)
-            self._sync_folder()
-        except OSError as error:
-            raise StoreError(f"{self._file}: cannot be written: {error.strerror}") from error
+        whole.replace(self._file, [json.dumps(raw, indent=1).encode()])
 
     def close(self) -> None:
         """Give up the lock."""
@@ -130,10 +130,3 @@ class DataFolder:
                 f"{self._path}: in use by another process; stop that one, or set another `data`"
             ) from error
         return lock
-
-    def _sync_folder(self) -> None:
-        folder = os.open(self._path, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)

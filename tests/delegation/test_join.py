@@ -1,0 +1,329 @@
+"""What a parent answers to those who ask for a zone."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.recorders import cut
+from txbroker.delegation.cut import Cut
+from txbroker.delegation.join import (
+    Applicant,
+    Decision,
+    Elsewhere,
+    Refused,
+    Renewed,
+    Transfer,
+    decide,
+)
+from txbroker.delegation.table import DelegationTable, TableState
+
+ROOT = cut("", node="home")
+
+
+def applicant(
+    zone: str,
+    *,
+    last_epoch: int = 0,
+    holds: bool = False,
+    fenced: bool = False,
+    prepared: int = 0,
+    node: str | None = None,
+) -> Applicant:
+    known = cut(zone, node=node)
+    return Applicant(
+        node=known.node,
+        zone=zone,
+        grpc=known.grpc,
+        last_epoch=last_epoch,
+        holds=holds,
+        fenced=fenced,
+        prepared=prepared,
+    )
+
+
+def table_of(*cuts: Cut, apex: str | None = "") -> DelegationTable:
+    table = DelegationTable(apex)
+    for known in cuts:
+        table.commit(known)
+    return table
+
+
+def ask(table: DelegationTable, asks: Applicant, *lineage: Cut, me: Cut = ROOT) -> Decision:
+    return decide(table, asks, lineage, me)
+
+
+def retired(epoch: int) -> DelegationTable:
+    """A table whose zone `garage` was given back at this epoch."""
+    table = table_of(cut("garage", epoch))
+    table.release("garage", TableState())
+    return table
+
+
+def reclaimed(epoch: int) -> DelegationTable:
+    """A table whose zone `garage` was taken from a node that held it at this epoch."""
+    table = table_of(cut("garage", epoch))
+    table.reclaim("garage")
+    return table
+
+
+# -- a zone that nobody holds
+
+
+def test_free_zone_is_transferred_at_its_first_epoch() -> None:
+    """Nobody held the zone yet: epoch 1."""
+    table = table_of()
+
+    assert Transfer(cut=cut("garage")) == ask(table, applicant("garage"))
+    assert table.cuts() == ()  # a decision changes nothing
+
+
+@pytest.mark.parametrize("last_epoch", [0, 4])
+def test_zone_that_was_given_back_is_handed_over_above_all_that_was(last_epoch: int) -> None:
+    """To the node that had it, or to a new one (rule 11)."""
+    decision = ask(retired(4), applicant("garage", last_epoch=last_epoch))
+
+    assert Transfer(cut=cut("garage", 6)) == decision
+
+
+@pytest.mark.parametrize(("last_epoch", "prepared"), [(7, 0), (0, 7), (7, 3), (3, 7)])
+def test_next_epoch_is_above_what_either_side_has_seen(last_epoch: int, prepared: int) -> None:
+    """The table may come from a lost disk; an epoch that was prepared in vain is not used again."""
+    decision = ask(table_of(), applicant("garage", last_epoch=last_epoch, prepared=prepared))
+
+    assert Transfer(cut=cut("garage", 8)) == decision
+
+
+def test_zone_that_the_table_has_forgotten_is_renewed() -> None:
+    """A parent that lost its disk believes the child's greater epoch; nothing is handed over."""
+    decision = ask(table_of(), applicant("garage", last_epoch=3, holds=True))
+
+    assert Renewed(cut=cut("garage", 3)) == decision
+
+
+def test_zone_below_another_cut_is_asked_for_there() -> None:
+    """The deepest cut above the zone serves it."""
+    table = table_of(cut("house"), cut("house/garage"))
+
+    decision = ask(table, applicant("house/garage/door/lock"))
+
+    assert Elsewhere(cut=cut("house/garage")) == decision
+
+
+# -- a zone that the applicant holds
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_node_that_has_its_zone_keeps_its_epoch(holds: bool) -> None:
+    """A second join is no handover; a new address is taken over."""
+    moved = attrs.evolve(applicant("garage", last_epoch=4, holds=holds), grpc="elsewhere:9")
+
+    decision = ask(table_of(cut("garage", 4)), moved)
+
+    assert Renewed(cut=attrs.evolve(cut("garage", 4), grpc="elsewhere:9")) == decision
+
+
+@pytest.mark.parametrize("last_epoch", [0, 2])
+def test_node_that_missed_its_own_grant_has_it(last_epoch: int) -> None:
+    """It confirmed what the epoch begins with, and died before it was told of the commit."""
+    decision = ask(
+        table_of(cut("garage", 4)), applicant("garage", last_epoch=last_epoch, prepared=4)
+    )
+
+    assert Renewed(cut=cut("garage", 4)) == decision
+
+
+def test_node_that_knows_a_later_epoch_keeps_that() -> None:
+    """The table comes from an older disk; the node's state is newer."""
+    decision = ask(table_of(cut("garage", 1)), applicant("garage", last_epoch=7, holds=True))
+
+    assert Renewed(cut=cut("garage", 7)) == decision
+
+
+@pytest.mark.parametrize("prepared", [0, 3])
+def test_empty_data_is_refused_with_the_remedy(prepared: int) -> None:
+    """It would serve an empty zone where others were told that their messages are safe."""
+    decision = ask(table_of(cut("garage", 4)), applicant("garage", prepared=prepared))
+
+    assert isinstance(decision, Refused) and decision.cut_off == 0
+    assert "since epoch 4 and comes with an empty `data`" in decision.reason
+    assert decision.reason.endswith("txbroker reclaim home:1 garage")
+
+
+@pytest.mark.parametrize(("holds", "cut_off"), [(True, 3), (False, 0)])
+def test_data_of_an_older_epoch_is_refused(holds: bool, cut_off: int) -> None:
+    """A copy from before; what it may have taken since it was started is kept as a branch."""
+    decision = ask(table_of(cut("garage", 4)), applicant("garage", last_epoch=3, holds=holds))
+
+    assert isinstance(decision, Refused) and decision.cut_off == cut_off
+    assert "`data` of epoch 3" in decision.reason
+    assert decision.reason.endswith("txbroker reclaim home:1 garage")
+
+
+# -- a zone that another node holds
+
+
+@pytest.mark.parametrize(("last_epoch", "cut_off"), [(0, 0), (2, 2)])
+def test_zone_of_another_node_is_refused_with_the_remedy(last_epoch: int, cut_off: int) -> None:
+    """One authority for a zone; a node that takes itself for it has a branch."""
+    decision = ask(
+        table_of(cut("garage")),
+        applicant("garage", node="thief", last_epoch=last_epoch, holds=last_epoch > 0),
+    )
+
+    assert isinstance(decision, Refused) and decision.cut_off == cut_off
+    assert "served by node 'node-garage'" in decision.reason
+    assert "txbroker retire node-garage:1" in decision.reason
+    assert "txbroker reclaim home:1 garage" in decision.reason
+
+
+def test_node_with_another_zone_is_refused() -> None:
+    """A node owns one zone, and its name is unique."""
+    decision = ask(table_of(cut("garage", node="x")), applicant("kitchen", node="x"))
+
+    assert isinstance(decision, Refused)
+    assert "serves zone 'garage' already" in decision.reason
+
+
+# -- a zone that was taken from the applicant, or that it gave back
+
+
+def test_node_whose_zone_was_reclaimed_is_cut_off() -> None:
+    """Its records since are a branch, to be settled by command (rule 15)."""
+    decision = ask(reclaimed(4), applicant("garage", last_epoch=4, holds=True))
+
+    assert isinstance(decision, Refused) and decision.cut_off == 4
+    assert decision.reason.endswith("txbroker divergent list node-garage:1 garage")
+
+
+def test_reclaim_during_a_hand_back_cuts_off_too() -> None:
+    """The node died while it gave the zone back, and the parent never got it."""
+    decision = ask(reclaimed(4), applicant("garage", last_epoch=4, holds=True, fenced=True))
+
+    assert isinstance(decision, Refused) and decision.cut_off == 4
+
+
+def test_reclaim_after_a_handover_that_the_node_slept_through_cuts_off() -> None:
+    """What was copied to it is kept there, as nobody else has it any more."""
+    decision = ask(reclaimed(4), applicant("garage", last_epoch=2, prepared=4))
+
+    assert isinstance(decision, Refused) and decision.cut_off == 4
+
+
+def test_settled_node_gets_the_zone_by_a_handover() -> None:
+    """As any other node would."""
+    decision = ask(reclaimed(4), applicant("garage", last_epoch=4))
+
+    assert Transfer(cut=cut("garage", 6)) == decision
+
+
+def test_node_that_died_after_it_gave_back_gets_a_new_handover() -> None:
+    """It took nothing since its fence, so the parent has all of it."""
+    decision = ask(retired(4), applicant("garage", last_epoch=4, holds=True, fenced=True))
+
+    assert Transfer(cut=cut("garage", 6)) == decision
+
+
+def test_copy_from_before_a_hand_back_is_cut_off() -> None:
+    """It has served since it was started, at an epoch that is over."""
+    decision = ask(retired(4), applicant("garage", last_epoch=4, holds=True))
+
+    assert isinstance(decision, Refused) and decision.cut_off == 4
+
+
+# -- who may not ask at all
+
+
+@pytest.mark.parametrize("zone", ["house", "garage", "", "houses/x"])
+def test_zone_that_is_not_strictly_inside_is_refused(zone: str) -> None:
+    """A parent delegates below its own apex only; what the node has stays its own."""
+    decision = ask(table_of(apex="house"), applicant(zone, node="x", last_epoch=3, holds=True))
+
+    assert isinstance(decision, Refused) and decision.cut_off == 0
+    assert "is not inside zone 'house'" in decision.reason
+
+
+def test_pure_edge_delegates_nothing() -> None:
+    """A node without a zone has nothing to give."""
+    assert isinstance(ask(table_of(apex=None), applicant("garage")), Refused)
+
+
+def test_node_that_asks_itself_is_refused() -> None:
+    """A `parent` that is the node itself would be a loop."""
+    decision = ask(table_of(), applicant("garage", node="home"))
+
+    assert isinstance(decision, Refused)
+    assert "above itself" in decision.reason
+
+
+def test_node_that_asks_one_below_it_is_refused() -> None:
+    """A node in the lineage may not become a child further down."""
+    table = table_of(apex="house/garage")
+
+    decision = ask(
+        table,
+        applicant("house/garage/door", node="node-house"),
+        ROOT,
+        cut("house"),
+        me=cut("house/garage"),
+    )
+
+    assert isinstance(decision, Refused)
+    assert "above itself" in decision.reason
+
+
+# -- properties
+
+LEVELS = st.sampled_from(["a", "b"])
+APEXES = st.lists(LEVELS, min_size=1, max_size=3).map("/".join)
+STEPS = st.tuples(
+    APEXES,
+    st.sampled_from(["join", "join", "release", "reclaim"]),
+    st.integers(0, 6),
+    st.integers(0, 6),
+    st.booleans(),
+    st.booleans(),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(STEPS))
+def test_no_epoch_is_given_twice(
+    steps: list[tuple[str, str, int, int, bool, bool]],
+) -> None:
+    """
+    Whatever joins and leaves, with whatever it remembers, and over restarts: epochs only grow, and
+    a handover has one that was never in force.
+    """
+    table = DelegationTable("")
+    used: dict[str, set[int]] = {}
+    for zone, step, last_epoch, prepared, holds, fenced in steps:
+        seen = table.epoch_of(zone)
+        if step != "join" and table.get(zone) is not None:
+            if step == "release":
+                table.release(zone, TableState())
+            else:
+                table.reclaim(zone)
+        elif step == "join":
+            asks = applicant(
+                zone,
+                last_epoch=last_epoch,
+                prepared=prepared,
+                holds=holds,
+                fenced=fenced,
+                node=f"n-{zone}",
+            )
+            decision = ask(table, asks)
+            if isinstance(decision, Transfer):
+                assert decision.cut.epoch > max(seen, last_epoch, prepared)
+                assert decision.cut.epoch not in used.get(zone, ())
+            if isinstance(decision, Renewed):
+                assert decision.cut.epoch >= seen
+                assert decision.cut.epoch in (last_epoch, prepared)
+            if isinstance(decision, Renewed | Transfer):
+                used.setdefault(zone, set()).add(decision.cut.epoch)
+                table.commit(decision.cut)
+        assert table.epoch_of(zone) >= seen
+        table = DelegationTable("", table.state())

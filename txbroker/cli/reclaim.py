@@ -1,0 +1,61 @@
+"""`txbroker reclaim`: a parent takes a dead node's zone back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from txbroker.cli.options import Apex, node_address
+from txbroker.cli.output import zone_name
+from txbroker.config import Address
+
+if TYPE_CHECKING:
+    from txbroker.cli.asking import Channels
+
+TIMEOUT = 30.0
+"""Seconds; a handover that is under way at the parent is waited for."""
+
+
+@click.command(
+    epilog="""
+    Example:
+
+    \b
+      $ txbroker reclaim 127.0.0.1:7001 home/kitchen
+    """
+)
+@node_address
+@click.argument("zone", metavar="ZONE", type=Apex())
+def reclaim(address: Address, zone: str) -> None:
+    """
+    Take the zone of a dead node back, at its parent.
+
+    HOST:PORT is the parent's gRPC address. The parent serves the zone from then on, at a higher
+    epoch, without what only the dead node had; delegations below it stand. Refused while the node
+    is alive. If it comes back, what it has is kept as a divergent branch (`txbroker divergent`). A
+    node that comes with an empty `data` can have the zone again after this.
+    """
+    # See `asking` for why not at the top.
+    from txbroker.cli.asking import ask
+
+    ask(lambda channels: _reclaim(channels, address, zone))
+
+
+async def _reclaim(channels: Channels, address: Address, zone: str) -> None:
+    from txbroker.cli.asking import CALL_TIMEOUT, answer
+    from txbroker.v1.control_pb2 import ReclaimRequest, StatusRequest
+
+    where = str(address)
+    node = channels.stub(where)
+    status = await answer(where, node.Status(StatusRequest(), timeout=CALL_TIMEOUT))
+    known = {child.zone.apex: child.zone.epoch for child in status.children if child.owns_zone}
+    request = ReclaimRequest(zone=zone, epoch=known.get(zone, 0))
+    reply = await answer(
+        where,
+        node.Reclaim(request, timeout=TIMEOUT),
+        late="`txbroker tree` shows who serves the zone now",
+    )
+    if not reply.done:
+        raise click.ClickException(f"{where}: {' '.join(reply.reason.split())}")
+    click.echo(f"zone {zone_name(zone)} is served by node {status.node} now")

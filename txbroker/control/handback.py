@@ -1,0 +1,155 @@
+"""
+SHELL: this node as a child that gives its zone back to its parent (`txbroker retire`).
+
+The steps are those of a join the other way round: bulk copy, fence, rest, and the parent commits.
+From the fence on only the parent knows how it ends (protocol rule 12), so it is asked until it
+answers, and a node that dies meanwhile asks when it starts again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc.aio
+
+from txbroker.aio import wait_until
+from txbroker.authority.authority import Authority
+from txbroker.authority.outgoing import Outgoing
+from txbroker.control.channels import CALL_TIMEOUT, Channels
+from txbroker.control.convert import snapshot_to_wire, subtree_to_wire
+from txbroker.control.copying import settled
+from txbroker.control.streams import STREAM_ERRORS, describe, open_stream, read, write
+from txbroker.control.times import CLAIM_WAIT, HANDOVER_STEP, LONGEST_PAUSE
+from txbroker.errors import StoreError
+from txbroker.standing import Standing
+from txbroker.telemetry import get_logger
+from txbroker.turn import Turn
+from txbroker.v1 import control_pb2
+from txbroker.v1.control_pb2 import HandBackRequest, OutcomeReply
+
+log = get_logger()
+
+
+class RetireError(Exception):
+    """The zone cannot be given back; one line why. Nothing has changed."""
+
+
+class HandBack:
+    """
+    One hand-back; `run` it once. `ownership` is the node's lock on all that changes who owns what.
+    """
+
+    def __init__(
+        self,
+        *,
+        standing: Standing,
+        authority: Authority,
+        channels: Channels,
+        turn: Turn,
+        ownership: asyncio.Lock,
+    ) -> None:
+        self._standing = standing
+        self._authority = authority
+        self._channels = channels
+        self._turn = turn
+        self._ownership = ownership
+        self._is_fenced = False
+
+    async def run(self) -> None:
+        """The zone is the parent's when this returns; raises `RetireError`."""
+        # What edges have inherited here and not claimed yet would not go along.
+        authority = self._authority
+        await wait_until(lambda: not authority.awaits_claims(authority.apex), CLAIM_WAIT)
+        async with self._ownership:
+            outgoing = authority.prepare(authority.apex)
+            try:
+                self._standing.set_fenced(True)
+                await self._give(outgoing)
+            except (RetireError, StoreError) as error:
+                self._roll_back(outgoing)
+                raise RetireError(str(error)) from error
+            self._complete(outgoing)
+
+    # internal
+
+    async def _give(self, outgoing: Outgoing) -> None:
+        parent = self._standing.parent
+        assert parent is not None, "the root does not retire"
+        call = open_stream(self._channels.stub(parent).HandBack)
+        try:
+            is_committed = await self._copy(outgoing, call)
+        except STREAM_ERRORS as error:
+            if not self._is_fenced:
+                raise RetireError(
+                    f"parent {parent} cannot be reached: {describe(error)}"
+                ) from error
+            is_committed = False
+        finally:
+            call.cancel()
+        if not is_committed and not await self._has_ended():
+            raise RetireError(f"parent {parent} did not take the zone back")
+
+    async def _copy(self, outgoing: Outgoing, call: Any) -> bool:
+        """Whether the parent said that it has committed."""
+        authority = self._authority
+        await self._begin(call)
+        for part in outgoing.bulk():
+            await write(call, HandBackRequest(snapshot=snapshot_to_wire(part)), HANDOVER_STEP)
+        offset = authority.fence(outgoing)
+        self._is_fenced = True
+        await settled(authority)
+        for part in outgoing.rest():
+            await write(call, HandBackRequest(snapshot=snapshot_to_wire(part)), HANDOVER_STEP)
+        subtree = subtree_to_wire(self._standing.table.subtree(authority.apex))
+        fence = control_pb2.Fence(epoch=authority.epoch, offset=offset, subtree=subtree)
+        await write(call, HandBackRequest(fence=fence), HANDOVER_STEP)
+        reply = await read(call, HANDOVER_STEP)
+        return reply is not None and bool(reply.HasField("committed"))
+
+    async def _begin(self, call: Any) -> None:
+        standing = self._standing
+        begin = control_pb2.HandBackBegin(
+            node=standing.node, zone=standing.cut.apex, epoch=standing.epoch
+        )
+        await write(call, HandBackRequest(begin=begin), CALL_TIMEOUT)
+        reply = await read(call, HANDOVER_STEP)
+        if reply is None:
+            raise RetireError("the parent closed the call")
+        if reply.HasField("refused"):
+            raise RetireError(reply.refused.reason)
+
+    async def _has_ended(self) -> bool:
+        """Whether the parent, which may be another one by now, has taken the zone."""
+        cut = self._standing.cut
+        request = control_pb2.OutcomeRequest(node=cut.node, zone=cut.apex, epoch=cut.epoch)
+        log.warning("handback.in_doubt", zone=cut.apex, parent=self._standing.parent)
+        while True:
+            stub = self._channels.stub(self._standing.parent or "")
+            try:
+                reply = await stub.Outcome(request, timeout=HANDOVER_STEP)
+            except grpc.aio.AioRpcError:
+                reply = OutcomeReply()
+            if reply.outcome != OutcomeReply.UNKNOWN:
+                return reply.outcome == OutcomeReply.ENDED
+            await asyncio.sleep(LONGEST_PAUSE)
+
+    def _roll_back(self, outgoing: Outgoing) -> None:
+        self._authority.roll_back(outgoing)
+        try:
+            self._standing.set_fenced(False)
+        except StoreError as error:
+            # The next life asks the parent first, which renews the grant.
+            log.error("state.unsaved", reason=str(error))
+        self._turn.end()
+
+    def _complete(self, outgoing: Outgoing) -> None:
+        epoch = self._standing.epoch
+        try:
+            self._standing.lose()
+        except StoreError as error:
+            # The next life asks the parent first, which then hands the zone over.
+            log.error("state.unsaved", reason=str(error))
+        self._authority.complete(outgoing)
+        self._turn.end()
+        log.info("zone.retired", zone=self._authority.apex, epoch=epoch)

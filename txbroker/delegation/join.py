@@ -1,0 +1,181 @@
+"""
+What a parent answers to a node that asks for a zone.
+
+The rules, all of them about epochs and never about time:
+
+- a node that has what the delegation's epoch stands for, served (`last_epoch`) or confirmed in a
+  handover whose end it missed (`prepared`), keeps the zone at that epoch;
+- a node that has less (an empty `data`, a copy of an older one) gets nothing until an operator
+  reclaims the zone: serving it would hide what was acknowledged (contract, starting and stopping);
+- a node that held an epoch which has ended by other means than its own hand-back may have taken
+  messages that nobody else has: a branch that is kept, and settled by command (protocol rule 15);
+- a zone that nobody holds is handed over at an epoch above all that either side has seen.
+
+Deciding changes nothing; whoever acts on an answer stores the table first.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from txbroker.delegation.cut import Cut
+from txbroker.delegation.table import Delegation, DelegationTable
+from txbroker.topics import is_within
+
+
+@attrs.frozen(kw_only=True)
+class Applicant:
+    """
+    What a node says of itself when it asks for a zone.
+
+    `last_epoch`: of the zone as the node last held it, 0: never. `holds`: it takes itself to hold
+    it still; `fenced`: it was giving it back, and has taken nothing since. `prepared`: epoch of a
+    handover that it has confirmed as durable, and whose end it does not know; 0: none.
+    """
+
+    node: str
+    zone: str
+    grpc: str
+    last_epoch: int
+    holds: bool = False
+    fenced: bool = False
+    prepared: int = 0
+    below: tuple[Cut, ...] = ()
+
+
+# -- the closed set of answers
+
+
+@attrs.frozen(kw_only=True)
+class Renewed:
+    """The zone is the applicant's already; nothing moves. `cut` may carry a new address."""
+
+    cut: Cut
+
+
+@attrs.frozen(kw_only=True)
+class Transfer:
+    """The zone is served here until now: hand it over at `cut.epoch`."""
+
+    cut: Cut
+
+
+@attrs.frozen(kw_only=True)
+class Elsewhere:
+    """The zone lies below another cut: ask that node."""
+
+    cut: Cut
+
+
+@attrs.frozen(kw_only=True)
+class Refused:
+    """
+    No, and why; one line with the remedy.
+
+    `cut_off`: what the node has of this epoch is a branch of its own now; 0: there is none.
+    """
+
+    reason: str
+    cut_off: int = 0
+
+
+Decision = Renewed | Transfer | Elsewhere | Refused
+
+
+def decide(
+    table: DelegationTable, applicant: Applicant, lineage: tuple[Cut, ...], me: Cut
+) -> Decision:
+    """
+    Answer a node that asks the owner of `table` for a zone.
+
+    `me` is the zone of the node that is asked, `lineage` are those above it, root first.
+    """
+    wrong = _what_is_wrong(table, applicant, lineage, me)
+    if wrong is not None:
+        return Refused(reason=wrong)
+    held = table.get(applicant.zone)
+    if held is not None:
+        return _decide_held(applicant, held, me)
+    above = table.lookup(applicant.zone)
+    if above is not None:
+        return Elsewhere(cut=above)
+    return _decide_free(table, applicant)
+
+
+def _what_is_wrong(
+    table: DelegationTable, applicant: Applicant, lineage: tuple[Cut, ...], me: Cut
+) -> str | None:
+    zone = applicant.zone
+    if applicant.node == me.node or any(cut.node == applicant.node for cut in lineage):
+        return (
+            f"node {applicant.node!r} is above itself here; its `parent` must not be"
+            " itself or a node below it, and node names must be unique in the tree"
+        )
+    if table.apex is None or zone == table.apex or not is_within(zone, table.apex):
+        return (
+            f"zone {zone!r} is not inside zone {table.apex!r} of parent {me.node!r};"
+            " choose a zone below it, or another `parent`"
+        )
+    for cut in table.cuts():
+        if cut.node == applicant.node and cut.apex != zone:
+            return (
+                f"node {applicant.node!r} serves zone {cut.apex!r} already;"
+                " a node owns one zone and its name is unique: choose another `node`"
+            )
+    return None
+
+
+def _decide_held(applicant: Applicant, held: Delegation, me: Cut) -> Decision:
+    cut = held.cut
+    reclaim = f"txbroker reclaim {me.grpc} {cut.apex}"
+    if cut.node != applicant.node:
+        return Refused(
+            reason=f"zone {cut.apex!r} is served by node {cut.node!r} at {cut.grpc};"
+            f" choose another `zone`, or first give it back with: txbroker retire {cut.grpc}"
+            f" (if that node is dead: {reclaim})",
+            cut_off=applicant.last_epoch if applicant.holds else 0,
+        )
+    if applicant.last_epoch >= cut.epoch:
+        # More than known here: this table comes from a lost or older disk, the node's does not.
+        return Renewed(cut=attrs.evolve(cut, epoch=applicant.last_epoch, grpc=applicant.grpc))
+    if applicant.prepared == cut.epoch:
+        return Renewed(cut=attrs.evolve(cut, grpc=applicant.grpc))
+    if applicant.last_epoch == 0:
+        return Refused(
+            reason=f"node {cut.node!r} has held zone {cut.apex!r} since epoch {cut.epoch} and"
+            " comes with an empty `data`; start it with the `data` that it had, or give up what"
+            f" only it had with: {reclaim}"
+        )
+    return Refused(
+        reason=f"node {cut.node!r} has held zone {cut.apex!r} at epoch {cut.epoch} and comes with"
+        f" `data` of epoch {applicant.last_epoch}; start it with its latest `data`, or give up"
+        f" what only that had with: {reclaim}",
+        cut_off=applicant.last_epoch if applicant.holds else 0,
+    )
+
+
+def _decide_free(table: DelegationTable, applicant: Applicant) -> Decision:
+    zone, last = applicant.zone, applicant.last_epoch
+    seen = table.epoch_of(zone)
+    if applicant.holds and last > seen:
+        # The node holds it by a grant that this table has forgotten (a lost disk): what the
+        # node has is newer than anything here.
+        return Renewed(cut=_cut_for(applicant, last))
+    if applicant.holds and not (applicant.fenced and not table.was_reclaimed(zone, last)):
+        return _cut_off(applicant, last, seen)
+    if table.was_reclaimed(zone, applicant.prepared):
+        return _cut_off(applicant, applicant.prepared, seen)
+    return Transfer(cut=_cut_for(applicant, max(seen, last, applicant.prepared) + 1))
+
+
+def _cut_off(applicant: Applicant, epoch: int, seen: int) -> Refused:
+    return Refused(
+        reason=f"zone {applicant.zone!r} was taken back from node {applicant.node!r}: its epoch"
+        f" {epoch} ended before {seen}; what it took since is kept there, settle it with:"
+        f" txbroker divergent list {applicant.grpc} {applicant.zone}",
+        cut_off=epoch,
+    )
+
+
+def _cut_for(applicant: Applicant, epoch: int) -> Cut:
+    return Cut(apex=applicant.zone, epoch=epoch, node=applicant.node, grpc=applicant.grpc)

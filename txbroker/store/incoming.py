@@ -1,0 +1,107 @@
+"""
+SHELL: a zone's state that has arrived in a handover, kept until it is part of the store.
+
+One file. At a child it is there before the child says "received", so that a crash on either side of
+the parent's commit loses nothing; at a parent that takes a zone back, before it commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+from google.protobuf.message import DecodeError
+
+from txbroker.authority.handover import Incoming, Snapshot, in_parts
+from txbroker.control.convert import (
+    snapshot_from_wire,
+    snapshot_to_wire,
+    subtree_from_wire,
+    subtree_to_wire,
+)
+from txbroker.delegation.table import TableState
+from txbroker.errors import StoreError
+from txbroker.store import whole
+from txbroker.v1 import control_pb2, store_pb2
+
+FORMAT = 1
+"""Version of the file; a newer one is refused."""
+
+
+@attrs.frozen(kw_only=True)
+class Arrived:
+    """
+    The zone `apex` on its way here.
+
+    `epoch` is the one at which this node is to serve it; of a zone that came back from a child, the
+    one at which the child did.
+    """
+
+    apex: str
+    epoch: int
+    incoming: Incoming
+    subtree: TableState = TableState()
+
+
+class IncomingFile:
+    """The one place for what has arrived."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def save(self, arrived: Arrived) -> None:
+        """Make it durable in place of any other; raises `StoreError`."""
+        whole.replace(self._path, whole.to_frames(_messages(arrived)))
+
+    def load(self) -> Arrived | None:
+        """What was saved last, None when there is nothing; raises `StoreError`."""
+        messages = whole.from_frames(self._path)
+        if messages is None:
+            return None
+        try:
+            return self._read(messages)
+        except (DecodeError, IndexError) as error:
+            raise StoreError(
+                f"{self._path}: not readable as a zone's state; restore it from a backup"
+            ) from error
+
+    def remove(self) -> None:
+        """It is needed no longer; raises `StoreError`."""
+        whole.remove(self._path)
+
+    def _read(self, messages: list[bytes]) -> Arrived:
+        head = store_pb2.Arrived.FromString(messages[0])
+        if head.format > FORMAT:
+            raise StoreError(
+                f"{self._path}: format {head.format} is newer than this version's {FORMAT};"
+                " start the newer txbroker"
+            )
+        incoming = Incoming()
+        for message in messages[1:]:
+            incoming.take(snapshot_from_wire(control_pb2.Snapshot.FromString(message)))
+        return Arrived(
+            apex=head.apex,
+            epoch=head.epoch,
+            incoming=incoming,
+            subtree=subtree_from_wire(head.subtree),
+        )
+
+
+def _messages(arrived: Arrived) -> Iterator[bytes]:
+    head = store_pb2.Arrived(
+        format=FORMAT,
+        apex=arrived.apex,
+        epoch=arrived.epoch,
+        subtree=subtree_to_wire(arrived.subtree),
+    )
+    yield head.SerializeToString()
+    incoming = arrived.incoming
+    for part in in_parts(incoming.retained.values()):
+        yield snapshot_to_wire(part).SerializeToString()
+    rest = Snapshot(
+        interests=tuple(incoming.interests),
+        delegations=tuple(incoming.delegations),
+        marks=tuple(incoming.marks.items()),
+    )
+    yield snapshot_to_wire(rest).SerializeToString()

@@ -1,0 +1,87 @@
+"""
+SHELL: files that are replaced as a whole, so that a crash leaves the old or the new one.
+
+Write beside it, fdatasync, rename, fsync of the folder. `Frames` is the form of those that hold
+more than a few kilobytes: a magic, then protobuf messages, each behind its length and CRC-32, and
+an empty one at the end.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from txbroker.errors import StoreError
+
+MAGIC = b"txbroker"
+_HEAD = struct.Struct(">II")
+
+
+def replace(path: Path, data: Iterable[bytes]) -> None:
+    """Make the file hold these bytes, durably; raises `StoreError`, and then the old one holds."""
+    fresh = path.with_suffix(".new")
+    try:
+        with fresh.open("wb") as file:
+            for part in data:
+                file.write(part)
+            file.flush()
+            os.fdatasync(file.fileno())
+        fresh.replace(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def remove(path: Path) -> None:
+    """Make the file be gone; raises `StoreError`."""
+    try:
+        path.unlink(missing_ok=True)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be removed: {error.strerror}") from error
+
+
+def sync_folder(path: Path) -> None:
+    """Make what was renamed or removed in a folder durable."""
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def to_frames(messages: Iterable[bytes]) -> Iterator[bytes]:
+    """The file that holds these messages."""
+    yield MAGIC
+    for message in messages:
+        yield _HEAD.pack(len(message), zlib.crc32(message))
+        yield message
+    yield _HEAD.pack(0, 0)
+
+
+def from_frames(path: Path) -> list[bytes] | None:
+    """The messages of a file; None where there is no file. Raises `StoreError`."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
+    if not data.startswith(MAGIC):
+        raise StoreError(f"{path}: not a file of txbroker's; restore it from a backup")
+    found: list[bytes] = []
+    position = len(MAGIC)
+    while position + _HEAD.size <= len(data):
+        length, checksum = _HEAD.unpack_from(data, position)
+        position += _HEAD.size
+        if not length and not checksum:
+            return found
+        message = data[position : position + length]
+        if zlib.crc32(message) != checksum:
+            break
+        found.append(message)
+        position += length
+    raise StoreError(f"{path}: damaged at byte {position}; restore it from a backup")
