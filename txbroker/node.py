@@ -243,6 +243,8 @@ class Node:
         self.parent.close()
         await self.tasks.stop()
         await self.channels.close()
+        if self._own_zone is not None:
+            self._own_zone.beat()
         self.edge.clients.checkpoint()
         if self._zone_store is not None:
             self._zone_store.checkpoint()

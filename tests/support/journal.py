@@ -12,7 +12,7 @@ from txbroker.authority.journal import Chunk, Record, ZoneState
 from txbroker.authority.peer import CatchUp, Peer
 from txbroker.delegation.table import DelegationTable
 from txbroker.message import Message
-from txbroker.place import PartKey
+from txbroker.place import PartKey, Place
 
 
 class MemoryJournal:
@@ -27,7 +27,7 @@ class MemoryJournal:
         self.first = 1
         self.offset = 0
         self.durable = 0
-        self.predecessor: tuple[PartKey, int] | None = None
+        self.predecessor: Place | None = None
         self.noted: list[str] = []
         self.state = ZoneState()
         self.authority: Authority | None = None
@@ -52,7 +52,7 @@ class MemoryJournal:
         self.first = through + 1
         self.records = [record for record in self.records if record.offset > through]
 
-    def open(self, epoch: int, predecessor: tuple[PartKey, int] | None) -> ZoneState:
+    def open(self, epoch: int, predecessor: Place | None) -> ZoneState:
         if epoch != self._epoch:
             self._epoch = epoch
             self.records.clear()

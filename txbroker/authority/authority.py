@@ -26,7 +26,7 @@ from txbroker.delegation.cut import Cut
 from txbroker.delegation.table import DelegationTable
 from txbroker.matching.retained import RetainedTree
 from txbroker.message import Message
-from txbroker.place import PartKey
+from txbroker.place import PartKey, Place
 from txbroker.topics import is_filter_within, is_sys, is_within, may_match_within
 
 
@@ -115,6 +115,11 @@ class Authority:
     def delivered(self) -> int:
         """Everything up to this offset is durable and was given to the edges."""
         return self._through if self._pending else self.offset
+
+    @property
+    def predecessor(self) -> Place | None:
+        """Where the zone's journal goes on from."""
+        return self._journal.predecessor
 
     @property
     def is_settled(self) -> bool:
@@ -396,7 +401,7 @@ class Authority:
         came_from = None
         if incoming is not None and incoming.predecessor is not None:
             zone, before, offset = incoming.predecessor
-            came_from = (PartKey(zone=zone, epoch=before), offset)
+            came_from = Place(PartKey(zone, before), offset)
         state = self._journal.open(epoch, came_from)
         self.offset = self._journal.offset
         for message in state.retained:

@@ -16,7 +16,7 @@ import attrs
 
 from txbroker.authority.handover import EdgeInterest, MarkKey
 from txbroker.message import Message
-from txbroker.place import PartKey
+from txbroker.place import PartKey, Place
 
 
 @attrs.define(slots=True, eq=False)
@@ -67,7 +67,11 @@ class Journal(Protocol):
     def durable(self) -> int:
         """Records up to this offset may be delivered and acknowledged."""
 
-    def open(self, epoch: int, predecessor: tuple[PartKey, int] | None) -> ZoneState:
+    @property
+    def predecessor(self) -> Place | None:
+        """Where the part goes on from: the end of another one; None: nowhere."""
+
+    def open(self, epoch: int, predecessor: Place | None) -> ZoneState:
         """Begin the part of this epoch, or go on with it where it exists."""
 
     def append(self, message: Message, key: MarkKey | None, sequence: int) -> int:

@@ -212,6 +212,7 @@ class Joiner:
     async def _receive(self, incoming: Incoming, fence: control_pb2.Fence) -> None:
         # Durable before the parent hears of it: it may commit, and then this is all there is.
         standing = self._standing
+        incoming.predecessor = (fence.zone, fence.epoch, fence.offset)
         arrived = Arrived(
             apex=standing.cut.apex,
             epoch=fence.grant,

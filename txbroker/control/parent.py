@@ -247,6 +247,7 @@ class Parent:
         for part in outgoing.rest():
             await write(context, JoinReply(snapshot=snapshot_to_wire(part)), HANDOVER_STEP)
         fence = control_pb2.Fence(
+            zone=self._authority.apex,
             epoch=self._authority.epoch,
             offset=offset,
             grant=cut.epoch,

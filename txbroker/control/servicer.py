@@ -112,9 +112,14 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
                 grpc.StatusCode.RESOURCE_EXHAUSTED, "as many links as limits.links allows"
             )
         assert token is not None
-        return control_pb2.OpenLinkReply(
+        reply = control_pb2.OpenLinkReply(
             authoritative=True, link=self._link_address(), token=token, epoch=authority.epoch
         )
+        if authority.predecessor is not None:
+            (zone, epoch), offset = authority.predecessor
+            before = control_pb2.Predecessor(zone=zone, epoch=epoch, offset=offset)
+            reply.predecessor.CopyFrom(before)
+        return reply
 
     async def Read(self, request: control_pb2.ReadRequest, context: Any) -> control_pb2.ReadReply:
         return self._reader.answer(request)

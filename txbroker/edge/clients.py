@@ -82,6 +82,7 @@ class Clients:
         self._counters = counters
         self._reporter = reporter
         self._limits = limits
+        self.followed: dict[PartKey, int] = {}
         self._safe: dict[PartKey, int] = {}
         self._told_full: WeakSet[Session] = WeakSet()
         self._on_federation_filter: Callable[[], object] = lambda: None
@@ -143,6 +144,7 @@ class Clients:
 
     def load(self) -> None:
         """After a start: the durable sessions are here again, their clients away."""
+        self.followed = self.keeper.positions()
         for session in self.keeper.load(self._new_session):
             self.sessions[session.client_id] = session
             for topic_filter in session.subscriptions:
@@ -343,10 +345,28 @@ class Clients:
                 later = session.behind.setdefault(heir.part, Cursor(heir.part, offset))
                 later.stops.append(Place(ended, max(later.offset, offset)))
 
+    def on_inherited(self, route: Route, predecessor: Place) -> None:
+        """The zone of `route` was cut from one that was followed here, while this node was away."""
+        for session in self.sessions.values():
+            earlier = session.behind.get(predecessor.part)
+            is_late = earlier is not None and earlier.offset < predecessor.offset
+            if (is_late or session.sink is None) and self._wants(session, route.apex):
+                offset = session.taken.get(route.part, 0)
+                cursor = Cursor(route.part, offset, None, predecessor)
+                session.behind.setdefault(route.part, cursor)
+
     def on_online(self, route: Route) -> None:
         """The stream of a zone flows: who waited for its part may read on."""
+        assert route.position is not None
+        part, began = route.part, route.began
+        start = route.position.offset
+        if began is not None:
+            start = began.offset if began.epoch == part.epoch else 0
         for session in self.sessions.values():
-            self.backlog.wake(session)
+            if session.sink is not None:
+                self.backlog.wake(session)
+            elif part not in session.behind and self._wants(session, part.zone):
+                session.behind[part] = Cursor(part, start)
 
     # from sessions (Watcher)
 
@@ -417,7 +437,10 @@ class Clients:
         self.keeper.save_all(session)
 
     def _wants(self, session: Session, apex: str) -> bool:
-        return any(may_match_within(f, apex) for f in session.subscriptions)
+        return any(
+            may_match_within(topic_filter, apex) and apex not in subscription.pending
+            for topic_filter, subscription in session.subscriptions.items()
+        )
 
     def _new_session(self, client_id: str, clean: bool = False) -> Session:
         return Session(client_id, clean=clean, limits=self._limits.session, watcher=self)

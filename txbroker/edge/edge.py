@@ -95,6 +95,18 @@ class Edge:
         if route.state is not State.UNREACHABLE:
             route.state = State.CONNECTING
 
+    def on_owner(self, route: Route, epoch: int, predecessor: Place | None) -> None:
+        """
+        The owner is found, at this epoch; `predecessor` is where its journal goes on from.
+
+        What this edge followed before it follows on from there, also when it was away meanwhile.
+        """
+        inherits = predecessor is not None and predecessor.part in self.clients.followed
+        if route.position is None and predecessor is not None and inherits:
+            route.position = Position(epoch=epoch, offset=0)
+            self.clients.on_inherited(route, predecessor)
+        route.began = route.position
+
     def on_failed(self, route: Route) -> None:
         """An attempt came to nothing; several in a row make the zone unreachable."""
         route.failures += 1
@@ -126,7 +138,7 @@ class Edge:
         if route.unreachable_since is not None:
             route.unreachable_since = None
             self._reporter.event("zone.reachable", zone=route.apex)
-        self._learn_cuts(route, cuts)
+        self._learn_cuts(route, cuts, follow=route.began is not None)
         self.publisher.on_marks(route, marks)
         self.interests.on_online(route)
         self.clients.on_online(route)
@@ -141,10 +153,14 @@ class Edge:
 
     def on_message(self, route: Route, message: Message, offset: int) -> None:
         """A live or caught-up delivery."""
+        self.on_reached(route, offset)
+        self.clients.deliver(Place(route.part, offset), message)
+
+    def on_reached(self, route: Route, offset: int) -> None:
+        """Up to this offset the owner has nothing for us that has not arrived."""
         position = route.position
         if position is not None and offset > position.offset:
             route.position = Position(epoch=position.epoch, offset=offset)
-        self.clients.deliver(Place(route.part, offset), message)
 
     def on_cut(self, route: Route, cut: Cut) -> None:
         """The owner's stream says: this apex is another node's from here on."""
@@ -153,7 +169,7 @@ class Edge:
         route.cuts = cuts
         below = self.zones.add(cut)
         self.interests.on_cut(route, below)
-        self.clients.on_cut(route, below)
+        self._follow(route, below)
         self.publisher.hold_below(route, below)
         self.interests.refresh()
 
@@ -273,7 +289,17 @@ class Edge:
         ended = route.position.epoch if route.position is not None else route.epoch
         return known if known is not None and known.epoch > ended else None
 
-    def _learn_cuts(self, route: Route, cuts: Iterable[Cut]) -> None:
+    def _follow(self, route: Route, below: Route) -> None:
+        """What was followed in one zone is followed in the one that was cut from it."""
+        position = below.position
+        if route.position is None or (position is not None and position.epoch >= below.epoch):
+            return
+        if not self.interests.touches(below.apex):
+            return
+        below.position = Position(epoch=below.epoch, offset=0)
+        self.clients.on_cut(route, below)
+
+    def _learn_cuts(self, route: Route, cuts: Iterable[Cut], *, follow: bool = False) -> None:
         before = route.cuts or {}
         route.cuts = {cut.apex: cut for cut in cuts}
         for cut in route.cuts.values():
@@ -281,6 +307,8 @@ class Edge:
             known = before.get(cut.apex)
             if known is None or known.epoch != cut.epoch:
                 self.interests.on_cut(route, below)
+                if follow:
+                    self._follow(route, below)
                 self.publisher.hold_below(route, below)
 
     def _retry(self, route: Route) -> None:

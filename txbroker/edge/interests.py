@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import count
 
-from txbroker.edge.route import Position, Route, State
+from txbroker.edge.route import Route, State
 from txbroker.edge.subscribing import Subscribing
 from txbroker.edge.zonemap import ZoneMap
 from txbroker.message import Message
@@ -125,9 +125,6 @@ class Interests:
 
     def claim(self, route: Route, apex: str) -> None:
         """Nothing of an earlier owner of `apex` is on its way to us any more."""
-        if apex == route.apex and (route.position is None or route.position.epoch < route.epoch):
-            # The zone as a whole is ours to take from its first record on.
-            route.position = Position(epoch=route.epoch, offset=0)
         route.claims.add(apex)
         route.has_news = True
 
@@ -147,6 +144,10 @@ class Interests:
         for subscribing in list(self._pending):
             self._refresh_open(subscribing)
 
+    def touches(self, apex: str) -> bool:
+        """Whether any session here wants something of the zone."""
+        return any(may_match_within(topic_filter, apex) for topic_filter in self._counts)
+
     # from operators
 
     def pending_by_zone(self) -> dict[str, int]:
@@ -160,6 +161,8 @@ class Interests:
     # internal
 
     def _ask(self, subscribing: Subscribing, topic_filter: str, route: Route) -> None:
+        if not route.filters and route.port is None:
+            route.position = None  # nobody missed what passed since
         route.filters.add(topic_filter)
         if route.port is None:
             self._wake(route)
@@ -177,6 +180,8 @@ class Interests:
             route.port.sync(sorted(filters), sorted(route.claims))
         elif filters:
             self._wake(route)
+        else:
+            route.position = None
 
     def _refresh_open(self, subscribing: Subscribing) -> None:
         for topic_filter in sorted(subscribing.zoned & subscribing.subscriptions.keys()):

@@ -21,6 +21,7 @@ from txbroker.edge.stored import (
 )
 from txbroker.mqtt.session import Cursor, Session
 from txbroker.place import PartKey
+from txbroker.topics import may_match_within
 from txbroker.v1 import state_pb2
 
 
@@ -121,10 +122,14 @@ class Keeper:
             session.away_since = self._now() - max(seconds, 0.0)
             window = decode_window(self._windows.get(name) or b"", session)
             session.restore(window.flows, window.queue, window.publishes, window.last_id)
+            filters = session.subscriptions
             for part, offset in positions.items():
-                if part not in session.behind:
+                if part in session.behind:
+                    continue
+                if any(may_match_within(topic_filter, part.zone) for topic_filter in filters):
                     since = max(offset, session.taken.get(part, 0))
                     session.behind[part] = Cursor(part, since)
+            session.ahead.update(session.taken)
             restored.append(session)
         return restored
 

@@ -43,6 +43,7 @@ class OwnZone:
         route = edge.zones.add(cut)
         route.is_local = True
         self._route = route
+        edge.on_owner(route, cut.epoch, authority.predecessor)
         greeting = Greeting(
             edge=edge.name,
             incarnation=edge.incarnation,
@@ -102,6 +103,11 @@ class OwnZone:
         """Replace the interest and claim what was inherited."""
         assert self._peer is not None
         self._catch_up(self._authority.sync(self._peer, filters, claims))
+
+    def beat(self) -> None:
+        """Once a second: what was delivered up to now was all that is for this node."""
+        if self._route is not None:
+            self._edge.on_reached(self._route, self._authority.delivered)
 
     def keep(self, places: dict[PartKey, int]) -> None:
         """What this node's sessions need lies above these offsets."""

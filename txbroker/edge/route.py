@@ -133,6 +133,7 @@ class Route:
         self.failures = 0
         self.requests: dict[int, tuple[str, Subscribing]] = {}
         self.position: Position | None = None
+        self.began: Position | None = None
         self.stream = 0
 
     @property

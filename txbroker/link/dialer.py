@@ -25,6 +25,7 @@ from txbroker.link.convert import cut_from_wire
 from txbroker.link.edge_end import EdgeEnd
 from txbroker.link.wire import LinkProtocol
 from txbroker.net import Clock
+from txbroker.place import PartKey, Place
 from txbroker.pressure import Pressure
 from txbroker.telemetry import get_logger
 from txbroker.topics import is_within
@@ -203,6 +204,10 @@ class Dialer:
         except grpc.aio.AioRpcError as error:
             raise NotYet(error.details() or error.code().name) from error
         if reply.authoritative:
+            before = reply.predecessor
+            part = PartKey(before.zone, before.epoch)
+            predecessor = Place(part, before.offset) if before.epoch else None
+            self._edge.on_owner(route, reply.epoch, predecessor)
             return reply.link, reply.token
         if reply.epoch >= cut.epoch:
             raise Gone

@@ -122,6 +122,9 @@ class EdgeEnd:
         if out:
             self._write(b"".join(out))
 
+    def beat(self) -> None:
+        """A second has passed."""
+
     def lost(self) -> None:
         """The connection is gone; what waits comes again, the position is not beyond it."""
         self._waiting.clear()
@@ -207,7 +210,7 @@ class EdgeEnd:
                 self._edge.publisher.flush(self._route)
             case "refusal":
                 self._on_refusal(frame.refusal)
-            case "answer" | "online" | "cut" | "gone":
+            case "answer" | "online" | "cut" | "gone" | "reached":
                 self._in_turn(partial(self._on_told, frame))
             case "heartbeat":
                 pass
@@ -233,6 +236,8 @@ class EdgeEnd:
                 self._on_answer(frame.answer)
             case "online":
                 self._on_online(frame.online)
+            case "reached":
+                self._edge.on_reached(self._route, frame.reached.offset)
             case "cut":
                 self._edge.on_cut(self._route, self._cut_below(frame.cut))
             case "gone" if frame.gone.apex == self._route.apex:

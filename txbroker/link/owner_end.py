@@ -92,6 +92,7 @@ class OwnerEnd:
         self._clients: list[str] = []
         self._stale = False
         self._is_lost = False
+        self._reached = 0
 
     # from the shell
 
@@ -131,6 +132,13 @@ class OwnerEnd:
             self._host.pressure.lower(self)
         if out:
             self._write(b"".join(out))
+
+    def beat(self) -> None:
+        """A second has passed: an edge that gets little hears how far the zone has come."""
+        reached = self._authority.delivered
+        if self.peer is not None and reached != self._reached:
+            self._reached = reached
+            self._tell(LinkFrame(reached=link_pb2.Reached(offset=reached)))
 
     def lost(self) -> None:
         """The connection is gone; what was held was not taken."""

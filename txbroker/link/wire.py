@@ -36,6 +36,9 @@ class End(Interface):
     def flush(self) -> None:
         """Send what is due."""
 
+    def beat(self) -> None:
+        """A second has passed."""
+
 
 class LinkProtocol(Protocol):
     """A link's TCP connection."""
@@ -100,3 +103,6 @@ class LinkProtocol(Protocol):
             self.drop(f"nothing heard for {SILENCE:.0f} s")
         else:
             self.write(_HEARTBEAT_FRAME)
+            if self.end is not None:
+                self.end.beat()
+            self._turn.end()

@@ -78,6 +78,9 @@ class IncomingFile:
                 " start the newer txbroker"
             )
         incoming = Incoming()
+        if head.HasField("predecessor"):
+            before = head.predecessor
+            incoming.predecessor = (before.zone, before.epoch, before.offset)
         for message in messages[1:]:
             incoming.take(snapshot_from_wire(control_pb2.Snapshot.FromString(message)))
         return Arrived(
@@ -95,8 +98,12 @@ def _messages(arrived: Arrived) -> Iterator[bytes]:
         epoch=arrived.epoch,
         subtree=subtree_to_wire(arrived.subtree),
     )
-    yield head.SerializeToString()
     incoming = arrived.incoming
+    if incoming.predecessor is not None:
+        zone, epoch, offset = incoming.predecessor
+        before = control_pb2.Predecessor(zone=zone, epoch=epoch, offset=offset)
+        head.predecessor.CopyFrom(before)
+    yield head.SerializeToString()
     for part in in_parts(incoming.retained.values()):
         yield snapshot_to_wire(part).SerializeToString()
     rest = Snapshot(

@@ -15,7 +15,7 @@ from txbroker.authority.authority import Authority
 from txbroker.authority.handover import EdgeInterest, MarkKey
 from txbroker.authority.journal import Chunk, Record, Unclaimed, ZoneState
 from txbroker.message import Message
-from txbroker.place import PartKey
+from txbroker.place import PartKey, Place
 from txbroker.store.committer import Committer
 from txbroker.store.journals import Journals, Part
 from txbroker.store.retention import Retention
@@ -81,7 +81,13 @@ class ZoneStore:
         """Records up to this offset may be delivered and acknowledged."""
         return self._durable
 
-    def open(self, epoch: int, predecessor: tuple[PartKey, int] | None) -> ZoneState:
+    @property
+    def predecessor(self) -> Place | None:
+        """Where the part goes on from: the end of another one; None: nowhere."""
+        found = None if self._part is None else self._part.predecessor
+        return None if found is None else Place(*found)
+
+    def open(self, epoch: int, predecessor: Place | None) -> ZoneState:
         """Begin the part of this epoch, or go on with it where it exists; raises `StoreError`."""
         key = PartKey(self._zone, epoch)
         part = self._journals.get(key)
