@@ -385,7 +385,7 @@ def test_edge_that_was_away_hears_what_came_back_meanwhile() -> None:
         authority.absorb(apex, hand_over(interest))
     table.commit(cut("again", 9))
     peer = known(authority, "e")
-    before = authority.handed_back(peer)
+    before = authority.handed_back(peer.edge)
     authority.sync(peer, ["#"], ["back"])
 
-    assert ([("back", 4)], []) == (before, authority.handed_back(peer))
+    assert ([("back", 4)], []) == (before, authority.handed_back(peer.edge))

@@ -232,8 +232,11 @@ class Authority:
         due = [record for record in chunk.records if self._is_due(record, peer, catch_up)]
         return due, chunk.through
 
-    def handed_back(self, peer: Peer) -> list[tuple[str, int]]:
+    def handed_back(self, edge: str) -> list[tuple[str, int]]:
         """Apexes, with their last epoch, that came back here and that the edge has not claimed."""
+        peer = self.peers.get(edge)
+        if peer is None:
+            return []
         return [
             (apex, self._table.epoch_of(apex))
             for apex in peer.unclaimed
@@ -309,6 +312,24 @@ class Authority:
     def awaits_claims(self, apex: str) -> bool:
         """Whether edges have not claimed yet what they inherited of the subtree or around it."""
         return self.peers.await_claims(apex)
+
+    def hold(self, apex: str) -> None:
+        """
+        A subtree has come back: take nothing for it before `let_go`.
+
+        The edges that are here claim it first, so that no record of it lies below the position of
+        one that had not heard of it.
+        """
+        self._fences.add(apex)
+        self._judge_anew()
+
+    def is_claimed(self, apex: str) -> bool:
+        """Whether all edges that are here have claimed what they inherited of the subtree."""
+        return not self.peers.await_claims(apex, connected=True)
+
+    def let_go(self, apex: str) -> None:
+        """The subtree is served from now on."""
+        self._lift(apex)
 
     def prepare(self, apex: str) -> Outgoing:
         """Start to hand the subtree over; it is served here until the fence."""
@@ -423,7 +444,10 @@ class Authority:
 
     def _end(self, outgoing: Outgoing) -> None:
         self._outgoing.remove(outgoing)
-        self._fences.discard(outgoing.apex)
+        self._lift(outgoing.apex)
+
+    def _lift(self, apex: str) -> None:
+        self._fences.discard(apex)
         self._judge_anew()
         parked, self._parked = self._parked, []
         if self.serving:

@@ -132,10 +132,14 @@ class Peers:
             if filters:
                 yield EdgeInterest(edge=peer.edge, incarnation=peer.incarnation, filters=filters)
 
-    def await_claims(self, apex: str) -> bool:
-        """Whether edges have not claimed yet what they inherited of the subtree or around it."""
+    def await_claims(self, apex: str, *, connected: bool = False) -> bool:
+        """
+        Whether edges have not claimed yet what they inherited of the subtree or around it;
+        `connected`: only those that are here count.
+        """
         return any(
             is_within(apex, inherited) or is_within(inherited, apex)
             for peer in self._known.values()
+            if peer.port is not None or not connected
             for inherited in peer.unclaimed
         )

@@ -13,13 +13,14 @@ import asyncio
 import grpc
 import grpc.aio
 
+from txbroker.aio import wait_until
 from txbroker.authority.authority import Authority
 from txbroker.authority.handover import Incoming
 from txbroker.control.channels import CALL_TIMEOUT, Channels
 from txbroker.control.convert import snapshot_from_wire, subtree_from_wire
 from txbroker.control.parent import Parent
 from txbroker.control.streams import read, unsaved
-from txbroker.control.times import HANDOVER_STEP
+from txbroker.control.times import CLAIM_WAIT, HANDOVER_STEP
 from txbroker.delegation.cut import Cut
 from txbroker.errors import StoreError
 from txbroker.standing import Standing
@@ -129,11 +130,17 @@ class TakeBack:
             await context.abort(grpc.StatusCode.ABORTED, "the parent has lost its own zone")
         self._standing.take_back(begin.zone)
         authority.absorb(begin.zone, arrived.incoming)
-        self._serve(authority, held.cut)
-        log.info("handback.committed", zone=begin.zone, peer=begin.node)
-        self._standing.absorbed()
-        epoch = self._standing.table.epoch_of(begin.zone)
-        await context.write(HandBackReply(committed=control_pb2.Committed(epoch=epoch)))
+        authority.hold(begin.zone)
+        try:
+            self._serve(authority, held.cut)
+            log.info("handback.committed", zone=begin.zone, peer=begin.node)
+            self._standing.absorbed()
+            epoch = self._standing.table.epoch_of(begin.zone)
+            await context.write(HandBackReply(committed=control_pb2.Committed(epoch=epoch)))
+            await wait_until(lambda: authority.is_claimed(begin.zone), CLAIM_WAIT)
+        finally:
+            authority.let_go(begin.zone)
+            self._turn.end()
 
     async def _receive(self, begin: control_pb2.HandBackBegin, context: HandBackContext) -> Arrived:
         await context.write(HandBackReply(ready=control_pb2.Ready()))

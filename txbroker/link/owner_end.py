@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+import attrs
+
 from txbroker.authority.authority import Authority
 from txbroker.authority.handover import MarkKey
 from txbroker.authority.journal import Record
@@ -284,7 +286,10 @@ class OwnerEnd:
         authority = self._authority
         if self._is_lost:
             return
-        accepted = authority.connect(greeting, self)
+        # What came back while the edge was away: it has nothing more to come from elsewhere.
+        back = authority.handed_back(greeting.edge)
+        claims = (*greeting.claims, *(apex for apex, _ in back))
+        accepted = authority.connect(attrs.evolve(greeting, claims=claims), self)
         if accepted is None:
             self._host.counters.add("link.refused")
             self._close(f"a newer process of edge {greeting.edge!r} is known")
@@ -292,6 +297,8 @@ class OwnerEnd:
         self.peer, caught_up = accepted
         self._deliveries.peer = self.peer
         self._welcome(greeting.in_doubt)
+        for apex, epoch in back:
+            self.tell_gone(apex, epoch)
         self._catch_up(caught_up)
         online = link_pb2.Online(
             cuts=[cut_to_wire(cut) for cut in authority.cuts()],
@@ -299,8 +306,6 @@ class OwnerEnd:
             missed=caught_up.missed,
         )
         self._tell(LinkFrame(online=online))
-        for apex, epoch in authority.handed_back(self.peer):
-            self.tell_gone(apex, epoch)  # the edge may have been away while it came and went
 
     def _resume_at(self, hello: link_pb2.Hello) -> int | None:
         if not hello.epoch:
