@@ -1,4 +1,4 @@
-"""A log takes entries, keeps them in order, gives them back from any place, lets old ones go."""
+"""A log takes entries, keeps their order, gives them back from any place, lets old ones go."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a crash tore is cut off and said; what was damaged later is never served, nor cut silently."""
+"""What a crash tore is cut off and said; what was damaged later is never served or cut silently."""
 
 from __future__ import annotations
 
@@ -523,7 +523,7 @@ class TestCrashes(Crashes.TestCase):  # type: ignore[name-defined,misc]
 )
 @given(place=st.floats(0, 1), bit=st.integers(0, 7))
 def test_any_flipped_bit_is_found(tmp_path: Path, place: float, bit: int) -> None:
-    """By opening, reading or verifying: entries never change silently, nor vanish but at the end."""
+    """By opening, reading or verifying: entries never change silently, nor vanish."""
     folder = tmp_path / "log"
     if not folder.exists():
         log = opened(tmp_path, segment_bytes=65536)
