@@ -44,9 +44,10 @@ def test_a_full_disk_takes_it_all_when_there_is_room(disk: Path, tmp_path: Path)
             bench.sync()
     assert part.log.size > 40_000_000
     assert max(path.stat().st_size for path in part.log.folder.iterdir()) <= 4 * 1024 * 1024
+    assert "full True True" == bench.look()[-1]
     assert [] == bench.later(RETRY * 3)
     (disk / "ballast").unlink()
-    assert "full False " in bench.later(RETRY)[-1]
+    assert "full False False" == bench.later(RETRY)[-1]
     assert f"durable {offset}" == bench.sync()[-1]
     again = Journals(disk / "journal", bench.committer, lambda *_: None).parts[KEY]
 
