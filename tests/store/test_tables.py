@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import random
-import shutil
 from pathlib import Path
-from uuid import UUID
+from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.store.test_committer import Bench
 from tests.support.crash import crash, snapshot
@@ -216,91 +214,72 @@ def test_on_a_full_disk_cleaning_waits(tmp_path: Path, monkeypatch: pytest.Monke
     assert store.log.next == 11
 
 
-class Crashes(RuleBasedStateMachine):
-    """Tables against a dict, with power failures: the state is that of a turn, none is skipped."""
+class Crashes:
+    """Tables against a dict, with power failures: the state is that of a turn, none is halved."""
 
-    @initialize(name=st.uuids())
-    def begin(self, name: UUID) -> None:
-        """Empty tables."""
-        self.folder = Path(f"/tmp/txbroker-{name}")
-        self.slack, tables.SLACK = tables.SLACK, 0
-        self.store = Store(self.folder)
+    def __init__(self, folder: Path, chance: random.Random) -> None:
+        self.chance = chance
+        self.store = Store(folder)
         self.now: Model = {}
-        self.turns: list[Model] = [{}]  # the last is that of the last turn; the first is durable
+        self.turns: list[Model] = [{}]  # those that may be found; the first is synced
         self.synced = snapshot(self.store.log.folder)
 
-    @rule(
-        changes=st.lists(
-            st.tuples(
-                st.sampled_from("ab"),
-                st.sampled_from([b"", b"1", b"2", b"3"]),
-                st.none() | st.integers(0, 255),
-                st.sampled_from([0, 1, 600, 20_000]),
-            ),
-            max_size=5,
-        )
-    )
-    def change(self, changes: list[tuple[str, bytes, int | None, int]]) -> None:
+    def change(self) -> None:
         """Put and delete."""
-        for name, key, fill, size in changes:
+        chance = self.chance
+        for _ in range(chance.randint(1, 5)):
+            name, key = chance.choice("ab"), chance.choice((b"", b"1", b"2", b"3"))
             table = self.store.tables.table(name)
-            if fill is None:
+            if chance.random() < 0.2:
                 table.delete(key)
                 self.now.pop((name, key), None)
             else:
-                table.put(key, bytes([fill]) * size)
-                self.now[name, key] = bytes([fill]) * size
+                value = chance.randbytes(chance.choice((0, 1, 600, 20_000)))
+                table.put(key, value)
+                self.now[name, key] = value
 
-    @rule(budget=st.integers(1, 5))
-    def clean(self, budget: int) -> None:
+    def clean(self) -> None:
         """A step of cleaning."""
         names = set(snapshot(self.store.log.folder))
-        self.store.tables.clean(budget)
+        self.store.tables.clean(self.chance.randint(1, 5))
         for name in names - set(snapshot(self.store.log.folder)):
             self.synced.pop(name, None)  # trimmed
 
-    @rule()
     def end_turn(self) -> None:
         """Write, not synced yet."""
         self.store.bench.end_turn()
         self.turns.append(dict(self.now))
 
-    @rule()
     def sync(self) -> None:
         """End the turn; all is synced."""
         self.store.end_turn()
         self.turns = [dict(self.now)]
         self.synced = snapshot(self.store.log.folder)
 
-    @rule(seed=st.integers(0, 1 << 32))
-    def power_failure(self, seed: int) -> None:
+    def power_failure(self) -> None:
         """One of the states since the last sync is there."""
-        crash(self.store.log.folder, self.synced, random.Random(seed))
+        crash(self.store.log.folder, self.synced, self.chance)
         self.store.start()
         found = self.store.contents("a", "b")
         assert found in self.turns
         self.now, self.turns = dict(found), [found]
         self.synced = snapshot(self.store.log.folder)
 
-    @invariant()
-    def is_as_it_should_be(self) -> None:
-        """Against the dict."""
-        if hasattr(self, "store"):
-            assert self.now == self.store.contents("a", "b")
-
-    def teardown(self) -> None:
-        """Clean up."""
-        if hasattr(self, "folder"):
-            tables.SLACK = self.slack
-            shutil.rmtree(self.folder)
+    def step(self) -> None:
+        """Anything."""
+        steps = (self.change, self.clean, self.end_turn, self.sync, self.power_failure)
+        self.chance.choices(steps, (6, 6, 6, 2, 1))[0]()
+        assert self.now == self.store.contents("a", "b")
 
 
-class TestCrashes(Crashes.TestCase):  # type: ignore[name-defined,misc]
-    """As a pytest test."""
-
-    settings = settings(
-        max_examples=50,
-        stateful_step_count=25,
-        deadline=None,
-        suppress_health_check=[HealthCheck.too_slow],
-    )
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(seed=st.integers(0, 1 << 32))
+def test_tables_survive_power_failures(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """While they are changed and cleaned."""
+    monkeypatch.setattr(tables, "SLACK", 0)
+    with TemporaryDirectory() as folder:
+        crashes = Crashes(Path(folder), random.Random(seed))
+        for _ in range(150):
+            crashes.step()
