@@ -50,11 +50,12 @@ class Store:
             self.folder / "journal", self.bench.committer, lambda *what: None, data=self.folder
         )
 
-    def end_turn(self) -> None:
-        """A turn ends and what the thread has to do is done."""
-        self.bench.end_turn()
+    def end_turn(self) -> list[str]:
+        """A turn ends and what the thread has to do is done; what happened."""
+        events = self.bench.end_turn()
         while self.bench.work:
-            self.bench.sync()
+            events += self.bench.sync()
+        return events
 
     def part(self) -> Part:
         """A part to work with."""
@@ -293,10 +294,12 @@ def test_a_dropped_part_is_gone(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.part().append(message("a"), LIVE, 1, time=0)
     store.journals.begin(PartKey(zone=KEY.zone, epoch=4), None)
-    store.end_turn()
     store.part().append(message("b"), LIVE, 2, time=0)
+    store.bench.end_turn()  # a sync is to come
+    store.part().append(message("c"), LIVE, 3, time=0)
+    store.bench.wait("goes on")
     store.journals.drop(KEY)
-    store.end_turn()
+    assert ["goes on"] == store.end_turn()
     assert store.journals.get(KEY) is None
     assert ["4"] == [path.name for path in (tmp_path / "journal" / "home%2Fgarage").iterdir()]
     assert store.part().next == 1
