@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from tests.store.test_committer import Bench
 from txbroker.errors import StoreError
 from txbroker.message import Message
+from txbroker.place import PartKey
 from txbroker.store.committer import Durability
-from txbroker.store.journals import BATCH_BYTES, BATCH_RECORDS, Journals, Part, PartKey, zone_folder
+from txbroker.store.journals import BATCH_BYTES, BATCH_RECORDS, Journals, Part, zone_folder
 from txbroker.store.log import Batch
 from txbroker.store.records import Record, decode_records, encode_records, read_marks
 
@@ -47,7 +48,11 @@ class Store:
         """A process begins."""
         self.bench = Bench(self.folder / "others", Durability.SYNC)
         self.journals = Journals(
-            self.folder / "journal", self.bench.committer, lambda *what: None, data=self.folder
+            self.folder / "journal",
+            self.bench.committer,
+            lambda *what: None,
+            segment_bytes=1024 * 1024,
+            data=self.folder,
         )
 
     def end_turn(self) -> list[str]:
@@ -154,7 +159,7 @@ def test_reading_goes_over_holes_and_what_is_gone(tmp_path: Path) -> None:
     assert [100, 101] == [record.offset for record in part.read(30).records]
     assert ((), 101) == (part.read(101).records, part.read(101).through)
     for _ in range(3):
-        part.append(Message("home/garage/big", bytes(70_000_000), 1), LIVE, 9, time=0)
+        part.append(Message("home/garage/big", bytes(1_500_000), 1), LIVE, 9, time=0)
     store.end_turn()
     part.log.trim(101)
     chunk = part.read(0)

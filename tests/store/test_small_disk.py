@@ -12,6 +12,7 @@ import pytest
 from tests.store.test_committer import Bench
 from tests.store.test_journals import KEY, LIVE
 from txbroker.message import Message
+from txbroker.place import PartKey
 from txbroker.store.committer import RETRY, Durability
 from txbroker.store.journals import Journals
 
@@ -28,10 +29,16 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+def opened(disk: Path, bench: Bench) -> Journals:
+    """Journals with segments as large as the disk allows."""
+    size = 64 * 1024 * 1024
+    return Journals(disk / "journal", bench.committer, lambda *_: None, segment_bytes=size)
+
+
 def test_a_full_disk_takes_it_all_when_there_is_room(disk: Path, tmp_path: Path) -> None:
     """Filled up to the last byte; nothing acknowledged is lost, nothing is written twice."""
     bench = Bench(tmp_path / "others", Durability.SYNC)
-    journals = Journals(disk / "journal", bench.committer, lambda *_: None)
+    journals = opened(disk, bench)
     part = journals.begin(KEY, None)
     (disk / "ballast").write_bytes(bytes(16 * 1024 * 1024))
     offset = 0
@@ -49,7 +56,7 @@ def test_a_full_disk_takes_it_all_when_there_is_room(disk: Path, tmp_path: Path)
     (disk / "ballast").unlink()
     assert "full False False" == bench.later(RETRY)[-1]
     assert f"durable {offset}" == bench.sync()[-1]
-    again = Journals(disk / "journal", bench.committer, lambda *_: None).parts[KEY]
+    again = opened(disk, bench).parts[KEY]
 
     assert list(range(1, offset + 1)) == [
         record for batch in again.log.batches() for record in range(batch.first, batch.last + 1)
@@ -60,9 +67,9 @@ def test_a_full_disk_takes_it_all_when_there_is_room(disk: Path, tmp_path: Path)
 def test_many_small_logs_fit(disk: Path, tmp_path: Path) -> None:
     """What each takes ahead is little: 100 zones fit several times."""
     bench = Bench(tmp_path / "others", Durability.SYNC)
-    journals = Journals(disk / "journal", bench.committer, lambda *_: None)
+    journals = opened(disk, bench)
     for epoch in range(100):
-        part = journals.begin(type(KEY)(zone="z", epoch=epoch), None)
+        part = journals.begin(PartKey(zone="z", epoch=epoch), None)
         part.append(Message("t", b"x", 1), LIVE, 1, time=0)
     bench.turn.end()
     bench.sync()
