@@ -1,4 +1,4 @@
-"""A log takes entries, keeps them in order, gives them back from any place, lets old ones go."""
+"""A log takes entries, keeps their order, gives them back from any place, lets old ones go."""
 
 from __future__ import annotations
 
@@ -440,14 +440,18 @@ def test_what_a_full_disk_cut_short_is_a_torn_tail(
 
 
 def test_a_broken_disk_is_no_full_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error names the folder."""
-    Disk(monkeypatch, errno.EIO)
+    """The error names the folder; after it nothing is synced, nor said to be."""
     log = opened(tmp_path)
+    fill(log, 3)
+    Disk(monkeypatch, errno.EIO)
     log.append(b"x", time=0)
     with pytest.raises(StoreError, match="cannot be written: Input/output error") as error:
         log.write()
 
     assert not isinstance(error.value, DiskFull)
+    with pytest.raises(StoreError, match="cannot be written"):
+        log.sync()
+    assert log.synced == 0
 
 
 def test_a_failed_sync_is_never_tried_again(

@@ -166,6 +166,12 @@ class Part:
         self._meta = attrs.evolve(self._meta, closed_at=offset)
         _save(self.log.folder, self._meta)
 
+    def discard(self) -> None:
+        """Write nothing any more; for a part that is deleted."""
+        self._gathered.clear()
+        self._committer.remove(self.log)
+        self.log.close()
+
     # -- internal
 
     def _stage(self) -> None:
@@ -234,8 +240,7 @@ class Journals:
     def drop(self, key: PartKey) -> None:
         """Delete a part with all its records; raises `StoreError`."""
         part = self.parts.pop(key)
-        self._committer.remove(part.log)
-        part.log.close()
+        part.discard()
         folder = part.log.folder
         gone = folder.with_name(folder.name + _DROPPED)
         try:

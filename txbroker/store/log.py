@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from txbroker.errors import CallerError, StoreError
-from txbroker.store.files import Descriptor, Tail, make_folder, sync_folder
+from txbroker.store.files import Descriptor, Tail, make_folder
 from txbroker.store.recovery import OnTrimmed, recover
 from txbroker.store.segment import (
     BATCH_HEAD,
@@ -105,7 +105,7 @@ class Log:
         self._snapshot = threading.Lock()  # never held while the disk is waited for
         self._syncing = threading.Lock()
         self._dirty: dict[Descriptor, None] = {}
-        self._is_folder_dirty = False
+        self._dirty_folder: Descriptor | None = None
         self._failure: StoreError | None = None
 
     @property
@@ -207,6 +207,7 @@ class Log:
             follows=self.written + 1 if before else first,
             is_indexed=True,
         )
+        folder = Descriptor(self.folder, os.O_RDONLY | os.O_DIRECTORY)
         tail = Tail(segment.path, is_new=True, step=self._step)
         try:
             tail.write([pack_segment(segment)], 0, self._segment_bytes)
@@ -217,7 +218,7 @@ class Log:
             self._tail.truncate(before.end)
         with self._snapshot:
             self._dirty[tail.file] = None
-            self._is_folder_dirty = True
+            self._dirty_folder = folder
         self._segments.append(segment)
         self._tail, self._batches = tail, 0
         self.size += SEGMENT_HEAD
@@ -241,13 +242,13 @@ class Log:
                 raise self._failure
             with self._snapshot:
                 dirty, self._dirty = list(self._dirty), {}
-                is_folder_dirty, self._is_folder_dirty = self._is_folder_dirty, False
+                folder, self._dirty_folder = self._dirty_folder, None
                 through = self.written
             try:
                 for file in dirty:
                     file.sync()
-                if is_folder_dirty:
-                    sync_folder(self.folder)
+                if folder is not None:
+                    os.fsync(folder.fd)
             except OSError as error:
                 self._failure = StoreError(
                     f"{self.folder}: cannot be synced: {error.strerror}; what was not acknowledged"

@@ -102,6 +102,7 @@ class Tables:
         self._now = now
         self._tables: dict[str, Table] = {}
         self._pending: dict[_Name, bytes | None] = {}
+        self._turns = 0  # that have changed anything
         self._cleaning: Iterator[int] | None = None
         for batch in log.batches():
             try:
@@ -155,7 +156,8 @@ class Tables:
             for key, _ in table.items():
                 if key in table:
                     yield table.again(key)
-        while self._pending:
+        turn = self._turns
+        while self._pending and self._turns == turn:
             yield 0
         last = self._log.next - 1
         while self._log.synced < last:
@@ -175,6 +177,7 @@ class Tables:
             )
             self._log.append(body, len(self._pending), time=self._now())
             self._pending.clear()
+            self._turns += 1
             self._committer.touch(self._log)
 
 

@@ -1,0 +1,453 @@
+"""Nothing goes on before what it waits for is as safe as promised; one sync serves many."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from tests.store.test_log import Disk
+from tests.support.clock import Clock
+from txbroker.errors import StoreError
+from txbroker.store.committer import MEMORY_BYTES, RETRY, Committer, Durability
+from txbroker.store.log import DiskFull, Log
+from txbroker.store.threads import WorkThread
+from txbroker.turn import Turn
+
+T = TypeVar("T")
+
+Done = Callable[[BaseException | None], None]
+
+
+class Recording(Log):
+    """A log that writes down what is done with it."""
+
+    def __init__(self, folder: Path, events: list[str]) -> None:
+        super().__init__(folder, segment_bytes=65536, on_trimmed=lambda *_: None)
+        self.events = events
+
+    def write(self) -> None:
+        """Write, and say so."""
+        super().write()
+        self.events.append(f"{self.folder.name} written")
+
+    def sync(self) -> None:
+        """Sync, and say so when it is over."""
+        super().sync()
+        self.events.append(f"{self.folder.name} synced")
+
+
+class Bench:
+    """A committer with two logs; its thread does a step when the test says so."""
+
+    def __init__(self, folder: Path, durability: Durability) -> None:
+        self.events: list[str] = []
+        self.clock = Clock()
+        self.work: list[tuple[Callable[[], None], Done]] = []
+        self.turn = Turn(lambda action: None)
+        self.committer = Committer(
+            durability=durability,
+            sync_interval=0.1,
+            mark_dirty=self.turn.mark_dirty,
+            in_thread=lambda work, done: self.work.append((work, done)),
+            timers=self.clock,
+            end_turn=self.turn.end,
+            on_full=lambda is_full, reason: self.events.append(f"full {is_full} {bool(reason)}"),
+            on_failed=lambda error: self.events.append("failed"),
+        )
+        self.a, self.b = (Recording(folder / name, self.events) for name in "ab")
+        self.committer.add(self.a)
+        self.committer.add(self.b)
+
+    def stage(self, log: Log, name: str = "", size: int = 10) -> None:
+        """Append something; with a name, an action waits for it."""
+        log.append(bytes(size), time=0)
+        self.committer.touch(log)
+        if name:
+            self.wait(name)
+
+    def wait(self, name: str) -> None:
+        """An action that waits for all that is staged."""
+        self.committer.when_durable(lambda: self.events.append(name))
+
+    def end_turn(self) -> list[str]:
+        """End a turn; what happened since the last look."""
+        self.turn.end()
+        return self.look()
+
+    def sync(self) -> list[str]:
+        """The thread does one thing; what happened since the last look."""
+        work, done = self.work.pop(0)
+        error: BaseException | None = None
+        try:
+            work()
+        except StoreError as raised:
+            error = raised
+        done(error)
+        return self.look()
+
+    def later(self, seconds: float) -> list[str]:
+        """Time passes; what happened since the last look."""
+        self.clock.advance(seconds)
+        return self.look()
+
+    def look(self) -> list[str]:
+        """What happened since the last look."""
+        events = self.events[:]
+        self.events.clear()
+        return events
+
+
+# -- sync
+
+
+def test_sync_runs_actions_after_the_sync(tmp_path: Path) -> None:
+    """In the order asked, over all logs."""
+    bench = Bench(tmp_path, Durability.SYNC)
+    bench.stage(bench.a, "1")
+    bench.stage(bench.b, "2")
+    bench.stage(bench.a, "3")
+
+    assert ["a written", "b written"] == bench.end_turn()
+    assert ["a synced", "b synced", "1", "2", "3"] == bench.sync()
+    assert ([], 1) == (bench.work, bench.committer.syncs)
+
+
+def test_one_sync_serves_all_that_arrived_meanwhile(tmp_path: Path) -> None:
+    """The next begins when the one before is over, and covers only what is new."""
+    bench = Bench(tmp_path, Durability.SYNC)
+    bench.stage(bench.a, "1")
+    bench.end_turn()
+    for name in "234":
+        bench.stage(bench.b, name)
+        assert ["b written"] == bench.end_turn()
+    assert len(bench.work) == 1
+    assert ["a synced", "1"] == bench.sync()
+    assert ["b synced", "2", "3", "4"] == bench.sync()
+    assert ([], 2) == (bench.work, bench.committer.syncs)
+
+
+def test_with_nothing_staged_an_action_runs_in_the_same_turn(tmp_path: Path) -> None:
+    """But behind those that wait for a sync."""
+    bench = Bench(tmp_path, Durability.SYNC)
+    bench.wait("at once")
+    assert ["at once"] == bench.end_turn()
+    bench.stage(bench.a, "1")
+    bench.end_turn()
+    bench.wait("2")
+    assert [] == bench.end_turn()
+    bench.stage(bench.a, "3")
+    bench.wait("4")
+    bench.end_turn()
+    assert ["a synced", "1", "2"] == bench.sync()
+    assert ["a synced", "3", "4"] == bench.sync()
+
+
+def test_an_action_may_stage_more(tmp_path: Path) -> None:
+    """Which is written in the turn that ends after it, and synced next."""
+    bench = Bench(tmp_path, Durability.SYNC)
+    bench.stage(bench.a)
+    bench.committer.when_durable(lambda: bench.stage(bench.b, "more"))
+    bench.end_turn()
+    assert ["a synced", "b written"] == bench.sync()
+    assert ["b synced", "more"] == bench.sync()
+
+
+def test_what_is_gathered_is_staged_before_the_write(tmp_path: Path) -> None:
+    """Once, however often it was asked for; in the turn in which it was asked."""
+    bench = Bench(tmp_path, Durability.SYNC)
+
+    def gather() -> None:
+        bench.events.append("gathered")
+        bench.stage(bench.a)
+
+    for name in "12":
+        bench.committer.before_write(gather)
+        bench.wait(name)
+    assert ["gathered", "a written"] == bench.end_turn()
+    assert ["a synced", "1", "2"] == bench.sync()
+    bench.stage(bench.b)
+    assert ["b written"] == bench.end_turn()
+
+
+def test_a_log_that_is_removed_is_left_alone(tmp_path: Path) -> None:
+    """What waits for it and for others goes on."""
+    bench = Bench(tmp_path, Durability.SYNC)
+    bench.stage(bench.a, "1")
+    bench.end_turn()
+    bench.stage(bench.b, "2")
+    bench.end_turn()
+    bench.committer.remove(bench.b)
+    assert ["a synced", "1", "2"] == bench.sync()
+    bench.stage(bench.b)
+    bench.committer.remove(bench.b)
+    bench.wait("3")
+    assert ["3"] == bench.end_turn()
+
+
+# -- interval
+
+
+def test_interval_runs_actions_when_written(tmp_path: Path) -> None:
+    """And syncs now and then, when there is something to sync."""
+    bench = Bench(tmp_path, Durability.INTERVAL)
+    bench.stage(bench.a, "1")
+    assert ["a written", "1"] == bench.end_turn()
+    bench.later(0.05)
+    bench.stage(bench.b, "2")
+    assert ["b written", "2"] == bench.end_turn()
+    assert [] == bench.work
+    bench.later(0.06)
+    bench.stage(bench.a, "3")
+    assert ["a written", "3"] == bench.end_turn()
+    assert ["a synced", "b synced"] == bench.sync()
+    assert [] == bench.work
+    bench.later(0.11)
+    assert ["a synced"] == bench.sync()
+    bench.later(10)
+    assert ([], [], []) == (bench.work, bench.look(), bench.clock.alarms)
+
+
+# -- memory
+
+
+def test_memory_runs_actions_at_once_and_writes_later(tmp_path: Path) -> None:
+    """After the interval, or when much is staged."""
+    bench = Bench(tmp_path, Durability.MEMORY)
+    bench.stage(bench.a, "1")
+    assert ["1"] == bench.end_turn()
+    assert ["a written"] == bench.later(0.1)
+    bench.stage(bench.b, "2", 1000)
+    assert ["2"] == bench.end_turn()
+    bench.stage(bench.b, "3", MEMORY_BYTES)
+    assert ["b written", "3"] == bench.end_turn()
+    assert [] == bench.later(0.1)
+
+
+def test_memory_syncs_finished_segments_only(tmp_path: Path) -> None:
+    """So that a start after a power failure need not look at all of them."""
+    bench = Bench(tmp_path, Durability.MEMORY)
+    bench.stage(bench.a, "", 60_000)
+    bench.end_turn()
+    bench.later(0.1)
+    assert [] == bench.work
+    bench.stage(bench.a, "", 60_000)
+    bench.stage(bench.b)
+    bench.end_turn()
+    assert ["a written", "b written"] == bench.later(0.1)
+    assert ["a synced"] == bench.sync()
+    assert [] == bench.work
+
+
+# -- a full disk
+
+
+@pytest.mark.parametrize("durability", [Durability.SYNC, Durability.INTERVAL])
+def test_on_a_full_disk_all_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: Durability
+) -> None:
+    """It is told once, tried again and again, and told when it is over."""
+    bench = Bench(tmp_path, durability)
+    disk = Disk(monkeypatch)
+    bench.stage(bench.a, "1")
+    assert ["full True True"] == bench.end_turn()
+    bench.stage(bench.b, "2")
+    bench.wait("3")
+    assert ([], True) == (bench.end_turn(), bench.committer.is_full)
+    assert [] == bench.later(RETRY * 5)
+    disk.room = 1_000_000
+    assert ["a written", "b written", "full False False"] == [
+        event for event in bench.later(RETRY) if event not in "123"
+    ]
+    assert not bench.committer.is_full
+    if durability is Durability.SYNC:
+        assert ["a synced", "b synced", "1", "2", "3"] == bench.sync()
+    assert bench.a.staged == bench.b.staged == 0
+
+
+def test_in_memory_mode_actions_wait_for_a_full_disk_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is staged would grow without end."""
+    bench = Bench(tmp_path, Durability.MEMORY)
+    disk = Disk(monkeypatch)
+    bench.stage(bench.a, "1")
+    assert ["1"] == bench.end_turn()
+    assert ["full True True"] == bench.later(0.1)
+    bench.stage(bench.a, "2")
+    assert [] == bench.end_turn()
+    disk.room = 1_000_000
+    assert ["a written", "full False False", "2"] == bench.later(RETRY)
+
+
+def test_a_sync_that_runs_while_the_disk_gets_full_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it covers goes on, the rest waits."""
+    bench = Bench(tmp_path, Durability.SYNC)
+    bench.stage(bench.a, "1")
+    bench.end_turn()
+    Disk(monkeypatch)
+    bench.stage(bench.a, "2")
+    assert ["full True True"] == bench.end_turn()
+    assert ["a synced", "1"] == bench.sync()
+    assert [] == bench.end_turn() + bench.later(1)
+
+
+# -- a broken disk
+
+
+def test_after_a_failed_sync_nothing_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is it tried again, not even at the end."""
+    bench = Bench(tmp_path, Durability.SYNC)
+    bench.stage(bench.a, "1")
+    bench.end_turn()
+    bench.stage(bench.b, "2")
+    bench.end_turn()
+    real = os.fdatasync
+
+    def fail(fd: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", fail)
+    assert ["failed"] == bench.sync()
+    monkeypatch.setattr(os, "fdatasync", real)
+    bench.stage(bench.b, "3")
+    bench.wait("4")
+    bench.end_turn()
+    bench.later(10)
+    bench.committer.close()
+    assert ([], []) == (bench.look(), bench.work)
+
+
+def test_after_a_failed_write_nothing_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also not what a sync that runs would have allowed."""
+    bench = Bench(tmp_path, Durability.SYNC)
+    bench.stage(bench.a, "1")
+    bench.end_turn()
+    Disk(monkeypatch, errno.EIO)
+    bench.stage(bench.a, "2")
+    assert ["failed"] == bench.end_turn()
+    assert "1" not in bench.sync()
+    bench.wait("3")
+    assert [] == bench.end_turn()
+
+
+# -- the end
+
+
+@pytest.mark.parametrize("durability", Durability)
+def test_closing_syncs_all_and_runs_what_waits(tmp_path: Path, durability: Durability) -> None:
+    """Whatever was under way; what the thread says afterwards changes nothing."""
+    bench = Bench(tmp_path, durability)
+    bench.stage(bench.a, "1")
+    bench.end_turn()
+    bench.stage(bench.b, "2")
+    bench.end_turn()
+    bench.stage(bench.a, "3")
+    bench.committer.close()
+    events = bench.look()
+
+    waited = ["1", "2", "3"] if durability is Durability.SYNC else ["3"]
+    assert waited == [event for event in events if event in "123"]
+    assert events.index("3") > events.index("b synced") > events.index("a synced")
+    assert bench.a.synced == bench.a.written == 2
+    if bench.work:
+        assert not {"1", "2", "3"} & set(bench.sync())
+    bench.stage(bench.a, "4")
+    assert [] == bench.end_turn() + bench.later(1)
+
+
+def test_closing_on_a_full_disk_runs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was not written was not acknowledged."""
+    bench = Bench(tmp_path, Durability.SYNC)
+    Disk(monkeypatch)
+    bench.stage(bench.a, "1")
+    with pytest.raises(DiskFull):
+        bench.committer.close()
+    assert [] == bench.look()
+
+
+# -- with a real thread
+
+
+def run_apart(scenario: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine on a loop of its own, beside that of the tests."""
+    with ThreadPoolExecutor(1) as apart:
+        return apart.submit(asyncio.run, scenario).result()
+
+
+def test_a_thread_syncs_while_the_loop_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """fdatasync has returned before the action runs; `drain` waits for all."""
+    order: list[str] = []
+    real = os.fdatasync
+
+    def recorded(fd: int) -> None:
+        real(fd)
+        order.append("synced")
+
+    monkeypatch.setattr(os, "fdatasync", recorded)
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        thread = WorkThread(loop)
+        turn = Turn(loop.call_soon)
+        log = Log(tmp_path / "log", on_trimmed=lambda *_: None)
+        committer = Committer(
+            durability=Durability.SYNC,
+            sync_interval=0.1,
+            mark_dirty=turn.mark_dirty,
+            in_thread=thread.run,
+            timers=Clock(),
+            end_turn=turn.end,
+            on_full=lambda *_: None,
+            on_failed=lambda _: None,
+        )
+        committer.add(log)
+        for i in range(50):
+            log.append(b"x", time=i)
+            committer.touch(log)
+            committer.when_durable(lambda i=i: order.append(f"{i} {log.synced > i}"))
+            if i % 3:
+                await asyncio.sleep(0)
+        await committer.drain()
+        committer.close()
+        thread.close()
+
+    run_apart(scenario())
+    actions = [event for event in order if event != "synced"]
+    assert [f"{i} True" for i in range(50)] == actions
+    assert order[0] == "synced"
+
+
+def test_errors_of_the_thread_reach_the_loop() -> None:
+    """And the thread goes on with what comes next; results after the loop's end are lost."""
+
+    async def scenario() -> list[str]:
+        thread = WorkThread(asyncio.get_running_loop())
+        results: asyncio.Queue[str] = asyncio.Queue()
+
+        def fail() -> None:
+            raise StoreError("broken")
+
+        thread.run(fail, lambda error: results.put_nowait(repr(error)))
+        thread.run(lambda: None, lambda error: results.put_nowait(repr(error)))
+        found = [await results.get(), await results.get()]
+        thread.close()
+        return found
+
+    assert ["StoreError('broken')", "None"] == run_apart(scenario())
