@@ -40,6 +40,7 @@ from txbroker.mqtt.protocol import MqttFactory, MqttService
 from txbroker.mqtt.session import SessionLimits
 from txbroker.pressure import Pressure
 from txbroker.standing import Standing
+from txbroker.store.ceiling import Ceiling
 from txbroker.store.disk import Disk, wall
 from txbroker.store.retention import Policy, Retention
 from txbroker.store.space import DiskSpace
@@ -247,7 +248,7 @@ class Node:
             self._own_zone.beat()
         self.edge.clients.checkpoint()
         if self._zone_store is not None:
-            self._zone_store.checkpoint()
+            self._zone_store.close()
         self.disk.close()
         # Before the last port closes: whoever waits for that may start the node again.
         self._folder.close()
@@ -309,11 +310,14 @@ class Node:
             node=self.config.node,
             zone=self.config.zone,
             incarnation=self.standing.incarnation,
-            journals=self.disk.journals,
-            tables=self.disk.tables,
-            committer=self.disk.committer,
+            disk=self.disk,
             now=wall,
             retention=self.retention,
+            ceiling=Ceiling(
+                self.disk.tables.table("zone"),
+                self.counters,
+                survives_kill=self.config.durability != "memory",
+            ),
             keeps_qos0=self.config.journal == "all",
         )
 
@@ -471,6 +475,7 @@ class Node:
         if self._zone_store is not None:
             self._zone_store.checkpoint_if_due()
         self.disk.tables.clean()
+        self.disk.scan()
         self.turn.end()
 
     def _each_sys_period(self) -> None:

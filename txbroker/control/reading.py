@@ -71,14 +71,7 @@ class JournalReader:
         authority = self._authority
         if authority is not None and (part.zone, part.epoch) == (authority.apex, authority.epoch):
             through = min(through, authority.delivered)
-        found = kept.read(after)
-        records = tuple(
-            Record(r.offset, r.message)
-            for r in found.records
-            if r.message.qos and r.offset <= through
-        )
-        end = through if not found.records else min(found.through, through)
-        return Chunk(records=records, through=max(end, after), first=found.earliest)
+        return self._disk.read(kept, after, max(through, after))
 
     def answer(self, request: control_pb2.ReadRequest) -> control_pb2.ReadReply:
         """What another node asks for."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from txbroker.authority.journal import Chunk, Record
 from txbroker.errors import StoreError
 from txbroker.store.committer import Committer, Durability
-from txbroker.store.journals import Journals
+from txbroker.store.journals import Journals, Part
 from txbroker.store.log import Log
 from txbroker.store.tables import SEGMENT_BYTES, Tables
 from txbroker.store.threads import WorkThread
@@ -22,6 +23,11 @@ from txbroker.timers import Timers
 from txbroker.turn import Turn
 
 log = get_logger()
+
+SCAN_STEPS = 32
+"""Steps of a quarter of a MiB that the scan for damage takes in a second."""
+
+_END = object()
 
 
 def wall() -> int:
@@ -58,6 +64,8 @@ class Disk:
         self._tables_log = Log(
             data / "tables", segment_bytes=SEGMENT_BYTES, on_trimmed=_on_trimmed, data=data
         )
+        self._on_failed = on_failed
+        self._scan = self._verify()
         self.tables = Tables(self._tables_log, self.committer, wall)
         self.journals = Journals(
             data / "journal",
@@ -67,12 +75,47 @@ class Disk:
             data=data,
         )
 
+    def read(self, part: Part, after: int, through: int) -> Chunk:
+        """
+        The next records of QoS 1 and 2 of a part above `after`, none above `through`.
+
+        Where they are corrupt the node ends: it never serves silently truncated data.
+        """
+        try:
+            found = part.read(after)
+        except StoreError as error:
+            self._on_failed(error)
+            raise
+        records = tuple(
+            Record(offset, message)
+            for offset, message, _ in found.records
+            if message.qos and offset <= through
+        )
+        end = through if not found.records else min(found.through, through)
+        return Chunk(records=records, through=end, first=found.earliest)
+
+    def scan(self) -> None:
+        """Once a second: verify a bit more of what was stored before this start."""
+        try:
+            for _ in range(SCAN_STEPS):
+                if next(self._scan, _END) is _END:
+                    return
+        except StoreError as error:
+            self._on_failed(error)
+
     def close(self) -> None:
         """Write and sync everything; raises `StoreError`."""
-        self.committer.close()
-        self._thread.close()
-        self._tables_log.close()
-        self.journals.close()
+        try:
+            self.committer.close()
+        finally:
+            self._thread.close()
+            self._tables_log.close()
+            self.journals.close()
+
+    def _verify(self) -> Iterator[None]:
+        yield from self._tables_log.verify()
+        for part in list(self.journals.parts.values()):
+            yield from part.log.verify()
 
 
 def _on_trimmed(file: Path, last: int, size: int) -> None:

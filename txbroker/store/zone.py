@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable
 
 from txbroker.authority.authority import Authority
 from txbroker.authority.handover import EdgeInterest, MarkKey
-from txbroker.authority.journal import Chunk, Record, Unclaimed, ZoneState
+from txbroker.authority.journal import Chunk, Unclaimed, ZoneState
 from txbroker.message import Message
 from txbroker.place import PartKey, Place
-from txbroker.store.committer import Committer
-from txbroker.store.journals import Journals, Part
+from txbroker.store.ceiling import Ceiling
+from txbroker.store.disk import Disk
+from txbroker.store.journals import Part
 from txbroker.store.retention import Retention
-from txbroker.store.tables import Tables
 from txbroker.v1 import state_pb2
 
 CHECKPOINT_EVERY = 50_000
@@ -37,23 +37,24 @@ class ZoneStore:
         node: str,
         zone: str,
         incarnation: int,
-        journals: Journals,
-        tables: Tables,
-        committer: Committer,
+        disk: Disk,
         now: Callable[[], int],
         retention: Retention,
+        ceiling: Ceiling,
         keeps_qos0: bool,
     ) -> None:
         self._zone = zone
         self._own_key: MarkKey = (node, incarnation, zone, 0)
-        self._journals = journals
-        self._state = tables.table("zone")
-        self._retained = tables.table("retained")
-        self._marks = tables.table("marks")
-        self._unclaimed = tables.table("unclaimed")
-        self._committer = committer
+        self._disk = disk
+        self._journals = disk.journals
+        self._state = disk.tables.table("zone")
+        self._retained = disk.tables.table("retained")
+        self._marks = disk.tables.table("marks")
+        self._unclaimed = disk.tables.table("unclaimed")
+        self._committer = disk.committer
         self._now = now
         self._retention = retention
+        self._ceiling = ceiling
         self._keeps_qos0 = keeps_qos0
         self._part: Part | None = None
         self._authority: Authority | None = None
@@ -95,6 +96,7 @@ class ZoneStore:
             part = self._journals.begin(key, predecessor)
             self._clear()
         self._part = part
+        self._ceiling.open(part)
         self._durable = part.next - 1
         state = self._load(epoch, part)
         self._told_marks = {}
@@ -109,6 +111,7 @@ class ZoneStore:
         offset = self._part.append(
             message, self._own_key if key is None else key, sequence, time=self._now()
         )
+        self._ceiling.pass_offset(offset)
         if message.qos and not self._is_asked:
             self._is_asked = True
             self._committer.before_write(self._close_group)
@@ -118,14 +121,7 @@ class ZoneStore:
     def read(self, after: int, through: int) -> Chunk:
         """The next records of QoS 1 and 2 above `after`, none above `through`."""
         assert self._part is not None
-        found = self._part.read(after)
-        records = tuple(
-            Record(r.offset, r.message)
-            for r in found.records
-            if r.message.qos and r.offset <= through
-        )
-        end = through if not found.records else min(found.through, through)
-        return Chunk(records=records, through=end, first=found.earliest)
+        return self._disk.read(self._part, after, through)
 
     def note_retained(self, topics: Iterable[str]) -> None:
         """The retained messages of these topics changed."""
@@ -158,6 +154,12 @@ class ZoneStore:
     def present(self) -> PartKey | None:
         """The part that is appended to."""
         return None if self._part is None else self._part.key
+
+    def close(self) -> None:
+        """The node ends in good order."""
+        self.checkpoint()
+        if self._part is not None:
+            self._ceiling.close(self._part)
 
     def checkpoint(self) -> None:
         """Write what changed, as of the last offset that was delivered."""
