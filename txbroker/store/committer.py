@@ -121,6 +121,12 @@ class Committer:
             self._pass_on()
         self._run_ready()
 
+    def write(self) -> None:
+        """Write what is staged now: somebody wants to read it (with `memory`, it may be a while)."""
+        if not self._is_ended and not self.is_full:
+            self._gather()
+            self._write()
+
     async def drain(self) -> None:
         """Return when all that was staged so far is durable."""
         done = asyncio.Event()

@@ -81,6 +81,9 @@ class Disk:
 
         Where they are corrupt the node ends: it never serves silently truncated data.
         """
+        if part.log.written < through:
+            self.committer.write()
+            through = min(through, part.log.written)
         try:
             found = part.read(after)
         except StoreError as error:
@@ -91,7 +94,7 @@ class Disk:
             for offset, message, _ in found.records
             if message.qos and offset <= through
         )
-        end = through if not found.records else min(found.through, through)
+        end = max(through if not found.records else min(found.through, through), after)
         return Chunk(records=records, through=end, first=found.earliest)
 
     def scan(self) -> None:
