@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import grpc.aio
@@ -22,6 +24,7 @@ from txbroker.authority.authority import Authority
 from txbroker.config import Address, NodeConfig, reread
 from txbroker.control.channels import SERVER_OPTIONS, Channels
 from txbroker.control.joiner import Joiner
+from txbroker.control.operator import losses, session_pages
 from txbroker.control.parent import Parent
 from txbroker.control.reading import JournalReader
 from txbroker.control.servicer import ControlServicer
@@ -40,11 +43,13 @@ from txbroker.mqtt.protocol import MqttFactory, MqttService
 from txbroker.mqtt.session import SessionLimits
 from txbroker.pressure import Pressure
 from txbroker.standing import Standing
+from txbroker.store import backup
+from txbroker.store.backup import Backups
 from txbroker.store.ceiling import Ceiling
 from txbroker.store.disk import Disk, wall
 from txbroker.store.retention import Policy, Retention
 from txbroker.store.space import DiskSpace
-from txbroker.store.state import DataFolder
+from txbroker.store.state import DataFolder, NodeState
 from txbroker.store.zone import ZoneStore
 from txbroker.sysinfo import EVERY, Rates, SysInfo
 from txbroker.telemetry import get_logger
@@ -111,12 +116,14 @@ class Node:
             config.data, limits.disk_free, timers=self._timers, counters=self.counters
         )
         self.channels = Channels()
+        state = self._folder.load(config.node, config.zone)
         self.standing = Standing(
             self._folder,
-            self._folder.load(config.node, config.zone),
+            _as_restored(config, state),
             str(Address(config.dial_host, config.grpc.port)),
             None if config.parent is None else str(config.parent),
         )
+        backup.forget(config.data)
         self.disk = Disk(
             config.data,
             durability=config.durability,
@@ -194,6 +201,7 @@ class Node:
             rates=self._rates,
             now=reactor.seconds,
             clients=lambda: len(self.mqtt.connections),
+            space=self.space,
         )
         self.edge.clients.when_federation_is_asked(lambda: self.tasks.start(self._sys.fetch()))
         self._sampler = LoopingCall(self._each_second)
@@ -297,6 +305,7 @@ class Node:
                 edge = control_pb2.Child(owns_zone=False, alive=True)
                 edge.zone.node, edge.zone.grpc = child.node, child.grpc
                 reply.children.append(edge)
+        reply.losses.extend(losses(self.edge.clients.sessions.values()))
         for zone, filters in self.edge.interests.pending_by_zone().items():
             reply.pending.add(zone=zone, filters=filters)
         return reply
@@ -393,6 +402,11 @@ class Node:
         self.retention.policy = _policy(config)
         self.space.set_reserve(limits.disk_free)
 
+    def _session_pages(self) -> Iterator[control_pb2.SessionsReply]:
+        edge = self.edge
+        sessions = edge.clients.sessions.values()
+        return session_pages(sessions, self._timers.now(), edge.backlog.distance)
+
     # listeners
 
     async def _start_control(self) -> None:
@@ -409,6 +423,9 @@ class Node:
             link_address=lambda: self._listeners.link,
             status=self.status,
             sys_values=self._sys.values,
+            sessions=self._session_pages,
+            delete_session=self.edge.clients.delete,
+            backups=Backups(config.data, now=time.time),
             retired=lambda: self._reactor.callLater(RETIRE_GRACE, self._on_retired),
             tasks=self.tasks,
         )
@@ -485,6 +502,15 @@ class Node:
         self.retention.trim(None if self._zone_store is None else self._zone_store.present)
         self.turn.end()
         self.tasks.start(self._sys.fetch())
+
+
+def _as_restored(config: NodeConfig, state: NodeState) -> NodeState:
+    """The state to start with, also where the data is a copy; raises `StoreError`."""
+    made = backup.made_at(config.data)
+    if made is None:
+        return state
+    log.warning("node.restored", made=datetime.fromtimestamp(made, UTC).isoformat())
+    return backup.restored(state, time.time())
 
 
 def _edge_limits(config: NodeConfig) -> EdgeLimits:

@@ -13,7 +13,7 @@ import sys
 import click
 
 from txbroker import __version__
-from txbroker.cli import check, client, reclaim, resolve, retire, run, tree
+from txbroker.cli import backup, check, client, reclaim, resolve, retire, run, sessions, tree
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -38,5 +38,7 @@ for _command in (
     client.sub,
     retire.retire,
     reclaim.reclaim,
+    sessions.sessions,
+    backup.backup,
 ):
     main.add_command(_command)
