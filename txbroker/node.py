@@ -45,11 +45,11 @@ from txbroker.pressure import Pressure
 from txbroker.standing import Standing
 from txbroker.store import backup
 from txbroker.store.backup import Backups
-from txbroker.store.ceiling import Ceiling
+from txbroker.store.ceiling import Ceiling, lift
 from txbroker.store.disk import Disk, wall
 from txbroker.store.retention import Policy, Retention
 from txbroker.store.space import DiskSpace
-from txbroker.store.state import DataFolder, NodeState
+from txbroker.store.state import DataFolder
 from txbroker.store.zone import ZoneStore
 from txbroker.sysinfo import EVERY, Rates, SysInfo
 from txbroker.telemetry import get_logger
@@ -117,13 +117,13 @@ class Node:
         )
         self.channels = Channels()
         state = self._folder.load(config.node, config.zone)
+        made = backup.made_at(config.data)
         self.standing = Standing(
             self._folder,
-            _as_restored(config, state),
+            state if made is None else backup.restored(state, time.time()),
             str(Address(config.dial_host, config.grpc.port)),
             None if config.parent is None else str(config.parent),
         )
-        backup.forget(config.data)
         self.disk = Disk(
             config.data,
             durability=config.durability,
@@ -134,6 +134,8 @@ class Node:
             on_full=self.space.set_full,
             on_failed=lambda error: on_fatal(str(error)),
         )
+        if made is not None:
+            self._restore(made)
         self.retention = Retention(
             journals=self.disk.journals,
             table=self.disk.tables.table("kept"),
@@ -202,6 +204,7 @@ class Node:
             now=reactor.seconds,
             clients=lambda: len(self.mqtt.connections),
             space=self.space,
+            disk=self.disk,
         )
         self.edge.clients.when_federation_is_asked(lambda: self.tasks.start(self._sys.fetch()))
         self._sampler = LoopingCall(self._each_second)
@@ -330,6 +333,12 @@ class Node:
             keeps_qos0=self.config.journal == "all",
         )
 
+    def _restore(self, made: float) -> None:
+        """The data is a copy, made at that time: nothing that was used since is used again."""
+        log.warning("node.restored", made=datetime.fromtimestamp(made, UTC).isoformat())
+        lift(self.disk.tables.table("zone"), backup.offsets_since(made, time.time()))
+        self.disk.committer.when_durable(lambda: backup.forget(self.config.data))
+
     def _build_authority(self) -> Authority | None:
         if self.config.zone is None or self._zone_store is None:
             return None
@@ -425,7 +434,7 @@ class Node:
             sys_values=self._sys.values,
             sessions=self._session_pages,
             delete_session=self.edge.clients.delete,
-            backups=Backups(config.data, now=time.time),
+            backups=Backups(config.data, now=time.time, extents=self.disk.extents),
             retired=lambda: self._reactor.callLater(RETIRE_GRACE, self._on_retired),
             tasks=self.tasks,
         )
@@ -502,15 +511,6 @@ class Node:
         self.retention.trim(None if self._zone_store is None else self._zone_store.present)
         self.turn.end()
         self.tasks.start(self._sys.fetch())
-
-
-def _as_restored(config: NodeConfig, state: NodeState) -> NodeState:
-    """The state to start with, also where the data is a copy; raises `StoreError`."""
-    made = backup.made_at(config.data)
-    if made is None:
-        return state
-    log.warning("node.restored", made=datetime.fromtimestamp(made, UTC).isoformat())
-    return backup.restored(state, time.time())
 
 
 def _edge_limits(config: NodeConfig) -> EdgeLimits:

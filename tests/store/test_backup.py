@@ -13,7 +13,7 @@ import pytest
 from tests.support.apart import run_apart
 from txbroker.errors import StoreError
 from txbroker.store import backup
-from txbroker.store.backup import MARKER, Backups, Copied
+from txbroker.store.backup import MARKER, OFFSETS_A_SECOND, Backups, Copied
 from txbroker.store.state import DataFolder, NodeState
 
 NOW = 1_700_000_000.0
@@ -202,3 +202,9 @@ def test_a_marker_that_cannot_be_read(tmp_path: Path, text: str) -> None:
 
     with pytest.raises(StoreError, match=MARKER):
         backup.made_at(tmp_path)
+
+
+def test_how_many_offsets_may_be_missing() -> None:
+    """By the age of the copy; one that seems to be made in the future has some, too."""
+    assert 10 * OFFSETS_A_SECOND == backup.offsets_since(NOW, NOW + 10)
+    assert OFFSETS_A_SECOND == backup.offsets_since(NOW, NOW - 100)

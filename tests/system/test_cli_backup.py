@@ -71,6 +71,47 @@ def test_a_node_starts_with_the_copy(
     assert not node.has_event("node.restored")
 
 
+def test_what_the_node_had_is_there_again(
+    nodes: tuple[NodeProcess, NodeProcess], tmp_path: Path
+) -> None:
+    """
+    Sessions, what waits for them, retained messages, as of the backup. Who has seen later messages
+    takes new ones for new, wherever its session is.
+    """
+    root, a = nodes
+    here, there = RawClient(root.mqtt), RawClient(a.mqtt)
+    for client, name in ((here, "here"), (there, "there")):
+        client.connect(name, clean=False)
+        client.subscribe(("t", 1))
+    here.disconnect()
+    with RawClient(root.mqtt) as pub:
+        pub.connect("pub")
+        for payload in (b"1", b"2", b"3"):
+            pub.publish("t", payload, qos=1, retain=True)
+        output("backup", root.grpc, tmp_path / "copy")
+        for number in range(10):
+            pub.publish("t", b"lost %d" % number, qos=1)
+    assert [b"1", b"2", b"3"] == [message.payload for message in there.take(13)][:3]
+    root.kill()
+    shutil.rmtree(root.data)
+    root.document["data"] = str(tmp_path / "copy")
+    root.start()
+
+    with RawClient(root.mqtt) as pub, RawClient(root.mqtt) as late:
+        pub.connect("pub")
+        for payload in (b"4", b"5"):
+            pub.publish("t", payload, qos=1)
+        late.connect("late")
+        late.subscribe(("t", 1))
+        late.expect_publish("t", b"3", retain=True)
+    assert [b"4", b"5"] == [message.payload for message in there.take(2)]
+    with RawClient(root.mqtt) as here:
+        assert here.connect("here", clean=False)
+        assert [b"%d" % n for n in range(1, 6)] == [message.payload for message in here.take(5)]
+        here.ping()
+    there.close()
+
+
 def test_a_backup_that_cannot_be_made(
     nodes: tuple[NodeProcess, NodeProcess], tmp_path: Path
 ) -> None:

@@ -30,6 +30,9 @@ MARKER = "backup.json"
 FORMAT = 1
 """Version of the marker; a newer one is refused."""
 
+OFFSETS_A_SECOND = 1_000_000
+"""More than any node gives in its zone."""
+
 _CHUNK = 1024 * 1024
 _NOT_COPIED = frozenset({"lock", MARKER})
 
@@ -132,8 +135,13 @@ def restored(state: NodeState, now: float) -> NodeState:
     return attrs.evolve(state, incarnation=max(state.incarnation, int(now)))
 
 
+def offsets_since(made: float, now: float) -> int:
+    """How many offsets a zone may have given since then, at the most."""
+    return int(max(now - made, 1.0) * OFFSETS_A_SECOND)
+
+
 def forget(folder: Path) -> None:
-    """A node has started with the copy, and its state is saved: it is like any other from here."""
+    """All that a start with the copy changes is durable: it is like any other folder from here."""
     with contextlib.suppress(FileNotFoundError):
         (folder / MARKER).unlink()
         _sync_folder(folder)
