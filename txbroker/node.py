@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import grpc.aio
@@ -22,6 +24,7 @@ from txbroker.authority.authority import Authority
 from txbroker.config import Address, NodeConfig, reread
 from txbroker.control.channels import SERVER_OPTIONS, Channels
 from txbroker.control.joiner import Joiner
+from txbroker.control.operator import losses, session_pages
 from txbroker.control.parent import Parent
 from txbroker.control.reading import JournalReader
 from txbroker.control.servicer import ControlServicer
@@ -40,7 +43,9 @@ from txbroker.mqtt.protocol import MqttFactory, MqttService
 from txbroker.mqtt.session import SessionLimits
 from txbroker.pressure import Pressure
 from txbroker.standing import Standing
-from txbroker.store.ceiling import Ceiling
+from txbroker.store import backup
+from txbroker.store.backup import Backups
+from txbroker.store.ceiling import Ceiling, lift
 from txbroker.store.disk import Disk, wall
 from txbroker.store.retention import Policy, Retention
 from txbroker.store.space import DiskSpace
@@ -111,9 +116,11 @@ class Node:
             config.data, limits.disk_free, timers=self._timers, counters=self.counters
         )
         self.channels = Channels()
+        state = self._folder.load(config.node, config.zone)
+        made = backup.made_at(config.data)
         self.standing = Standing(
             self._folder,
-            self._folder.load(config.node, config.zone),
+            state if made is None else backup.restored(state, time.time()),
             str(Address(config.dial_host, config.grpc.port)),
             None if config.parent is None else str(config.parent),
         )
@@ -127,6 +134,8 @@ class Node:
             on_full=self.space.set_full,
             on_failed=lambda error: on_fatal(str(error)),
         )
+        if made is not None:
+            self._restore(made)
         self.retention = Retention(
             journals=self.disk.journals,
             table=self.disk.tables.table("kept"),
@@ -194,6 +203,8 @@ class Node:
             rates=self._rates,
             now=reactor.seconds,
             clients=lambda: len(self.mqtt.connections),
+            space=self.space,
+            disk=self.disk,
         )
         self.edge.clients.when_federation_is_asked(lambda: self.tasks.start(self._sys.fetch()))
         self._sampler = LoopingCall(self._each_second)
@@ -297,6 +308,7 @@ class Node:
                 edge = control_pb2.Child(owns_zone=False, alive=True)
                 edge.zone.node, edge.zone.grpc = child.node, child.grpc
                 reply.children.append(edge)
+        reply.losses.extend(losses(self.edge.clients.sessions.values()))
         for zone, filters in self.edge.interests.pending_by_zone().items():
             reply.pending.add(zone=zone, filters=filters)
         return reply
@@ -320,6 +332,12 @@ class Node:
             ),
             keeps_qos0=self.config.journal == "all",
         )
+
+    def _restore(self, made: float) -> None:
+        """The data is a copy, made at that time: nothing that was used since is used again."""
+        log.warning("node.restored", made=datetime.fromtimestamp(made, UTC).isoformat())
+        lift(self.disk.tables.table("zone"), backup.offsets_since(made, time.time()))
+        self.disk.committer.when_durable(lambda: backup.forget(self.config.data))
 
     def _build_authority(self) -> Authority | None:
         if self.config.zone is None or self._zone_store is None:
@@ -393,6 +411,11 @@ class Node:
         self.retention.policy = _policy(config)
         self.space.set_reserve(limits.disk_free)
 
+    def _session_pages(self) -> Iterator[control_pb2.SessionsReply]:
+        edge = self.edge
+        sessions = edge.clients.sessions.values()
+        return session_pages(sessions, self._timers.now(), edge.backlog.distance)
+
     # listeners
 
     async def _start_control(self) -> None:
@@ -409,6 +432,9 @@ class Node:
             link_address=lambda: self._listeners.link,
             status=self.status,
             sys_values=self._sys.values,
+            sessions=self._session_pages,
+            delete_session=self.edge.clients.delete,
+            backups=Backups(config.data, now=time.time, extents=self.disk.extents),
             retired=lambda: self._reactor.callLater(RETIRE_GRACE, self._on_retired),
             tasks=self.tasks,
         )

@@ -19,6 +19,8 @@ from txbroker.authority.authority import Authority
 from txbroker.control.channels import CALL_TIMEOUT, Channels
 from txbroker.edge.clients import FEDERATION
 from txbroker.edge.edge import Edge
+from txbroker.store.disk import Disk
+from txbroker.store.space import DiskSpace
 from txbroker.telemetry import get_logger
 from txbroker.topics import may_match_within
 from txbroker.v1 import control_pb2
@@ -69,6 +71,8 @@ class SysInfo:
         rates: Rates,
         now: Callable[[], float],
         clients: Callable[[], int],
+        space: DiskSpace,
+        disk: Disk,
     ) -> None:
         self._edge = edge
         self._authority = authority
@@ -77,6 +81,8 @@ class SysInfo:
         self._now = now
         self._started = now()
         self._clients = clients
+        self._space = space
+        self._disk = disk
         self._fetched: dict[str, set[str]] = {}
 
     def values(self) -> dict[str, str]:
@@ -95,6 +101,11 @@ class SysInfo:
             "broker/publish/messages/received": str(edge.clients.received),
             "broker/publish/messages/sent": str(edge.clients.delivered),
             "broker/subscriptions/count": str(sum(len(s.subscriptions) for s in sessions)),
+            "txbroker/sessions/dropped": str(sum(s.dropped for s in sessions)),
+            "txbroker/store/syncs": str(self._disk.committer.syncs),
+            "txbroker/store/size": str(self._disk.size),
+            "txbroker/disk/free": str(self._space.free),
+            "txbroker/disk/short": str(self._space.is_short).lower(),
             "broker/load/messages/received/rate": f"{rate_in:.2f}",
             "broker/load/messages/sent/rate": f"{rate_out:.2f}",
         }

@@ -13,7 +13,18 @@ import sys
 import click
 
 from txbroker import __version__
-from txbroker.cli import check, client, reclaim, resolve, retire, run, tree
+from txbroker.cli import (
+    backup,
+    check,
+    client,
+    reclaim,
+    repair,
+    resolve,
+    retire,
+    run,
+    sessions,
+    tree,
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -38,5 +49,8 @@ for _command in (
     client.sub,
     retire.retire,
     reclaim.reclaim,
+    sessions.sessions,
+    backup.backup,
+    repair.repair,
 ):
     main.add_command(_command)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterable, Awaitable, Callable
 from typing import TypeVar
 
 import click
@@ -24,6 +24,10 @@ from txbroker.control.channels import CALL_TIMEOUT, Channels
 
 Reply = TypeVar("Reply")
 Result = TypeVar("Result")
+
+
+STREAM_TIMEOUT = 30.0
+"""Seconds for all replies of a call that streams them."""
 
 
 class NoAnswer(click.ClickException):
@@ -41,6 +45,19 @@ async def answer(
         return await call
     except grpc.aio.AioRpcError as error:
         raise NoAnswer(_reason(address, error, late)) from None
+
+
+async def answer_all(address: str, call: AsyncIterable[Reply]) -> list[Reply]:
+    """All replies of a call that streams them; raises `NoAnswer`."""
+
+    async def collect() -> list[Reply]:
+        async with asyncio.timeout(STREAM_TIMEOUT):
+            return [reply async for reply in call]
+
+    try:
+        return await answer(address, collect())
+    except TimeoutError:
+        raise NoAnswer(f"{address} gave no answer in time; is it a node's gRPC address?") from None
 
 
 def ask(work: Callable[[Channels], Awaitable[Result]]) -> Result:
@@ -70,4 +87,4 @@ def _reason(address: str, error: grpc.aio.AioRpcError, late: str) -> str:
             return f"{address}: {details}"
 
 
-__all__ = ["CALL_TIMEOUT", "Channels", "NoAnswer", "answer", "ask"]
+__all__ = ["CALL_TIMEOUT", "Channels", "NoAnswer", "answer", "answer_all", "ask"]

@@ -26,7 +26,12 @@ COLUMNS = ("ZONE", "NODE", "GRPC", "EPOCH", "STATE", "PENDING", "CLIENTS", "IN/S
     """
 )
 @node_address
-@click.option("-v", "--verbose", is_flag=True, help="Show counters and nodes without a zone, too.")
+@click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    help="Show counters, losses and nodes without a zone, too.",
+)
 @as_json
 def tree(address: Address, verbose: bool, as_json: bool) -> None:
     """
@@ -66,15 +71,20 @@ def _as_dict(row: Row, verbose: bool) -> dict[str, Any]:
     }
     if verbose:
         values["counters"] = row.counters
+        values["losses"] = row.losses
     return values
 
 
 def _show(rows: list[Row], verbose: bool) -> None:
     show_table(COLUMNS, [_cells(row) for row in rows])
     counted = [(r.node, name, str(n)) for r in rows for name, n in r.counters.items()]
+    lost = [(r.node, client_id, str(n)) for r in rows for client_id, n in r.losses.items()]
     if verbose and counted:
         click.echo()
         show_table(("NODE", "COUNTER", "COUNT"), counted)
+    if verbose and lost:
+        click.echo()
+        show_table(("NODE", "CLIENT", "DROPPED"), lost)
 
 
 def _cells(row: Row) -> list[str]:

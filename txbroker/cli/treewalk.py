@@ -26,7 +26,8 @@ class Row:
     One zone and its node; a pure edge has neither zone nor epoch.
 
     `alive`: the node answers and serves the zone. `answers`: it answers at all. `pending`: filters
-    that nodes of the tree wait to place in this zone. Rates are messages a second.
+    that nodes of the tree wait to place in this zone. Rates are messages a second. `losses`:
+    how many messages were dropped, by client id, for the sessions of the node that lost most.
     """
 
     zone: str | None
@@ -41,6 +42,7 @@ class Row:
     rate_out: float = 0.0
     parent: str | None
     counters: dict[str, int] = attrs.field(factory=dict)
+    losses: dict[str, int] = attrs.field(factory=dict)
 
 
 class TreeWalk:
@@ -143,6 +145,7 @@ class TreeWalk:
             rate_in=reply.rate_in,
             rate_out=reply.rate_out,
             counters=dict(sorted(reply.counters.items())),
+            losses={loss.client_id: loss.dropped for loss in reply.losses},
         )
 
     async def _reply_of(self, cut: Cut) -> StatusReply | None:

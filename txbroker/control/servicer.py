@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -20,8 +21,12 @@ from txbroker.errors import StoreError
 from txbroker.link.convert import cut_to_wire
 from txbroker.link.listener import LinkListener
 from txbroker.standing import Standing
+from txbroker.store.backup import Backups
+from txbroker.telemetry import get_logger
 from txbroker.topics import TopicError, is_filter_within, may_match_within, validate_topic_filter
 from txbroker.v1 import control_pb2, control_pb2_grpc
+
+log = get_logger()
 
 TTL = 30
 """Seconds for which an answer may be used before it is asked for again."""
@@ -43,6 +48,9 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         link_address: Callable[[], str],
         status: Callable[[], control_pb2.StatusReply],
         sys_values: Callable[[], dict[str, str]],
+        sessions: Callable[[], Iterable[control_pb2.SessionsReply]],
+        delete_session: Callable[[str], bool],
+        backups: Backups,
         retired: Callable[[], None],
         tasks: Tasks,
     ) -> None:
@@ -56,6 +64,9 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         self._link_address = link_address
         self._status = status
         self._sys_values = sys_values
+        self._sessions = sessions
+        self._delete_session = delete_session
+        self._backups = backups
         self._retired = retired
         self._tasks = tasks
 
@@ -141,6 +152,31 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
 
     async def Sys(self, request: control_pb2.SysRequest, context: Any) -> control_pb2.SysReply:
         return control_pb2.SysReply(values=self._sys_values())
+
+    async def Sessions(
+        self, request: control_pb2.SessionsRequest, context: Any
+    ) -> AsyncIterator[control_pb2.SessionsReply]:
+        for reply in list(self._sessions()):  # all as of now; the stream may take its time
+            yield reply
+
+    async def DeleteSession(
+        self, request: control_pb2.DeleteSessionRequest, context: Any
+    ) -> control_pb2.DeleteSessionReply:
+        return control_pb2.DeleteSessionReply(found=self._delete_session(request.client_id))
+
+    async def Backup(
+        self, request: control_pb2.BackupRequest, context: Any
+    ) -> control_pb2.BackupReply:
+        return await asyncio.shield(self._tasks.start(self._backup(Path(request.folder))))
+
+    async def _backup(self, folder: Path) -> control_pb2.BackupReply:
+        try:
+            copied = await self._backups.copy(folder)
+        except StoreError as error:
+            log.error("backup.failed", folder=str(folder), reason=str(error))
+            return control_pb2.BackupReply(done=False, reason=str(error))
+        log.info("backup.done", folder=str(folder), files=copied.files, size=copied.size)
+        return control_pb2.BackupReply(done=True, files=copied.files, size=copied.size)
 
     async def Retire(
         self, request: control_pb2.RetireRequest, context: Any

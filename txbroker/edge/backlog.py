@@ -97,13 +97,16 @@ class Backlog:
         if self._hungry:
             self._again()
 
+    # from operators
+
+    def distance(self, session: Session) -> int:
+        """How many records lie behind the session's cursors; not all of them need be its."""
+        return sum(max(self._end(cursor) - cursor.offset, 0) for cursor in session.behind.values())
+
     # internal: limits
 
     def _may_exceed(self, session: Session) -> bool:
-        waiting = sum(
-            max(self._end(cursor) - cursor.offset, 0) for cursor in session.behind.values()
-        )
-        return waiting > min(self.limits.messages, self.limits.size // LARGE)
+        return self.distance(session) > min(self.limits.messages, self.limits.size // LARGE)
 
     def _end(self, cursor: Cursor) -> int:
         """Up to where the edge knows that there is something."""

@@ -1,10 +1,11 @@
 """
 SHELL: offsets that may have been handed out, so that none is ever used twice (protocol rule 3).
 
-QoS 0 is delivered before it is durable, with `interval` or `memory` so is the rest. What a crash
-of the machine (with `memory`: of the process) then takes from the journal had offsets that others
-have seen. So a bound above all that were handed out is durable, well ahead; after such a crash the
-part goes on above it, and what lies between stays empty for ever.
+QoS 0 is delivered before it is durable, and with `interval` or `memory` so is the rest. What a
+crash of the machine (with `memory`: of the process) then takes from the journal had offsets that
+others have seen. So a bound above all that were handed out is durable, well ahead; after such a
+crash, and in a restored copy, the part goes on above it, and what lies between stays empty for
+ever.
 """
 
 from __future__ import annotations
@@ -25,6 +26,24 @@ BLOCK = 1 << 17
 _KEY = b"ceiling"
 
 
+_RESTORED = "restored"
+"""Instead of a run of the machine: what was handed out later is lost in any."""
+
+
+def lift(table: Table, offsets: int) -> None:
+    """
+    The data is a copy of what it was: so many offsets may have been handed out since.
+
+    Before the part is opened, and durable with the next commit.
+    """
+    known = state_pb2.StoredCeiling.FromString(table.get(_KEY) or b"")
+    if known.epoch:
+        lifted = state_pb2.StoredCeiling(
+            epoch=known.epoch, offset=known.offset + offsets, boot=_RESTORED
+        )
+        table.put(_KEY, lifted.SerializeToString())
+
+
 class Ceiling:
     """The bound for the part that is appended to, in `table`."""
 
@@ -39,8 +58,8 @@ class Ceiling:
     def open(self, part: Part) -> None:
         """Go on with a part, above everything that was handed out before."""
         known = state_pb2.StoredCeiling.FromString(self._table.get(_KEY) or b"")
-        is_same = known.epoch == part.key.epoch and not known.is_exact
-        is_lost = known.boot != _boot() or not self._survives_kill
+        is_same = known.epoch == part.key.epoch
+        is_lost = known.is_exact or known.boot != _boot() or not self._survives_kill
         if is_same and is_lost and known.offset >= part.next:
             hole = known.offset + 1 - part.next
             part.skip_to(known.offset + 1)
@@ -55,7 +74,7 @@ class Ceiling:
             self._raise(offset)
 
     def close(self, part: Part) -> None:
-        """Everything that was handed out is in the journal."""
+        """Everything that was handed out is in the journal, or is a hole that is known."""
         self._put(part.next - 1, is_exact=True)
 
     def _raise(self, offset: int) -> None:

@@ -106,6 +106,15 @@ class Disk:
         except StoreError as error:
             self._on_failed(error)
 
+    @property
+    def size(self) -> int:
+        """Bytes that all logs use, without space taken ahead."""
+        return sum(log.size for log in self._logs())
+
+    def extents(self) -> dict[Path, int]:
+        """The written length of each file that logs append to; behind it is space taken ahead."""
+        return dict(log.extent for log in self._logs() if log.extent is not None)
+
     def close(self) -> None:
         """Write and sync everything; raises `StoreError`."""
         try:
@@ -119,6 +128,9 @@ class Disk:
         yield from self._tables_log.verify()
         for part in list(self.journals.parts.values()):
             yield from part.log.verify()
+
+    def _logs(self) -> list[Log]:
+        return [self._tables_log, *(part.log for part in self.journals.parts.values())]
 
 
 def _on_trimmed(file: Path, last: int, size: int) -> None:

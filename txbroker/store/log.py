@@ -118,6 +118,11 @@ class Log:
         """Whether a segment was finished that is not synced yet."""
         return len(self._dirty) > 1
 
+    @property
+    def extent(self) -> tuple[Path, int] | None:
+        """The file that is appended to, and how many bytes of it are written; None: none yet."""
+        return (self._segments[-1].path, self._segments[-1].end) if self._segments else None
+
     # -- writing
 
     def append(self, body: bytes, count: int = 1, *, time: int, first: int | None = None) -> int:

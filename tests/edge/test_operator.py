@@ -1,0 +1,133 @@
+"""What operators see of an edge's sessions and limits, and what they may do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.support.edge_bench import Client, EdgeBench
+from txbroker.control import operator
+from txbroker.edge.clients import EdgeLimits
+from txbroker.mqtt.session import Session, SessionLimits
+from txbroker.v1.control_pb2 import SessionInfo, SessionsReply
+
+
+def sessions(bench: EdgeBench) -> Iterator[Session]:
+    return iter(bench.edge.clients.sessions.values())
+
+
+def pages(bench: EdgeBench) -> list[SessionsReply]:
+    distance = bench.edge.backlog.distance
+    return list(operator.session_pages(sessions(bench), bench.clock.now(), distance))
+
+
+def test_a_session_that_is_deleted_is_gone() -> None:
+    """With its subscriptions; a client that was there is disconnected."""
+    bench = EdgeBench("x")
+    bench.online("x")
+    away, here = Client(bench, "away", clean=False), Client(bench, "here", clean=False)
+    for client in (away, here):
+        client.subscribe("x/t")
+        bench.settle()
+    away.leave()
+    bench.take()
+
+    assert bench.edge.clients.delete("away")
+    assert [] == bench.take()  # the other one still has the filter
+    assert bench.edge.clients.delete("here")
+    assert not bench.edge.clients.delete("here")
+
+    assert "close" == here.events[-1]
+    assert [("x", "remove", "x/t")] == bench.take()
+    assert [] == list(sessions(bench))
+    assert not Client(bench, "away", clean=False).present
+
+
+def test_what_is_listed_of_a_session() -> None:
+    """In the order of client ids, whatever their size."""
+    bench = EdgeBench("x", limits=EdgeLimits(session=SessionLimits(inflight=1)))
+    bench.online("x")
+    b = Client(bench, "b", clean=False)
+    b.subscribe("x/t", "x/u")
+    for topic_filter in ("x/t", "x/u"):
+        bench.answer("x", topic_filter)
+    bench.settle()
+    a = Client(bench, "a" * 60_000)
+    b.leave()
+    bench.clock.advance(7.5)
+    for offset in (1, 2, 3):
+        bench.deliver("x", "x/t", "missed", offset)
+
+    assert [
+        SessionInfo(client_id=a.session.client_id, clean=True, connected=True),
+        SessionInfo(client_id="b", away=7.5, subscriptions=2, waiting=3),
+    ] == [info for page in pages(bench) for info in page.sessions]
+
+
+def test_pages_are_not_too_large() -> None:
+    """A client id may have 65,535 bytes, and there may be many clients."""
+    bench = EdgeBench()
+    for number in range(20):
+        Client(bench, f"{number:02}" + "x" * 60_000)
+
+    found = pages(bench)
+
+    assert 20 == sum(len(page.sessions) for page in found)
+    assert all(page.ByteSize() < 2 * operator.PAGE_BYTES for page in found)
+
+
+def test_the_worst_losses_are_named() -> None:
+    """A hundred at the most, and nobody who lost nothing."""
+    bench = EdgeBench()
+    for number in range(operator.LOSSES_SHOWN + 20):
+        Client(bench, str(number)).session.dropped = number
+
+    found = [(loss.client_id, loss.dropped) for loss in operator.losses(sessions(bench))]
+
+    assert [(str(n), n) for n in range(119, 19, -1)] == found
+
+
+def test_what_is_forgotten_for_room_is_counted_and_told_once() -> None:
+    """Topics' places here."""
+    bench = EdgeBench("x", limits=EdgeLimits(cache=2))
+    for number in range(6):
+        bench.edge.zones.find(f"x/{number}")
+
+    assert 2 == bench.counters.get("cache.full")
+    assert [("cache.full", "limits.cache", 2)] == bench.reporter.events
+
+
+def test_other_limits_count_for_sessions_that_are_there() -> None:
+    """And for the cache."""
+    bench = EdgeBench("x", limits=EdgeLimits(session=SessionLimits(inflight=1), cache=1))
+    client = Client(bench, "c")
+
+    bench.edge.clients.set_limits(EdgeLimits(session=SessionLimits(inflight=3), cache=1000))
+    client.subscribe("x/t")
+    bench.online("x")
+    bench.answer("x", "x/t")
+    client.events.clear()
+    for number in range(1, 5):
+        bench.deliver("x", "x/t", str(number), number)
+        bench.edge.zones.find(f"x/{number}")
+
+    assert 3 == len(client.events)
+    assert 0 == bench.counters.get("cache.full")
+    assert [("session.window_full", "c", "limits.inflight")] == bench.reporter.events
+
+
+def test_a_full_window_is_told_once_and_counted_each_time() -> None:
+    """By the number of messages, or by their bytes."""
+    bench = EdgeBench("x", limits=EdgeLimits(session=SessionLimits(inflight=2, memory=500)))
+    bench.online("x")
+    client = Client(bench, "c")
+    client.subscribe("x/t")
+    bench.answer("x", "x/t")
+
+    bench.deliver("x", "x/t", "1", 1)
+    assert 0 == bench.counters.get("session.window_full")
+    bench.deliver("x", "x/t", "2", 2)
+    client.got()
+    bench.deliver("x", "x/t", "3" * 600, 3)
+
+    assert 2 == bench.counters.get("session.window_full")
+    assert [("session.window_full", "c", "limits.inflight")] == bench.reporter.events

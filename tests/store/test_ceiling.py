@@ -1,0 +1,102 @@
+"""Offsets that were handed out are not used again, whatever a crash or a restore took."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.apart import run_apart
+from tests.support.clock import Clock
+from txbroker.counters import Counters
+from txbroker.message import Message
+from txbroker.place import PartKey
+from txbroker.store import ceiling
+from txbroker.store.ceiling import BLOCK, Ceiling, lift
+from txbroker.store.disk import Disk
+from txbroker.turn import Turn
+
+PART = PartKey("z", 3)
+
+
+class Lives:
+    """The store of a node that is opened again and again; its part is the zone's."""
+
+    def __init__(self, data: Path, *, durability: str = "sync") -> None:
+        self.data = data
+        self.durability = durability
+
+    def life(self, *payloads: bytes, lifted: int = 0, killed: bool = False) -> list[int]:
+        """
+        Start, perhaps as a copy since which `lifted` offsets may have been given, and publish; the
+        offsets given. `killed`: the process does not end in order.
+        """
+        return run_apart(self._life(payloads, lifted, killed))
+
+    async def _life(self, payloads: tuple[bytes, ...], lifted: int, killed: bool) -> list[int]:
+        turn = Turn(lambda action: None)
+        disk = Disk(
+            self.data,
+            durability=self.durability,
+            sync_interval=0.1,
+            segment_bytes=1 << 20,
+            turn=turn,
+            timers=Clock(),
+            on_full=lambda *_: None,
+            on_failed=lambda _: None,
+        )
+        table = disk.tables.table("zone")
+        if lifted:
+            lift(table, lifted)
+        bound = Ceiling(table, Counters(), survives_kill=self.durability != "memory")
+        part = disk.journals.begin(PART, None)
+        bound.open(part)
+        offsets = [part.append(Message("z", payload, 0), None, 0, time=1) for payload in payloads]
+        for offset in offsets:
+            bound.pass_offset(offset)
+        if not killed:
+            bound.close(part)
+        turn.end()
+        disk.close()
+        return offsets
+
+
+def test_an_orderly_end_leaves_no_hole(tmp_path: Path) -> None:
+    """Nor does a killed process, whose writes the system has."""
+    lives = Lives(tmp_path)
+
+    assert [1, 2] == lives.life(b"1", b"2")
+    assert [3] == lives.life(b"3", killed=True)
+    assert [4] == lives.life(b"4")
+
+
+def test_a_crash_of_the_machine_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the hole stays, when nothing is published before the next orderly end."""
+    lives = Lives(tmp_path)
+    lives.life(b"1", killed=True)
+    monkeypatch.setattr(ceiling, "_boot", lambda: "another")
+    bound = BLOCK
+
+    assert [] == lives.life()
+    assert [bound + 1] == lives.life(b"2")
+    assert [bound + 2] == lives.life(b"3")
+
+
+def test_a_restored_copy_leaves_out_what_may_have_been_given(tmp_path: Path) -> None:
+    """Also when it is restarted before it has given one, or restored again."""
+    lives = Lives(tmp_path)
+    assert [1, 2] == lives.life(b"1", b"2")
+
+    assert [] == lives.life(lifted=1000)
+    assert [] == lives.life()
+    assert [1003] == lives.life(b"3")
+    assert [2004] == lives.life(b"4", lifted=1000)
+    assert [] == lives.life(lifted=1000)
+    assert [4005] == lives.life(b"5", lifted=1000)
+
+
+def test_a_copy_of_a_node_without_a_zone(tmp_path: Path) -> None:
+    """Has nothing to leave out."""
+    lives = Lives(tmp_path)
+
+    assert [1] == lives.life(b"1", lifted=1000)

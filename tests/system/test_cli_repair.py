@@ -1,0 +1,73 @@
+"""`txbroker repair`: a damaged store is refused by its node, and taken after the repair."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.nodes import NodeProcess, topology
+from tests.support.rawclient import RawClient
+
+from .commands import failure, output
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[NodeProcess]:
+    """A root with ten messages in its journal, and a session that waits for all of them."""
+    node = NodeProcess(tmp_path, topology("n", zone="")).start()
+    with RawClient(node.mqtt) as sub, RawClient(node.mqtt) as pub:
+        sub.connect("sub", clean=False)
+        sub.subscribe(("t", 1))
+        sub.disconnect()
+        pub.connect("pub")
+        for number in range(10):
+            pub.publish("t", b"message %d" % number, qos=1)
+    yield node
+    node.close()
+
+
+def damage(node: NodeProcess) -> Path:
+    """One bit of the sixth message is another; its file."""
+    (journal,) = (node.data / "journal").glob("*/*/*.log")
+    content = bytearray(journal.read_bytes())
+    content[content.index(b"message 5")] ^= 1
+    journal.write_bytes(content)
+    return journal
+
+
+def test_from_the_damage_to_the_repaired_node(node: NodeProcess) -> None:
+    """The node ends with the command to type; what is good is served afterwards."""
+    node.terminate()
+    journal = damage(node)
+
+    node.start(ready=False)
+    assert 1 == node.wait()
+    reason = str(node.wait_event("node.refused")["reason"])
+    assert str(journal) in reason and reason.endswith(f"txbroker repair {node.data}")
+
+    said = output("repair", node.data).splitlines()
+
+    assert said[0].startswith(f"{journal}: cut off after entry ")
+    assert all("bytes were cut off" in line for line in said[1:]) and len(said) > 1
+    assert list(journal.parent.glob("*.cut*"))
+    assert f"{node.data}: nothing is damaged\n" == output("repair", node.data)
+    node.start()
+    with RawClient(node.mqtt) as sub, RawClient(node.mqtt) as pub:
+        assert sub.connect("sub", clean=False)
+        assert [b"message %d" % n for n in range(5)] == [m.payload for m in sub.take(5)]
+        pub.connect("pub")
+        pub.publish("t", b"after", qos=1)
+        assert [b"after"] == [m.payload for m in sub.take(1)]
+
+
+def test_a_node_that_runs(node: NodeProcess) -> None:
+    """Is not repaired behind its back."""
+    assert "in use by another process" in failure("repair", node.data)
+
+
+def test_no_such_folder(tmp_path: Path) -> None:
+    """It is not made either."""
+    assert f"Error: {tmp_path}/gone: no such folder" == failure("repair", tmp_path / "gone")
+    assert not (tmp_path / "gone").exists()

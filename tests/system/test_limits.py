@@ -1,0 +1,329 @@
+"""
+Every limit of the topology file, hit on real nodes: what happens, and that it is told and counted.
+
+The limits of what waits for zones that are away are in `test_absence.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support import wire
+from tests.support.nodes import Event, NodeProcess, topology
+from tests.support.rawclient import RawClient
+from tests.support.wire import PUBACK, SUBACK
+from txbroker.store.space import measure
+
+from .commands import as_json, output, wait_until
+from .strangers import counter
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[NodeProcess]:
+    """A root that is not started yet; tests set its limits."""
+    node = NodeProcess(tmp_path, topology("n", zone=""))
+    yield node
+    node.close()
+
+
+def start(node: NodeProcess, **keys: Any) -> NodeProcess:
+    """Start it with these keys."""
+    node.document |= keys
+    return node.start()
+
+
+def reload(node: NodeProcess, **keys: Any) -> Event:
+    """Change keys of its file while it runs; what it says to that."""
+    node.document |= keys
+    rewrite(node)
+    mark = node.mark()
+    node.send_signal(signal.SIGHUP)
+    return node.wait_event("config.reloaded", after=mark)
+
+
+def rewrite(node: NodeProcess) -> None:
+    """Its file as its document is now, the way that `start` writes it."""
+    node.file.write_text(yaml.safe_dump(node.document, sort_keys=False))
+
+
+def client(node: NodeProcess, name: str, **options: Any) -> RawClient:
+    """A client that is connected."""
+    raw = RawClient(node.mqtt)
+    raw.connect(name, **options)
+    return raw
+
+
+def is_told(node: NodeProcess, limit: str, event: str, counted: str, **fields: Any) -> None:
+    """One event names the limit, and the counter stands at 1 at least."""
+    node.wait_event(event, limit=limit, **fields)
+    wait_until(lambda: counter(node, counted) >= 1, what=counted)
+
+
+# -- clients
+
+
+def test_connections(node: NodeProcess) -> None:
+    """One too many is closed without a word; the others are served on."""
+    start(node, limits={"connections": 2})
+    with client(node, "a") as a, client(node, "b") as b:
+        with RawClient(node.mqtt) as c:
+            c.expect_closed()
+        a.ping()
+        b.disconnect()
+        is_told(node, "limits.connections", "client.refused", "connections.refused")
+        with client(node, "c") as c:
+            c.ping()
+
+
+def test_packet(node: NodeProcess) -> None:
+    """Closed before it is there."""
+    start(node, limits={"packet": "1KiB"})
+    with client(node, "c") as c:
+        c.send(b"\x30" + wire.length(1025))
+        c.expect_closed()
+    node.wait_event("client.violation", rule="limits.packet", client_id="c")
+    assert 1 == counter(node, "packet.over_limit")
+
+
+def test_connect_timeout(node: NodeProcess) -> None:
+    """Who says nothing is closed."""
+    start(node, limits={"connect_timeout": "100ms"})
+    with RawClient(node.mqtt) as c:
+        c.expect_closed()
+    is_told(node, "limits.connect_timeout", "client.no_connect", "clients.no_connect")
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "payload"),
+    [("inflight", 2, b"x"), ("session_memory", "150KiB", b"x" * 100_000)],
+)
+def test_window(node: NodeProcess, limit: str, value: object, payload: bytes) -> None:
+    """Two messages go, the others wait for an acknowledgement each."""
+    start(node, limits={limit: value})
+    with client(node, "sub") as sub, client(node, "pub") as pub:
+        sub.subscribe(("t", 1))
+        for _ in range(4):
+            pub.publish("t", payload, qos=1)
+        first, second = (sub.expect_publish("t", payload) for _ in range(2))
+        sub.ping()
+        sub.acknowledge(first)
+        third = sub.expect_publish("t", payload)
+        sub.ping()
+        for message in (second, third):
+            sub.acknowledge(message)
+        sub.expect_publish("t", payload)
+    is_told(node, f"limits.{limit}", "session.window_full", "session.window_full", client_id="sub")
+
+
+@pytest.mark.parametrize(
+    "limits", [{"messages": 3}, {"bytes": "3500B"}], ids=lambda d: next(iter(d))
+)
+def test_session(node: NodeProcess, limits: dict[str, object]) -> None:
+    """The oldest that wait go, and it shows whose they were."""
+    start(node, session_limits=limits)
+    with client(node, "away", clean=False) as sub:
+        sub.subscribe(("t", 1))
+        sub.disconnect()
+    with client(node, "pub") as pub:
+        for number in range(8):
+            pub.publish("t", b"%d" % number + b"x" * 1000, qos=1)
+    (session,) = [s for s in as_json("sessions", node.grpc) if s["client_id"] == "away"]
+    assert (8, 0) == (session["waiting"], session["dropped"])
+
+    with client(node, "away", clean=False) as sub:
+        assert [b"5", b"6", b"7"] == [message.payload[:1] for message in sub.take(3)]
+        sub.ping()
+    is_told(
+        node, "session_limits", "session.dropping", "session.dropped.queue_full", client_id="away"
+    )
+    (row,) = as_json("tree", node.grpc, "-v")
+    assert {"away": 5} == row["losses"]
+    assert ["n", "away", "5"] == output("tree", node.grpc, "-v").splitlines()[-1].split()
+    (session,) = [s for s in as_json("sessions", node.grpc) if s["client_id"] == "away"]
+    assert (0, 5) == (session["waiting"], session["dropped"])
+
+
+def test_session_age(node: NodeProcess) -> None:
+    """A session whose client stays away for too long ends."""
+    start(node, session_limits={"age": "100ms"})
+    with client(node, "gone", clean=False) as c:
+        c.disconnect()
+    node.wait_event("session.expired", 15.0, limit="session_limits.age", client_id="gone")
+    assert 1 == counter(node, "session.expired")
+    with client(node, "gone", clean=False) as c:
+        assert not c.session_present
+
+
+def test_cache(node: NodeProcess) -> None:
+    """Topics beyond it are looked up again, and nothing else."""
+    start(node, limits={"cache": 3})
+    with client(node, "sub") as sub, client(node, "pub") as pub:
+        sub.subscribe(("#", 1))
+        for number in range(20):
+            pub.publish(f"t/{number}", qos=1)
+        assert [f"t/{n}" for n in range(20)] == [message.topic for message in sub.take(20)]
+    is_told(node, "limits.cache", "cache.full", "cache.full", value=3)
+
+
+# -- nodes
+
+
+def test_links(node: NodeProcess, tmp_path: Path) -> None:
+    """An edge too many waits, tries again, and gets its link when there is one."""
+    start(node, limits={"links": 1})
+    first = NodeProcess(tmp_path, topology("first", parent=node.grpc))
+    second = NodeProcess(tmp_path, topology("second", parent=node.grpc))
+    with first, second, client(first, "1") as one, client(second, "2") as two:
+        one.publish("t", qos=1)
+        two.send(wire.publish("t", qos=1, packet_id=1))
+        is_told(node, "limits.links", "link.over_limit", "link.over_limit", value=1)
+        wait_until(lambda: counter(node, "link.over_limit") > 2, what="it tries again")
+        two.ping()
+        assert 1 == sum(event["event"] == "link.over_limit" for event in node.events)
+
+        one.close()
+        first.terminate()
+
+        two.expect(PUBACK, 1)
+
+
+# -- the disk
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)]
+    if os.geteuid() or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a file system needs root")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(disk: Path, free: int) -> Path:
+    """A file that leaves so many bytes."""
+    ballast = disk / "ballast"
+    with ballast.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, measure(disk)[0] - free)
+    return ballast
+
+
+def test_disk(node: NodeProcess, small_disk: Path, tmp_path: Path) -> None:
+    """
+    Publishes at the node and from its edges stop at the watermark and go on in order; a subscriber
+    and QoS 0 notice nothing; most of the disk can be used.
+    """
+    start(node, data=str(small_disk / "data"))
+    edge = NodeProcess(tmp_path, topology("edge", parent=node.grpc))
+    with (
+        edge,
+        client(node, "sub") as sub,
+        client(node, "here", keep_alive=1) as here,
+        client(edge, "there") as there,
+    ):
+        sub.subscribe(("t", 1))
+        fill(small_disk, 12 * MIB)
+        for publisher in (here, there):
+            publisher.publish("t", b"before", qos=1)
+        assert not node.has_event("disk.short")
+
+        ballast = fill(small_disk, 2 * MIB)
+        node.wait_event("disk.short", limit="limits.disk_free")
+        for publisher in (here, there):
+            for number in (11, 12):
+                publisher.send(wire.publish("t", b"%d" % number, qos=1, packet_id=number))
+        assert [b"before"] * 2 == [message.payload for message in sub.take(2)]
+        sub.send(wire.subscribe(7, ("u", 1)))
+        sub.expect(SUBACK, 7)
+        with client(node, "qos 0") as other:
+            other.publish("t", b"qos 0")
+            sub.expect_publish("t", b"qos 0")
+        assert not here.has_input(2.5), "its keep-alive is over, and it was not closed"
+        assert not there.has_input(0.0)
+        assert 1 == counter(node, "publish.refused.disk_free")
+        assert 1 == counter(node, "disk.short")
+
+        ballast.unlink()
+        node.wait_event("disk.ok")
+        for publisher in (here, there):
+            for number in (11, 12):
+                publisher.expect(PUBACK, number)
+        payloads = [message.payload for message in sub.take(4)]
+        assert [b"11", b"11", b"12", b"12"] == sorted(payloads)
+
+
+def test_disk_of_any_size(node: NodeProcess) -> None:
+    """The watermark is lowered while publishes wait for it."""
+    free, total = measure(node.directory)
+    if free > 0.85 * total:
+        pytest.skip("more of this disk is free than a reserve can be")
+    start(node, limits={"disk_free": "90%"})
+    node.wait_event("disk.short")
+    with client(node, "c") as c:
+        c.send(wire.publish("t", qos=1, packet_id=1))
+        assert not c.has_input(0.5)
+
+        reload(node, limits={"disk_free": "0%"})
+
+        c.expect(PUBACK, 1)
+        node.wait_event("disk.ok")
+
+
+# -- SIGHUP
+
+
+def test_limits_change_while_the_node_runs(node: NodeProcess) -> None:
+    """For clients that are there, too; other keys are named."""
+    start(node, limits={"connections": 1, "inflight": 1})
+    with client(node, "c") as c:
+        c.subscribe(("t", 1))
+        with RawClient(node.mqtt) as refused:
+            refused.expect_closed()
+
+        said = reload(node, limits={"inflight": 2, "packet": "1KiB"}, suback_wait="5s")
+
+        assert {"limits.connections": "50000", "limits.inflight": "2", "limits.packet": "1024"} == (
+            said["changed"]
+        )
+        assert ("warning", ["suback_wait"]) == (said["level"], said["restart_needed"])
+        with client(node, "pub") as pub:
+            for number in range(3):
+                pub.publish("t", b"%d" % number, qos=1)
+            messages = [c.expect_publish("t", b"%d" % number) for number in range(2)]
+            c.ping()
+            c.acknowledge(messages[0])
+            c.expect_publish("t", b"2")
+            pub.send(b"\x30" + wire.length(1025))
+            pub.expect_closed()
+        c.ping()
+
+
+def test_a_file_with_a_mistake_changes_nothing(node: NodeProcess) -> None:
+    """One line says so; the node goes on, and takes the file when it is good again."""
+    start(node, limits={"connections": 1})
+    with client(node, "c") as c:
+        node.document["limits"] = {"connections": "many"}
+        rewrite(node)
+        node.send_signal(signal.SIGHUP)
+        said = node.wait_event("config.refused")
+        assert said["reason"].startswith(f"{node.file}:") and "limits.connections" in said["reason"]
+        with RawClient(node.mqtt) as refused:
+            refused.expect_closed()
+        c.ping()
+
+        said = reload(node, limits={"connections": 2})
+        assert ("info", {"limits.connections": "2"}) == (said["level"], said["changed"])
+        with client(node, "d") as d:
+            d.ping()

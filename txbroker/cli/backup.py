@@ -1,0 +1,54 @@
+"""`txbroker backup`: a copy of a running node's data, on the node's machine."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import click
+
+from txbroker.cli.options import node_address
+from txbroker.config import Address
+
+if TYPE_CHECKING:
+    from txbroker.cli.asking import Channels
+    from txbroker.v1.control_pb2 import BackupReply
+
+MIB = 1024 * 1024
+
+
+@click.command(
+    epilog="""
+    Example:
+
+    \b
+      $ txbroker backup 127.0.0.1:7001 /backup/house
+    """
+)
+@node_address
+@click.argument("folder", metavar="DIR", type=click.Path())
+def backup(address: Address, folder: str) -> None:
+    """
+    Copy a running node's data into DIR, a new folder on the node's machine.
+
+    HOST:PORT is the node's gRPC address. The copy is of one moment; the node goes on meanwhile. To
+    restore it, start the node with the copy as its `data`.
+    """
+    # See `asking` for why not at the top.
+    from txbroker.cli.asking import ask
+
+    target = os.path.abspath(folder)
+    reply = ask(lambda channels: _backup(channels, str(address), target))
+    if not reply.done:
+        raise click.ClickException(f"{address}: {' '.join(reply.reason.split())}")
+    click.echo(f"{target}: {reply.files} files, {reply.size / MIB:.1f} MiB")
+
+
+async def _backup(channels: Channels, address: str, target: str) -> BackupReply:
+    from txbroker.cli.asking import CALL_TIMEOUT, answer
+    from txbroker.v1.control_pb2 import BackupRequest, StatusRequest
+
+    node = channels.stub(address)
+    await answer(address, node.Status(StatusRequest(), timeout=CALL_TIMEOUT))
+    # A copy takes its time; that the node is still there, the channel's keep-alive tells.
+    return await answer(address, node.Backup(BackupRequest(folder=target)))

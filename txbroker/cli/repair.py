@@ -1,0 +1,47 @@
+"""`txbroker repair`: cut damaged logs of a stopped node off where they are still good."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from txbroker.cli.output import one_line
+from txbroker.errors import StoreError
+
+
+@click.command(
+    epilog="""
+    Example:
+
+    \b
+      $ txbroker repair var/kitchen
+    """
+)
+@click.argument("data", metavar="DATA", type=click.Path(path_type=Path))
+def repair(data: Path) -> None:
+    """
+    Cut damaged logs in a node's data off behind their last good entry.
+
+    DATA is the folder that the topology file names; its node must not run. What is cut off is said,
+    and kept in files beside the log. Entries behind the damage are lost to the node: where there is
+    a backup, it may be the better way.
+    """
+    # Here, as other commands do without the store.
+    from txbroker.store.repair import repair as repair_logs
+    from txbroker.store.state import DataFolder
+
+    if not data.is_dir():
+        raise click.ClickException(f"{data}: no such folder")
+    try:
+        folder = DataFolder(data)  # its lock tells whether the node runs
+        try:
+            lines = repair_logs(data)
+        finally:
+            folder.close()
+    except StoreError as error:
+        raise click.ClickException(" ".join(str(error).split())) from error
+    for line in lines:
+        click.echo(one_line(line))
+    if not lines:
+        click.echo(f"{data}: nothing is damaged")

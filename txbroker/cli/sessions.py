@@ -1,0 +1,122 @@
+"""`txbroker sessions`: the sessions that a node holds, and the end of one."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import attrs
+import click
+
+from txbroker.cli.options import as_json, node_address
+from txbroker.cli.output import show_json, show_table
+from txbroker.config import Address
+
+if TYPE_CHECKING:
+    from txbroker.cli.asking import Channels
+
+COLUMNS = ("CLIENT", "STATE", "SINCE", "SUBSCRIPTIONS", "WAITING", "DROPPED")
+
+
+@attrs.frozen(kw_only=True)
+class Shown:
+    """One session; `away_since` None: its client is connected. Its fields are the keys in JSON."""
+
+    client_id: str
+    clean: bool
+    connected: bool
+    away_since: datetime | None
+    subscriptions: int
+    waiting: int
+    dropped: int
+
+
+@click.command(
+    epilog="""
+    Examples:
+
+    \b
+      $ txbroker sessions 127.0.0.1:7001
+      $ txbroker sessions 127.0.0.1:7001 --delete panel
+    """
+)
+@node_address
+@click.option("--delete", "client_id", metavar="ID", help="End the session of this client id.")
+@as_json
+def sessions(address: Address, client_id: str | None, as_json: bool) -> None:
+    """
+    List the sessions that a node holds, or end one of them.
+
+    HOST:PORT is the node's gRPC address. WAITING is how many messages wait behind those that are on
+    their way to the client, at most: what its zones took since, matching or not. DROPPED counts
+    those that went beyond a limit, which is found out when the client is back. A session that is
+    deleted loses its subscriptions and what waits; its client is disconnected, and may begin a new
+    one.
+    """
+    # See `asking` for why not at the top.
+    from txbroker.cli.asking import ask
+
+    if client_id is not None:
+        _delete(address, client_id, as_json)
+        return
+    found = ask(lambda channels: _fetch(channels, str(address)))
+    if as_json:
+        show_json([_as_dict(session) for session in found])
+    else:
+        show_table(COLUMNS, [_cells(session) for session in found])
+
+
+def _delete(address: Address, client_id: str, as_json: bool) -> None:
+    from txbroker.cli.asking import CALL_TIMEOUT, answer, ask
+    from txbroker.v1.control_pb2 import DeleteSessionReply, DeleteSessionRequest
+
+    async def delete(channels: Channels) -> DeleteSessionReply:
+        request = DeleteSessionRequest(client_id=client_id)
+        call = channels.stub(str(address)).DeleteSession(request, timeout=CALL_TIMEOUT)
+        return await answer(str(address), call)
+
+    if not ask(delete).found:
+        raise click.ClickException(f"{address}: no session of client {client_id!r} at this node")
+    if as_json:
+        show_json({"deleted": client_id})
+    else:
+        click.echo(f"the session of client {client_id!r} is deleted")
+
+
+async def _fetch(channels: Channels, address: str) -> list[Shown]:
+    from txbroker.cli.asking import answer_all
+    from txbroker.v1.control_pb2 import SessionsRequest
+
+    replies = await answer_all(address, channels.stub(address).Sessions(SessionsRequest()))
+    now = datetime.now(UTC)
+    return [
+        Shown(
+            client_id=info.client_id,
+            clean=info.clean,
+            connected=info.connected,
+            away_since=None if info.connected else now - timedelta(seconds=info.away),
+            subscriptions=info.subscriptions,
+            waiting=info.waiting,
+            dropped=info.dropped,
+        )
+        for reply in replies
+        for info in reply.sessions
+    ]
+
+
+def _as_dict(session: Shown) -> dict[str, object]:
+    values = attrs.asdict(session)
+    since = session.away_since
+    return values | {"away_since": None if since is None else since.isoformat(timespec="seconds")}
+
+
+def _cells(session: Shown) -> list[str]:
+    since = session.away_since
+    return [
+        session.client_id,
+        "connected" if session.connected else "away",
+        "" if since is None else f"{since:%Y-%m-%dT%H:%M:%SZ}",
+        str(session.subscriptions),
+        str(session.waiting),
+        str(session.dropped),
+    ]

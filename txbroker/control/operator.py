@@ -1,0 +1,55 @@
+"""What operators ask about a node's sessions, as it goes over the wire."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator
+
+from txbroker.mqtt.session import Session
+from txbroker.v1 import control_pb2
+
+PAGE_BYTES = 256 * 1024
+"""Client ids in one reply, about; an id has up to 65,535 bytes."""
+
+LOSSES_SHOWN = 100
+"""Sessions that a status names for what was dropped."""
+
+
+def session_pages(
+    sessions: Iterable[Session], now: float, distance: Callable[[Session], int]
+) -> Iterator[control_pb2.SessionsReply]:
+    """
+    All sessions by client id, in replies of a size that passes any channel.
+
+    `distance` is how many records lie behind a session's cursors.
+    """
+    page = control_pb2.SessionsReply()
+    size = 0
+    for session in sorted(sessions, key=lambda session: session.client_id):
+        page.sessions.append(_info(session, now, distance(session)))
+        size += len(session.client_id) + 32
+        if size >= PAGE_BYTES:
+            yield page
+            page, size = control_pb2.SessionsReply(), 0
+    if size:
+        yield page
+
+
+def losses(sessions: Iterable[Session]) -> Iterator[control_pb2.SessionLoss]:
+    """The sessions that lost most, the worst first."""
+    lost = ((session.dropped, session.client_id) for session in sessions if session.dropped)
+    for dropped, client_id in heapq.nlargest(LOSSES_SHOWN, lost):
+        yield control_pb2.SessionLoss(client_id=client_id, dropped=dropped)
+
+
+def _info(session: Session, now: float, distance: int) -> control_pb2.SessionInfo:
+    away_since = session.away_since
+    return control_pb2.SessionInfo(
+        client_id=session.client_id,
+        clean=session.clean,
+        connected=session.sink is not None,
+        away=0.0 if away_since is None else now - away_since,
+        subscriptions=len(session.subscriptions),
+        waiting=session.queued + distance,
+        dropped=session.dropped,
+    )
