@@ -35,6 +35,7 @@ from txbroker.edge.edge import Edge
 from txbroker.edge.keeper import Keeper
 from txbroker.edge.own_zone import OwnZone
 from txbroker.errors import ConfigError
+from txbroker.holding import Holding
 from txbroker.link.convert import cut_to_wire
 from txbroker.link.dialer import Dialer
 from txbroker.link.listener import LinkListener
@@ -163,9 +164,7 @@ class Node:
         self.edge = self._build_edge()
         self._reader.wire(self.edge.zones)
         self._dialer.wire(self.edge)
-        self._own_zone = (
-            None if self.authority is None else OwnZone(self.edge, self.authority, self.pressure)
-        )
+        self._holding = self._build_holding()
         self.mqtt = self._build_mqtt()
         self._links = self._build_links()
         ownership = asyncio.Lock()
@@ -180,6 +179,7 @@ class Node:
         self._take_back = TakeBack(
             standing=self.standing,
             authority=self.authority,
+            holding=self._holding,
             parent=self.parent,
             channels=self.channels,
             turn=self.turn,
@@ -210,7 +210,6 @@ class Node:
         self._sampler = LoopingCall(self._each_second)
         self._publisher = LoopingCall(self._each_sys_period)
         self._server: grpc.aio.Server | None = None
-        self._told_cut_off = 0
 
     # life
 
@@ -221,8 +220,8 @@ class Node:
         if self._links is not None:
             await self._listeners.for_links(self._links)
         self.edge.clients.load()
-        if self.standing.serving:
-            self._open_zone()
+        if self.standing.serving and self._holding is not None:
+            self._holding.open()
         self.edge.on_lineage(self.standing.lineage)
         await self._listeners.for_clients(MqttFactory(self.mqtt))
         mqtt = self._listeners.mqtt
@@ -255,8 +254,8 @@ class Node:
         self.parent.close()
         await self.tasks.stop()
         await self.channels.close()
-        if self._own_zone is not None:
-            self._own_zone.beat()
+        if self._holding is not None:
+            self._holding.own_zone.beat()
         self.edge.clients.checkpoint()
         if self._zone_store is not None:
             self._zone_store.close()
@@ -345,6 +344,18 @@ class Node:
         authority = Authority(self.config.zone, self.standing.table, self._zone_store)
         self._zone_store.wire(authority)
         return authority
+
+    def _build_holding(self) -> Holding | None:
+        if self.authority is None:
+            return None
+        return Holding(
+            standing=self.standing,
+            authority=self.authority,
+            own_zone=OwnZone(self.edge, self.authority, self.pressure),
+            disk=self.disk,
+            timers=self._timers,
+            turn=self.turn,
+        )
 
     def _build_edge(self) -> Edge:
         config = self.config
@@ -451,43 +462,18 @@ class Node:
 
     # the zone
 
-    def _open_zone(self) -> None:
-        authority, standing = self.authority, self.standing
-        if authority is None or self._own_zone is None:
-            return
-        arrived = standing.absorbing
-        is_whole = arrived is not None and arrived.apex == authority.apex
-        authority.open(standing.epoch, arrived.incoming if arrived and is_whole else None)
-        if arrived is not None and not is_whole:
-            authority.absorb(arrived.apex, arrived.incoming)
-        self._own_zone.open(standing.cut)
-        if arrived is not None:
-            standing.absorbed()
-        self.turn.end()
-
     def _on_granted(self) -> None:
-        authority = self.authority
-        if authority is not None and (
-            not authority.serving or authority.epoch != self.standing.epoch
-        ):
-            self._open_zone()
-            self.parent.adopt(authority.cuts())
+        if self._holding is not None and self._holding.is_due:
+            self._holding.open()
+            self.parent.adopt(self.standing.table.cuts())
         self._on_lineage()
 
     def _on_refused(self, reason: str, cut_off: int) -> None:
-        standing = self.standing
-        if standing.epoch == 0 and not cut_off:
-            self._on_fatal(f"{self.config.source}: join refused by {standing.parent}: {reason}")
-            return
-        standing.refuse()
-        if self.authority is not None and self.authority.serving:
-            self.authority.close()
-            self.turn.end()
-            log.error("zone.fenced", zone=standing.zone, epoch=standing.epoch, reason=reason)
-        if cut_off and cut_off != self._told_cut_off:
-            standing.diverge(cut_off)
-            self._told_cut_off = cut_off
-            log.error("zone.divergent", zone=standing.zone, epoch=cut_off, reason=reason)
+        if self._holding is None or (self.standing.epoch == 0 and not cut_off):
+            where = f"{self.config.source}: join refused by {self.standing.parent}"
+            self._on_fatal(f"{where}: {reason}")
+        else:
+            self._holding.refuse(reason, cut_off)
 
     def _on_lineage(self) -> None:
         self.edge.on_lineage(self.standing.lineage)

@@ -1,213 +1,211 @@
 """
 A handover, cut through at each of its messages by SIGKILL of one side or the other.
 
-Whoever was killed is started again, and the command, where there was one, is repeated: at the end
-one node serves the zone, everybody knows which, and what was retained is there. The steps and who
-decides at each of them are in docs/handover.md.
+Publishers and a subscriber at a third node go on all the time. Whoever was killed is started again,
+and the command, where there was one, is repeated: at the end one node serves the zone, what was
+acknowledged has arrived once and in order, and what was retained is there. The steps, and who
+decides at each of them, are in docs/handover.md.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterator
+import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Self
 
 import pytest
 
+from tests.support.cluster import on_loop
 from tests.support.control_proxy import ControlProxy
+from tests.support.load import Stream, check, stop_all
+from tests.support.mqttclient import Client
 from tests.support.nodes import NodeProcess, topology
-from tests.support.rawclient import RawClient
-from tests.system.commands import as_json, output, run, wait_until
+from tests.system.commands import run
+
+away = asyncio.to_thread
+"""Processes are waited for in a thread; clients live on this loop."""
 
 
-class Pair:
-    """A root, a child whose way to it passes the proxy, and a retained message in the zone."""
+class Three:
+    """
+    A root, a child whose way to it passes a proxy, and an edge with the clients.
+
+    `streams` publish in the child's zone and beside it, `sub` has subscribed to both.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.root = NodeProcess(directory, topology("root", zone=""))
         self.proxy = ControlProxy(self.root.grpc)
         self.child = NodeProcess(directory, topology("child", zone="z", parent=self.proxy.address))
+        self.edge = NodeProcess(directory, topology("edge", parent=self.root.grpc))
+        self.streams: list[Stream] = []
+        self.sub: Client
 
-    def node(self, name: str) -> NodeProcess:
-        """The one to be killed."""
-        return self.root if name == "root" else self.child
+    async def __aenter__(self) -> Self:
+        await away(self.root.start)
+        await away(self.edge.start)
+        self.sub = await Client.open(self.edge.mqtt, "sub", clean=False)
+        await self.sub.subscribe(("z/#", 2), ("beside/#", 2))
+        return self
 
-    def keep(self, node: NodeProcess) -> None:
-        """Retain something in the zone, by a client of this node."""
-        with RawClient(node.mqtt) as client:
-            client.connect("keeper")
-            client.publish("z/kept", b"kept", qos=1, retain=True)
-
-    def assert_kept(self, node: NodeProcess) -> None:
-        """Whoever serves the zone has it."""
-        with RawClient(node.mqtt) as client:
-            client.connect("looker")
-            client.subscribe(("z/kept", 1))
-            assert client.take(1)[0].payload == b"kept"
-
-    def owners(self) -> dict[str, str]:
-        """Zone to node, of all that answers."""
-        rows = run("tree", self.root.grpc, "--json")
-        return {row["zone"]: row["node"] for row in json.loads(rows.stdout or "[]") if row["alive"]}
-
-    def wait_owner(self, node: str) -> None:
-        """The zone is served by this node alone, and it takes publishes."""
-        expected = {"": "root"} if node == "root" else {"": "root", "z": "child"}
-        wait_until(lambda: self.owners() == expected, what=f"{node} serves z: {expected}")
-        with RawClient(self.root.mqtt) as client:
-            client.connect("probe")
-            client.subscribe(("z/probe", 1))
-            client.publish("z/probe", b"1", qos=1)
-            assert client.take(1)[0].payload == b"1"
-
-    def epochs(self) -> list[int]:
-        """Every epoch at which the zone was committed at the root."""
-        return [
-            event["epoch"] for event in self.root.events if event["event"] == "handover.committed"
-        ]
-
-    def close(self) -> None:
-        """End all, and none of them has ever said something unexpected."""
-        for node in (self.child, self.root):
-            node.close()
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
+        for node in (self.edge, self.child, self.root):
+            await away(node.close)
         self.proxy.__exit__()
-        for node in (self.child, self.root):
-            for line in node.lines:
-                assert "Traceback" not in line and not line.startswith("Exception"), line
+        if error is None:
+            for node in (self.edge, self.child, self.root):
+                for line in node.lines:
+                    assert "Traceback" not in line and not line.startswith("Exception"), line
 
+    async def load(self) -> None:
+        """Publish from now on, and keep one message."""
+        for topic, qos in (("z/x", 1), ("z/y", 2), ("beside/x", 1)):
+            client = await Client.open(self.edge.mqtt, f"pub-{topic}")
+            self.streams.append(Stream(client, topic, qos, pause=0.01))
+        keeper = await Client.open(self.edge.mqtt, "keeper")
+        await keeper.publish("z/kept", b"kept", 1, retain=True)
+        await self.progress()
 
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
-    pair = Pair(tmp_path)
-    yield pair
-    pair.close()
+    async def progress(self) -> None:
+        """Everybody's publishes are acknowledged."""
+        for stream in self.streams:
+            await stream.progress(5)
 
+    async def trap(self, step: str, victim: NodeProcess, *, passes: bool) -> None:
+        """Return when `victim` was killed, as this message came by, and has been started again."""
+        killed = self.proxy.on(step, victim.kill, passes=passes)
+        assert await away(killed.wait, 20), step
+        await away(victim.wait)
+        await away(victim.start)
 
-def kill_at(pair: Pair, step: str, victim: str, *, passes: bool) -> Any:
-    """SIGKILL the victim when this message comes by; gives the event that says so."""
-    return pair.proxy.on(step, lambda: pair.node(victim).kill(), passes=passes)
+    async def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """A command from start to end."""
+        return await away(run, *arguments, timeout=60)
+
+    async def wait_owner(self, name: str) -> None:
+        """One node serves the zone, and everybody knows which."""
+        expected = {"": "root"} if name == "root" else {"": "root", "z": name}
+        owners: dict[str, str] = {}
+        for _ in range(100):
+            done = await self.command("tree", self.root.grpc, "--json")
+            rows = json.loads(done.stdout or "[]")
+            owners = {row["zone"]: row["node"] for row in rows if row["alive"]}
+            if owners == expected:
+                return
+        raise AssertionError(f"{name} is to serve z: {owners}")
+
+    async def finish(self) -> None:
+        """Nothing was lost, doubled or disordered, and what was retained is there."""
+        await self.progress()
+        await stop_all(self.streams)
+        await check(self.sub, self.streams, 20)
+        late = await Client.open(self.edge.mqtt, "late")
+        await late.subscribe(("z/kept", 1))
+        assert [p.payload for p in await late.wait_for(1)] == [b"kept"]
+
+    def epochs(self, event: str, node: NodeProcess) -> list[int]:
+        """The epochs of these events, in all lives of the node."""
+        return [entry["epoch"] for entry in node.events if entry["event"] == event]
 
 
 JOINING = [
-    # step, victim, whether the message still arrives, whether the epoch is committed
-    ("Join.snapshot", "child", False, False),
-    ("Join.fence", "child", False, False),
-    ("Join.received", "child", False, False),
-    ("Join.granted", "child", False, True),
-    ("Join.snapshot", "root", True, False),
-    ("Join.fence", "root", True, False),
-    ("Join.received", "root", False, False),
-    ("Join.granted", "root", False, True),
-    ("Join.granted", "root", True, True),
+    # the message, who is killed when it comes, whether it still arrives
+    ("Join.snapshot", "child", False),
+    ("Join.fence", "child", False),
+    ("Join.received", "child", False),
+    ("Join.granted", "child", False),
+    ("Join.snapshot", "root", True),
+    ("Join.fence", "root", True),
+    ("Join.received", "root", False),
+    ("Join.granted", "root", False),
+    ("Join.granted", "root", True),
 ]
 
 
-@pytest.mark.parametrize(("step", "victim", "passes", "is_committed"), JOINING)
-def test_joining(pair: Pair, step: str, victim: str, passes: bool, is_committed: bool) -> None:
+@on_loop
+@pytest.mark.parametrize(("step", "victim", "passes"), JOINING)
+async def test_joining(tmp_path: Path, step: str, victim: str, passes: bool) -> None:
     """A crash before the parent's commit rolls back, one after it rolls forward."""
-    pair.root.start()
-    pair.keep(pair.root)
-    killed = kill_at(pair, step, victim, passes=passes)
-    pair.child.start()
-    assert killed.wait(10), step
-    pair.node(victim).wait()
-    pair.node(victim).start()
-    pair.child.wait_event("join.granted", timeout=20)
-    pair.wait_owner("child")
+    async with Three(tmp_path) as three:
+        await three.load()
+        node = three.root if victim == "root" else three.child
+        trapped = asyncio.ensure_future(three.trap(step, node, passes=passes))
+        await away(three.child.start, ready=False)
+        await trapped
+        await away(three.child.wait_event, "join.granted", 20.0)
+        await three.wait_owner("child")
+        await three.finish()
 
-    epochs = pair.epochs()
-    assert len(epochs) == 1, epochs  # committed once, whoever died
-    granted = [e["epoch"] for e in pair.child.events if e["event"] == "join.granted"]
-    assert set(granted) == set(epochs)
-    if victim == "child" or is_committed:
-        pair.assert_kept(pair.child)
+        committed = three.epochs("handover.committed", three.root)
+        assert len(committed) == 1  # once, whoever died
+        assert set(three.epochs("join.granted", three.child)) == set(committed)
 
 
 RETIRING = [
-    ("HandBack.begin", "child", False, False),
-    ("HandBack.ready", "child", False, False),
-    ("HandBack.snapshot", "child", False, False),
-    ("HandBack.fence", "child", False, False),
-    ("HandBack.committed", "child", False, True),
-    ("HandBack.begin", "root", False, False),
-    ("HandBack.ready", "root", True, False),
-    ("HandBack.snapshot", "root", False, False),
-    ("HandBack.fence", "root", False, False),
-    ("HandBack.committed", "root", False, True),
+    ("HandBack.begin", "child", False),
+    ("HandBack.ready", "child", False),
+    ("HandBack.snapshot", "child", False),
+    ("HandBack.fence", "child", False),
+    ("HandBack.committed", "child", False),
+    ("HandBack.begin", "root", False),
+    ("HandBack.ready", "root", True),
+    ("HandBack.snapshot", "root", False),
+    ("HandBack.fence", "root", False),
+    ("HandBack.committed", "root", False),
 ]
 
 
-@pytest.mark.parametrize(("step", "victim", "passes", "is_committed"), RETIRING)
-def test_retiring(pair: Pair, step: str, victim: str, passes: bool, is_committed: bool) -> None:
+@on_loop
+@pytest.mark.parametrize(("step", "victim", "passes"), RETIRING)
+async def test_retiring(tmp_path: Path, step: str, victim: str, passes: bool) -> None:
     """
     Only the parent's commit counts. The node that died asks its parent before it serves again; one
     that was left in doubt asks until it is answered.
     """
-    pair.root.start()
-    pair.child.start()
-    pair.child.wait_event("join.granted")
-    pair.keep(pair.child)
-    killed = kill_at(pair, step, victim, passes=passes)
-    retiring = RetireInBackground(pair)
-    assert killed.wait(10), step
-    pair.node(victim).wait()
-    pair.node(victim).start()
-    if victim == "root" and is_committed:
-        assert retiring.end() == 0
-        assert pair.child.wait() == 0
-    elif victim == "root":
-        assert retiring.end() == 1
-        pair.wait_owner("child")
-        pair.assert_kept(pair.child)
-        output("retire", pair.child.grpc)
-        assert pair.child.wait() == 0
-    else:
-        assert retiring.end() == 1
-        pair.child.wait_event("join.granted", timeout=20)
-        pair.wait_owner("child")
-        if is_committed:
-            pair.assert_kept(pair.child)  # it came back with the zone
-        output("retire", pair.child.grpc)
-        assert pair.child.wait() == 0
-    pair.wait_owner("root")
-    if victim == "root" and not is_committed:
-        pair.assert_kept(pair.root)
-    epochs = pair.epochs()
-    assert sorted(set(epochs)) == epochs
+    async with Three(tmp_path) as three:
+        await away(three.child.start)
+        await away(three.child.wait_event, "join.granted")
+        await three.load()
+        node = three.root if victim == "root" else three.child
+        trapped = asyncio.ensure_future(three.trap(step, node, passes=passes))
+        retired = await three.command("retire", three.child.grpc)
+        await trapped
+        is_done = step == "HandBack.committed" and victim == "root"
+        assert (retired.returncode == 0) == is_done, retired.stderr
+        if not is_done:
+            if victim == "child":
+                await away(three.child.wait_event, "join.granted", 20.0)
+            await three.wait_owner("child")
+            await three.progress()
+            again = await three.command("retire", three.child.grpc)
+            assert again.returncode == 0, again.stderr
+        assert await away(three.child.wait) == 0
+        await three.wait_owner("root")
+        await three.finish()
+
+        committed = three.epochs("handover.committed", three.root)
+        assert sorted(set(committed)) == committed
 
 
-class RetireInBackground:
-    """`txbroker retire` of the child, while a test does something else."""
-
-    def __init__(self, pair: Pair) -> None:
-        from concurrent.futures import ThreadPoolExecutor
-
-        self._pool = ThreadPoolExecutor(1)
-        self._done = self._pool.submit(run, "retire", pair.child.grpc, timeout=60)
-
-    def end(self) -> int:
-        """Its status."""
-        status = self._done.result(60).returncode
-        self._pool.shutdown()
-        return status
-
-
-def test_parent_that_is_away_leaves_the_child_in_doubt(pair: Pair) -> None:
+@on_loop
+async def test_parent_that_is_away_leaves_the_child_in_doubt(tmp_path: Path) -> None:
     """It serves nothing until somebody who knows has answered (rule 12)."""
-    pair.root.start()
-    pair.child.start()
-    pair.child.wait_event("join.granted")
-    killed = kill_at(pair, "HandBack.fence", "root", passes=False)
-    retiring = RetireInBackground(pair)
-    assert killed.wait(10)
-    pair.child.wait_event("handback.in_doubt", zone="z")
-    assert as_json("tree", pair.child.grpc, status=0)[0]["alive"]
-    pair.child.kill()
-    pair.child.start()
-    rows = as_json("tree", pair.child.grpc, status=1)
-    assert [(row["zone"], row["alive"]) for row in rows] == [("z", False)]
-    assert retiring.end() == 1
+    async with Three(tmp_path) as three:
+        await away(three.child.start)
+        await away(three.child.wait_event, "join.granted")
+        await three.load()
+        killed = three.proxy.on("HandBack.fence", three.root.kill)
+        retiring = asyncio.ensure_future(three.command("retire", three.child.grpc))
+        await away(three.child.wait_event, "handback.in_doubt", zone="z")
+        assert killed.is_set()
+        await away(three.child.kill)
+        assert (await retiring).returncode == 1
+        await away(three.child.start)
+        rows = await three.command("tree", three.child.grpc, "--json")
+        assert [row["alive"] for row in json.loads(rows.stdout)] == [False]
 
-    pair.root.start()
-    pair.wait_owner("child")
+        await away(three.root.start)
+        await three.wait_owner("child")
+        await three.finish()

@@ -89,8 +89,8 @@ class MemoryJournal:
     def keep(self, edge: str, places: dict[PartKey, int]) -> None:
         self.noted.extend(f"{edge} {part.zone} {offset}" for part, offset in places.items())
 
-    def note_absorbed(self) -> None:
-        self.noted.append("absorbed")
+    def note_absorbed(self, apex: str, marks: dict[MarkKey, int]) -> None:
+        self.noted.append(f"absorbed {apex}")
 
 
 def caught_up(authority: Authority, accepted: tuple[Peer, CatchUp] | None) -> list[Record]:

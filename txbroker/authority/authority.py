@@ -376,12 +376,16 @@ class Authority:
         self._judge_anew()
         self.in_order(lambda: self._tell(lambda port: port.tell_gone(apex, epoch)))
 
-    def close(self) -> None:
-        """The zone is another node's: every edge is told, and nothing of it is kept."""
+    def suspend(self) -> None:
+        """The zone may be another node's: every edge is told, and what was taken is kept."""
         self.serving = False
         self.announce_end(self.apex, self.epoch)
         for peer in self.peers:
             self.peers.set_filters(peer, set())
+
+    def close(self) -> None:
+        """The zone was handed over: every edge is told, and nothing of it is kept."""
+        self.suspend()
         self._discard_retained(self.apex)
 
     def open(self, epoch: int, incoming: Incoming | None = None) -> None:
@@ -399,11 +403,13 @@ class Authority:
         self.retained.discard_within(apex)
         for topic, message in incoming.retained.items():
             self.retained.set(topic, message)
-        self.marks.update(incoming.marks)
+        # Those of this zone's own streams went away with an earlier handover, and are older now.
+        news = {k: last for k, last in incoming.marks.items() if last > self.marks.get(k, 0)}
+        self.marks.update(news)
         for interest in incoming.interests:
             self.peers.inherit(apex, interest, self.offset)
         self._judge_anew()
-        self._journal.note_absorbed()
+        self._journal.note_absorbed(apex, news)
 
     def unclaimed(self) -> Iterable[Unclaimed]:
         """What edges have not claimed, for the store."""
@@ -428,6 +434,8 @@ class Authority:
         for message in state.retained:
             if not self._table.lookup(message.topic):
                 self.retained.set(message.topic, message)
+            else:
+                self._journal.note_retained((message.topic,))  # it went with the cut
         self.marks.update(state.marks)
         for inherited in state.unclaimed:
             for apex, offset in inherited.apexes.items():

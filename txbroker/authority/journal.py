@@ -86,8 +86,12 @@ class Journal(Protocol):
     def note_unclaimed(self, edges: Iterable[str]) -> None:
         """What these edges have not claimed changed."""
 
-    def note_absorbed(self) -> None:
-        """A subtree came in as a whole: everything is to be durable together with this point."""
+    def note_absorbed(self, apex: str, marks: dict[MarkKey, int]) -> None:
+        """
+        A subtree came in as a whole, with these marks; it is durable with the next group commit.
+
+        Whatever else waits for the disk meanwhile: none of it is about the subtree.
+        """
 
     def note_edge(self, edge: str, offset: int) -> None:
         """An edge takes part from this offset on; `keep` says more."""

@@ -1,13 +1,29 @@
-"""SHELL: what both sides of a handover do when they copy a zone's state away."""
+"""SHELL: what both ways of a handover have in common when a zone's state is copied."""
 
 from __future__ import annotations
+
+import asyncio
 
 from txbroker.aio import wait_until
 from txbroker.authority.authority import Authority
 from txbroker.control.times import HANDOVER_STEP
+from txbroker.standing import Standing
+from txbroker.store.incoming import Arrived
 
 
 async def settled(authority: Authority) -> None:
-    """Return when everything that was taken is durable and delivered; raises `TimeoutError`."""
-    if not await wait_until(lambda: authority.is_settled, HANDOVER_STEP):
-        raise TimeoutError("the store does not keep up")
+    """Return when what was taken so far is durable and delivered; raises `TimeoutError`."""
+    done = asyncio.Event()
+    authority.in_order(done.set)
+    await asyncio.wait_for(done.wait(), HANDOVER_STEP)
+
+
+async def receive(standing: Standing, arrived: Arrived) -> None:
+    """
+    Make a zone's state that is here in full durable; raises `StoreError`, `TimeoutError`.
+
+    There is one place for it: what arrived before has to be part of the store first.
+    """
+    if not await wait_until(lambda: standing.absorbing is None, HANDOVER_STEP):
+        raise TimeoutError("the store has not taken in an earlier zone yet")
+    await asyncio.to_thread(standing.receive, arrived)

@@ -16,6 +16,7 @@ from txbroker.authority.authority import Authority
 from txbroker.authority.handover import Incoming
 from txbroker.control.channels import CALL_TIMEOUT, Channels
 from txbroker.control.convert import ended_from_wire, snapshot_from_wire, subtree_from_wire
+from txbroker.control.copying import receive
 from txbroker.control.handback import HandBack, RetireError
 from txbroker.control.streams import STREAM_ERRORS, describe, open_stream, read, write
 from txbroker.control.times import (
@@ -219,7 +220,7 @@ class Joiner:
             incoming=incoming,
             subtree=subtree_from_wire(fence.subtree),
         )
-        await asyncio.to_thread(standing.receive, arrived)
+        await receive(standing, arrived)
         log.info("handover.received", zone=standing.zone, epoch=fence.grant)
 
     def _announce(self) -> control_pb2.Announce:

@@ -18,11 +18,13 @@ from txbroker.authority.authority import Authority
 from txbroker.authority.handover import Incoming
 from txbroker.control.channels import CALL_TIMEOUT, Channels
 from txbroker.control.convert import snapshot_from_wire, subtree_from_wire
+from txbroker.control.copying import receive
 from txbroker.control.parent import Parent
 from txbroker.control.streams import read, unsaved
 from txbroker.control.times import CLAIM_WAIT, HANDOVER_STEP
 from txbroker.delegation.cut import Cut
 from txbroker.errors import StoreError
+from txbroker.holding import Holding
 from txbroker.standing import Standing
 from txbroker.store.incoming import Arrived
 from txbroker.telemetry import get_logger
@@ -47,6 +49,7 @@ class TakeBack:
         *,
         standing: Standing,
         authority: Authority | None,
+        holding: Holding | None,
         parent: Parent,
         channels: Channels,
         turn: Turn,
@@ -54,6 +57,7 @@ class TakeBack:
     ) -> None:
         self._standing = standing
         self._authority = authority
+        self._holding = holding
         self._parent = parent
         self._channels = channels
         self._turn = turn
@@ -120,21 +124,25 @@ class TakeBack:
         held = self._standing.table.get(begin.zone)
         authority = self._serving()
         claim = (begin.node, begin.epoch)
-        if authority is None or held is None or (held.cut.node, held.cut.epoch) != claim:
+        if (
+            authority is None
+            or self._holding is None
+            or held is None
+            or (held.cut.node, held.cut.epoch) != claim
+        ):
             reason = f"zone {begin.zone!r} at epoch {begin.epoch} is not delegated from here"
             await context.write(HandBackReply(refused=control_pb2.Refused(reason=reason)))
             return
         arrived = await self._receive(begin, context)
-        await asyncio.to_thread(self._standing.receive, arrived)
+        await receive(self._standing, arrived)
         if self._serving() is None:
             await context.abort(grpc.StatusCode.ABORTED, "the parent has lost its own zone")
         self._standing.take_back(begin.zone)
-        authority.absorb(begin.zone, arrived.incoming)
+        self._holding.absorb()
         authority.hold(begin.zone)
         try:
             self._serve(authority, held.cut)
             log.info("handback.committed", zone=begin.zone, peer=begin.node)
-            self._standing.absorbed()
             epoch = self._standing.table.epoch_of(begin.zone)
             await context.write(HandBackReply(committed=control_pb2.Committed(epoch=epoch)))
             await wait_until(lambda: authority.is_claimed(begin.zone), CLAIM_WAIT)

@@ -20,12 +20,14 @@ from txbroker.store.ceiling import Ceiling
 from txbroker.store.disk import Disk
 from txbroker.store.journals import Part
 from txbroker.store.retention import Retention
+from txbroker.topics import is_within
 from txbroker.v1 import state_pb2
 
 CHECKPOINT_EVERY = 50_000
 """Records behind the checkpoint after which it is due; what a start may have to replay."""
 
 _CHECKPOINT = b"checkpoint"
+_ABSORBED = b"absorbed "
 
 
 class ZoneStore:
@@ -140,13 +142,23 @@ class ZoneStore:
         """The low-water marks of an edge: what its sessions need lies above these offsets."""
         self._retention.keep(edge, places)
 
-    def note_absorbed(self) -> None:
-        """A subtree came in as a whole: everything is to be durable together with this point."""
+    def note_absorbed(self, apex: str, marks: dict[MarkKey, int]) -> None:
+        """A subtree came in as a whole, with these marks; it is durable with the next commit."""
         authority = self._authority
         assert authority is not None
-        self._changed.update(topic for topic, _ in authority.retained.within(""))
-        self._claims_changed.update(peer.edge for peer in authority.peers)
-        self.checkpoint()
+        known = {topic.decode() for topic, _ in self._retained.items()}
+        fresh = {topic for topic, _ in authority.retained.within(apex)}
+        for topic in fresh | {topic for topic in known if is_within(topic, apex)}:
+            self._put_retained(topic, authority.retained.get(topic))
+            self._changed.discard(topic)
+        for key, sequence in marks.items():
+            self._marks.put(_mark_name(key), _mark_value(key, sequence))
+        self._told_marks.update(marks)
+        for entry in authority.unclaimed():
+            if apex in entry.apexes:
+                self._put_unclaimed(entry.interest.edge, entry)
+        # What the journal has of the subtree up to here is of an earlier time.
+        self._state.put(_ABSORBED + apex.encode(), self.offset.to_bytes(8))
 
     # from the node
 
@@ -206,8 +218,11 @@ class ZoneStore:
             unclaimed = [_unclaimed_from(value) for _, value in self._unclaimed.items()]
         for batch in part.origins(self._checkpoint):
             marks.update(batch.marks)
+        absorbed = self._absorbed()
         for record in part.retained(self._checkpoint):
             message = record.message
+            if any(record.offset <= at and is_within(message.topic, a) for a, at in absorbed):
+                continue
             self._changed.add(message.topic)
             if message.payload:
                 retained[message.topic] = message
@@ -234,8 +249,18 @@ class ZoneStore:
         self._changed.clear()
         self._save_marks(marks)
         self._checkpoint = self.offset
+        for apex, _ in self._absorbed():
+            self._state.delete(_ABSORBED + apex.encode())
         point = state_pb2.Checkpoint(epoch=part.key.epoch, offset=self._checkpoint)
         self._state.put(_CHECKPOINT, point.SerializeToString())
+
+    def _absorbed(self) -> list[tuple[str, int]]:
+        """Apexes of subtrees that came in behind the checkpoint, and the offset at that time."""
+        return [
+            (name.removeprefix(_ABSORBED).decode(), int.from_bytes(value))
+            for name, value in self._state.items()
+            if name.startswith(_ABSORBED)
+        ]
 
     def _save_marks(self, marks: dict[MarkKey, int]) -> None:
         told = self._told_marks
