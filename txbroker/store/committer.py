@@ -122,7 +122,7 @@ class Committer:
         self._run_ready()
 
     def write(self) -> None:
-        """Write what is staged now: somebody wants to read it (with `memory`, it may be a while)."""
+        """Write what is staged now, as somebody wants to read it; `memory` would take its time."""
         if not self._is_ended and not self.is_full:
             self._gather()
             self._write()
