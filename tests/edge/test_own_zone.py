@@ -11,7 +11,7 @@ from txbroker.delegation.cut import Cut
 from txbroker.delegation.table import DelegationTable
 from txbroker.edge.own_zone import OwnZone
 from txbroker.message import Message
-from txbroker.mqtt.packets import Connect, Puback, Will
+from txbroker.mqtt.packets import Puback, Will
 
 
 class OwnBench(EdgeBench):
@@ -46,7 +46,7 @@ def test_publish_comes_back_to_the_nodes_own_clients() -> None:
     """Taken at once: acknowledged, delivered, retained."""
     bench = OwnBench()
     bench.open()
-    client = Client(bench.edge, "c")
+    client = Client(bench, "c")
     client.subscribe("#")
     client.publish("x", "1")
     acknowledged = client.events[-1]
@@ -58,7 +58,7 @@ def test_publish_comes_back_to_the_nodes_own_clients() -> None:
 def test_interest_from_before_the_zone_opened_counts() -> None:
     """A SUBSCRIBE that waits is answered when the zone opens."""
     bench = OwnBench()
-    client = Client(bench.edge, "c")
+    client = Client(bench, "c")
     client.subscribe("x")
     bench.open()
     client.publish("x", "1")
@@ -69,7 +69,7 @@ def test_interest_from_before_the_zone_opened_counts() -> None:
 def test_publishes_that_wait_go_into_the_zone_when_it_opens() -> None:
     """In their order, before what comes later."""
     bench = OwnBench()
-    client = Client(bench.edge, "c")
+    client = Client(bench, "c")
     client.publish("x", "1")
     client.publish("x", "2")
     bench.another_edge("#")
@@ -86,7 +86,7 @@ def test_publishes_wait_while_a_subtree_is_handed_over() -> None:
     bench = OwnBench()
     bench.open()
     bench.another_edge("#")
-    client = Client(bench.edge, "c")
+    client = Client(bench, "c")
     outgoing = bench.authority.prepare("a")
     bench.authority.fence(outgoing)
     client.publish("a/x", "1")
@@ -110,7 +110,7 @@ def test_publishes_go_on_when_the_handover_came_to_nothing() -> None:
     bench = OwnBench()
     bench.open()
     bench.another_edge("#")
-    client = Client(bench.edge, "c")
+    client = Client(bench, "c")
     outgoing = bench.authority.prepare("a")
     bench.authority.fence(outgoing)
     client.publish("a/x", "1")
@@ -128,7 +128,7 @@ def test_topic_below_a_cut_goes_to_the_child() -> None:
     bench = OwnBench()
     bench.open()
     bench.table.commit(cut("a"))
-    client = Client(bench.edge, "c")
+    client = Client(bench, "c")
     client.publish("a/x", "1")
 
     assert [b"1"] == [p.message.payload for p in bench.route("a").waiting]
@@ -139,7 +139,7 @@ def test_publishes_wait_while_somebody_has_to_be_waited_for() -> None:
     """Pressure holds local publishes back, and lets them go when it goes."""
     bench = OwnBench()
     bench.open()
-    client = Client(bench.edge, "c")
+    client = Client(bench, "c")
     bench.pressure.raise_("somebody slow")
     client.publish("x", "1")
     before = client.got()
@@ -152,7 +152,7 @@ def test_zone_that_is_given_back_leaves_its_publishes_to_the_parent() -> None:
     """What was parked waits for the owner above, and so does the interest."""
     bench = OwnBench("a", "a")
     bench.open(4)
-    client = Client(bench.edge, "c")
+    client = Client(bench, "c")
     client.subscribe("a/x")
     outgoing = bench.authority.prepare("a")
     bench.authority.fence(outgoing)
@@ -171,7 +171,7 @@ def test_own_clients_wait_for_the_earlier_owners_last_words() -> None:
     """While the parent's link is up, its stream says when its deliveries of the subtree end."""
     bench = OwnBench("a")
     bench.online("")
-    client = Client(bench.edge, "c")
+    client = Client(bench, "c")
     client.subscribe("a/x")
     bench.answer("", "a/x")
     incoming = Incoming()
@@ -190,7 +190,7 @@ def test_publishes_wait_for_what_is_in_flight_to_the_earlier_owner() -> None:
     """The own zone takes nothing before the parent has answered what it was sent (rule 13)."""
     bench = OwnBench("a")
     bench.online("")
-    client = Client(bench.edge, "c")
+    client = Client(bench, "c")
     client.publish("a/x", "1")
     bench.open()
     bench.another_edge("a/#")
@@ -210,7 +210,7 @@ def test_publishes_that_wait_for_the_earlier_owner_come_first() -> None:
     bench = OwnBench("a")
     bench.online("").credit = False
     bench.another_edge("a/#")
-    client = Client(bench.edge, "c")
+    client = Client(bench, "c")
     client.publish("a/x", "1")
     client.publish("b", "2")
     bench.open()
@@ -226,7 +226,7 @@ def test_zone_between_that_is_heard_of_by_lineage_waits_for_what_is_in_flight() 
     """By whatever way an edge learns of a cut, it holds publishes below it (rule 13)."""
     bench = EdgeBench()
     bench.online("")
-    client = Client(bench.edge, "c")
+    client = Client(bench, "c")
     client.publish("a/x", "1")
     bench.edge.on_lineage([cut(""), cut("a")])
     bench.know("a")
@@ -247,11 +247,9 @@ def test_will_is_published_like_any_message() -> None:
     bench.open()
     bench.another_edge("#")
     will = Will(topic="w", payload=b"gone", qos=1, retain=True)
-    client = Client(bench.edge, "other")
-    session, _ = bench.edge.clients.connect(Connect(client_id="c", will=will))
-    session.attach(client.sink)
-    bench.edge.clients.disconnect(session, client.sink, will=True)
-    bench.edge.clients.disconnect(session, client.sink, will=True)
+    client = Client(bench, "c", will=will)
+    client.leave(will=True)
+    client.leave(will=True)
 
     assert [("other edge", "deliver", 1, "gone")] == bench.events
     assert bench.authority.retained.get("w") is not None

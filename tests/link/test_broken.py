@@ -78,7 +78,7 @@ def conversation() -> tuple[bytes, bytes]:
     refuse(pair)
     pair.client.publish("a/x", b"refused")
     link.pump()
-    pair.edge.clients.unsubscribe(pair.client.session, ["#"])
+    pair.client.unsubscribe("#")
     pair.authority.announce(cut("a", 2))
     pair.authority.announce_end("a", 2)
     link.pump()

@@ -135,7 +135,7 @@ def test_filter_that_changed_between_hello_and_online() -> None:
     bench.link.cut()
     link = Link(bench.edge, bench.route, bench.host)
     link.edge_end.start(b"token")
-    bench.edge.clients.unsubscribe(client.session, ["gone"])
+    client.unsubscribe("gone")
     link.pump()
 
     assert bench.filters() == {"stays"}
@@ -205,7 +205,7 @@ def test_interest_given_up_during_a_fence() -> None:
     bench.authority.fence(outgoing)
     client.subscribe(("a/#", 1))
     bench.link.pump()
-    bench.edge.clients.unsubscribe(client.session, ["a/#"])
+    client.unsubscribe("a/#")
     bench.link.pump()
     bench.authority.roll_back(outgoing)
     bench.link.pump()

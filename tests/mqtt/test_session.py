@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.recorders import SinkRecorder, WatcherRecorder
 from txbroker.message import Message
 from txbroker.mqtt import session as module
 from txbroker.mqtt.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from txbroker.mqtt.session import Session, SessionLimits
+from txbroker.place import PartKey, Place
+
+PART = PartKey("", 1)
 
 
 class Bench:
-    """A session, its connection and its watcher."""
+    """
+    A session, its connection and its watcher; places count up in one part.
 
-    def __init__(self, **limits: int) -> None:
+    What is `lazy` is durable when the test says `save`, otherwise at once.
+    """
+
+    def __init__(self, *, clean: bool = False, lazy: bool = False, **limits: int) -> None:
         self.watcher = WatcherRecorder()
         self.session = Session(
-            "c", clean=False, limits=SessionLimits(**limits), watcher=self.watcher
+            "c", clean=clean, limits=SessionLimits(**limits), watcher=self.watcher
         )
         self.sink = SinkRecorder()
+        self.lazy = lazy
+        self._offset = 0
 
     def attach(self) -> list[Packet | str]:
         """A new connection; what it is sent at once."""
@@ -26,18 +37,38 @@ class Bench:
         self.session.attach(self.sink)
         return self.take()
 
-    def deliver(self, *payloads: str, qos: int = 1, retain: bool = False) -> None:
+    def deliver(self, *payloads: str, qos: int = 1, retain: bool = False) -> list[bool]:
+        """Live messages, or retained ones, which have no place; which of them were taken."""
+        taken = []
         for payload in payloads:
-            self.session.deliver(Message("t", payload.encode(), qos), qos, retain=retain)
+            self._offset += 1
+            place = None if retain else Place(PART, self._offset)
+            message = Message("t", payload.encode(), qos)
+            taken.append(self.session.deliver(message, qos, place, retain=retain))
+        self._saved()
+        return taken
+
+    def say(self, payload: str, *, retain: bool = False) -> None:
+        """A message of QoS 0."""
+        self.session.deliver_qos0(Message("t", payload.encode()), retain=retain)
+
+    def save(self) -> None:
+        """All is durable now."""
+        self.session.on_saved(self.session.take_unsaved())
 
     def take(self) -> list[Packet | str]:
+        self._saved()
         taken = self.sink.events[:]
         self.sink.events.clear()
         return taken
 
+    def _saved(self) -> None:
+        if not self.lazy:
+            self.save()
 
-def attached(**limits: int) -> Bench:
-    bench = Bench(**limits)
+
+def attached(*, clean: bool = False, lazy: bool = False, **limits: int) -> Bench:
+    bench = Bench(clean=clean, lazy=lazy, **limits)
     bench.attach()
     return bench
 
@@ -52,12 +83,12 @@ def sent(payload: str, packet_id: int, qos: int = 1, *, dup: bool = False) -> Pu
 def test_qos0_leaves_at_once_or_never() -> None:
     """Without a connection it is nothing; without room in the output it is dropped, counted."""
     bench = Bench()
-    bench.deliver("away", qos=0)
+    bench.say("away")
     before = bench.attach()
-    bench.deliver("1", qos=0)
-    bench.deliver("2", qos=0, retain=True)
+    bench.say("1")
+    bench.say("2", retain=True)
     bench.sink.room = False
-    bench.deliver("no room", qos=0)
+    bench.say("no room")
 
     assert [] == before
     assert [Publish("t", b"1"), Publish("t", b"2", 0, True)] == bench.take()
@@ -123,8 +154,9 @@ def test_qos2_goes_through_all_its_steps() -> None:
     bench.session.on_pubcomp(1)  # too early: no PUBREC yet
     bench.session.on_puback(1)  # the wrong acknowledgement
     bench.session.on_pubrec(1)
-    bench.session.on_pubrec(1)
     before = bench.take()
+    bench.session.on_pubrec(1)
+    before += bench.take()
     bench.session.on_pubcomp(1)
 
     assert [sent("1", 1, 2), Pubrel(1), Pubrel(1)] == before
@@ -141,69 +173,137 @@ def test_unknown_acknowledgements_are_harmless() -> None:
     assert [Pubrel(9)] == bench.take()
 
 
-# -- limits of the queue
+# -- what it has no room for
 
 
-def test_oldest_messages_go_beyond_the_number() -> None:
-    """Dropped and counted; the newest stay."""
-    bench = Bench(messages=2)
-    bench.deliver("1", "2", "3", "4")
+def test_what_is_queued_is_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest is not taken: whoever delivers comes again."""
+    monkeypatch.setattr(module, "QUEUE_MESSAGES", 2)
+    bench = attached(inflight=1)
 
-    assert [("dropped", 1)] * 2 == bench.watcher.events
-    assert [sent("3", 1), sent("4", 2)] == bench.attach()
-
-
-def test_oldest_messages_go_beyond_the_size() -> None:
-    """The second limit is bytes."""
-    size = Message("t", b"1").size
-    bench = Bench(size=2 * size)
-    bench.deliver("1", "2", "3")
-
-    assert [sent("2", 1), sent("3", 2)] == bench.attach()
+    assert [True, True, True, False, False] == bench.deliver("1", "2", "3", "4", "5")
+    assert 2 == bench.session.queued
+    assert 0 == bench.session.dropped
 
 
-def test_dropped_message_is_counted_by_its_own_qos() -> None:
-    """Not by that of the one that pushed it out."""
-    bench = Bench(messages=1)
-    bench.deliver("1", qos=2)
-    bench.deliver("2", qos=1)
+def test_what_is_queued_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second limit."""
+    monkeypatch.setattr(module, "QUEUE_BYTES", 2 * Message("t", b"1").size)
+    bench = attached(inflight=1)
 
-    assert [("dropped", 2)] == bench.watcher.events
+    assert [True, True, True, False] == bench.deliver("1", "2", "3", "4")
 
 
-def test_long_queue_of_a_connected_client_is_told_of() -> None:
-    """Once at half of the limit, and once when it came down; not while the client is away."""
-    bench = Bench(messages=40, inflight=1)
-    bench.deliver(*(str(n) for n in range(25)))
-    away = bench.watcher.events[:]
-    bench.attach()
-    bench.deliver("25", "26")
-    long = bench.watcher.events[:]
-    for packet_id in range(1, 15):
+def test_nothing_is_taken_for_a_client_that_is_away() -> None:
+    """But what cannot be read again waits, and comes first."""
+    bench = Bench()
+    bench.deliver("retained", retain=True)
+
+    assert [False] == bench.deliver("live")
+    assert [Publish("t", b"retained", 1, True, False, 1)] == bench.attach()
+
+
+def test_room_is_told_when_half_of_the_queue_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only of a session that is behind."""
+    monkeypatch.setattr(module, "QUEUE_MESSAGES", 4)
+    bench = attached(inflight=1)
+    bench.deliver("1", "2", "3", "4", "5")
+    bench.session.on_puback(1)
+    bench.take()
+    bench.session.fall_behind(Place(PART, 6))
+    heard = []
+    for packet_id in (2, 3, 4):
         bench.session.on_puback(packet_id)
+        bench.take()
+        heard.append(bench.watcher.events.count(("room",)))
 
-    assert ([], [("long",)]) == (away, long)
-    assert [("long",), ("short",)] == bench.watcher.events
+    assert [0, 1, 2] == heard
 
 
-def test_client_that_leaves_is_no_longer_waited_for() -> None:
-    """Its queue stays, its pressure does not."""
-    bench = attached(messages=4, inflight=1)
-    bench.deliver("1", "2", "3")
+def test_client_that_leaves_has_its_queue_left_in_the_journal() -> None:
+    """From the first one on that was not sent; what has no place stays."""
+    bench = attached(inflight=1)
+    bench.deliver("1", "2")
+    bench.deliver("retained", retain=True)
+    bench.deliver("4")
     bench.session.detach()
 
-    assert [("long",), ("short",)] == bench.watcher.events
-    assert bench.session.queued == 2
+    assert [(PART, 1)] == [(c.part, c.offset) for c in bench.session.behind.values()]
+    assert 1 == bench.session.queued
+
+
+def test_session_falls_behind_at_the_first_message_that_it_misses() -> None:
+    """Later ones change nothing, whatever their order."""
+    bench = Bench()
+    for offset in (7, 9, 5):
+        bench.session.fall_behind(Place(PART, offset))
+
+    assert [4] == [cursor.offset for cursor in bench.session.behind.values()]
 
 
 def test_session_that_ends_drops_what_it_had() -> None:
     """Nothing is waited for any more."""
-    bench = attached(messages=4, inflight=1)
+    bench = attached(inflight=1)
     bench.deliver("1", "2", "3")
     bench.session.close()
 
-    assert [("long",), ("short",)] == bench.watcher.events
-    assert bench.session.queued == 0
+    assert (0, [], {}) == (bench.session.queued, list(bench.session.flows()), bench.session.behind)
+
+
+# -- what is durable first (rule 17)
+
+
+def test_publish_leaves_when_its_flow_is_durable() -> None:
+    """Each with the identifier that was saved for it."""
+    bench = attached(lazy=True)
+    bench.deliver("1", "2", qos=2)
+    before = bench.take()
+    bench.session.on_saved([1])
+    first = bench.take()
+    bench.session.on_saved([1, 2])
+
+    assert ([], [sent("1", 1, 2)], [sent("2", 2, 2)]) == (before, first, bench.take())
+    assert bench.watcher.events.count(("save", "urgent")) == 2
+
+
+def test_pubrel_leaves_when_it_is_durable() -> None:
+    """After that a repeated PUBREC is answered at once."""
+    bench = attached()
+    bench.deliver("1", qos=2)
+    bench.take()
+    bench.lazy = True
+    bench.session.on_pubrec(1)
+    before = bench.take()
+    bench.save()
+    bench.lazy = False
+
+    assert ([], [Pubrel(1)]) == (before, bench.take())
+    bench.session.on_pubrec(1)
+    assert [Pubrel(1)] == bench.take()
+
+
+def test_clean_session_waits_for_nothing() -> None:
+    """It ends with its connection: nothing of it is kept."""
+    bench = attached(clean=True, lazy=True)
+    bench.deliver("1", qos=2)
+    bench.session.on_pubrec(1)
+    bench.session.on_pubcomp(1)
+    bench.session.fall_behind(Place(PART, 2))
+
+    assert [sent("1", 1, 2), Pubrel(1)] == bench.take()
+    assert [] == [event for event in bench.watcher.events if event[0] == "save"]
+
+
+def test_what_was_not_durable_when_the_client_left_is_sent_as_new() -> None:
+    """Nobody has seen it yet, so it has no DUP [MQTT-3.3.1-1]."""
+    bench = attached(lazy=True)
+    bench.deliver("1", "2")
+    bench.session.on_saved([1])
+    bench.take()
+    bench.session.detach()
+    bench.session.on_saved([2])
+
+    assert [sent("1", 1, dup=True), sent("2", 2)] == bench.attach()
 
 
 # -- reconnecting
@@ -217,8 +317,9 @@ def test_what_is_in_flight_is_sent_again_in_its_order() -> None:
     bench.deliver("4", "5")
     bench.session.on_pubrec(2)
     bench.session.on_puback(1)
+    bench.take()
     bench.session.detach()
-    bench.deliver("6")
+    bench.deliver("6", retain=True)
     again = bench.attach()
 
     assert [
@@ -228,7 +329,7 @@ def test_what_is_in_flight_is_sent_again_in_its_order() -> None:
         sent("5", 5, dup=True),
     ] == again
     bench.session.on_pubcomp(2)
-    assert [sent("6", 6)] == bench.take()
+    assert [Publish("t", b"6", 1, True, False, 6)] == bench.take()
 
 
 def test_retain_flag_is_kept_when_sent_again() -> None:

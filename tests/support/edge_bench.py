@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.support.clock import Clock
+from tests.support.keeping import CommitRecorder, JournalsRecorder
 from tests.support.recorders import (
     ConnectorRecorder,
     Events,
@@ -16,7 +17,7 @@ from txbroker.edge.clients import EdgeLimits
 from txbroker.edge.edge import Edge
 from txbroker.edge.route import Position, Route
 from txbroker.message import Message
-from txbroker.mqtt.packets import Connect, Publish, Suback, Subscribe
+from txbroker.mqtt.packets import Connect, Publish, Suback, Subscribe, Unsuback, Will
 from txbroker.mqtt.session import Session
 from txbroker.pressure import Pressure
 
@@ -24,15 +25,28 @@ from txbroker.pressure import Pressure
 class Client:
     """A client whose packets are calls; `events` are the packets that it got."""
 
-    def __init__(self, edge: Edge, name: str, *, clean: bool = True) -> None:
+    def __init__(
+        self, bench: EdgeBench, name: str, *, clean: bool = True, will: Will | None = None
+    ) -> None:
         self.sink = SinkRecorder()
         self.events = self.sink.events
-        self._edge = edge
-        self._packet_id = 0
+        self.present: bool | None = None
         self.session: Session
-        packet = Connect(client_id=name, clean_session=clean)
-        self.session, self.present = edge.clients.connect(packet)
-        self.session.attach(self.sink)
+        self._bench = bench
+        self._edge = bench.edge
+        self._packet_id = 0
+        packet = Connect(client_id=name, clean_session=clean, will=will)
+        bench.edge.clients.connect(packet, self._accept)
+        if not clean:
+            bench.settle()
+
+    def _accept(self, session: Session, present: bool) -> None:
+        self.session, self.present = session, present
+        assert self._edge.clients.attach(session, self.sink)
+
+    def leave(self, *, will: bool = False) -> None:
+        """Its connection is gone."""
+        self._edge.clients.disconnect(self.session, self.sink, will=will)
 
     def subscribe(self, *filters: str, qos: int = 1) -> None:
         """One SUBSCRIBE; its SUBACK appears among the events."""
@@ -44,6 +58,12 @@ class Client:
             lambda: self.events.append(suback),
         )
 
+    def unsubscribe(self, *filters: str) -> None:
+        """One UNSUBSCRIBE; its UNSUBACK appears among the events."""
+        self._packet_id += 1
+        unsuback = Unsuback(self._packet_id)
+        self._edge.clients.unsubscribe(self.session, filters, lambda: self.events.append(unsuback))
+
     def publish(self, topic: str, payload: str = "", qos: int = 1) -> None:
         """One PUBLISH."""
         self._packet_id += 1
@@ -52,7 +72,11 @@ class Client:
         self._edge.clients.publish(self.session, Publish(topic, data, qos, False, False, packet_id))
 
     def got(self) -> list[str]:
-        """What came since the last call: payloads, `r:` before retained ones, and SUBACKs."""
+        """
+        What came since the last call, when all is settled: payloads, `r:` before retained ones, and
+        names of other packets. What came is acknowledged.
+        """
+        self._bench.settle()
         told = []
         for packet in self.events:
             if isinstance(packet, Publish):
@@ -78,20 +102,43 @@ class EdgeBench:
         self.counters = Counters()
         self.reporter = ReporterRecorder()
         self.pressure = Pressure(self.clock)
-        self.edge = Edge(
+        self.commit = CommitRecorder()
+        self.journals = JournalsRecorder()
+        self._is_work_due = False
+        self.edge = self._make_edge(limits or EdgeLimits())
+        self.edge.zones.add(cut(""))
+        self.know("", *apexes)
+        for apex in apexes:
+            self.know(apex)
+
+    def _make_edge(self, limits: EdgeLimits) -> Edge:
+        return Edge(
             name="edge",
             incarnation=1,
             connector=ConnectorRecorder(self.events),
             timers=self.clock,
             counters=self.counters,
             reporter=self.reporter,
-            pressure=self.pressure,
-            limits=limits or EdgeLimits(),
+            keeper=self.commit.keeper(self.clock),
+            reader=self.journals,
+            again=self._have_work,
+            limits=limits,
         )
-        self.edge.zones.add(cut(""))
-        self.know("", *apexes)
-        for apex in apexes:
-            self.know(apex)
+
+    def _have_work(self) -> None:
+        self._is_work_due = True
+
+    def settle(self) -> None:
+        """Commit, and feed sessions, until nothing is left to do."""
+        while self._is_work_due or not self.commit.is_quiet:
+            self.commit.commit()
+            self.work()
+
+    def work(self) -> None:
+        """One turn of feeding sessions, if any is due."""
+        if self._is_work_due:
+            self._is_work_due = False
+            self.edge.backlog.work()
 
     def route(self, apex: str) -> Route:
         """The route of exactly this apex."""
@@ -128,11 +175,16 @@ class EdgeBench:
         request = next(r for r, (f, _) in route.requests.items() if f == topic_filter)
         pairs = (one.partition("=") for one in retained)
         messages = [Message(topic, payload.encode(), 1, True) for topic, _, payload in pairs]
-        self.edge.interests.on_answer(route, request, messages)
+        at = 0 if route.position is None else route.position.offset
+        self.edge.interests.on_answer(route, request, at, messages)
 
     def deliver(self, apex: str, topic: str, payload: str, offset: int = 1, qos: int = 1) -> None:
-        """A live message of the zone."""
-        self.edge.on_message(self.route(apex), Message(topic, payload.encode(), qos), offset)
+        """A live message of the zone, which is in its journal."""
+        route = self.route(apex)
+        message = Message(topic, payload.encode(), qos)
+        if qos:
+            self.journals.add(route.part, offset, message)
+        self.edge.on_message(route, message, offset if qos else 0)
 
     def take(self) -> Events:
         """The events since the last call."""

@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 
 from tests.support.journal import authority_of
+from tests.support.keeping import CommitRecorder, JournalsRecorder
 from txbroker.authority.authority import Authority
 from txbroker.counters import Counters
 from txbroker.delegation.cut import Cut
@@ -100,9 +101,12 @@ class Client:
         self.sent: list[bytes] = []
         self.subacks: list[int] = []
         self.session: Session
-        self.session, _ = edge.clients.connect(Connect(client_id=client_id))
-        self.session.attach(self)
+        edge.clients.connect(Connect(client_id=client_id), self._accept)
         self._id = 0
+
+    def _accept(self, session: Session, present: bool) -> None:
+        self.session = session
+        assert self.edge.clients.attach(session, self)
 
     def send(self, data: bytes) -> None:
         self.sent.append(data)
@@ -129,6 +133,10 @@ class Client:
             self.session, Subscribe(packet_id, filters), lambda: self.subacks.append(packet_id)
         )
         return packet_id
+
+    def unsubscribe(self, *filters: str) -> None:
+        """UNSUBSCRIBE."""
+        self.edge.clients.unsubscribe(self.session, filters, lambda: None)
 
     @property
     def acknowledged(self) -> list[int]:
@@ -175,7 +183,9 @@ def make_edge(alarms: Alarms, recorder: Recorder, name: str = "edge", **limits: 
         timers=alarms,
         counters=Counters(),
         reporter=recorder,
-        pressure=Pressure(alarms),
+        keeper=CommitRecorder().keeper(alarms),
+        reader=JournalsRecorder(),
+        again=lambda: None,
         limits=EdgeLimits(**limits),
     )
 

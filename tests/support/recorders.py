@@ -143,17 +143,17 @@ class SinkRecorder:
 
 
 class WatcherRecorder:
-    """Whoever paces publishers for a session (`Watcher`); `full` are the limits that were hit."""
+    """Whoever feeds a session and keeps it (`Watcher`); `full` are the limits that were hit."""
 
     def __init__(self) -> None:
         self.events: Events = []
         self.full: list[str] = []
 
-    def queue_is_long(self, session: Session) -> None:
-        self.events.append(("long",))
+    def has_room(self, session: Session) -> None:
+        self.events.append(("room",))
 
-    def queue_is_short(self, session: Session) -> None:
-        self.events.append(("short",))
+    def save(self, session: Session, *, urgent: bool) -> None:
+        self.events.append(("save", "urgent" if urgent else "lazy"))
 
     def dropped(self, session: Session, qos: int) -> None:
         self.events.append(("dropped", qos))

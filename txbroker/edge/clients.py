@@ -425,7 +425,6 @@ class Clients:
 
     def _leave_to_journal(self, session: Session) -> None:
         """The client of a durable session is away: from here on it costs a position per zone."""
-        session.subscribing = 0
         for topic_filter in session.subscriptions:
             self._subscribers.remove(topic_filter, session.client_id)
             if is_sys(topic_filter):

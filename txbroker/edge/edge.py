@@ -199,12 +199,14 @@ class Edge:
         route.state = State.IDLE
         if above is not route:
             again = self._granted_again(route, above)
-            if again is not None:
-                self.interests.claim(self.zones.add(again), route.apex)
-            elif above.cuts is not None:
-                above.cuts.pop(route.apex, None)
             self.interests.on_gone(route, above)
             self.clients.on_ended(route, above)
+            if again is not None:
+                below = self.zones.add(again)
+                self.interests.claim(below, route.apex)
+                self._follow(above, below)
+            elif above.cuts is not None:
+                above.cuts.pop(route.apex, None)
             above.doubts.extend(route.doubts)
             route.doubts = []
             if above.doubts and above.port is not None:
@@ -294,6 +296,8 @@ class Edge:
         position = below.position
         if route.position is None or (position is not None and position.epoch >= below.epoch):
             return
+        if below.port is not None:
+            return  # that is the stream of an earlier epoch, which has not ended yet
         if not self.interests.touches(below.apex):
             return
         below.position = Position(epoch=below.epoch, offset=0)

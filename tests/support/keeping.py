@@ -1,0 +1,174 @@
+"""The durable side of an edge in memory: tables, a group commit that waits, journals to read."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from txbroker.authority.journal import Chunk, Record
+from txbroker.edge.chunks import Missing
+from txbroker.edge.keeper import Keeper
+from txbroker.message import Message
+from txbroker.place import PartKey
+from txbroker.timers import Timers
+
+WALL = 1_700_000_000_000_000
+"""The wall clock of tests at their beginning, in microseconds UTC."""
+
+
+class MemoryTable:
+    """A table of a node (`Table`); `CommitRecorder` says what of it is durable."""
+
+    def __init__(self) -> None:
+        self.values: dict[bytes, bytes] = {}
+        self.puts = 0
+
+    def get(self, key: bytes) -> bytes | None:
+        return self.values.get(key)
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        return iter(list(self.values.items()))
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self.puts += 1
+        self.values[key] = value
+
+    def delete(self, key: bytes) -> None:
+        self.values.pop(key, None)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.values
+
+
+_State = list[dict[bytes, bytes]]
+
+
+class CommitRecorder:
+    """
+    The node's group commit (`Commit`): a `write`, then a `sync`, when the test says so.
+
+    What is put between them is not durable before the next round. `crash` leaves the tables as they
+    were last synced.
+    """
+
+    def __init__(self) -> None:
+        self.sessions, self.windows, self.positions = (MemoryTable() for _ in range(3))
+        self._hooks: dict[Callable[[], None], None] = {}
+        self._waiting: list[Callable[[], None]] = []
+        self._written: deque[tuple[_State, list[Callable[[], None]]]] = deque()
+        self._durable: _State = [{}, {}, {}]
+
+    def before_write(self, hook: Callable[[], None]) -> None:
+        self._hooks[hook] = None
+
+    def when_durable(self, action: Callable[[], None]) -> None:
+        self._waiting.append(action)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nobody waits for anything."""
+        return not (self._hooks or self._waiting or self._written)
+
+    def write(self) -> None:
+        """The end of a turn."""
+        while self._hooks:
+            hooks, self._hooks = self._hooks, {}
+            for hook in hooks:
+                hook()
+        actions, self._waiting = self._waiting, []
+        self._written.append(([dict(table.values) for table in self._tables], actions))
+
+    def sync(self) -> None:
+        """What was written first, of what is not durable yet, is durable now."""
+        if self._written:
+            self._durable, actions = self._written.popleft()
+            for action in actions:
+                action()
+
+    def commit(self) -> None:
+        """All that was put is durable."""
+        self.write()
+        while self._written:
+            self.sync()
+
+    def crash(self) -> CommitRecorder:
+        """The process died: the commit of the next one."""
+        after = CommitRecorder()
+        for table, values in zip(after._tables, self._durable, strict=True):
+            table.values = dict(values)
+        after._durable = [dict(values) for values in self._durable]
+        return after
+
+    def keeper(self, timers: Timers) -> Keeper:
+        """A keeper over these tables."""
+        return Keeper(
+            sessions=self.sessions,
+            windows=self.windows,
+            positions=self.positions,
+            commit=self,
+            wall=lambda: WALL + int(timers.now() * 1e6),
+            now=timers.now,
+        )
+
+    @property
+    def _tables(self) -> tuple[MemoryTable, MemoryTable, MemoryTable]:
+        return self.sessions, self.windows, self.positions
+
+
+class JournalsRecorder:
+    """
+    Journals that can be read (`Reader`): at once, or with `late` when the test says `answer`.
+
+    `limit` records at most are in an answer; `reads` are the questions; offsets up to `trimmed` of
+    a part are kept no longer; `missing` parts are answered by that.
+    """
+
+    def __init__(self) -> None:
+        self.parts: dict[PartKey, list[Record]] = {}
+        self.trimmed: dict[PartKey, int] = {}
+        self.missing: dict[PartKey, Missing] = {}
+        self.ends: dict[PartKey, int] = {}
+        self.reads: list[tuple[PartKey, int, int]] = []
+        self.late = False
+        self.limit = 512
+        self._open: deque[Callable[[], None]] = deque()
+
+    def add(self, part: PartKey, offset: int, message: Message) -> None:
+        """A durable record."""
+        self.parts.setdefault(part, []).append(Record(offset, message))
+
+    def trim(self, part: PartKey, through: int) -> None:
+        """Keep only what is above this offset."""
+        self.trimmed[part] = through
+        self.parts[part] = [r for r in self.parts.get(part, []) if r.offset > through]
+
+    def read(
+        self, part: PartKey, after: int, through: int, done: Callable[[Chunk | Missing], None]
+    ) -> None:
+        self.reads.append((part, after, through))
+        if self.late:
+            self._open.append(lambda: done(self._find(part, after, through)))
+        else:
+            done(self._find(part, after, through))
+
+    def answer(self, count: int = 1) -> None:
+        """Answer the first questions that are open."""
+        for _ in range(min(count, len(self._open))):
+            self._open.popleft()()
+
+    @property
+    def open(self) -> int:
+        """Questions without an answer."""
+        return len(self._open)
+
+    def _find(self, part: PartKey, after: int, through: int) -> Chunk | Missing:
+        if part in self.missing:
+            return self.missing[part]
+        kept = self.parts.get(part, [])
+        end = self.ends.get(part, kept[-1].offset if kept else self.trimmed.get(part, 0))
+        through = max(min(through, end), after)
+        due = [r for r in kept if after < r.offset <= through and r.message.qos]
+        if len(due) > self.limit:
+            through = due[self.limit - 1].offset
+        first = self.trimmed.get(part, 0) + 1
+        return Chunk(records=tuple(due[: self.limit]), through=through, first=first)
