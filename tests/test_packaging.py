@@ -22,6 +22,7 @@ CORES = (
     "counters",
     "errors",
     "message",
+    "place",
     "pressure",
     "timers",
     "topics",
@@ -38,7 +39,7 @@ CORES = (
 )
 SHELLS_IN_CORES = ("mqtt.protocol",)
 """Modules of a core's package that are shells."""
-MAY_USE_PROTOBUF = ("link", "control")
+MAY_USE_PROTOBUF = ("link", "control", "edge.keeper", "edge.stored", "store")
 CLOCKS = {"asyncio", "datetime", "random", "secrets", "select", "socket", "threading", "time"}
 
 
