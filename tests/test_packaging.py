@@ -33,6 +33,7 @@ CORES = (
     "matching",
     "mqtt",
     "link.convert",
+    "link.deliveries",
     "link.edge_end",
     "link.frames",
     "link.owner_end",

@@ -54,12 +54,7 @@ class JournalReader:
         if found is not None:
             done(found)
             return
-        assert self._zones is not None
-        route = self._zones.get(part.zone) or self._zones.enclosing(part.zone)
-        if route.cut is None or route.is_local:
-            done(Missing.GONE if route.is_local else Missing.UNREACHABLE)
-            return
-        self._tasks.start(self._ask(route.cut.grpc, part, after, through, done))
+        self._tasks.start(self._ask(part, after, through, done))
 
     # from the servicer
 
@@ -89,16 +84,34 @@ class JournalReader:
 
     # internal
 
-    async def _ask(self, address: str, part: PartKey, after: int, through: int, done: Done) -> None:
+    async def _ask(self, part: PartKey, after: int, through: int, done: Done) -> None:
+        """The zone's own node first, then those above: a part stays where its zone went back to."""
         request = control_pb2.ReadRequest(
             zone=part.zone, epoch=part.epoch, after=after, through=through
         )
-        try:
-            reply = await self._channels.stub(address).Read(request, timeout=CALL_TIMEOUT)
-        except grpc.aio.AioRpcError:
-            done(Missing.UNREACHABLE)
-            return
-        done(_chunk(reply) if reply.kept else Missing.GONE)
+        found: Chunk | Missing = Missing.GONE
+        for address in self._addresses(part.zone):
+            try:
+                reply = await self._channels.stub(address).Read(request, timeout=CALL_TIMEOUT)
+            except grpc.aio.AioRpcError:
+                found = Missing.UNREACHABLE
+                continue
+            if reply.kept:
+                found = _chunk(reply)
+                break
+        done(found)
+
+    def _addresses(self, zone: str) -> list[str]:
+        assert self._zones is not None
+        addresses = []
+        route = self._zones.get(zone)
+        while True:
+            if route is not None and route.cut is not None and not route.is_local:
+                addresses.append(route.cut.grpc)
+            if not zone:
+                return addresses
+            route = self._zones.enclosing(zone)
+            zone = route.apex
 
 
 def _chunk(reply: control_pb2.ReadReply) -> Chunk:
