@@ -79,6 +79,17 @@ class Standing:
         return self._state.serving
 
     @property
+    def ended(self) -> int:
+        """
+        The greatest epoch of the zone that is over, as far as this node knows.
+
+        Not that of a grant that it still claims, though it does not serve the zone just now: whoever
+        is told that it is gone looks elsewhere, and forgets how far it had come here.
+        """
+        is_open = self._state.serving and not self._state.divergent
+        return self.epoch - 1 if is_open else self.epoch
+
+    @property
     def fenced(self) -> bool:
         """Whether it was giving that epoch back, and does not know what became of it."""
         return self._state.fenced

@@ -92,6 +92,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         is_asked = request.any or request.zone == standing.zone
         if authority is None or not authority.serving or not is_asked:
             reply.answer = control_pb2.ResolveReply.NOT_AUTHORITATIVE
+            reply.zone.epoch = standing.ended
             return reply
         question = request.question or authority.apex
         if not may_match_within(question, authority.apex):
@@ -110,10 +111,11 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         self, request: control_pb2.OpenLinkRequest, context: Any
     ) -> control_pb2.OpenLinkReply:
         authority = self._authority
-        reply = control_pb2.OpenLinkReply(epoch=self._standing.epoch)
+        is_ours = request.zone == self._standing.zone
+        reply = control_pb2.OpenLinkReply(epoch=self._standing.ended if is_ours else request.epoch)
         if authority is None or self._links is None:
             return reply
-        if not authority.serving or request.zone != authority.apex:
+        if not authority.serving or not is_ours:
             return reply
         if request.epoch > authority.epoch:
             return reply  # granted anew, and this node has not heard of it

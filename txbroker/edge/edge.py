@@ -153,6 +153,8 @@ class Edge:
 
     def on_message(self, route: Route, message: Message, offset: int) -> None:
         """A live or caught-up delivery."""
+        if offset and route.claims and route.has_come(message.topic, offset):
+            return  # an owner that crashed does not know that we have claimed it, and got it
         self.on_reached(route, offset)
         self.clients.deliver(Place(route.part, offset), message)
 

@@ -21,6 +21,7 @@ from txbroker.delegation.cut import Cut
 from txbroker.message import Message
 from txbroker.mqtt.session import Incoming, Session
 from txbroker.place import PartKey
+from txbroker.topics import is_within
 
 if TYPE_CHECKING:
     from txbroker.edge.subscribing import Subscribing
@@ -135,6 +136,8 @@ class Route:
         self.position: Position | None = None
         self.began: Position | None = None
         self.stream = 0
+        self._claimed: dict[str, int] = {}
+        self._claimed_part = PartKey(apex, 0)
 
     @property
     def epoch(self) -> int:
@@ -150,6 +153,18 @@ class Route:
     def is_needed(self) -> bool:
         """Whether anything waits for a connection to the owner."""
         return bool(self.waiting or self.filters or self.doubts or self.requests)
+
+    def has_come(self, topic: str, offset: int) -> bool:
+        """Whether this record of a subtree that we have claimed was processed; now it has been."""
+        if self._claimed_part != self.part:
+            self._claimed_part = self.part
+            self._claimed = {}
+        apex = max((a for a in self.claims if is_within(topic, a)), key=len, default=None)
+        if apex is None:
+            return False
+        before = self._claimed.get(apex, 0)
+        self._claimed[apex] = max(before, offset)
+        return offset <= before
 
     def wait(self, publication: Publication) -> None:
         """Queue it behind what waits already."""

@@ -109,7 +109,8 @@ class Dialer:
             self._edge.on_unresolved(route)
             return
         if reply.answer == control_pb2.ResolveReply.NOT_AUTHORITATIVE:
-            if reply.zone.epoch >= route.epoch and route.port is None and route.apex:
+            is_over = reply.zone.apex != route.apex or reply.zone.epoch >= route.epoch
+            if is_over and route.port is None and route.apex:
                 route.resolving = False
                 self._edge.on_gone(route)
             else:

@@ -65,7 +65,6 @@ class ZoneStore:
         self._is_asked = False
         self._checkpoint = 0
         self._changed: set[str] = set()
-        self._claims_changed: set[str] = set()
         self._told_marks: dict[MarkKey, int] = {}
 
     def wire(self, authority: Authority) -> None:
@@ -130,8 +129,11 @@ class ZoneStore:
         self._changed.update(topics)
 
     def note_unclaimed(self, edges: Iterable[str]) -> None:
-        """What these edges have not claimed changed."""
-        self._claims_changed.update(edges)
+        """What these edges have not claimed changed; it is durable with the next commit."""
+        assert self._authority is not None
+        unclaimed = {entry.interest.edge: entry for entry in self._authority.unclaimed()}
+        for edge in edges:
+            self._put_unclaimed(edge, unclaimed.get(edge))
 
     def note_edge(self, edge: str, offset: int) -> None:
         """An edge takes part from this offset on; `keep` says more."""
@@ -181,7 +183,7 @@ class ZoneStore:
 
     def checkpoint_if_due(self) -> None:
         """Now and then: so that a start has little to replay."""
-        if self._changed or self._claims_changed or self.offset - self._checkpoint > 1_000:
+        if self._changed or self.offset - self._checkpoint > 1_000:
             self.checkpoint()
 
     # internal
@@ -242,10 +244,6 @@ class ZoneStore:
         elif authority is not None:
             for topic in self._changed:
                 self._put_retained(topic, authority.retained.get(topic))
-            unclaimed = {entry.interest.edge: entry for entry in authority.unclaimed()}
-            for edge in self._claims_changed:
-                self._put_unclaimed(edge, unclaimed.get(edge))
-            self._claims_changed.clear()
         self._changed.clear()
         self._save_marks(marks)
         self._checkpoint = self.offset
