@@ -1,0 +1,1 @@
+"""Measurements beside Mosquitto; never part of the tests."""

@@ -1,0 +1,90 @@
+"""
+QoS 1 with `durability: sync` beside Mosquitto, which does not sync: `python -m benchmarks.durable`.
+
+The brokers take turns, `--runs` times each; the table has medians with their spread, and the ratio
+to the better of Mosquitto with and without `set_tcp_nodelay`, figure by figure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+
+from benchmarks.brokers import Running, mosquitto, txbroker
+
+Broker = Callable[[], AbstractContextManager[Running]]
+
+BROKERS: dict[str, Broker] = {
+    "mosquitto": partial(mosquitto, no_delay=False),
+    "mosquitto nodelay": partial(mosquitto, no_delay=True),
+    "txbroker sync": partial(txbroker, "sync"),
+    "txbroker interval": partial(txbroker, "interval"),
+    "txbroker memory": partial(txbroker, "memory"),
+}
+
+SCENARIOS = {
+    "throughput, window 1000": ("--window", "1000"),
+    "throughput, window 100": ("--window", "100"),
+    "1,000 messages a second": ("--rate", "1000"),
+}
+
+Figures = dict[str, float]
+
+
+def measure(broker: Broker, arguments: tuple[str, ...], seconds: float) -> Figures:
+    """One run of one scenario on a fresh broker."""
+    with broker() as running:
+        command = [sys.executable, "-m", "benchmarks.load", str(running.port)]
+        command += [*arguments, "--seconds", str(seconds)]
+        before = running.cpu_seconds()
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(f"{running.name}: {done.stderr.strip() or done.stdout}")
+        found: Figures = json.loads(done.stdout)
+        found["cpu"] = (running.cpu_seconds() - before) / found["messages"] * 1e6
+        return found
+
+
+def main() -> None:
+    """See the module's text."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=5)
+    given = parser.parse_args()
+    for scenario, arguments in SCENARIOS.items():
+        runs: dict[str, list[Figures]] = {name: [] for name in BROKERS}
+        for _ in range(given.runs):
+            for name, broker in BROKERS.items():
+                runs[name].append(measure(broker, arguments, given.seconds))
+        print_table(scenario, runs)
+
+
+def print_table(scenario: str, runs: dict[str, list[Figures]]) -> None:
+    """Medians, spread and ratios of one scenario."""
+    print(f"\n### {scenario}\n")
+    print("| | messages/s (min–max) | × | p50 µs | p99 µs | CPU µs a message |")
+    print("|---|---|---|---|---|---|")
+    best = max(median(runs[name], "rate") for name in BROKERS if name.startswith("mosquitto"))
+    for name, figures in runs.items():
+        rate = median(figures, "rate")
+        spread = [one["rate"] for one in figures]
+        print(
+            f"| {name} | {rate:,.0f} ({min(spread):,.0f}–{max(spread):,.0f}) | {rate / best:.2f}"
+            f" | {median(figures, 'p50'):,.0f} | {median(figures, 'p99'):,.0f}"
+            f" | {median(figures, 'cpu'):.1f} |"
+        )
+
+
+def median(figures: list[Figures], key: str) -> float:
+    """The median of one figure over the runs."""
+    return statistics.median(one[key] for one in figures)
+
+
+if __name__ == "__main__":
+    main()
