@@ -7,8 +7,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PROTO := $(shell find proto -name '*.proto')
 PYTEST_ARGS ?=
+FAULTS_ARGS ?=
 
-.PHONY: install home test lint types format proto clean
+.PHONY: install home test faults lint types format proto clean
 
 install: $(STAMP)
 
@@ -24,6 +25,10 @@ home: install
 
 test: install
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# Random faults until the time is over or a promise is broken; the seed is printed then.
+faults: install
+	$(BIN)/python -m tests.faults --minutes $(or $(MINUTES),5) $(FAULTS_ARGS)
 
 lint: install
 	$(BIN)/python -m ruff check .

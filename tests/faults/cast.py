@@ -1,0 +1,147 @@
+"""
+Who publishes and who subscribes, as values, drawn from the seed. Pure.
+
+A session's filters never overlap on a topic of the tree, so that one copy of each message is due.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from random import Random
+from typing import TypeVar
+
+import attrs
+
+from .rules import matches
+from .trees import Tree
+
+
+@attrs.frozen(kw_only=True)
+class Client:
+    """
+    A client at its node at first. `patience` is how long a PINGRESP may take, in seconds; one that
+    `wanders` tries another node when its own does not answer.
+    """
+
+    name: str
+    node: str
+    patience: float
+    wanders: bool
+
+
+AnyClient = TypeVar("AnyClient", bound=Client)
+
+
+@attrs.frozen(kw_only=True)
+class Publisher(Client):
+    """
+    `topics` with their turns, `kept` one of its own for retained messages at QoS 1; `rate` messages
+    a second, up to `window` of them unacknowledged; packet identifiers below `identifiers`.
+    """
+
+    topics: tuple[str, ...]
+    kept: str
+    rate: float
+    window: int
+    identifiers: int
+
+
+@attrs.frozen(kw_only=True)
+class Subscriber(Client):
+    """(filter, QoS) pairs; `delay` is what it takes to acknowledge a message, in seconds."""
+
+    filters: tuple[tuple[str, int], ...]
+    delay: float
+
+
+@attrs.frozen
+class Cast:
+    """All clients of a tree; those of `late` come one a round."""
+
+    publishers: tuple[Publisher, ...]
+    subscribers: tuple[Subscriber, ...]
+    late: tuple[Subscriber, ...]
+
+    @property
+    def clients(self) -> tuple[Client, ...]:
+        """Those that are there from the start on."""
+        return (*self.publishers, *self.subscribers)
+
+
+def draw(seed: int, tree: Tree, *, rate: float = 40.0, nodes: Sequence[str] = ()) -> Cast:
+    """
+    The cast of this seed; `rate` is what all publish together, in messages a second; `nodes` are
+    those where clients may be at first, all of them by default.
+    """
+    rng = Random(f"{seed}/{tree.name}/cast")
+    count = rng.randint(3, 4)
+    cast = Cast(
+        tuple(_publisher(rng, tree, f"pub-{i}", rate / count) for i in range(count)),
+        tuple(_subscriber(rng, tree, f"sub-{i}", i) for i in range(rng.randint(4, 5))),
+        tuple(_subscriber(rng, tree, f"late-{i}", i + 1) for i in range(2)),
+    )
+    return _only_at(cast, nodes) if nodes else cast
+
+
+def _only_at(cast: Cast, nodes: Sequence[str]) -> Cast:
+    """In turn at these nodes, and never elsewhere unless a schedule says so."""
+    places = itertools.cycle(nodes)
+
+    def moved(clients: Iterable[AnyClient]) -> tuple[AnyClient, ...]:
+        return tuple(attrs.evolve(client, node=next(places), wanders=False) for client in clients)
+
+    return Cast(moved(cast.publishers), moved(cast.subscribers), moved(cast.late))
+
+
+def _client(rng: Random, tree: Tree, name: str) -> dict[str, object]:
+    return {
+        "name": name,
+        "node": rng.choice(tree.names),
+        "patience": rng.choice((3.0, 8.0)),
+        "wanders": rng.random() < 0.5,
+    }
+
+
+def _publisher(rng: Random, tree: Tree, name: str, rate: float) -> Publisher:
+    zone = rng.choice(tree.zones)
+    topics = tree.topics()
+    return Publisher(
+        **_client(rng, tree, name),  # type: ignore[arg-type]
+        topics=tuple(rng.sample(topics, rng.randint(3, min(6, len(topics))))),
+        kept="/".join(filter(None, (zone, f"kept-{name}"))),
+        rate=rate * rng.uniform(0.6, 1.4),
+        window=rng.choice((4, 16)),
+        identifiers=rng.choice((24, 300)),
+    )
+
+
+def _subscriber(rng: Random, tree: Tree, name: str, number: int) -> Subscriber:
+    filters: list[tuple[str, int]] = []
+    if number == 0:
+        filters = [("#", 2)]
+    candidates = _candidates(tree)
+    rng.shuffle(candidates)
+    for text in candidates:
+        if len(filters) < 2 and not any(_overlap(tree, text, other) for other, _ in filters):
+            filters.append((text, rng.choice((1, 2, 2))))
+    return Subscriber(
+        **_client(rng, tree, name),  # type: ignore[arg-type]
+        filters=tuple(filters),
+        delay=rng.choice((0.0, 0.0, 0.02)),
+    )
+
+
+def _candidates(tree: Tree) -> list[str]:
+    """Exact ones, those of a zone and those that span zones."""
+    found = ["#", "+/t0", "+/+/t1", "a/#", *tree.topics()]
+    for zone in filter(None, tree.zones):
+        found += [f"{zone}/#", f"{zone}/+", f"{zone}/t1"]
+    return sorted(set(found))
+
+
+def _overlap(tree: Tree, one: str, other: str) -> bool:
+    """Whether some topic of the tree, or one for retained messages, matches both."""
+    kept = ["/".join(filter(None, (zone, "kept"))) for zone in tree.zones]
+    spelled = [*tree.topics(), *kept]
+    return any(matches(one, topic) and matches(other, topic) for topic in spelled)

@@ -1,0 +1,281 @@
+"""
+Which promises a history breaks. Pure: events in, violations out.
+
+The rules, and the numbers of the invariants that they stand for:
+
+- `owner`: one node owns a zone at an epoch; a zone that was given back comes at a higher one [1].
+- `disagreement`: all see the messages of a topic in the one order of its owner [1].
+- `hops`: a message crosses the network to its owner, and from there to edges that want it [2].
+- `copies`: and to each of these once, while all is calm [3].
+- `lost`: an acknowledged message reaches every session that had subscribed before [5].
+- `retained`: what a new subscriber gets is the last that was acknowledged [5].
+- `duplicate`: QoS 2 comes once. QoS 1 comes again after a resend of the publisher; or flagged DUP,
+  with its packet identifier, on a later connection of the subscriber. QoS 0 never does [5].
+- `acknowledgement`: of something that was sent on this connection, in the order sent.
+- `order`: messages of a publisher on a topic and QoS arrive in its order; so no live message
+  overtakes a backlog [6].
+- `session`: it is present wherever it is looked for; not refused while all is calm; the connection
+  that it had before is closed.
+- `packet`: nothing illegal comes; topic, payload and QoS are as published and granted; a packet
+  identifier is free before it is used again.
+- `ended`: no node ends by itself.
+- `late`: all is caught up in time.
+
+What may be undecided is not judged: a message counts for a session if it was first sent after a
+SUBACK that came in the calm, or after the calm that followed that SUBACK (a zone that was away
+then may have confirmed later).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterable
+from typing import Protocol
+
+import attrs
+
+from .deliveries import Deliveries
+from .events import (
+    Acknowledged,
+    Calm,
+    Connected,
+    Connecting,
+    Copied,
+    Delivered,
+    Disconnected,
+    Ended,
+    Event,
+    Faulted,
+    Granted,
+    Haunted,
+    Overdue,
+    Remembered,
+    Returned,
+    Sent,
+)
+from .rules import Report, Violation
+
+__all__ = ["Checker", "Violation", "check"]
+
+
+def check(history: Iterable[Event]) -> list[Violation]:
+    """All that this history breaks, in order; empty if nothing."""
+    checker = Checker()
+    for each in history:
+        checker.feed(each)
+    return checker.verdict()
+
+
+class Checker:
+    """Feed it every event, in order; `verdict` may be asked at any time."""
+
+    def __init__(self) -> None:
+        self._report = Report()
+        self.deliveries = Deliveries(self._report)
+        self.acknowledgements = _Acknowledgements(self._report)
+        self._rules: list[_Rule] = [
+            self.acknowledgements,
+            _Sessions(self._report),
+            _Owners(self._report),
+            _Retained(self._report),
+            _Copies(self._report),
+            self.deliveries,
+        ]
+
+    def feed(self, event: Event) -> None:
+        """One more event."""
+        for rule in self._rules:
+            rule.feed(event)
+        match event:
+            case Overdue():
+                self._report.add("late", event, event.what)
+            case Disconnected(why=why) if why.startswith("illegal"):
+                self._report.add("packet", event, why)
+            case Ended():
+                self._report.add("ended", event, f"{event.node}, status {event.status}")
+
+    def verdict(self) -> list[Violation]:
+        """What has been broken so far."""
+        return [*self._report.violations, *self.deliveries.disagreements()]
+
+
+class _Rule(Protocol):
+    """A rule, or a few: notes in a report what each event breaks."""
+
+    def feed(self, event: Event) -> None: ...
+
+
+class _Acknowledgements:
+    """Each is for something sent on this connection, and those of a topic and QoS are in order."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._waiting: dict[tuple[int, str, int], deque[int]] = defaultdict(deque)
+        self._sent: dict[tuple[str, int], Sent] = {}
+        self._open: set[tuple[str, int]] = set()
+
+    @property
+    def open(self) -> set[tuple[str, int]]:
+        """(client, number) of QoS 1/2 messages that were sent and whose flow has not ended."""
+        return self._open
+
+    def feed(self, event: Event) -> None:
+        match event:
+            case Sent(qos=1 | 2):
+                self._sent[event.client, event.number] = event
+                self._open.add((event.client, event.number))
+                self._waiting[event.connection, event.topic, event.qos].append(event.number)
+            case Acknowledged(number=None):
+                self._report.add("acknowledgement", event, f"{event.kind} for nothing that is open")
+            case Acknowledged(number=int(number), kind=kind):
+                if kind != "PUBREC":
+                    self._open.discard((event.client, number))
+                if kind != "PUBCOMP":
+                    self._in_order(event, self._sent[event.client, number])
+
+    def _in_order(self, event: Acknowledged, sent: Sent) -> None:
+        waiting = self._waiting[event.connection, sent.topic, sent.qos]
+        if sent.number not in waiting:
+            self._report.add("acknowledgement", event, "nothing sent here waits for it")
+            return
+        if waiting[0] != sent.number:
+            first = waiting[0]
+            self._report.add("acknowledgement", event, f"before that of {first}, on {sent.topic}")
+        waiting.remove(sent.number)
+
+
+class _Sessions:
+    """A session that has been confirmed once is found again at every node."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._attempts: dict[str, int] = defaultdict(int)
+        self._known: set[str] = set()
+        self._is_calm = True
+
+    def feed(self, event: Event) -> None:
+        match event:
+            case Faulted():
+                self._is_calm = False
+            case Calm():
+                self._is_calm = True
+            case Connecting():
+                self._attempts[event.client] += 1
+            case Connected(code=0):
+                self._accepted(event)
+            case Connected(code=3) if not self._is_calm:
+                pass
+            case Connected():
+                self._report.add("session", event, f"CONNACK code {event.code}")
+            case Haunted():
+                self._report.add("session", event, "its old connection was not closed")
+
+    def _accepted(self, event: Connected) -> None:
+        if event.client in self._known and not event.session_present:
+            self._report.add("session", event, "lost: session present is 0")
+        if self._attempts[event.client] == 1 and event.session_present:
+            self._report.add("session", event, "session present is 1, but it has never been here")
+        self._known.add(event.client)
+
+
+class _Owners:
+    """An epoch of a zone is given once."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._owners: dict[tuple[str, int], str] = {}
+        self._newest: dict[str, int] = defaultdict(int)  # zone: epoch
+        self._over: dict[str, int] = defaultdict(int)  # zone: newest epoch that has ended
+
+    def feed(self, event: Event) -> None:
+        match event:
+            case Granted():
+                self._granted(event)
+            case Returned():
+                self._over[event.zone] = self._newest[event.zone]
+
+    def _granted(self, event: Granted) -> None:
+        zone, epoch = event.zone, event.epoch
+        owner = self._owners.setdefault((zone, epoch), event.node)
+        if owner != event.node:
+            what = f"{event.node} and {owner} own {zone!r} at epoch {epoch}"
+            self._report.add("owner", event, what)
+        if epoch <= self._over[zone]:
+            what = f"{event.node} owns {zone!r} at epoch {epoch}, after it was given back"
+            self._report.add("owner", event, what)
+        self._newest[zone] = max(epoch, self._newest[zone])
+
+
+class _Retained:
+    """Each topic that a client sends retained messages to has no other client that does."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._topics: dict[tuple[str, int], str] = {}
+        self._last: dict[str, tuple[str, int]] = {}  # topic: the last acknowledged
+
+    def feed(self, event: Event) -> None:
+        match event:
+            case Sent(retain=True):
+                self._topics[event.client, event.number] = event.topic
+            case Acknowledged(number=int(number), kind="PUBACK" | "PUBREC"):
+                topic = self._topics.get((event.client, number))
+                if topic is not None and number > self._last.get(topic, ("", 0))[1]:
+                    self._last[topic] = (event.client, number)
+            case Remembered():
+                self._compare(event)
+
+    def _compare(self, event: Remembered) -> None:
+        found = {topic: number for topic, _, number in event.values}
+        for topic, (client, number) in self._last.items():
+            if found.get(topic, 0) < number:
+                what = f"{topic}: {found.get(topic, 'nothing')} instead of {client} {number}"
+                self._report.add("retained", event, what)
+
+
+class _Copies:
+    """A message of the calm goes to its owner, and from there once to each edge that wants it."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+
+    def feed(self, event: Event) -> None:
+        if not isinstance(event, Copied):
+            return
+        pair = (event.source, event.target)
+        wanted = {(event.edge, event.owner), *((event.owner, each) for each in event.holders)}
+        name = f"{event.publisher} {event.number}: {event.source} to {event.target}"
+        if pair not in wanted:
+            self._report.add("hops", event, f"{name}; wanted: {sorted(wanted)}")
+        elif event.count > 1:
+            self._report.add("copies", event, f"{name}: {event.count} times")
+
+
+def summary(violations: Iterable[Violation], *, each: int = 5) -> list[str]:
+    """Lines for people: how many of each rule, and the first few."""
+    by_rule: dict[str, list[Violation]] = defaultdict(list)
+    for violation in violations:
+        by_rule[violation.rule].append(violation)
+    lines = []
+    for rule, found in sorted(by_rule.items()):
+        lines.append(f"{rule}: {len(found)}")
+        lines += [f"  {violation.at:8.3f} {violation.what}" for violation in found[:each]]
+    return lines
+
+
+@attrs.frozen(kw_only=True)
+class Tally:
+    """How much a history holds, for the line of a round."""
+
+    published: int
+    acknowledged: int
+    delivered: int
+
+    @classmethod
+    def of(cls, history: Iterable[Event]) -> Tally:
+        published = acknowledged = delivered = 0
+        for event in history:
+            published += isinstance(event, Sent) and not event.dup
+            acknowledged += isinstance(event, Acknowledged) and event.kind != "PUBCOMP"
+            delivered += isinstance(event, Delivered)
+        return cls(published=published, acknowledged=acknowledged, delivered=delivered)

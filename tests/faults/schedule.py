@@ -1,0 +1,251 @@
+"""
+What a seed does to a tree, and when. Pure: the same seed, tree and faults give the same schedule,
+so a run that failed is played again by its seed. (What the nodes make of it may differ in time.)
+
+A round is a list of steps. Faults come in episodes, from the step that begins one to the step that
+ends it. A node's process has one episode at a time, and so has a client; all else overlaps freely.
+Every episode ends within its round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from random import Random
+
+import attrs
+
+from .cast import Cast
+from .trees import Tree
+
+
+@attrs.frozen
+class Step:
+    """At `at` seconds of its round, do this to these; `amount` is a share or a time in seconds."""
+
+    at: float
+    verb: str
+    targets: tuple[str, ...] = ()
+    amount: float = 0.0
+
+    def __str__(self) -> str:
+        amount = f" {self.amount:g}" if self.amount else ""
+        return f"{self.at:6.2f} {' '.join([self.verb, *self.targets])}{amount}"
+
+
+Round = tuple[Step, ...]
+
+FAULTS = {
+    "kill": 6,
+    "kill-all": 1,
+    "power": 4,
+    "power-all": 1,
+    "stop": 1,
+    "freeze": 3,
+    "cut": 3,
+    "one-way": 3,
+    "isolate": 3,
+    "split": 2,
+    "lose": 2,
+    "fill": 2,
+    "slow": 2,
+    "unplug": 2,
+    "retire": 3,
+    "broken-retire": 2,
+    "broken-join": 2,
+    "roam": 8,
+    "away": 5,
+    "stall": 2,
+}
+"""Every fault, and how often it comes beside the others."""
+
+ROAMING = ("close", "abort", "abandon")
+"""How a client leaves: DISCONNECT, a reset, or without a word, the connection left open."""
+
+
+def plan(
+    seed: int, tree: Tree, cast: Cast, faults: Iterable[str], *, rounds: int, length: float
+) -> tuple[Round, ...]:
+    """So many rounds of `length` seconds, of these faults. Each round has one late subscriber."""
+    wanted = [name for name in FAULTS if name in set(faults)]
+    found = []
+    for number in range(rounds):
+        rng = Random(f"{seed}/{tree.name}/{number}")
+        newcomers = [client.name for client in cast.late[number : number + 1]]
+        found.append(_Planner(rng, tree, cast, length).plan(wanted, newcomers))
+    return tuple(found)
+
+
+class _Planner:
+    """Plans one round."""
+
+    def __init__(self, rng: Random, tree: Tree, cast: Cast, length: float) -> None:
+        self._rng = rng
+        self._tree = tree
+        self._length = length
+        self._clients = [client.name for client in cast.clients]
+        self._subscribers = [client.name for client in cast.subscribers]
+        self._steps: list[Step] = []
+        self._busy: list[tuple[str, float, float]] = []
+
+    def plan(self, faults: Sequence[str], newcomers: Iterable[str]) -> Round:
+        """As many episodes as the length asks for; one that finds no place is left out."""
+        for client in newcomers:
+            self._add(self._rng.uniform(0, self._length), "enter", client)
+        weights = [FAULTS[name] for name in faults]
+        for _ in range(round(self._rng.uniform(0.4, 0.7) * self._length) if faults else 0):
+            start = self._rng.uniform(0.5, self._length * 0.8)
+            end = min(start + self._rng.choice((1, 2, 4, 7, 10)), self._length)
+            fault = self._rng.choices(faults, weights)[0]
+            self._makers[fault](self, fault, start, end)
+        return tuple(sorted(self._steps, key=lambda step: step.at))
+
+    # processes
+
+    def _process(self, fault: str, start: float, end: float) -> None:
+        node = self._rng.choice(self._tree.names)
+        if self._take([node], start, end):
+            self._add(start, fault, node)
+            self._add(end, "thaw" if fault == "freeze" else "start", node)
+
+    def _retire(self, fault: str, start: float, end: float) -> None:
+        node = self._rng.choice(self._tree.children)
+        if self._take([node], start, end):
+            self._add(start, fault, node)
+            self._add(end, "start", node)
+
+    def _broken_retire(self, fault: str, start: float, end: float) -> None:
+        """Kill the node, or its parent, while it gives its zone back."""
+        node, victim = self._pair_of_handover()
+        if self._take([node, victim], start, end):
+            self._add(start, fault, node, victim, amount=self._moment())
+            for name in {node: 1, victim: 1}:
+                self._add(end, "start", name)
+
+    def _broken_join(self, fault: str, start: float, end: float) -> None:
+        """Kill the node, or its parent, while it takes its zone over again."""
+        node, victim = self._pair_of_handover()
+        if self._take([node, victim], start, end):
+            self._add(start, "retire", node)
+            self._add((start + end) / 2, fault, node, victim, amount=self._moment())
+            for name in {node: 1, victim: 1}:
+                self._add(end, "start", name)
+
+    def _pair_of_handover(self) -> tuple[str, str]:
+        node = self._rng.choice([each for each in self._tree.nodes if each.zone])
+        assert node.parent is not None
+        return node.name, self._rng.choice((node.name, node.parent))
+
+    def _moment(self) -> float:
+        """Seconds into a handover, which takes some milliseconds."""
+        return round(self._rng.choice((0.0, 0.005, 0.02)) + self._rng.uniform(0, 0.01), 4)
+
+    def _everybody(self, fault: str, start: float, end: float) -> None:
+        names = list(self._tree.names)
+        if self._take(names, start, end + 1.0):
+            self._add(start, fault.removesuffix("-all"), *names)
+            self._rng.shuffle(names)
+            for name in names:
+                self._add(end + self._rng.uniform(0, 1.0), "start", name)
+
+    # the network
+
+    def _pair(self, fault: str, start: float, end: float) -> None:
+        pair = self._rng.sample(self._tree.names, 2)
+        self._add(start, fault, *pair)
+        self._add(end, f"mend-{fault}", *pair)
+
+    def _isolate(self, fault: str, start: float, end: float) -> None:
+        """Cut one node off from all others."""
+        self._part([self._rng.choice(self._tree.names)], start, end)
+
+    def _split(self, fault: str, start: float, end: float) -> None:
+        """Cut a site off, or, where all is one, a random half."""
+        sites = [sorted(site) for site in self._tree.sites]
+        half = self._rng.sample(self._tree.names, len(self._tree.names) // 2)
+        self._part(self._rng.choice(sites) if len(sites) > 1 else half, start, end)
+
+    def _unplug(self, fault: str, start: float, end: float) -> None:
+        """Cut one node off from all others and from its clients."""
+        node = self._rng.choice(self._tree.names)
+        self._add(start, fault, node)
+        self._add(end, "mend-unplug", node)
+
+    def _part(self, names: Sequence[str], start: float, end: float) -> None:
+        self._add(start, "isolate", *names)
+        self._add(end, "mend-isolate", *names)
+
+    def _lose(self, fault: str, start: float, end: float) -> None:
+        if self._take(["network"], start, end):
+            self._add(start, "lose", amount=0.2)
+            self._add(end, "lose")
+
+    # disks
+
+    def _fill(self, fault: str, start: float, end: float) -> None:
+        node = self._rng.choice(self._tree.names)
+        if self._take([f"room of {node}"], start, end):
+            self._add(start, "fill", node)
+            self._add(end, "free", node)
+
+    def _slow(self, fault: str, start: float, end: float) -> None:
+        node = self._rng.choice(self._tree.names)
+        if self._take([f"speed of {node}"], start, end):
+            self._add(start, "slow", node, amount=self._rng.choice((0.05, 0.3)))
+            self._add(end, "slow", node)
+
+    # clients
+
+    def _roam(self, fault: str, start: float, end: float) -> None:
+        client = self._rng.choice(self._clients)
+        if self._take([client], start, start + 0.5):
+            node = self._rng.choice(self._tree.names)
+            self._add(start, fault, client, node, self._rng.choice(ROAMING))
+
+    def _away(self, fault: str, start: float, end: float) -> None:
+        client = self._rng.choice(self._subscribers)
+        if self._take([client], start, end):
+            self._add(start, fault, client, self._rng.choice(ROAMING[:2]))
+            self._add(end, "back", client, self._rng.choice(self._tree.names))
+
+    def _stall(self, fault: str, start: float, end: float) -> None:
+        client = self._rng.choice(self._subscribers)
+        if self._take([client], start, end):
+            self._add(start, fault, client)
+            self._add(end, "go-on", client)
+
+    # internal
+
+    def _add(self, at: float, verb: str, *targets: str, amount: float = 0.0) -> None:
+        self._steps.append(Step(round(at, 2), verb, targets, amount))
+
+    def _take(self, names: Iterable[str], start: float, end: float) -> bool:
+        """Reserve them for this time, with a second around it; False if one of them is taken."""
+        names = list(names)
+        for name, begin, finish in self._busy:
+            if name in names and begin < end + 1.0 and start < finish + 1.0:
+                return False
+        self._busy += [(name, start, end) for name in names]
+        return True
+
+    _makers: dict[str, Callable[[_Planner, str, float, float], None]] = {
+        "kill": _process,
+        "kill-all": _everybody,
+        "power": _process,
+        "power-all": _everybody,
+        "stop": _process,
+        "freeze": _process,
+        "cut": _pair,
+        "one-way": _pair,
+        "isolate": _isolate,
+        "split": _split,
+        "unplug": _unplug,
+        "lose": _lose,
+        "fill": _fill,
+        "slow": _slow,
+        "retire": _retire,
+        "broken-retire": _broken_retire,
+        "broken-join": _broken_join,
+        "roam": _roam,
+        "away": _away,
+        "stall": _stall,
+    }

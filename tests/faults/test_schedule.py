@@ -1,0 +1,135 @@
+"""Schedules and casts: the same for a seed, within bounds, and each episode ends."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from .cast import draw
+from .rules import matches
+from .schedule import FAULTS, Round, plan
+from .trees import TREES, Tree
+
+ENDS = {
+    "kill": "start",
+    "power": "start",
+    "stop": "start",
+    "retire": "start",
+    "freeze": "thaw",
+    "cut": "mend-cut",
+    "one-way": "mend-one-way",
+    "isolate": "mend-isolate",
+    "unplug": "mend-unplug",
+    "fill": "free",
+    "away": "back",
+    "stall": "go-on",
+}
+BEGINNINGS = {end: begin for begin, end in ENDS.items()}
+
+
+def rounds_of(tree: Tree, seeds: range, count: int = 3) -> list[Round]:
+    return [
+        each
+        for seed in seeds
+        for each in plan(seed, tree, draw(seed, tree), FAULTS, rounds=count, length=20.0)
+    ]
+
+
+@pytest.mark.parametrize("tree", TREES.values(), ids=list(TREES))
+def test_seed_decides_everything(tree: Tree) -> None:
+    """The same seed twice, and another one."""
+    first, again, other = (
+        plan(seed, tree, draw(seed, tree), FAULTS, rounds=3, length=20.0) for seed in (1, 1, 2)
+    )
+
+    assert first == again
+    assert first != other
+
+
+@pytest.mark.parametrize("tree", TREES.values(), ids=list(TREES))
+def test_processes_and_clients_have_one_episode_at_a_time(tree: Tree) -> None:
+    """A node that is down is not killed again, and is up at the end; the same for clients."""
+    for steps in rounds_of(tree, range(30)):
+        down: set[str] = set()
+        for step in steps:
+            subjects = step.targets if step.verb in ("kill", "power") else step.targets[:1]
+            if step.verb == "broken-retire":
+                assert down.isdisjoint(step.targets), f"{step} in {steps}"
+                down |= set(step.targets)
+            elif step.verb == "broken-join":
+                assert {step.targets[0]} == down & {*step.targets}, f"{step} in {steps}"
+                down |= set(step.targets)
+            elif step.verb in ("kill", "power", "stop", "freeze", "retire", "away", "stall"):
+                assert down.isdisjoint(subjects), f"{step} in {steps}"
+                down |= set(subjects)
+            elif step.verb in ("start", "thaw", "back", "go-on"):
+                assert down.issuperset(subjects), f"{step} in {steps}"
+                down -= set(subjects)
+            elif step.verb == "roam":
+                assert down.isdisjoint(subjects), f"{step} in {steps}"
+
+        assert not down
+
+
+@pytest.mark.parametrize("tree", TREES.values(), ids=list(TREES))
+def test_what_begins_ends(tree: Tree) -> None:
+    """As often; losses and slow disks end with amount 0."""
+    for steps in rounds_of(tree, range(30)):
+        balance: Counter[tuple[str, tuple[str, ...]]] = Counter()
+        for step in steps:
+            verb = BEGINNINGS.get(step.verb, step.verb)
+            if verb in ("away", "stall"):
+                balance[verb, step.targets[:1]] += 1 if step.verb == verb else -1
+            elif verb in ("cut", "one-way", "isolate", "unplug", "fill"):
+                balance[verb, step.targets] += 1 if step.verb == verb else -1
+            elif verb in ("lose", "slow"):
+                balance[verb, step.targets] += 1 if step.amount else -1
+
+            assert 0 <= step.at <= 21.0
+
+        assert not any(balance.values()), f"{balance}\n" + "\n".join(map(str, steps))
+
+
+def test_every_fault_happens() -> None:
+    """In a modest number of rounds."""
+    tree = TREES["chain"]
+    verbs = Counter(step.verb for steps in rounds_of(tree, range(40)) for step in steps)
+
+    assert set(FAULTS) - {"kill-all", "power-all", "split"} <= set(verbs)
+    assert "enter" in verbs
+    everybody = [
+        step
+        for steps in rounds_of(tree, range(40))
+        for step in steps
+        if step.targets and set(step.targets) == set(tree.names)
+    ]
+    assert {"kill", "power"} <= {step.verb for step in everybody}
+
+
+def test_only_wanted_faults_happen() -> None:
+    """A run may be limited to some."""
+    tree = TREES["pair"]
+    found = plan(3, tree, draw(3, tree), ["cut"], rounds=2, length=30.0)
+
+    assert {"cut", "mend-cut", "enter"} == {step.verb for steps in found for step in steps}
+
+
+@pytest.mark.parametrize("tree", TREES.values(), ids=list(TREES))
+def test_filters_of_a_session_do_not_overlap(tree: Tree) -> None:
+    """So one copy of each message is due."""
+    for seed in range(50):
+        cast = draw(seed, tree)
+        topics = [*tree.topics(), *(publisher.kept for publisher in cast.publishers)]
+        for subscriber in (*cast.subscribers, *cast.late):
+            assert subscriber.filters
+            for topic in topics:
+                assert 1 >= sum(matches(text, topic) for text, _ in subscriber.filters)
+
+
+@pytest.mark.parametrize("tree", TREES.values(), ids=list(TREES))
+def test_topics_have_owners_everywhere(tree: Tree) -> None:
+    """Every node that owns a zone owns some topic that is used."""
+    owners = {tree.owner(topic) for topic in tree.topics()}
+
+    assert {node.name for node in tree.nodes if node.zone is not None} == owners

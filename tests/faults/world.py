@@ -1,0 +1,300 @@
+"""The nodes as processes, and what a fault does to them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from tests.support.nodes import ROOT, NodeFailed, NodeProcess
+
+from .disks import Disk
+from .networks import Network, Place
+from .schedule import Step
+from .switch import OUTSIDE
+from .trees import Tree
+
+QUICK = {
+    "cut",
+    "mend-cut",
+    "one-way",
+    "mend-one-way",
+    "isolate",
+    "mend-isolate",
+    "unplug",
+    "mend-unplug",
+    "lose",
+    "slow",
+}
+"""Verbs that do not wait for a process."""
+
+JOIN_TIMEOUT = 8.0
+COMMAND_TIMEOUT = 40.0  # seconds; a command that hangs is not waited for any longer
+
+
+class FaultyNode(NodeProcess):
+    """A node with a place in the network and a disk of its own."""
+
+    def __init__(self, folder: Path, document: Mapping[str, Any], place: Place, disk: Disk) -> None:
+        super().__init__(folder, {**document, **place.keys}, env=disk.environment())
+        self.place = place
+        self.disk = disk
+        self.should_run = False
+        self.is_full = False
+
+    def command(self) -> list[str]:
+        return [*self.place.prefix, *super().command()]
+
+
+class World:
+    """
+    A tree of nodes in `folder`. `perform` carries out the steps of a schedule that are about nodes;
+    all that can go wrong with a fault itself (a retirement that is refused) is its outcome, a text.
+    """
+
+    def __init__(
+        self,
+        tree: Tree,
+        network: Network,
+        folder: Path,
+        library: Path | None,
+        *,
+        mount: bool,
+        seed: int,
+    ) -> None:
+        self.tree = tree
+        self.network = network
+        self.nodes: dict[str, FaultyNode] = {}
+        self.died: list[tuple[str, int]] = []  # nodes that ended by themselves, status
+        self._rng = Random(f"{seed}/{tree.name}/disks")
+        self._cuts: Counter[tuple[str, str]] = Counter()
+        self._turns = {name: asyncio.Lock() for name in tree.names}
+        for shape in tree.nodes:
+            disk = Disk(folder / shape.name, folder / f"control-{shape.name}", library, mount=mount)
+            document = {"node": shape.name, "zone": shape.zone, "site": shape.site}
+            if shape.parent is not None:
+                document["parent"] = network.places[shape.parent].grpc
+            document = {key: value for key, value in document.items() if value is not None}
+            place = network.places[shape.name]
+            node = FaultyNode(folder, {**document, "data": str(disk.data)}, place, disk)
+            self.nodes[shape.name] = node
+        self._verbs: dict[str, Callable[[Step], Any]] = {
+            "start": lambda step: self._start(*step.targets),
+            "kill": lambda step: self._kill(*step.targets),
+            "power": self._power,
+            "stop": self._stop,
+            "freeze": lambda step: self._freeze(*step.targets),
+            "thaw": lambda step: self._thaw(*step.targets),
+            "retire": self._retire,
+            "broken-retire": self._broken_retire,
+            "broken-join": self._broken_join,
+            "cut": lambda step: self._cut(_both(*step.targets), 1),
+            "mend-cut": lambda step: self._cut(_both(*step.targets), -1),
+            "one-way": lambda step: self._cut([step.targets], 1),
+            "mend-one-way": lambda step: self._cut([step.targets], -1),
+            "isolate": lambda step: self._cut(self._around(step.targets), 1),
+            "mend-isolate": lambda step: self._cut(self._around(step.targets), -1),
+            "unplug": lambda step: self._cut(self._around(step.targets, OUTSIDE), 1),
+            "mend-unplug": lambda step: self._cut(self._around(step.targets, OUTSIDE), -1),
+            "lose": lambda step: self.network.lose(step.amount),
+            "fill": lambda step: self._fill(*step.targets),
+            "free": lambda step: self._free(*step.targets),
+            "slow": lambda step: self.nodes[step.targets[0]].disk.slow(step.amount),
+        }
+
+    def knows(self, step: Step) -> bool:
+        """Whether the step is about nodes."""
+        return step.verb in self._verbs
+
+    async def perform(self, step: Step) -> str:
+        """Carry it out; its outcome, if there is one to tell. Steps on a node take turns."""
+        async with contextlib.AsyncExitStack() as stack:
+            for name in sorted(set(step.targets)):
+                await stack.enter_async_context(self._turns[name])
+            self.notice_deaths()
+            if step.verb in QUICK:
+                return self._verbs[step.verb](step) or ""
+            return await asyncio.to_thread(self._verbs[step.verb], step) or ""
+
+    def start_all(self) -> None:
+        """Every node that does not run."""
+        self._start(*self.nodes)
+
+    def heal(self) -> None:
+        """No more faults: all that is cut, slow, full, frozen or dead ends."""
+        self._cuts.clear()
+        self.network.cut([])
+        if "lose" in self.network.faults:
+            self.network.lose(0.0)
+        for node in self.nodes.values():
+            node.disk.slow(0)
+            node.disk.free()
+            node.is_full = False
+            self._thaw(node.name)
+        self.notice_deaths()
+        self.start_all()
+
+    def notice_deaths(self) -> None:
+        """
+        A node that should run and does not has ended by itself. It may where it cannot start on a
+        full disk, or when a retirement came through although the command had given up.
+        """
+        for node in self.nodes.values():
+            if node.should_run and not node.running:
+                node.should_run = False
+                status = node.wait()
+                if status and not node.is_full:
+                    self.died.append((node.name, status))
+
+    def command(self, *arguments: str) -> tuple[int, str]:
+        """A command of txbroker: its exit status and all that it printed. Blocks."""
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "txbroker.cli", *arguments],
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=COMMAND_TIMEOUT,
+            )
+        except subprocess.TimeoutExpired:
+            return -1, f"no end after {COMMAND_TIMEOUT} s"
+        return done.returncode, done.stdout.strip()
+
+    def close(self) -> None:
+        """End all of it."""
+        for node in self.nodes.values():
+            if node.running:
+                node.kill()
+            node.close()
+            node.disk.close()
+        self.network.close()
+
+    # processes
+
+    def _start(self, *names: str) -> None:
+        for name in names:
+            node = self.nodes[name]
+            if not node.running:
+                node.start(ready=False)
+                self.network.started(name, node.pid)
+            node.should_run = True
+
+    def _kill(self, *names: str) -> None:
+        nodes = [self.nodes[name] for name in names if self.nodes[name].running]
+        for node in nodes:
+            node.should_run = False
+            node.send_signal(signal.SIGKILL)
+        for node in nodes:
+            node.wait()
+
+    def _power(self, step: Step) -> str:
+        self._kill(*step.targets)
+        lost = {name: self.nodes[name].disk.lose_power(self._rng) for name in step.targets}
+        return f"unsynced writes lost: {lost}"
+
+    def _stop(self, step: Step) -> str:
+        node = self.nodes[step.targets[0]]
+        node.should_run = False
+        return f"status {node.terminate()}" if node.running else "was down"
+
+    def _freeze(self, name: str) -> None:
+        if self.nodes[name].running:
+            self.nodes[name].pause()
+
+    def _thaw(self, name: str) -> None:
+        if self.nodes[name].running:
+            self.nodes[name].resume()
+
+    def _retire(self, step: Step) -> str:
+        node = self.nodes[step.targets[0]]
+        if not node.running:
+            return "was down"
+        node.should_run = False
+        status, output = self.command("retire", node.place.grpc)
+        if status:
+            node.should_run = True
+            return f"status {status}: {output}"
+        node.wait(20.0)
+        return "retired"
+
+    def _broken_retire(self, step: Step) -> str:
+        """The command is loaded and waits for a word, so that the moment is well chosen."""
+        node, victim = (self.nodes[name] for name in step.targets)
+        if not node.running or not victim.running:
+            return "was down"
+        program = (
+            "import sys; from txbroker.cli import main; sys.stdin.readline(); main(sys.argv[1:])"
+        )
+        with subprocess.Popen(
+            [sys.executable, "-c", program, "retire", node.place.grpc],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as command:
+            assert command.stdin is not None and command.stdout is not None
+            time.sleep(1.0)
+            node.should_run = victim.should_run = False
+            command.stdin.write("now\n")
+            command.stdin.flush()
+            time.sleep(step.amount)
+            self._kill(victim.name)
+            try:
+                command.wait(COMMAND_TIMEOUT)
+            except subprocess.TimeoutExpired:
+                command.kill()
+            said = command.stdout.read().strip()
+        node.should_run = node.running
+        return f"status {command.returncode}: {said}"
+
+    def _broken_join(self, step: Step) -> str:
+        node, victim = (self.nodes[name] for name in step.targets)
+        if node.running or not victim.running and victim is not node:
+            return "not retired, or nobody to join"
+        mark = victim.mark()
+        self._start(node.name)
+        event = "node.ready" if victim is node else "handover.prepare"
+        try:
+            victim.wait_event(event, JOIN_TIMEOUT, after=mark)
+        except NodeFailed:
+            return f"no {event}"
+        time.sleep(step.amount)
+        self._kill(victim.name)
+        return f"killed after {event}"
+
+    # network and disks
+
+    def _cut(self, pairs: Iterable[tuple[str, ...]], count: int) -> None:
+        for source, target in pairs:
+            self._cuts[source, target] += count
+        self.network.cut(pair for pair, number in self._cuts.items() if number > 0)
+
+    def _around(self, names: Iterable[str], *more: str) -> list[tuple[str, str]]:
+        inside = set(names)
+        outside = {*self.nodes, *more} - inside
+        return [pair for one in inside for other in outside for pair in _both(one, other)]
+
+    def _fill(self, name: str) -> None:
+        self.nodes[name].is_full = True
+        self.nodes[name].disk.fill()
+
+    def _free(self, name: str) -> None:
+        self.nodes[name].disk.free()
+        self.nodes[name].is_full = False
+
+
+def _both(one: str, other: str) -> list[tuple[str, str]]:
+    return [(one, other), (other, one)]
