@@ -83,7 +83,7 @@ class Standing:
         """
         The greatest epoch of the zone that is over, as far as this node knows.
 
-        Not that of a grant that it still claims, though it does not serve the zone just now: whoever
+        Not that of a grant that it still claims, though it does not serve the zone now: whoever
         is told that it is gone looks elsewhere, and forgets how far it had come here.
         """
         is_open = self._state.serving and not self._state.divergent
