@@ -96,6 +96,12 @@ class Keeper:
         self._changed[session] = None
         self._commit.before_write(self._put)
 
+    def save_then(self, session: Session, action: Callable[[], None]) -> None:
+        """Run `action` when its window is durable as it is now."""
+        self._changed[session] = None
+        self._commit.before_write(self._put)
+        self._commit.when_durable(action)
+
     def when_durable(self, action: Callable[[], None]) -> None:
         """Run `action` when what was saved so far is safe."""
         self._commit.when_durable(action)
