@@ -92,9 +92,7 @@ class OwnerRecorder:
     def restart(self, sequence: int, returned: Iterable[Publication]) -> None:
         self._add("restart", sequence)
 
-    def ask(
-        self, keys: Iterable[MarkKey], answered: Callable[[dict[MarkKey, int]], None]
-    ) -> None:
+    def ask(self, keys: Iterable[MarkKey], answered: Callable[[dict[MarkKey, int]], None]) -> None:
         self.asked.append((list(keys), answered))
 
     def open_stream(self, key: MarkKey, user: StreamUser) -> StreamRecorder:
