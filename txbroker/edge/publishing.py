@@ -99,13 +99,8 @@ class Publisher:
         """A client sends again what was sent once, as `origin`, before this process began."""
         route = self._zones.find(publication.message.topic)
         key, sequence = origin
-        route.doubts.append(Doubt(key=key, first=sequence, publications=(publication,)))
-        if route.port is not None:
-            self.ask(route)
-        elif route.is_away:
-            self.on_unreachable(route)
-        else:
-            self.wake(route)
+        doubt = Doubt(key=key, first=sequence, publications=(publication,), resent=True)
+        self._doubt(route, [doubt])
 
     def is_too_much(self, session: Session) -> bool:
         """
@@ -218,6 +213,10 @@ class Publisher:
         13); it refuses those that came after its fence, and they go first.
         """
         if below is not route:
+            resent = [d for d in route.doubts if d.resent and _is_of(d, below)]
+            if resent:
+                route.doubts = [d for d in route.doubts if d not in resent]
+                self._doubt(below, resent)
             self._hold(route, below)
             self.redistribute(route.take_waiting())
 
@@ -287,6 +286,15 @@ class Publisher:
         self.hold_below(route, self._zones.add(cut))
 
     # internal
+
+    def _doubt(self, route: Route, doubts: list[Doubt]) -> None:
+        route.doubts.extend(doubts)
+        if route.port is not None:
+            self.ask(route)
+        elif route.is_away:
+            self.on_unreachable(route)
+        else:
+            self.wake(route)
 
     def _goes_behind(self, route: Route, publication: Publication) -> bool:
         """Whether it went to an outbox, or waits for one; nothing overtakes what waits."""
@@ -383,6 +391,10 @@ class Publisher:
             for r in self._zones
             if r.waiting and (r.port is not None or self._has_hope(r))
         )
+
+
+def _is_of(doubt: Doubt, route: Route) -> bool:
+    return all(is_within(p.message.topic, route.apex) for p in doubt.publications)
 
 
 def settle(publication: Publication) -> None:
