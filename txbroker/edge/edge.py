@@ -327,6 +327,8 @@ class Edge:
         self.counters.add("cache.full")
 
     def _on_confirmed(self, subscribing: Subscribing, topic_filter: str) -> None:
+        if not subscribing.session.clean:
+            self.keeper.save_all(subscribing.session)  # where it begins must outlive a crash
         self._reporter.event(
             "interest.confirmed",
             filter=topic_filter,
