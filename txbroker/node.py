@@ -160,7 +160,7 @@ class Node:
             channels=self.channels,
             tasks=self.tasks,
         )
-        self._worker = Worker(lambda: self.edge.backlog.work())
+        self._worker = Worker(lambda: self.edge.work())
         self.edge = self._build_edge()
         self._reader.wire(self.edge.zones)
         self._dialer.wire(self.edge)
@@ -219,7 +219,7 @@ class Node:
         await self._start_control()
         if self._links is not None:
             await self._listeners.for_links(self._links)
-        self.edge.clients.load()
+        self.edge.load()
         if self.standing.serving and self._holding is not None:
             self._holding.open()
         self.edge.on_lineage(self.standing.lineage)
@@ -375,6 +375,7 @@ class Node:
                 now=self._reactor.seconds,
             ),
             reader=self._reader,
+            outbox_store=self.disk.outboxes,
             again=lambda: self.turn.mark_next(self._worker),
             limits=_edge_limits(config),
         )
@@ -419,6 +420,7 @@ class Node:
             self._links.max_packet = limits.packet
             self._links.max_links = limits.links
         self.edge.clients.set_limits(_edge_limits(config))
+        self.edge.outboxes.limit = limits.outbox
         self.retention.policy = _policy(config)
         self.space.set_reserve(limits.disk_free)
 
@@ -484,6 +486,7 @@ class Node:
         self._rates.sample()
         self.edge.refresh_stale()
         self.edge.clients.checkpoint()
+        self.edge.outboxes.save()
         if self._zone_store is not None:
             self._zone_store.checkpoint_if_due()
         self.disk.tables.clean()
@@ -509,6 +512,8 @@ def _edge_limits(config: NodeConfig) -> EdgeLimits:
         ),
         session_age=config.session_limits.age,
         held=HELD_IN_MEMORY,
+        outbox=config.limits.outbox,
+        holds=config.unreachable == "hold",
         cache=config.limits.cache,
         suback_wait=config.suback_wait,
     )

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tests.support.clock import Clock
+from tests.support.keeping import CommitRecorder
+from tests.support.outboxes import MemoryOutboxes
 from tests.support.recorders import (
     ConnectorRecorder,
     Events,
     OwnerRecorder,
+    ReporterRecorder,
     SinkRecorder,
     WatcherRecorder,
     cut,
@@ -17,6 +20,7 @@ from tests.support.recorders import (
 )
 from txbroker.authority.handover import MarkKey
 from txbroker.counters import Counters
+from txbroker.edge.outboxes import Outboxes
 from txbroker.edge.publishing import Publisher
 from txbroker.edge.route import Doubt, Publication, Route, State
 from txbroker.edge.zonemap import ZoneMap
@@ -36,13 +40,28 @@ class Bench:
         self.clock = Clock()
         self.counters = Counters()
         self.zones = ZoneMap()
+        commit = CommitRecorder()
+        outboxes = Outboxes(
+            edge="edge",
+            incarnation=1,
+            zones=self.zones,
+            store=MemoryOutboxes(commit),
+            save_then=commit.keeper(self.clock).save_then,
+            counters=self.counters,
+            reporter=ReporterRecorder(),
+            again=lambda: None,
+            limit=LIMIT,
+        )
         self.publisher = Publisher(
             self.zones,
             ConnectorRecorder(self.events),
             self.counters,
+            outboxes=outboxes,
             held_limit=LIMIT,
+            holds=True,
             now=self.clock.now,
         )
+        outboxes.wire(self.publisher)
         for apex in ("", *apexes):
             self.know(apex)
 
@@ -63,7 +82,8 @@ class Bench:
         port = OwnerRecorder(self.events, apex)
         route.port = port
         route.state = State.ONLINE
-        self.publisher.on_marks(route, marks or {})
+        told = {doubt.key: 0 for doubt in route.doubts}
+        self.publisher.on_marks(route, told | (marks or {}))
         return port
 
     def lose(self, apex: str, key: MarkKey = KEY) -> None:
@@ -350,7 +370,7 @@ def test_publish_waits_behind_what_is_in_doubt() -> None:
     take(bench.events)
     bench.publish("x=2")
     before = publishes(bench.events)
-    bench.publisher.on_marks(bench.route(""), {})
+    bench.publisher.on_marks(bench.route(""), {KEY: 0})
 
     assert ([], [("", "1"), ("", "2")]) == (before, publishes(bench.events))
 
@@ -379,7 +399,7 @@ def test_nothing_overtakes_what_is_in_doubt() -> None:
     route.port = OwnerRecorder(bench.events, "")
     bench.know("a")
     bench.publisher.hold_below(route, bench.route("a"))
-    bench.publisher.on_marks(route, {})
+    bench.publisher.on_marks(route, {KEY: 0})
 
     assert [("", "1"), ("", "2")] == publishes(bench.events)
     assert ["3"] == bench.waiting("a")

@@ -42,9 +42,7 @@ def test_cut_that_does_not_lead_deeper_is_refused(kind: str, where: Cut) -> None
     frames = {
         "cut": LinkFrame(cut=wire),
         "online": LinkFrame(online=link_pb2.Online(cuts=[wire])),
-        "refusal": LinkFrame(
-            refusal=link_pb2.Refusal(stream=pair.route.stream + 1, sequence=1, cut=wire)
-        ),
+        "refusal": LinkFrame(refusal=link_pb2.Refusal(stream=1, sequence=1, cut=wire)),
     }
     fresh = Link(pair.edge, pair.route, pair.host)
     welcome = link_pb2.Welcome(version=1, zone="a", epoch=1, credit=1000)

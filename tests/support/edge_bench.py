@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.support.clock import Clock
 from tests.support.keeping import CommitRecorder, JournalsRecorder
+from tests.support.outboxes import MemoryOutboxes
 from tests.support.recorders import (
     ConnectorRecorder,
     Events,
@@ -104,6 +105,7 @@ class EdgeBench:
         self.pressure = Pressure(self.clock)
         self.commit = CommitRecorder()
         self.journals = JournalsRecorder()
+        self.outboxes = MemoryOutboxes(self.commit)
         self._is_work_due = False
         self.edge = self._make_edge(limits or EdgeLimits())
         self.edge.zones.add(cut(""))
@@ -121,6 +123,7 @@ class EdgeBench:
             reporter=self.reporter,
             keeper=self.commit.keeper(self.clock),
             reader=self.journals,
+            outbox_store=self.outboxes,
             again=self._have_work,
             limits=limits,
         )
@@ -138,7 +141,7 @@ class EdgeBench:
         """One turn of feeding sessions, if any is due."""
         if self._is_work_due:
             self._is_work_due = False
-            self.edge.backlog.work()
+            self.edge.work()
 
     def route(self, apex: str) -> Route:
         """The route of exactly this apex."""

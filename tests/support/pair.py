@@ -14,6 +14,7 @@ import attrs
 
 from tests.support.journal import authority_of
 from tests.support.keeping import CommitRecorder, JournalsRecorder
+from tests.support.outboxes import MemoryOutboxes
 from txbroker.authority.authority import Authority
 from txbroker.counters import Counters
 from txbroker.delegation.cut import Cut
@@ -176,6 +177,7 @@ class Host:
 
 def make_edge(alarms: Alarms, recorder: Recorder, name: str = "edge", **limits: Any) -> Edge:
     """An edge with fakes around it."""
+    commit = CommitRecorder()
     return Edge(
         name=name,
         incarnation=1,
@@ -183,10 +185,11 @@ def make_edge(alarms: Alarms, recorder: Recorder, name: str = "edge", **limits: 
         timers=alarms,
         counters=Counters(),
         reporter=recorder,
-        keeper=CommitRecorder().keeper(alarms),
+        keeper=commit.keeper(alarms),
         reader=JournalsRecorder(),
+        outbox_store=MemoryOutboxes(commit),
         again=lambda: None,
-        limits=EdgeLimits(**limits),
+        limits=EdgeLimits(holds=True, **limits),
     )
 
 

@@ -6,12 +6,14 @@ Several of them may share a list, so that the order among them is tested, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from txbroker.authority.handover import MarkKey
 from txbroker.authority.journal import Record
 from txbroker.delegation.cut import Cut
-from txbroker.edge.route import Publication, Route
+from txbroker.edge.outbox import Entry
+from txbroker.edge.route import Publication, Route, StreamUser
 from txbroker.message import Message
 from txbroker.mqtt.codec import Framer, decode
 from txbroker.mqtt.packets import Packet
@@ -77,6 +79,8 @@ class OwnerRecorder:
     def __init__(self, events: Events | None = None, *name: str) -> None:
         self.events: Events = [] if events is None else events
         self.credit = True
+        self.asked: list[tuple[list[MarkKey], Callable[[dict[MarkKey, int]], None]]] = []
+        self.streams: list[StreamRecorder] = []
         self._name = name
 
     def has_credit(self) -> bool:
@@ -85,8 +89,16 @@ class OwnerRecorder:
     def publish(self, publication: Publication) -> None:
         self._add("publish", publication.message.payload.decode())
 
-    def restart(self, sequence: int) -> None:
+    def restart(self, sequence: int, returned: Iterable[Publication]) -> None:
         self._add("restart", sequence)
+
+    def ask(self, keys: Iterable[MarkKey], answered: Callable[[dict[MarkKey, int]], None]) -> None:
+        self.asked.append((list(keys), answered))
+
+    def open_stream(self, key: MarkKey, user: StreamUser) -> StreamRecorder:
+        stream = StreamRecorder(key, user, self._add)
+        self.streams.append(stream)
+        return stream
 
     def add_interest(self, topic_filter: str, request: int) -> None:
         self._add("add", topic_filter, request)
@@ -105,6 +117,22 @@ class OwnerRecorder:
 
     def _add(self, *event: object) -> None:
         self.events.append((*self._name, *event))
+
+
+class StreamRecorder:
+    """What an outbox sends to an owner (`OutStream`); `user` is to be told."""
+
+    def __init__(self, key: MarkKey, user: StreamUser, add: Callable[..., None]) -> None:
+        self.key = key
+        self.user = user
+        self._add = add
+
+    def send(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            self._add("drained", entry.number, entry.message.payload.decode())
+
+    def restart(self) -> None:
+        self._add("restarted")
 
 
 class ConnectorRecorder:
@@ -154,6 +182,10 @@ class WatcherRecorder:
 
     def save(self, session: Session, *, urgent: bool) -> None:
         self.events.append(("save", "urgent" if urgent else "lazy"))
+
+    def save_then(self, session: Session, action: Callable[[], None]) -> None:
+        self.events.append(("save", "then"))
+        action()
 
     def dropped(self, session: Session, qos: int) -> None:
         self.events.append(("dropped", qos))

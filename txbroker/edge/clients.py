@@ -8,17 +8,19 @@ The node-local `$SYS` tree is here too, as it concerns nobody but this node's cl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator
 from weakref import WeakSet
 
 import attrs
 
+from txbroker.authority.handover import MarkKey
 from txbroker.counters import Counters
 from txbroker.edge.backlog import Backlog
 from txbroker.edge.interests import Interests
 from txbroker.edge.keeper import Keeper
+from txbroker.edge.outbox import OriginId
 from txbroker.edge.publishing import Publisher, settle
+from txbroker.edge.reporter import Reporter
 from txbroker.edge.route import Publication, Route
 from txbroker.edge.subscribing import HELD_LIMIT, Subscribing
 from txbroker.edge.zonemap import ZoneMap
@@ -35,19 +37,18 @@ FEDERATION = "$SYS/federation"
 """Other nodes' values, below their names (protocol rule 26)."""
 
 
-class Reporter(Protocol):
-    """Who is told of what an operator may want to know; the shell logs it."""
-
-    def event(self, name: str, **fields: object) -> None:
-        """One fact with its constant name."""
-
-
 @attrs.frozen(kw_only=True)
 class EdgeLimits:
-    """Limits of an edge; sizes in bytes, times in seconds."""
+    """
+    Limits of an edge; sizes in bytes, times in seconds.
+
+    `held` is in memory, `outbox` on the disk; `holds`: nothing is put there, it waits in memory.
+    """
 
     session: SessionLimits = SessionLimits()
     held: int = 64 * 1024 * 1024
+    outbox: int = 1024 * 1024 * 1024
+    holds: bool = False
     cache: int = 100_000
     suback_wait: float = 2.0
     session_age: float = 7 * 86_400.0
@@ -142,11 +143,16 @@ class Clients:
                 self._counters.add("session.expired")
                 self._end_session(session)
 
-    def load(self) -> None:
-        """After a start: the durable sessions are here again, their clients away."""
+    def load(self, is_in_outbox: Callable[[OriginId], bool]) -> None:
+        """
+        After a start: the durable sessions are here again, their clients away.
+
+        `is_in_outbox`: whether what was to become an entry of an outbox did.
+        """
         self.followed = self.keeper.positions()
         for session in self.keeper.load(self._new_session):
             self.sessions[session.client_id] = session
+            self._look_at_publishes(session, is_in_outbox)
             for topic_filter in session.subscriptions:
                 if not is_sys(topic_filter):
                     self._interests.add(topic_filter)
@@ -154,6 +160,18 @@ class Clients:
             pending = {f: s for f, s in session.subscriptions.items() if s.pending}
             if pending:
                 self._interests.begin(self._subscribing(session, pending, frozenset(pending), None))
+
+    def keys_in_doubt(self) -> Iterator[MarkKey]:
+        """
+        The streams in which open QoS 2 publishes of durable sessions were sent.
+
+        Even of those that are taken: after a crash here nobody might know.
+        """
+        for session in self.sessions.values():
+            if not session.clean:
+                for flow in session.open_publishes():
+                    if flow.origin is not None:
+                        yield flow.origin[0]
 
     def checkpoint(self) -> None:
         """Once a second: one durable position for the sessions that are not behind."""
@@ -251,8 +269,10 @@ class Clients:
         publication = Publication(message, session, flow)
         if is_sys(packet.topic):
             settle(publication)  # acknowledged and discarded (contract.md)
-            return
-        self._publisher.publish(publication)
+        elif flow is not None and flow.origin is not None:
+            self._publisher.resend(publication, flow.origin)
+        else:
+            self._publisher.publish(publication)
 
     def subscribe(
         self, session: Session, packet: Subscribe, acknowledge: Callable[[], None]
@@ -378,6 +398,10 @@ class Clients:
         """A durable session changed."""
         self.keeper.save(session, urgent=urgent)
 
+    def save_then(self, session: Session, action: Callable[[], None]) -> None:
+        """A durable session changed; run `action` when that is durable."""
+        self.keeper.save_then(session, action)
+
     def dropped(self, session: Session, qos: int) -> None:
         """A message beyond a session's limit."""
         self._counters.add("session.dropped.qos0" if qos == 0 else "session.dropped.queue_full")
@@ -394,6 +418,16 @@ class Clients:
             self._reporter.event("session.window_full", client_id=session.client_id, limit=limit)
 
     # internal
+
+    def _look_at_publishes(
+        self, session: Session, is_in_outbox: Callable[[OriginId], bool]
+    ) -> None:
+        for flow in list(session.open_publishes()):
+            if flow.entry is not None and not flow.taken:
+                flow.taken = is_in_outbox(flow.entry)
+            flow.is_in_doubt = not flow.taken
+            if flow.is_in_doubt and flow.origin is None:
+                session.forget_publish(flow)
 
     def _give(
         self,

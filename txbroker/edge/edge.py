@@ -10,22 +10,27 @@ an owner goes to this node's clients and nowhere else.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import chain
 
 from txbroker.authority.handover import MarkKey
 from txbroker.counters import Counters
 from txbroker.delegation.cut import Cut
 from txbroker.edge.backlog import Backlog
 from txbroker.edge.chunks import Reader
-from txbroker.edge.clients import Clients, EdgeLimits, Reporter
+from txbroker.edge.clients import Clients, EdgeLimits
 from txbroker.edge.interests import Interests
 from txbroker.edge.keeper import Keeper
+from txbroker.edge.outbox import OutboxStore
+from txbroker.edge.outboxes import Outboxes
 from txbroker.edge.publishing import Connector, Publisher
+from txbroker.edge.reporter import Reporter
 from txbroker.edge.route import OwnerPort, Position, Route, State
 from txbroker.edge.subscribing import Subscribing
 from txbroker.edge.zonemap import ZoneMap
 from txbroker.message import Message
 from txbroker.place import Place
 from txbroker.timers import Timers
+from txbroker.topics import is_within
 
 FIRST_RETRY = 0.05
 RETRY = 1.0
@@ -53,6 +58,7 @@ class Edge:
         reporter: Reporter,
         keeper: Keeper,
         reader: Reader,
+        outbox_store: OutboxStore,
         again: Callable[[], None],
         limits: EdgeLimits,
     ) -> None:
@@ -60,10 +66,29 @@ class Edge:
         self.name = name
         self.incarnation = incarnation
         self.counters = counters
+        self.keeper = keeper
         self.zones = ZoneMap(limits.cache, self._on_cache_full)
-        self.publisher = Publisher(
-            self.zones, connector, counters, held_limit=limits.held, now=timers.now
+        self.outboxes = Outboxes(
+            edge=name,
+            incarnation=incarnation,
+            zones=self.zones,
+            store=outbox_store,
+            save_then=keeper.save_then,
+            counters=counters,
+            reporter=reporter,
+            again=again,
+            limit=limits.outbox,
         )
+        self.publisher = Publisher(
+            self.zones,
+            connector,
+            counters,
+            outboxes=self.outboxes,
+            held_limit=limits.held,
+            holds=limits.holds,
+            now=timers.now,
+        )
+        self.outboxes.wire(self.publisher)
         self.interests = Interests(self.zones, self.publisher.wake, self._on_confirmed)
         self.backlog = Backlog(
             zones=self.zones,
@@ -88,7 +113,26 @@ class Edge:
         self._timers = timers
         self._reporter = reporter
 
+    # from the node
+
+    def load(self) -> None:
+        """After a start: what the earlier process left on the disk is here again."""
+        self.outboxes.load()
+        self.clients.load(self.outboxes.contains)
+
+    def work(self) -> None:
+        """Go on with what is done in turns, beside the rest."""
+        self.outboxes.work()
+        self.backlog.work()
+
     # from owners (links and the node's own zone)
+
+    def keys_in_doubt(self, apex: str) -> list[MarkKey]:
+        """The streams that the owner of a zone may be asked about; it may forget the others."""
+        doubts = (doubt.key for route in self.zones for doubt in route.doubts)
+        keys = chain(doubts, self.outboxes.keys(), self.clients.keys_in_doubt())
+        # Marks go along with zones, up and down the tree, and nowhere else.
+        return [k for k in dict.fromkeys(keys) if is_within(k[2], apex) or is_within(apex, k[2])]
 
     def on_connecting(self, route: Route) -> None:
         """An attempt begins."""
@@ -140,6 +184,7 @@ class Edge:
             self._reporter.event("zone.reachable", zone=route.apex)
         self._learn_cuts(route, cuts, follow=route.began is not None)
         self.publisher.on_marks(route, marks)
+        self.outboxes.on_online(route)
         self.interests.on_online(route)
         self.clients.on_online(route)
 
@@ -148,6 +193,7 @@ class Edge:
         route.port = None
         route.state = State.CONNECTING
         self.publisher.on_lost(route, key)
+        self.outboxes.on_lost(route)
         if route.is_ending:
             self.on_gone(route)
 
@@ -211,8 +257,8 @@ class Edge:
                 above.cuts.pop(route.apex, None)
             above.doubts.extend(route.doubts)
             route.doubts = []
-            if above.doubts and above.port is not None:
-                above.port.close("publishes in doubt after a zone went back")
+            if above.doubts:
+                self.publisher.ask(above)
             if above.port is None and above.cut is not None:
                 self._connector.resolve(above)
         returned = [*route.sent, *route.take_waiting()]
@@ -281,6 +327,8 @@ class Edge:
         self.counters.add("cache.full")
 
     def _on_confirmed(self, subscribing: Subscribing, topic_filter: str) -> None:
+        if not subscribing.session.clean:
+            self.keeper.save_all(subscribing.session)  # where it begins must outlive a crash
         self._reporter.event(
             "interest.confirmed",
             filter=topic_filter,

@@ -96,6 +96,12 @@ class Keeper:
         self._changed[session] = None
         self._commit.before_write(self._put)
 
+    def save_then(self, session: Session, action: Callable[[], None]) -> None:
+        """Run `action` when its window is durable as it is now."""
+        self._changed[session] = None
+        self._commit.before_write(self._put)
+        self._commit.when_durable(action)
+
     def when_durable(self, action: Callable[[], None]) -> None:
         """Run `action` when what was saved so far is safe."""
         self._commit.when_durable(action)
@@ -123,7 +129,7 @@ class Keeper:
             window = decode_window(self._windows.get(name) or b"", session)
             session.restore(window.flows, window.queue, window.publishes, window.last_id)
             filters = session.subscriptions
-            for part, offset in positions.items():
+            for part, offset in {**_starts(session, positions), **positions}.items():
                 if part in session.behind:
                     continue
                 if any(may_match_within(topic_filter, part.zone) for topic_filter in filters):
@@ -175,3 +181,14 @@ class Keeper:
     def _on_durable(self) -> None:
         for session, packet_ids in self._groups.popleft():
             session.on_saved(packet_ids)
+
+
+def _starts(session: Session, positions: dict[PartKey, int]) -> dict[PartKey, int]:
+    """Where its subscriptions began, in zones that were too new to have a position."""
+    known = {part.zone for part in positions}
+    starts: dict[PartKey, int] = {}
+    for subscription in session.subscriptions.values():
+        for part, offset in subscription.starts.items():
+            if part.zone not in known:
+                starts[part] = min(offset, starts.get(part, offset))
+    return starts

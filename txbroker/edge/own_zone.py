@@ -7,7 +7,8 @@ It is both ends in one: the edge's `OwnerPort` and the authority's `EdgePort`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from txbroker.authority.authority import Authority
 from txbroker.authority.handover import MarkKey
@@ -15,11 +16,16 @@ from txbroker.authority.journal import Record
 from txbroker.authority.peer import CatchUp, Greeting, Peer, Verdict
 from txbroker.delegation.cut import Cut
 from txbroker.edge.edge import Edge
+from txbroker.edge.outbound import Outbound
+from txbroker.edge.outbox import Entry
 from txbroker.edge.publishing import settle
-from txbroker.edge.route import Position, Publication, Route, State
+from txbroker.edge.route import Position, Publication, Route, State, StreamUser
 from txbroker.message import Message
 from txbroker.place import PartKey
 from txbroker.pressure import Pressure
+
+MOST_KEPT = 1000
+"""Publishes that wait for their id to be durable, at the most."""
 
 
 class OwnZone:
@@ -32,7 +38,12 @@ class OwnZone:
         self._route: Route | None = None
         self._peer: Peer | None = None
         self._is_parked = False
-        self._open: deque[tuple[int, Publication]] = deque()
+        self._open: deque[tuple[int, Callable[[], None]]] = deque()
+        self._outbound = Outbound(edge.keeper.save_then, self._give)
+        self._is_waited_for = False
+        self._streams: list[_Stream] = []
+        self._key: MarkKey
+        self._next = 1
         pressure.when_relieved(self._go_on)
 
     # from the node
@@ -44,12 +55,14 @@ class OwnZone:
         route.is_local = True
         self._route = route
         edge.on_owner(route, cut.epoch, authority.predecessor)
+        self._begin_stream(cut.apex)
         greeting = Greeting(
             edge=edge.name,
             incarnation=edge.incarnation,
             filters=tuple(sorted(route.filters)),
             claims=self._claims(route),
             position=self._resume_at(route, cut.epoch),
+            in_doubt=tuple(edge.keys_in_doubt(cut.apex)),
         )
         accepted = authority.connect(greeting, self)
         assert accepted is not None, "no newer process has this node's data"
@@ -66,28 +79,30 @@ class OwnZone:
 
     def has_credit(self) -> bool:
         """Whether the zone takes publishes now."""
-        return not self._is_parked and not self._pressure.active
+        self._is_waited_for = len(self._outbound) >= MOST_KEPT
+        return not (self._is_waited_for or self._is_parked or self._pressure.active)
 
     def publish(self, publication: Publication) -> None:
-        """Give it to the authority."""
-        verdict = self._authority.publish(publication.message)
-        if verdict is Verdict.TAKEN:
-            if publication.message.qos:
-                self._open.append((self._authority.offset, publication))
-                self.on_durable(self._authority.delivered)
-            return
-        assert self._route is not None
-        self._route.wait_first([publication])
-        if verdict is Verdict.PARKED:
-            self._is_parked = True
-            return
-        cut = self._authority.cut_for(publication.message.topic)
-        if cut is not None:
-            below = self._edge.zones.add(cut)
-            self._edge.publisher.hold_below(self._route, below)
+        """Give it to the authority, when its id is kept where that is needed."""
+        kept = []
+        if publication.keeps_id:
+            kept.append(publication.note_origin(self._key, self._next))
+            self._next += 1
+        self._outbound.send(publication, kept)
 
-    def restart(self, sequence: int) -> None:
-        """Nothing is numbered here."""
+    def restart(self, sequence: int, returned: Iterable[Publication]) -> None:
+        """Nothing is refused later than at once."""
+
+    def ask(self, keys: Iterable[MarkKey], answered: Callable[[dict[MarkKey, int]], None]) -> None:
+        """Ask how far these streams were taken."""
+        asked, authority = list(keys), self._authority
+        authority.in_order(lambda: answered({key: authority.marks.get(key, 0) for key in asked}))
+
+    def open_stream(self, key: MarkKey, user: StreamUser) -> _Stream:
+        """What comes from an outbox."""
+        stream = _Stream(self, key, user)
+        self._streams.append(stream)
+        return stream
 
     def add_interest(self, topic_filter: str, request: int) -> None:
         """Ask for deliveries, and once for the retained messages."""
@@ -115,10 +130,7 @@ class OwnZone:
             self._authority.keep(self._peer, places)
 
     def close(self, reason: str) -> None:
-        """There is no connection to close; doubts are settled by the marks at hand."""
-        route = self._route
-        if route is not None and route.doubts:
-            self._edge.publisher.on_marks(route, self._marks(route))
+        """There is no connection to close."""
 
     # from the authority (EdgePort)
 
@@ -147,21 +159,80 @@ class OwnZone:
         if route is not None:
             route.is_local = False
             self._is_parked = False
+            self._streams.clear()
+            route.wait_first(self._outbound.close())
             self._edge.on_gone(route)
 
     def on_durable(self, offset: int) -> None:
         """What was published up to here is safe: the clients may be told."""
         while self._open and self._open[0][0] <= offset:
-            settle(self._open.popleft()[1])
+            self._open.popleft()[1]()
         if self._open:
             self._authority.await_durable(self)
 
     def unpark(self) -> None:
         """A fence was lifted, or became a cut."""
         self._is_parked = False
+        for stream in self._streams:
+            stream.unpark()
         self._go_on()
 
+    # from the streams
+
+    def take(self, message: Message, key: MarkKey | None, sequence: int) -> Verdict:
+        """Give a message to the authority, as it was sent in this stream."""
+        return self._authority.publish(message, key, sequence)
+
+    def when_taken(self, action: Callable[[], None]) -> None:
+        """Run `action` when what was taken last is durable."""
+        self._open.append((self._authority.offset, action))
+        self.on_durable(self._authority.delivered)
+
+    def when_settled(self, action: Callable[[], None]) -> None:
+        """Run `action` when all that was taken is durable."""
+        self._authority.in_order(action)
+
+    def cut_for(self, topic: str) -> Cut | None:
+        """The cut that a refused topic lies under."""
+        return self._authority.cut_for(topic)
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether the zone is served here."""
+        return self._authority.serving
+
     # internal
+
+    def _begin_stream(self, apex: str) -> None:
+        edge = self._edge
+        self._key = (edge.name, edge.incarnation, apex, edge.zones.next_stream())
+        self._next = 1
+
+    def _give(self, publication: Publication) -> None:
+        assert self._route is not None
+        message, flow = publication.message, publication.flow
+        key, sequence = None, 0
+        if publication.keeps_id:
+            assert flow is not None and flow.origin is not None
+            key, sequence = flow.origin
+        verdict = self.take(message, key, sequence)
+        if verdict is Verdict.TAKEN:
+            if message.qos:
+                self.when_taken(partial(settle, publication))
+            if self._is_waited_for and not self._outbound:
+                self._is_waited_for = False
+                self._go_on()
+            return
+        # The numbers of what is returned were given in this stream, and are never taken in it.
+        self._begin_stream(self._route.apex)
+        self._route.wait_first([publication, *self._outbound.close()])
+        if verdict is Verdict.PARKED:
+            self._is_parked = True
+            return
+        cut = self._authority.cut_for(message.topic)
+        if cut is not None:
+            below = self._edge.zones.add(cut)
+            self._edge.publisher.hold_below(self._route, below)
 
     def _resume_at(self, route: Route, epoch: int) -> int | None:
         if route.position is None:
@@ -189,3 +260,45 @@ class OwnZone:
         route = self._route
         if route is not None and route.state is State.ONLINE:
             self._edge.publisher.flush(route)
+            self._edge.outboxes.on_online(route)
+
+
+class _Stream:
+    """What comes from an outbox (`OutStream`); taken, or refused, one by one."""
+
+    def __init__(self, zone: OwnZone, key: MarkKey, user: StreamUser) -> None:
+        self._zone = zone
+        self._key = key
+        self._user = user
+        self._is_stopped = False
+        self._parked: Entry | None = None
+
+    def send(self, entries: Sequence[Entry]) -> None:
+        """Give them to the authority, as far as it takes them."""
+        for entry in entries:
+            if self._is_stopped:
+                return
+            verdict = self._zone.take(entry.message, self._key, entry.number)
+            if verdict is Verdict.TAKEN:
+                self._zone.when_taken(partial(self._user.on_taken, entry.number))
+                continue
+            self._is_stopped = True
+            if verdict is Verdict.PARKED:
+                self._parked = entry
+            else:
+                self._refuse(entry, self._zone.cut_for(entry.message.topic), retry=False)
+
+    def restart(self) -> None:
+        """What is sent from now on is to be taken again."""
+        self._is_stopped = False
+
+    def unpark(self) -> None:
+        """A fence was lifted, or became a cut."""
+        entry, self._parked = self._parked, None
+        if entry is not None:
+            cut = self._zone.cut_for(entry.message.topic)
+            self._refuse(entry, cut, retry=cut is None and self._zone.is_serving)
+
+    def _refuse(self, entry: Entry, cut: Cut | None, *, retry: bool) -> None:
+        refuse = partial(self._user.on_refused, entry.number, cut, retry=retry)
+        self._zone.when_settled(refuse)

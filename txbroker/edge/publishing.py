@@ -10,12 +10,24 @@ that came later (protocol rule 13).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Protocol
+
+import attrs
 
 from txbroker.authority.handover import MarkKey
 from txbroker.counters import Counters
 from txbroker.delegation.cut import Cut
-from txbroker.edge.route import QOS0_WAITING, Doubt, Publication, Route, State
+from txbroker.edge.outbox import OriginId
+from txbroker.edge.outboxes import Outboxes
+from txbroker.edge.route import (
+    QOS0_WAITING,
+    Doubt,
+    OwnerPort,
+    Publication,
+    Route,
+    State,
+)
 from txbroker.edge.zonemap import ZoneMap
 from txbroker.mqtt.session import Session
 from txbroker.topics import is_within
@@ -49,14 +61,20 @@ class Publisher:
         connector: Connector,
         counters: Counters,
         *,
+        outboxes: Outboxes,
         held_limit: int,
+        holds: bool,
         now: Callable[[], float],
     ) -> None:
+        """`holds`: what cannot be sent waits for its owner here, and is not acknowledged."""
         self._zones = zones
         self._connector = connector
         self._counters = counters
+        self._outboxes = outboxes
         self._held_limit = held_limit
+        self._holds = holds
         self._now = now
+        self._is_full = False
         self._holders: dict[Route, set[Route]] = {}
         self._paused: dict[Session, Callable[[], None]] = {}
 
@@ -65,6 +83,8 @@ class Publisher:
     def publish(self, publication: Publication) -> None:
         """Send it to its owner, or queue it where it has to wait."""
         route = self._zones.find(publication.message.topic)
+        if publication.message.qos and self._goes_behind(route, publication):
+            return
         port = route.port
         is_clear = not (route.waiting or route.doubts or route.held_by)
         if port is not None and is_clear and port.has_credit():
@@ -75,6 +95,13 @@ class Publisher:
             route.wait(publication)
             self.wake(route)
 
+    def resend(self, publication: Publication, origin: OriginId) -> None:
+        """A client sends again what was sent once, as `origin`, before this process began."""
+        route = self._zones.find(publication.message.topic)
+        key, sequence = origin
+        doubt = Doubt(key=key, first=sequence, publications=(publication,), resent=True)
+        self._doubt(route, [doubt])
+
     def is_too_much(self, session: Session) -> bool:
         """
         Whether this client should not be read for now; look after each read.
@@ -83,7 +110,11 @@ class Publisher:
         who publishes to others.
         """
         total = self._zones.backlog.size
-        if total <= CONGESTED or not session.held_size:
+        if not session.held_size:
+            return False
+        if self._is_full:
+            return True
+        if total <= CONGESTED:
             return False
         return total > self._held_limit or self._moving_backlog() > CONGESTED
 
@@ -97,10 +128,15 @@ class Publisher:
 
     def look_again(self) -> None:
         """Something went, or time has passed: who was paused may go on."""
+        if self._is_full and not self._outboxes.is_full:
+            for route in self._zones:
+                if route.is_away and (route.waiting or route.doubts):
+                    self._put_down(route)
         if not self._paused:
             return
         has_room = (
-            self._zones.backlog.size <= self._held_limit // 2
+            not self._is_full
+            and self._zones.backlog.size <= self._held_limit // 2
             and self._moving_backlog() <= CONGESTED // 2
         )
         for session in [s for s in self._paused if has_room or not s.held_size]:
@@ -122,7 +158,7 @@ class Publisher:
         returned = [*route.sent, *route.take_waiting()]
         route.sent.clear()
         if route.port is not None:
-            route.port.restart(route.first_sequence)
+            route.port.restart(route.first_sequence, returned)
         if cut is not None:
             self._hold(route, self._zones.add(cut))
         self.redistribute(returned)
@@ -136,17 +172,36 @@ class Publisher:
             route.sent.clear()
 
     def on_marks(self, route: Route, marks: dict[MarkKey, int]) -> None:
-        """The owner told how far it had taken what is in doubt."""
+        """The owner is connected, and told how far it had taken what is in doubt."""
+        route.first_sequence = 1
+        self._settle_doubts(route, marks)
+
+    def _settle_doubts(self, route: Route, marks: dict[MarkKey, int]) -> None:
         doubts, route.doubts = route.doubts, []
         again: list[Publication] = []
         for doubt in doubts:
-            taken = max(marks.get(doubt.key, 0) - doubt.first + 1, 0)
+            if doubt.key not in marks:
+                route.doubts.append(doubt)
+                continue
+            taken = max(marks[doubt.key] - doubt.first + 1, 0)
             for publication in doubt.publications[:taken]:
                 settle(publication)
             again.extend(doubt.publications[taken:])
-        route.first_sequence = 1
+        if route.doubts:
+            self.ask(route)
         self.redistribute([*again, *route.take_waiting()])
         self._release_held(route)
+
+    def ask(self, route: Route) -> None:
+        """Have the owner tell how far it has taken what is in doubt."""
+        port = route.port
+        if port is not None:
+            keys = [doubt.key for doubt in route.doubts]
+            port.ask(keys, partial(self._on_answer, route, port))
+
+    def _on_answer(self, route: Route, port: OwnerPort, marks: dict[MarkKey, int]) -> None:
+        if route.port is port:
+            self._settle_doubts(route, marks)
 
     # from the edge: what is known of zones changed
 
@@ -158,6 +213,10 @@ class Publisher:
         13); it refuses those that came after its fence, and they go first.
         """
         if below is not route:
+            resent = [d for d in route.doubts if d.resent and _is_of(d, below)]
+            if resent:
+                route.doubts = [d for d in route.doubts if d not in resent]
+                self._doubt(below, resent)
             self._hold(route, below)
             self.redistribute(route.take_waiting())
 
@@ -169,7 +228,12 @@ class Publisher:
             groups.setdefault(route, []).append(publication)
         for route, group in groups.items():
             route.wait_first(group)
+        self._outboxes.refresh()
         for route in groups:
+            # What drains bring was there before, or is of others.
+            route.is_behind_outbox = route.is_draining
+            if route.is_away:
+                self.on_unreachable(route)
             self.wake(route)
 
     def wake(self, route: Route) -> None:
@@ -185,10 +249,12 @@ class Publisher:
 
     def flush(self, route: Route) -> None:
         """Send what waits, as far as credit goes; nothing before what is in doubt."""
+        route.is_behind_outbox = route.is_behind_outbox and route.is_draining
         while (
             route.waiting
             and not route.doubts
             and route.held_by is None
+            and not route.is_behind_outbox
             and route.port is not None
             and route.port.has_credit()
         ):
@@ -196,13 +262,77 @@ class Publisher:
         self.look_again()
 
     def on_unreachable(self, route: Route) -> None:
-        """QoS 0 does not wait for an owner that cannot be reached."""
+        """QoS 0 does not wait for an owner that cannot be reached, the others do on the disk."""
         route.state = State.UNREACHABLE
         dropped = route.drop_waiting_qos0()
         if dropped:
             self._counters.add("publish.dropped.unreachable", dropped)
+        self._put_down(route)
+
+    # from the outboxes (Host)
+
+    def on_safe(self, publication: Publication) -> None:
+        """It is durable here: its client may be told."""
+        settle(publication)
+        self.look_again()
+
+    def on_drained(self, route: Route) -> None:
+        """What waits behind the outboxes may go."""
+        route.is_behind_outbox = False
+        self.flush(route)
+
+    def on_cut_told(self, route: Route, cut: Cut) -> None:
+        """The owner refused something: it lies below this cut."""
+        self.hold_below(route, self._zones.add(cut))
 
     # internal
+
+    def _doubt(self, route: Route, doubts: list[Doubt]) -> None:
+        route.doubts.extend(doubts)
+        if route.port is not None:
+            self.ask(route)
+        elif route.is_away:
+            self.on_unreachable(route)
+        else:
+            self.wake(route)
+
+    def _goes_behind(self, route: Route, publication: Publication) -> bool:
+        """Whether it went to an outbox, or waits for one; nothing overtakes what waits."""
+        if route.waiting or route.doubts or route.held_by is not None:
+            return False
+        outboxes = self._outboxes
+        if route.is_away:
+            return self._put(route, publication)
+        if not outboxes.holds(route, publication):
+            return False
+        # At its end, the client is live again as soon as the last answers have come.
+        if outboxes.is_at_end(route) or not self._put(route, publication):
+            route.is_behind_outbox = True
+            route.wait(publication)
+        return True
+
+    def _put(self, route: Route, publication: Publication, origin: OriginId | None = None) -> bool:
+        if self._holds:
+            return False
+        outboxes = self._outboxes
+        self._is_full = not (outboxes.has_room(route) and outboxes.put(route, publication, origin))
+        return not self._is_full
+
+    def _put_down(self, route: Route) -> None:
+        """Put down what is in doubt, then what waits, as far as there is room."""
+        if route.held_by is not None:
+            return
+        for doubt in list(route.doubts):
+            for index, publication in enumerate(doubt.publications):
+                if not self._put(route, publication, (doubt.key, doubt.first + index)):
+                    route.doubts[0] = attrs.evolve(
+                        doubt, first=doubt.first + index, publications=doubt.publications[index:]
+                    )
+                    return
+            del route.doubts[0]
+        while route.waiting and self._put(route, route.waiting[0]):
+            route.next_waiting()
+        self._release_held(route)
 
     def _send(self, route: Route, publication: Publication) -> None:
         assert route.port is not None
@@ -256,11 +386,15 @@ class Publisher:
                 self.wake(below)
 
     def _moving_backlog(self) -> int:
-        return sum(
+        return self._outboxes.unsafe_size + sum(
             r.waiting_size
             for r in self._zones
             if r.waiting and (r.port is not None or self._has_hope(r))
         )
+
+
+def _is_of(doubt: Doubt, route: Route) -> bool:
+    return all(is_within(p.message.topic, route.apex) for p in doubt.publications)
 
 
 def settle(publication: Publication) -> None:

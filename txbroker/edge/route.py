@@ -4,14 +4,15 @@ One zone as this edge sees it: where its owner is, what waits for it, what is on
 A route's publishes pass through three places, in this order and never back in another: `waiting`
 (not sent), `sent` (numbered, not answered), and, where a link broke under them, `doubts` (sent
 once; the owner is asked for its mark before any of them is sent again, protocol rule 2). QoS 0 is
-neither numbered nor kept once it was sent.
+neither numbered nor kept once it was sent. Where the owner cannot be reached, QoS 1 and 2 leave
+them for an outbox; what `drains` bring from there is sent beside the rest.
 """
 
 from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import attrs
@@ -24,6 +25,8 @@ from txbroker.place import PartKey
 from txbroker.topics import is_within
 
 if TYPE_CHECKING:
+    from txbroker.edge.drain import Drain
+    from txbroker.edge.outbox import Entry
     from txbroker.edge.subscribing import Subscribing
 
 QOS0_WAITING = 1024 * 1024
@@ -38,14 +41,38 @@ class Publication:
     session: Session | None = None
     flow: Incoming | None = None
 
+    @property
+    def keeps_id(self) -> bool:
+        """Whether what it is sent with has to be durable before it leaves (protocol rule 16)."""
+        flow, session = self.flow, self.session
+        return flow is not None and flow.qos == 2 and session is not None and not session.clean
+
+    def note_origin(self, key: MarkKey | None, sequence: int) -> Session:
+        """One that `keeps_id` is sent as this now, or (None) as nothing; the session to save."""
+        assert self.flow is not None and self.session is not None
+        self.flow.origin = None if key is None else (key, sequence)
+        return self.session
+
+    def note_entry(self, key: MarkKey, number: int) -> Session:
+        """One that `keeps_id` becomes this entry of an outbox; the session to save."""
+        assert self.flow is not None and self.session is not None
+        self.flow.entry = key, number
+        return self.session
+
 
 @attrs.frozen(kw_only=True)
 class Doubt:
-    """Publishes that a lost link left open: `first` is the sequence of the first."""
+    """
+    Publishes that a lost link left open: `first` is the sequence of the first.
+
+    Those of an earlier process, which a client sends again, are `resent`: only who owns the topic
+    now can tell of them.
+    """
 
     key: MarkKey
     first: int
     publications: tuple[Publication, ...]
+    resent: bool = False
 
     @property
     def last(self) -> int:
@@ -61,6 +88,30 @@ class Position:
     offset: int
 
 
+class OutStream(Protocol):
+    """A publish stream beside the live one, on one connection."""
+
+    def send(self, entries: Sequence[Entry]) -> None:
+        """Send entries, each with its number as its sequence."""
+
+    def restart(self) -> None:
+        """After a refusal: what is sent from now on is to be taken again."""
+
+
+class StreamUser(Protocol):
+    """Whoever sends in an `OutStream`."""
+
+    def on_taken(self, sequence: int) -> None:
+        """The owner has everything up to this one."""
+
+    def on_refused(self, sequence: int, cut: Cut | None, *, retry: bool) -> None:
+        """
+        It has what came before this one, and takes nothing from there on until a restart.
+
+        `cut` may say whose the topic is; `retry`: it may be sent again at once.
+        """
+
+
 class OwnerPort(Protocol):
     """The owner of a zone, as an edge sees it while they are connected."""
 
@@ -70,8 +121,14 @@ class OwnerPort(Protocol):
     def publish(self, publication: Publication) -> None:
         """Send one; QoS 1/2 come back through the edge's `on_taken` or `on_refused`."""
 
-    def restart(self, sequence: int) -> None:
-        """After a refusal: the next QoS 1/2 publish has this number."""
+    def restart(self, sequence: int, returned: Iterable[Publication]) -> None:
+        """After a refusal, which `returned` these: the next QoS 1/2 publish has this number."""
+
+    def ask(self, keys: Iterable[MarkKey], answered: Callable[[dict[MarkKey, int]], None]) -> None:
+        """Ask how far these streams were taken; no answer where the connection breaks."""
+
+    def open_stream(self, key: MarkKey, user: StreamUser) -> OutStream:
+        """Another publish stream."""
 
     def add_interest(self, topic_filter: str, request: int) -> None:
         """Ask for deliveries, and once for the retained messages."""
@@ -135,9 +192,10 @@ class Route:
         self.requests: dict[int, tuple[str, Subscribing]] = {}
         self.position: Position | None = None
         self.began: Position | None = None
-        self.stream = 0
         self._claimed: dict[str, int] = {}
         self._claimed_part = PartKey(apex, 0)
+        self.drains: Sequence[Drain] = ()
+        self.is_behind_outbox = False  # what waits came later than what drains bring
 
     @property
     def epoch(self) -> int:
@@ -152,7 +210,19 @@ class Route:
     @property
     def is_needed(self) -> bool:
         """Whether anything waits for a connection to the owner."""
-        return bool(self.waiting or self.filters or self.doubts or self.requests)
+        return bool(
+            self.waiting or self.filters or self.doubts or self.requests or self.is_draining
+        )
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether an outbox has something for its owner."""
+        return any(drain.is_busy for drain in self.drains)
+
+    @property
+    def is_away(self) -> bool:
+        """Whether it counts as unreachable."""
+        return self.state is State.UNREACHABLE and self.port is None
 
     def has_come(self, topic: str, offset: int) -> bool:
         """Whether this record of a subtree that we have claimed was processed; now it has been."""

@@ -7,7 +7,14 @@ from collections.abc import Iterable
 import attrs
 
 from txbroker.message import Message
-from txbroker.mqtt.session import Cursor, Incoming, Outgoing, Session, Subscription
+from txbroker.mqtt.session import (
+    Cursor,
+    Incoming,
+    Outgoing,
+    Session,
+    StreamKey,
+    Subscription,
+)
 from txbroker.place import PartKey, Place
 from txbroker.v1 import state_pb2
 
@@ -60,8 +67,9 @@ def encode_window(session: Session) -> bytes:
     for part, offset in session.taken.items():
         if part not in cursors:
             window.taken.add(part=index.of(part), offset=offset)
-    for flow in session.open_publishes():
-        window.publishes.add(packet_id=flow.packet_id, taken=flow.taken)
+    for publish in session.open_publishes():
+        if publish.taken or publish.origin or publish.entry:
+            _add_publish(window, publish)
     window.last_id = session.last_id
     return window.SerializeToString()
 
@@ -91,7 +99,7 @@ def decode_window(value: bytes, session: Session) -> Restored:
     return Restored(
         flows=[(packet_id, entry) for packet_id, entry in flows if packet_id],
         queue=[entry for packet_id, entry in flows if not packet_id],
-        publishes=[Incoming(kept.packet_id, 2, kept.taken, 0) for kept in window.publishes],
+        publishes=[_publish(kept) for kept in window.publishes],
         last_id=window.last_id,
     )
 
@@ -127,6 +135,36 @@ def _add_cursor(window: state_pb2.StoredWindow, index: _Parts, cursor: Cursor, o
     if cursor.after is not None:
         kept.after.CopyFrom(_place(cursor.after))
     kept.stops.extend(_places(cursor.stops))
+
+
+def _add_publish(window: state_pb2.StoredWindow, publish: Incoming) -> None:
+    kept = window.publishes.add(packet_id=publish.packet_id, taken=publish.taken)
+    if publish.origin is not None:
+        kept.origin.CopyFrom(_mark(*publish.origin))
+    if publish.entry is not None:
+        kept.entry.CopyFrom(_mark(*publish.entry))
+
+
+def _publish(kept: state_pb2.StoredPublish) -> Incoming:
+    return Incoming(
+        kept.packet_id,
+        2,
+        kept.taken,
+        0,
+        origin=_sent_as(kept.origin) if kept.HasField("origin") else None,
+        entry=_sent_as(kept.entry) if kept.HasField("entry") else None,
+    )
+
+
+def _mark(key: StreamKey, sequence: int) -> state_pb2.StoredMark:
+    edge, incarnation, zone, stream = key
+    return state_pb2.StoredMark(
+        edge=edge, incarnation=incarnation, zone=zone, stream=stream, sequence=sequence
+    )
+
+
+def _sent_as(mark: state_pb2.StoredMark) -> tuple[StreamKey, int]:
+    return (mark.edge, mark.incarnation, mark.zone, mark.stream), mark.sequence
 
 
 def _flow(flow: state_pb2.StoredFlow, parts: list[PartKey]) -> Outgoing:

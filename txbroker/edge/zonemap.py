@@ -15,6 +15,7 @@ learns of a cut by another way must not take the child's records before the pare
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import count
 
 from txbroker.delegation.cut import Cut
 from txbroker.edge.route import Backlog, Route
@@ -41,6 +42,16 @@ class ZoneMap:
         self._longest = 0
         self._by_topic: dict[str, Route] = {}
         self.limit = limit
+        self._streams = count(1)
+        self._on_change: list[Callable[[str], None]] = []
+
+    def next_stream(self) -> int:
+        """A number for a stream of publishes, never given before in this process."""
+        return next(self._streams)
+
+    def when_changed(self, action: Callable[[str], None]) -> None:
+        """Run `action` with the apex, each time that a zone is new here or forgotten."""
+        self._on_change.append(action)
 
     def __iter__(self) -> Iterator[Route]:
         return iter(list(self._routes.values()))
@@ -75,7 +86,7 @@ class ZoneMap:
             route = Route(cut.apex, cut, self.backlog)
             self._routes[cut.apex] = route
             self._longest = max(self._longest, len(cut.apex))
-            self._by_topic.clear()
+            self._changed(cut.apex)
         elif route.cut is None or cut.epoch >= route.cut.epoch:
             route.cut = cut
         return route
@@ -86,7 +97,7 @@ class ZoneMap:
             self._routes.pop(route.apex, None)
         else:
             route.cut = None
-        self._by_topic.clear()
+        self._changed(route.apex)
 
     def within(self, apex: str) -> list[Route]:
         """The routes strictly below an apex."""
@@ -105,6 +116,11 @@ class ZoneMap:
             return [self._routes[""]]
         self._visit(self._routes[self._trusted(top)], topic_filter, found)
         return found
+
+    def _changed(self, apex: str) -> None:
+        self._by_topic.clear()
+        for action in self._on_change:
+            action(apex)
 
     def _make_room(self) -> None:
         # The least that the limit has to guarantee; a zone that is forgotten is asked for again.

@@ -9,19 +9,22 @@ port and takes publishes.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from txbroker.authority.handover import MarkKey
 from txbroker.counters import Counters
 from txbroker.delegation.cut import Cut
 from txbroker.edge.edge import Edge
-from txbroker.edge.route import Position, Publication, Route
+from txbroker.edge.outbound import Outbound
+from txbroker.edge.outbox import Entry
+from txbroker.edge.route import Position, Publication, Route, StreamUser
 from txbroker.link.convert import cut_from_wire, key_from_mark, mark_to_wire
 from txbroker.link.deliveries import BATCH
 from txbroker.link.frames import LINK_VERSION, FrameReader, LinkError, encode_frame, join_packets
 from txbroker.message import Message
 from txbroker.mqtt.packets import Publish
+from txbroker.mqtt.session import Session
 from txbroker.place import PartKey
 from txbroker.pressure import Pressure
 from txbroker.topics import is_within
@@ -56,8 +59,12 @@ class EdgeEnd:
         self._told: tuple[set[str], set[str]] = (set(), set())
         self._epoch = 0
         self._marks: dict[MarkKey, int] = {}
-        route.stream += 1
-        self._stream = route.stream
+        self._stream = edge.zones.next_stream()
+        self._key: MarkKey = (edge.name, edge.incarnation, route.apex, self._stream)
+        self._outbound = Outbound(edge.keeper.save_then, write)
+        self._kept: list[Session] = []
+        self._streams: dict[int, StreamUser] = {}
+        self._asked: dict[int, Callable[[dict[MarkKey, int]], None]] = {}
         self._batch: list[Message] = []
         self._batch_first = 0
         self._next = 1
@@ -91,7 +98,7 @@ class EdgeEnd:
             position=position.offset if position is not None else 0,
             filters=sorted(route.filters),
             claims=sorted(route.claims),
-            in_doubt=[mark_to_wire(doubt.key, doubt.last) for doubt in route.doubts],
+            in_doubt=[mark_to_wire(key, 0) for key in edge.keys_in_doubt(route.apex)],
             stream=self._stream,
         )
         self._write(encode_frame(LinkFrame(hello=hello)))
@@ -109,18 +116,15 @@ class EdgeEnd:
         """Send what is due: the batch, and credit for what was taken off the link."""
         while self._waiting and not self._pressure.active:
             self._waiting.popleft()()
-        out: list[bytes] = []
         if self._batch:
-            self._send_batch(out)
+            self._send_batch()
         if self._consumed > self._consumed_told and not self._pressure.active:
             self._consumed_told = self._consumed
             position = self._route.position
             told = link_pb2.Position(
                 offset=position.offset if position is not None else 0, consumed=self._consumed
             )
-            out.append(encode_frame(LinkFrame(position=told)))
-        if out:
-            self._write(b"".join(out))
+            self._write(encode_frame(LinkFrame(position=told)))
 
     def beat(self) -> None:
         """A second has passed."""
@@ -128,9 +132,9 @@ class EdgeEnd:
     def lost(self) -> None:
         """The connection is gone; what waits comes again, the position is not beyond it."""
         self._waiting.clear()
+        self._outbound.close()
         if self._route.port is self:
-            key = (self._edge.name, self._edge.incarnation, self._route.apex, self._stream)
-            self._edge.on_lost(self._route, key)
+            self._edge.on_lost(self._route, self._key)
 
     # from the edge (OwnerPort)
 
@@ -144,24 +148,56 @@ class EdgeEnd:
         if not self._batch:
             self._batch_first = self._next
         self._batch.append(message)
+        if publication.keeps_id:
+            self._kept.append(publication.note_origin(self._key, self._next))
         if message.qos:
             self._next += 1
         self._sent += message.size
         if len(self._batch) >= BATCH:
-            out: list[bytes] = []
-            self._send_batch(out)
-            self._write(b"".join(out))
+            self._send_batch()
         else:
             self._mark_dirty(self)
 
-    def restart(self, sequence: int) -> None:
+    def restart(self, sequence: int, returned: Iterable[Publication] = ()) -> None:
         """After a refusal: the next QoS 1/2 publish has this number."""
         # What has not left comes again from the edge; QoS 0 does not, so it stays.
-        returned = [message for message in self._batch if message.qos]
-        self._sent -= sum(message.size for message in returned)
+        unsent = [message for message in self._batch if message.qos]
+        self._sent -= sum(message.size for message in unsent)
         self._batch = [message for message in self._batch if not message.qos]
         self._batch_first = self._next = sequence
+        self._kept.clear()
+        # Others will have the numbers that the returned ones had: none may be kept as theirs.
+        forgetting = [p.note_origin(None, 0) for p in returned if p.keeps_id]
         restart = link_pb2.Restart(stream=self._stream, sequence=sequence)
+        self._outbound.send(encode_frame(LinkFrame(restart=restart)), forgetting)
+
+    def ask(self, keys: Iterable[MarkKey], answered: Callable[[dict[MarkKey, int]], None]) -> None:
+        """Ask how far these streams were taken; no answer where the connection breaks."""
+        request = self._edge.zones.next_stream()
+        self._asked[request] = answered
+        ask = link_pb2.Ask(request=request, in_doubt=[mark_to_wire(key, 0) for key in keys])
+        self._write(encode_frame(LinkFrame(ask=ask)))
+
+    def open_stream(self, key: MarkKey, user: StreamUser) -> _Stream:
+        """Another publish stream."""
+        number = self._edge.zones.next_stream()
+        self._streams[number] = user
+        opening = link_pb2.OpenStream(stream=number, mark=mark_to_wire(key, 0))
+        self._write(encode_frame(LinkFrame(open_stream=opening)))
+        return _Stream(self, number)
+
+    def send(self, stream: int, entries: Sequence[Entry]) -> None:
+        """Send what comes from an outbox; it is durable here already."""
+        messages = [entry.message for entry in entries]
+        self._sent += sum(message.size for message in messages)
+        batch = self._header(messages)
+        batch.stream = stream
+        batch.sequences.extend(entry.number for entry in entries)
+        self._write(encode_frame(LinkFrame(batch=batch)) + join_packets(messages))
+
+    def restart_stream(self, stream: int) -> None:
+        """What is sent in an opened stream from now on is to be taken again."""
+        restart = link_pb2.Restart(stream=stream)
         self._write(encode_frame(LinkFrame(restart=restart)))
 
     def add_interest(self, topic_filter: str, request: int) -> None:
@@ -203,13 +239,15 @@ class EdgeEnd:
             case "batch":
                 self._on_batch(frame.batch)
             case "taken":
-                if frame.taken.stream == self._stream:
-                    self._edge.publisher.on_taken(self._route, frame.taken.sequence)
+                self._on_taken(frame.taken)
             case "credit":
                 self._consumed_by_owner = frame.credit.consumed
                 self._edge.publisher.flush(self._route)
+                self._edge.outboxes.on_online(self._route)
             case "refusal":
                 self._on_refusal(frame.refusal)
+            case "marks":
+                self._on_marks(frame.marks)
             case "answer" | "online" | "cut" | "gone" | "reached":
                 self._in_turn(partial(self._on_told, frame))
             case "heartbeat":
@@ -325,10 +363,24 @@ class EdgeEnd:
                 self._route, self._request, self._answer_offset, retained
             )
 
+    def _on_taken(self, taken: link_pb2.Taken) -> None:
+        if taken.stream == self._stream:
+            self._edge.publisher.on_taken(self._route, taken.sequence)
+        elif taken.stream in self._streams:
+            self._streams[taken.stream].on_taken(taken.sequence)
+
+    def _on_marks(self, marks: link_pb2.Marks) -> None:
+        answered = self._asked.pop(marks.request, None)
+        if answered is not None:
+            answered({key_from_mark(mark): mark.sequence for mark in marks.marks})
+
     def _on_refusal(self, refusal: link_pb2.Refusal) -> None:
+        cut = self._cut_below(refusal.cut) if refusal.HasField("cut") else None
+        user = self._streams.get(refusal.stream)
+        if user is not None:
+            user.on_refused(refusal.sequence, cut, retry=refusal.retry)
         if refusal.stream != self._stream:
             return
-        cut = self._cut_below(refusal.cut) if refusal.HasField("cut") else None
         # Without a cut the zone itself has gone; that comes in the delivery stream, after the last
         # deliveries, and until then nothing is sent.
         self._is_blocked = cut is None and not refusal.retry
@@ -341,18 +393,38 @@ class EdgeEnd:
             raise LinkError(f"zone {self._route.apex!r} has no cut at {cut.apex!r}")
         return cut
 
-    def _send_batch(self, out: list[bytes]) -> None:
+    def _send_batch(self) -> None:
         messages, self._batch = self._batch, []
+        kept, self._kept = self._kept, []
+        batch = self._header(messages)
+        batch.stream = self._stream
+        batch.first = self._batch_first
+        data = encode_frame(LinkFrame(batch=batch)) + join_packets(messages)
+        self._outbound.send(data, kept)
+
+    def _header(self, messages: Sequence[Message]) -> link_pb2.Batch:
         clients = list(dict.fromkeys(message.client_id for message in messages))
         index = {client: position for position, client in enumerate(clients)}
-        batch = link_pb2.Batch(
+        return link_pb2.Batch(
             kind=link_pb2.Batch.PUBLISH,
             epoch=self._epoch,
-            stream=self._stream,
-            first=self._batch_first,
             count=len(messages),
             clients=clients,
             client=[index[message.client_id] for message in messages],
         )
-        out.append(encode_frame(LinkFrame(batch=batch)))
-        out.append(join_packets(messages))
+
+
+class _Stream:
+    """A publish stream beside the live one (`OutStream`)."""
+
+    def __init__(self, end: EdgeEnd, number: int) -> None:
+        self._end = end
+        self._number = number
+
+    def send(self, entries: Sequence[Entry]) -> None:
+        """Send entries, each with its number as its sequence."""
+        self._end.send(self._number, entries)
+
+    def restart(self) -> None:
+        """After a refusal: what is sent from now on is to be taken again."""
+        self._end.restart_stream(self._number)

@@ -15,14 +15,14 @@ from typing import Protocol
 import attrs
 
 from txbroker.authority.authority import Authority
-from txbroker.authority.handover import MarkKey
 from txbroker.authority.journal import Record
-from txbroker.authority.peer import CatchUp, Greeting, Peer, Verdict
+from txbroker.authority.peer import CatchUp, Greeting, Peer
 from txbroker.counters import Counters
 from txbroker.delegation.cut import Cut
 from txbroker.link.convert import cut_to_wire, key_from_mark, mark_to_wire
 from txbroker.link.deliveries import WINDOW, Deliveries
 from txbroker.link.frames import LINK_VERSION, FrameReader, LinkError, encode_frame
+from txbroker.link.intake import Intake
 from txbroker.message import Message
 from txbroker.mqtt.packets import Publish
 from txbroker.place import PartKey
@@ -39,6 +39,10 @@ the edge itself waits for a session of its own, so that the two do not add up to
 HIGH_MARK = 1024 * 1024
 LOW_MARK = 256 * 1024
 """Bytes of live messages queued for one edge between which publishers wait."""
+
+
+_PUBLISHING = ("batch", "restart", "open_stream", "ask")
+"""Kinds of frames that stay in order with publishes, and wait with them."""
 
 
 class OwnerHost(Protocol):
@@ -80,19 +84,10 @@ class OwnerEnd:
         self._close = close
         self._reader = FrameReader(max_packet)
         self._deliveries = Deliveries(host.authority, lambda: host.mark_next(self))
-        self._open: deque[tuple[int, int]] = deque()
-        self._stream = 0
-        self._next = 1
-        self._stopped = False
+        self._intake = Intake(host.authority, host.counters, write)
+        self._has_hello = False
         self._held: deque[LinkFrame | Publish] = deque()
-        self._parked: Publish | None = None
-        self._taken = 0
-        self._taken_told = 0
-        self._mark: MarkKey = ("", 0, "", 0)
-        self._received = 0
         self._credit_told = 0
-        self._clients: list[str] = []
-        self._stale = False
         self._is_lost = False
         self._reached = 0
 
@@ -120,14 +115,11 @@ class OwnerEnd:
             self._close(str(error))
             return
         out: list[bytes] = []
-        if self._taken > self._taken_told:
-            self._taken_told = self._taken
-            taken = link_pb2.Taken(stream=self._stream, sequence=self._taken)
-            out.append(encode_frame(LinkFrame(taken=taken)))
+        self._intake.acknowledge(out)
         is_taking = not (self._held or self._host.pressure.active)
-        if self._received > self._credit_told and is_taking:
-            self._credit_told = self._received
-            credit = link_pb2.Credit(consumed=self._received)
+        if self._intake.received > self._credit_told and is_taking:
+            self._credit_told = self._intake.received
+            credit = link_pb2.Credit(consumed=self._credit_told)
             out.append(encode_frame(LinkFrame(credit=credit)))
         self._deliveries.take(out)
         if self._deliveries.queued < LOW_MARK:
@@ -177,16 +169,11 @@ class OwnerEnd:
 
     def unpark(self) -> None:
         """A fence was lifted or became a cut: the edge may try again what was parked."""
-        packet, self._parked = self._parked, None
-        if packet is not None:
-            cut = self._authority.cut_for(packet.topic)
-            self._refuse(cut, retry=cut is None and self._authority.serving)
+        self._intake.unpark()
 
     def on_durable(self, offset: int) -> None:
         """What was published up to here is safe: the edge may acknowledge it."""
-        while self._open and self._open[0][0] <= offset:
-            _, self._taken = self._open.popleft()
-        if self._open:
+        if self._intake.on_durable(offset):
             self._authority.await_durable(self)
         self._host.mark_dirty(self)
 
@@ -205,11 +192,13 @@ class OwnerEnd:
         return isinstance(item, Publish) and item.qos > 0 and self._host.is_disk_short
 
     def _is_publishing(self, item: LinkFrame | Publish) -> bool:
-        return isinstance(item, Publish) or item.WhichOneof("kind") in ("batch", "restart")
+        return isinstance(item, Publish) or item.WhichOneof("kind") in _PUBLISHING
 
     def _on_item(self, item: LinkFrame | Publish) -> None:
         if isinstance(item, Publish):
-            self._on_publish(item)
+            self._intake.on_publish(item)
+            if item.qos:
+                self.on_durable(self._authority.delivered)
         else:
             self._on_frame(item)
 
@@ -220,12 +209,16 @@ class OwnerEnd:
             return
         peer = self.peer
         if peer is None:
-            if kind == "heartbeat" and self._stream:
+            if kind == "heartbeat" and self._has_hello:
                 return  # its Hello waits for the disk
             raise LinkError("the first frame of a link is Hello")
         match kind:
             case "batch":
-                self._on_batch(frame.batch)
+                self._intake.on_batch(frame.batch)
+            case "open_stream":
+                self._intake.on_open_stream(frame.open_stream, peer.edge)
+            case "ask":
+                self._on_ask(frame.ask)
             case "interest" if frame.interest.remove:
                 self._authority.remove_interest(peer, frame.interest.filter)
             case "interest":
@@ -239,7 +232,7 @@ class OwnerEnd:
                 _check_filters(sync.filters)
                 self._catch_up(self._authority.sync(peer, sync.filters, sync.claims))
             case "restart":
-                self._on_restart(frame.restart)
+                self._intake.on_restart(frame.restart)
             case "position":
                 if frame.position.consumed > self._deliveries.consumed:
                     self._deliveries.consumed = frame.position.consumed
@@ -254,7 +247,7 @@ class OwnerEnd:
                 self._host.counters.add("link.unknown_frame")
 
     def _on_hello(self, hello: link_pb2.Hello) -> None:
-        if self._stream:
+        if self._has_hello:
             raise LinkError("a link has one Hello")
         if not hello.stream:
             raise LinkError("a Hello names its stream")
@@ -268,21 +261,21 @@ class OwnerEnd:
         if hello.zone != authority.apex:
             raise LinkError(f"zone {hello.zone!r} is not served here")
         _check_filters(hello.filters)
-        in_doubt = [key_from_mark(mark) for mark in hello.in_doubt]
         greeting = Greeting(
             edge=hello.edge,
             incarnation=hello.incarnation,
             filters=tuple(hello.filters),
             claims=tuple(hello.claims),
             position=self._resume_at(hello),
-            in_doubt=tuple(in_doubt),
+            in_doubt=tuple(key_from_mark(mark) for mark in hello.in_doubt),
         )
-        self._stream = hello.stream
-        self._mark = (hello.edge, hello.incarnation, authority.apex, hello.stream)
+        self._has_hello = True
+        mark = (hello.edge, hello.incarnation, authority.apex, hello.stream)
+        self._intake.open(hello.stream, mark, has_gaps=False)
         # Its marks are an answer to its publishes: they, too, wait until these are durable.
-        authority.in_order(lambda: self._accept(greeting))
+        authority.in_order(lambda: self._accept(greeting, hello.in_doubt))
 
-    def _accept(self, greeting: Greeting) -> None:
+    def _accept(self, greeting: Greeting, in_doubt: Iterable[types_pb2.Mark]) -> None:
         authority = self._authority
         if self._is_lost:
             return
@@ -296,7 +289,7 @@ class OwnerEnd:
             return
         self.peer, caught_up = accepted
         self._deliveries.peer = self.peer
-        self._welcome(greeting.in_doubt)
+        self._welcome(in_doubt)
         for apex, epoch in back:
             self.tell_gone(apex, epoch)
         self._catch_up(caught_up)
@@ -315,70 +308,28 @@ class OwnerEnd:
         # The edge knows an earlier epoch: all that came since this one began is new.
         return 0
 
-    def _welcome(self, in_doubt: Iterable[MarkKey]) -> None:
+    def _welcome(self, in_doubt: Iterable[types_pb2.Mark]) -> None:
         authority = self._authority
-        marks = [mark_to_wire(key, authority.marks.get(key, 0)) for key in in_doubt]
         welcome = link_pb2.Welcome(
             version=LINK_VERSION,
             zone=authority.apex,
             epoch=authority.epoch,
             credit=WINDOW,
-            marks=marks,
+            marks=self._known_marks(in_doubt),
         )
         self._write(encode_frame(LinkFrame(welcome=welcome)))
 
-    def _on_batch(self, batch: link_pb2.Batch) -> None:
-        if batch.kind != link_pb2.Batch.PUBLISH or batch.count != len(batch.client):
-            raise LinkError("an edge sends batches of publishes, a client for each")
-        if any(index >= len(batch.clients) for index in batch.client):
-            raise LinkError("a batch names a client that it does not list")
-        # Every frame carries the epoch, and another one takes nothing (invariant 1).
-        self._stale = batch.epoch != self._authority.epoch
-        is_gap = not self._stopped and batch.first not in (0, self._next)
-        if batch.stream != self._stream or is_gap:
-            raise LinkError("a batch is not the next one of its stream")
-        self._clients = [batch.clients[index] for index in reversed(batch.client)]
+    def _on_ask(self, ask: link_pb2.Ask) -> None:
+        # Like those in a Welcome, its marks are an answer: what they tell of is durable by then.
+        self._authority.in_order(lambda: self._write(self._marks(ask)))
 
-    def _on_publish(self, packet: Publish) -> None:
-        if not self._clients:
-            raise LinkError("a PUBLISH on a link follows its batch header")
-        message = Message(
-            packet.topic, packet.payload, packet.qos, packet.retain, self._clients.pop()
-        )
-        self._received += message.size
-        if packet.qos and self._stopped:
-            return  # nothing behind a refused frame is taken (rule 1)
-        verdict = (
-            Verdict.NOT_AUTHORITATIVE
-            if self._stale
-            else self._authority.publish(message, self._mark, self._next)
-        )
-        if not packet.qos:
-            if verdict is not Verdict.TAKEN:
-                self._host.counters.add("publish.dropped.not_authoritative")
-        elif verdict is Verdict.TAKEN:
-            self._open.append((self._authority.offset, self._next))
-            self._next += 1
-            self.on_durable(self._authority.delivered)
-        else:
-            self._stopped = True
-            if verdict is Verdict.PARKED:
-                self._parked = packet
-            else:
-                self._refuse(self._authority.cut_for(packet.topic), retry=False)
+    def _marks(self, ask: link_pb2.Ask) -> bytes:
+        marks = link_pb2.Marks(request=ask.request, marks=self._known_marks(ask.in_doubt))
+        return encode_frame(LinkFrame(marks=marks))
 
-    def _on_restart(self, restart: link_pb2.Restart) -> None:
-        if restart.stream != self._stream or restart.sequence != self._next:
-            raise LinkError("a stream restarts where it was refused")
-        self._stopped = False
-
-    def _refuse(self, cut: Cut | None, *, retry: bool) -> None:
-        refusal = link_pb2.Refusal(stream=self._stream, sequence=self._next, retry=retry)
-        if cut is not None:
-            refusal.cut.CopyFrom(cut_to_wire(cut))
-        # To the edge it says, too, that all before it is safe.
-        data = encode_frame(LinkFrame(refusal=refusal))
-        self._authority.in_order(lambda: self._write(data))
+    def _known_marks(self, asked: Iterable[types_pb2.Mark]) -> list[types_pb2.Mark]:
+        keys = [key_from_mark(mark) for mark in asked]
+        return [mark_to_wire(key, self._authority.marks.get(key, 0)) for key in keys]
 
     # internal: the delivery stream
 

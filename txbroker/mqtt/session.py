@@ -12,7 +12,7 @@ whoever delivers remembers the place in the journal and comes again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 import attrs
@@ -24,6 +24,9 @@ from txbroker.place import PartKey, Place
 from txbroker.topics import matches
 
 LAST_PACKET_ID = 65_535
+
+StreamKey = tuple[str, int, str, int]
+"""(edge, incarnation, zone, stream): a stream of publishes between an edge and owners."""
 
 TOPICS_REMEMBERED = 1_000
 """Topics for which a session that reads the journal keeps its subscriptions worked out."""
@@ -54,6 +57,9 @@ class Watcher(Protocol):
 
     def save(self, session: Session, *, urgent: bool) -> None:
         """It changed; `urgent`: tell its `on_saved` as soon as that is durable."""
+
+    def save_then(self, session: Session, action: Callable[[], None]) -> None:
+        """Run `action` when the session is durable as it is now."""
 
     def dropped(self, session: Session, qos: int) -> None:
         """A message for the session was dropped."""
@@ -123,13 +129,18 @@ class Incoming:
     A QoS 1/2 publish from the client; `taken` once its owner has it, or this node's outbox.
 
     `owed` counts the PUBLISH packets of it on the present connection that are not acknowledged:
-    each gets its own answer.
+    each gets its own answer. Of QoS 2 in a durable session it is kept what it was sent with (the
+    stream and its sequence there: `origin`) and which `entry` of an outbox it is: a crash must not
+    have it published twice (protocol rule 16). `is_in_doubt`: after one, nobody knows yet.
     """
 
     packet_id: int
     qos: int
     taken: bool = False
     owed: int = 1
+    origin: tuple[StreamKey, int] | None = None
+    entry: tuple[StreamKey, int] | None = None
+    is_in_doubt: bool = False
 
 
 @attrs.define(slots=True, eq=False)
@@ -336,7 +347,7 @@ class Session:
         A QoS 1/2 publish came in: the flow to forward, or None where it is a repeat.
 
         A repeat of a flow that is taken already is acknowledged at once; of one that is still on
-        its way, when that is taken.
+        its way, when that is taken. The first repeat of one in doubt is forwarded, as what it is.
         """
         packet_id = packet.packet_id
         assert packet_id is not None
@@ -345,11 +356,10 @@ class Session:
             known.owed += 1
             if known.taken:
                 self._acknowledge(known)  # [MQTT-4.3.3-2]
-            return None
+            was_in_doubt, known.is_in_doubt = known.is_in_doubt, False
+            return known if was_in_doubt else None
         flow = Incoming(packet_id, packet.qos)
         self._incoming[packet_id] = flow
-        if packet.qos == 2 and not self.clean:
-            self._watcher.save(self, urgent=False)
         return flow
 
     def on_taken(self, flow: Incoming) -> None:
@@ -357,15 +367,21 @@ class Session:
         flow.taken = True
         if self._incoming.get(flow.packet_id) is flow:
             self._acknowledge(flow)
+            if flow.qos == 2 and not self.clean:
+                self._watcher.save(self, urgent=False)
 
     def on_pubrel(self, packet_id: int) -> None:
         """The client will not send that packet id again; the answer is always PUBCOMP."""
         flow = self._incoming.get(packet_id)
         if flow is not None and flow.qos == 2:
             del self._incoming[packet_id]
-            if not self.clean:
-                self._watcher.save(self, urgent=False)
-        self._answer(encode(Pubcomp(packet_id=packet_id)))
+        pubcomp = encode(Pubcomp(packet_id=packet_id))
+        if self.clean:
+            self._answer(pubcomp)
+        else:
+            # The client may use the packet id for another message as soon as it has the answer.
+            sink = self.sink
+            self._watcher.save_then(self, lambda: self._answer_on(sink, pubcomp))
 
     # from whoever keeps durable sessions
 
@@ -394,6 +410,10 @@ class Session:
     def open_publishes(self) -> Iterable[Incoming]:
         """QoS 2 publishes of the client that it has not released."""
         return (flow for flow in self._incoming.values() if flow.qos == 2)
+
+    def forget_publish(self, flow: Incoming) -> None:
+        """Nothing of it was sent anywhere: when the client sends it again, it is new."""
+        del self._incoming[flow.packet_id]
 
     def restore(
         self,
@@ -466,6 +486,10 @@ class Session:
     def _answer(self, data: bytes) -> None:
         if self.sink is not None:
             self.sink.send(data)
+
+    def _answer_on(self, sink: Sink | None, data: bytes) -> None:
+        if self.sink is sink:
+            self._answer(data)
 
     def _tell_if_full(self, size: int) -> None:
         """Before a message of this size enters the window: whether it is the last one."""

@@ -1,7 +1,8 @@
 """
 SHELL: everything durable of a node but its standing: opened together, committed together.
 
-`data/tables` is one log for all small state; `data/journal` holds the parts of journals.
+`data/tables` is one log for all small state; `data/journal` holds the parts of journals,
+`data/outbox` what waits for owners that cannot be reached.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from txbroker.errors import StoreError
 from txbroker.store.committer import Committer, Durability
 from txbroker.store.journals import Journals, Part
 from txbroker.store.log import Log
+from txbroker.store.outboxes import StoredOutboxes
 from txbroker.store.tables import SEGMENT_BYTES, Tables
 from txbroker.store.threads import WorkThread
 from txbroker.telemetry import get_logger
@@ -74,6 +76,9 @@ class Disk:
             segment_bytes=segment_bytes,
             data=data,
         )
+        self.outboxes = StoredOutboxes(
+            data / "outbox", self.committer, self.tables, _on_trimmed, data=data, now=wall
+        )
 
     def read(self, part: Part, after: int, through: int) -> Chunk:
         """
@@ -123,14 +128,18 @@ class Disk:
             self._thread.close()
             self._tables_log.close()
             self.journals.close()
+            self.outboxes.close()
 
     def _verify(self) -> Iterator[None]:
         yield from self._tables_log.verify()
         for part in list(self.journals.parts.values()):
             yield from part.log.verify()
+        for log in self.outboxes.logs():
+            yield from log.verify()
 
     def _logs(self) -> list[Log]:
-        return [self._tables_log, *(part.log for part in self.journals.parts.values())]
+        parts = [part.log for part in self.journals.parts.values()]
+        return [self._tables_log, *parts, *self.outboxes.logs()]
 
 
 def _on_trimmed(file: Path, last: int, size: int) -> None:

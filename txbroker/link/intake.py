@@ -1,0 +1,186 @@
+"""
+What an owner takes from one edge on one link: its publish streams.
+
+One stream is opened by the Hello, for what the edge's clients publish now; its sequences follow one
+another. Others bring what waited in outboxes; theirs only grow. Each is a stream of its own: what
+is refused stops it, and nothing behind that is taken before the edge restarts it (protocol rule 1).
+A stream is acknowledged as far as it is durable.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import attrs
+
+from txbroker.authority.authority import Authority
+from txbroker.authority.handover import MarkKey
+from txbroker.authority.peer import Verdict
+from txbroker.counters import Counters
+from txbroker.delegation.cut import Cut
+from txbroker.link.convert import cut_to_wire, key_from_mark
+from txbroker.link.frames import LinkError, encode_frame
+from txbroker.message import Message
+from txbroker.mqtt.packets import Publish
+from txbroker.v1 import link_pb2
+from txbroker.v1.link_pb2 import LinkFrame
+
+MOST_STREAMS = 10_000
+"""Streams on one link; an edge that has more makes a new link."""
+
+
+@attrs.define(eq=False)
+class _Stream:
+    """
+    A stream with the number `number` on this link, `mark` in marks.
+
+    `next` is the least sequence that its next publish may have, `taken` the last one that is
+    durable; `parked` is a topic that is being handed over, and on which the stream waits.
+    """
+
+    number: int
+    mark: MarkKey
+    has_gaps: bool
+    next: int = 1
+    taken: int = 0
+    taken_told: int = 0
+    is_stopped: bool = False
+    parked: str | None = None
+
+
+class Intake:
+    """The publish streams of the edge at the other end of a link."""
+
+    def __init__(
+        self, authority: Authority, counters: Counters, write: Callable[[bytes], None]
+    ) -> None:
+        self.received = 0
+        self._authority = authority
+        self._counters = counters
+        self._write = write
+        self._streams: dict[int, _Stream] = {}
+        self._open: deque[tuple[int, _Stream, int]] = deque()
+        self._stream: _Stream | None = None
+        self._sequences: list[int] = []
+        self._clients: list[str] = []
+        self._is_stale = False
+
+    def open(self, number: int, mark: MarkKey, *, has_gaps: bool) -> None:
+        """A stream begins; raises `LinkError`."""
+        if number in self._streams or not number:
+            raise LinkError("a stream has a number of its own")
+        if len(self._streams) >= MOST_STREAMS:
+            raise LinkError(f"a link has at most {MOST_STREAMS} streams")
+        self._streams[number] = _Stream(number, mark, has_gaps)
+
+    # from the edge
+
+    def on_open_stream(self, opening: link_pb2.OpenStream, edge: str) -> None:
+        """A stream for an outbox of the edge."""
+        mark = key_from_mark(opening.mark)
+        if mark[0] != edge:
+            raise LinkError(f"edge {edge!r} has no stream of edge {mark[0]!r}")
+        self.open(opening.stream, mark, has_gaps=True)
+
+    def on_batch(self, batch: link_pb2.Batch) -> None:
+        """The header of publishes that follow."""
+        if batch.kind != link_pb2.Batch.PUBLISH or batch.count != len(batch.client):
+            raise LinkError("an edge sends batches of publishes, a client for each")
+        if any(index >= len(batch.clients) for index in batch.client):
+            raise LinkError("a batch names a client that it does not list")
+        stream = self._streams.get(batch.stream)
+        if stream is None:
+            raise LinkError("a batch is of a stream that was opened")
+        if len(batch.sequences) != (batch.count if stream.has_gaps else 0):
+            raise LinkError("each publish of an opened stream has its sequence, no other one has")
+        is_gap = not stream.is_stopped and batch.first not in (0, stream.next)
+        if is_gap and not stream.has_gaps:
+            raise LinkError("a batch is not the next one of its stream")
+        # Every frame carries the epoch, and another one takes nothing (invariant 1).
+        self._is_stale = batch.epoch != self._authority.epoch
+        self._stream = stream
+        self._sequences = list(reversed(batch.sequences))
+        self._clients = [batch.clients[index] for index in reversed(batch.client)]
+
+    def on_publish(self, packet: Publish) -> None:
+        """The next publish of the batch."""
+        stream = self._stream
+        if not self._clients or stream is None:
+            raise LinkError("a PUBLISH on a link follows its batch header")
+        client_id = self._clients.pop()
+        message = Message(packet.topic, packet.payload, packet.qos, packet.retain, client_id)
+        self.received += message.size
+        if stream.has_gaps:
+            self._on_sequence(stream, packet, self._sequences.pop())
+        if packet.qos and stream.is_stopped:
+            return  # nothing behind a refused frame is taken (rule 1)
+        verdict = (
+            Verdict.NOT_AUTHORITATIVE
+            if self._is_stale
+            else self._authority.publish(message, stream.mark, stream.next)
+        )
+        if not packet.qos:
+            if verdict is not Verdict.TAKEN:
+                self._counters.add("publish.dropped.not_authoritative")
+        elif verdict is Verdict.TAKEN:
+            self._open.append((self._authority.offset, stream, stream.next))
+            stream.next += 1
+        else:
+            stream.is_stopped = True
+            if verdict is Verdict.PARKED:
+                stream.parked = packet.topic
+            else:
+                self._refuse(stream, self._authority.cut_for(packet.topic), retry=False)
+
+    def on_restart(self, restart: link_pb2.Restart) -> None:
+        """The edge has heard of the refusal."""
+        stream = self._streams.get(restart.stream)
+        if stream is None or not (stream.has_gaps or restart.sequence == stream.next):
+            raise LinkError("a stream restarts where it was refused")
+        stream.is_stopped = False
+
+    # from the authority
+
+    def unpark(self) -> None:
+        """A fence was lifted or became a cut: the edge may try again what was parked."""
+        for stream in self._streams.values():
+            topic, stream.parked = stream.parked, None
+            if topic is not None:
+                cut = self._authority.cut_for(topic)
+                self._refuse(stream, cut, retry=cut is None and self._authority.serving)
+
+    def on_durable(self, offset: int) -> bool:
+        """What was published up to here is safe; True where more is to come."""
+        while self._open and self._open[0][0] <= offset:
+            _, stream, sequence = self._open.popleft()
+            stream.taken = sequence
+        return bool(self._open)
+
+    # to the edge
+
+    def acknowledge(self, out: list[bytes]) -> None:
+        """Append to `out` how far each stream was taken, where that is news."""
+        for stream in self._streams.values():
+            if stream.taken > stream.taken_told:
+                stream.taken_told = stream.taken
+                taken = link_pb2.Taken(stream=stream.number, sequence=stream.taken)
+                out.append(encode_frame(LinkFrame(taken=taken)))
+
+    # internal
+
+    def _on_sequence(self, stream: _Stream, packet: Publish, sequence: int) -> None:
+        if not packet.qos:
+            raise LinkError("an opened stream has publishes of QoS 1 and 2")
+        if not stream.is_stopped:
+            if sequence < stream.next:
+                raise LinkError("the sequences of a stream grow")
+            stream.next = sequence
+
+    def _refuse(self, stream: _Stream, cut: Cut | None, *, retry: bool) -> None:
+        refusal = link_pb2.Refusal(stream=stream.number, sequence=stream.next, retry=retry)
+        if cut is not None:
+            refusal.cut.CopyFrom(cut_to_wire(cut))
+        # To the edge it says, too, that all before it is safe.
+        data = encode_frame(LinkFrame(refusal=refusal))
+        self._authority.in_order(lambda: self._write(data))
