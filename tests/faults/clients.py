@@ -23,6 +23,7 @@ from .events import Connected, Connecting, Disconnected, Haunted
 DIAL_TIMEOUT = 4.0
 CONNACK_TIMEOUT = 10.0
 PING_INTERVAL = 1.0
+GHOST_PATIENCE = 15.0
 PAUSE = (0.1, 0.8)  # before the next attempt
 
 ILLEGAL = "illegal: "
@@ -93,6 +94,11 @@ class Connection(asyncio.Protocol):
         """Read again."""
         if not self._transport.is_closing():
             self._transport.resume_reading()
+
+    def poke(self) -> None:
+        """Send something: a reset that was lost on the way here comes again."""
+        if not self._transport.is_closing():
+            self._transport.write(wire.PING)
 
     @property
     def is_open(self) -> bool:
@@ -187,8 +193,11 @@ class Client:
         """Connections left open must have been closed by now from the other side."""
         for ghost in self._ghosts:
             ghost.go_on()
-        if self._ghosts:
-            await asyncio.sleep(0.5)
+            ghost.poke()
+        # What was sent to it comes first, and so do the pauses of TCP after losses.
+        for _ in range(int(GHOST_PATIENCE / 0.1)):
+            if any(ghost.is_open for ghost in self._ghosts):
+                await asyncio.sleep(0.1)
         for ghost in self._ghosts:
             if ghost.is_open:
                 self._note(Haunted, client=self.name, connection=ghost.number)

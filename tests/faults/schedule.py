@@ -58,6 +58,17 @@ FAULTS = {
 }
 """Every fault, and how often it comes beside the others."""
 
+BETWEEN_NODES = {
+    "cut",
+    "one-way",
+    "isolate",
+    "split",
+    "retire",
+    "broken-retire",
+    "broken-join",
+}
+"""Those that one node alone cannot have."""
+
 ROAMING = ("close", "abort", "abandon")
 """How a client leaves: DISCONNECT, a reset, or without a word, the connection left open."""
 
@@ -66,7 +77,8 @@ def plan(
     seed: int, tree: Tree, cast: Cast, faults: Iterable[str], *, rounds: int, length: float
 ) -> tuple[Round, ...]:
     """So many rounds of `length` seconds, of these faults. Each round has one late subscriber."""
-    wanted = [name for name in FAULTS if name in set(faults)]
+    impossible = set() if len(tree.nodes) > 1 else BETWEEN_NODES
+    wanted = [name for name in FAULTS if name in set(faults) - impossible]
     found = []
     for number in range(rounds):
         rng = Random(f"{seed}/{tree.name}/{number}")

@@ -58,7 +58,11 @@ class Tree:
         """Some topics of every zone, among them its apex."""
         found: list[str] = []
         for zone in self.zones:
-            found += [f"{zone}/t{number}" for number in range(3)] if zone else ["hall/t0", "t1"]
+            found += (
+                [f"{zone}/t{number}" for number in range(3)]
+                if zone
+                else ["hall/t0", "hall/t1", "t1"]
+            )
             found += [zone] if zone else []
         return tuple(found)
 
@@ -80,6 +84,7 @@ def _tree(name: str, nodes: Iterable[tuple[str, str | None, str | None, str | No
 TREES = {
     tree.name: tree
     for tree in (
+        _tree("single", [("root", "", None, None)]),
         _tree(
             "pair",
             [
