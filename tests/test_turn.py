@@ -64,3 +64,19 @@ def test_counters() -> None:
     counters.add("a.b", 4)
 
     assert (counters.get("a.b"), before) == (5, {"a.b": 1})
+
+
+def test_end_has_one_turn_of_its_own_at_a_time() -> None:
+    """However often it asks; others have theirs first, and it can ask again in its own."""
+    later: list[Callable[[], None]] = []
+    turn = Turn(later.append)
+    end = End(turn)
+    turn.mark_next(end)
+    turn.mark_next(end)
+    before = (len(later), end.flushed)
+    later.pop(0)()
+    flushed = end.flushed
+    turn.mark_next(end)
+    later.pop()()
+
+    assert ((1, 0), 1, 2) == (before, flushed, end.flushed)

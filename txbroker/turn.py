@@ -24,6 +24,7 @@ class Turn:
     def __init__(self, later: Callable[[Callable[[], None]], object]) -> None:
         self._later = later
         self._dirty: dict[Flushable, None] = {}
+        self._next: set[Flushable] = set()
         self._is_due = False
 
     def mark_dirty(self, end: Flushable) -> None:
@@ -34,8 +35,10 @@ class Turn:
             self._later(self._end_later)
 
     def mark_next(self, end: Flushable) -> None:
-        """Call its `flush` in a turn of its own, soon: others come first."""
-        self._later(lambda: self._flush_alone(end))
+        """Call its `flush` once in a turn of its own, soon: others come first."""
+        if end not in self._next:
+            self._next.add(end)
+            self._later(lambda: self._flush_alone(end))
 
     def end(self) -> None:
         """Flush all that has output; flushing may give others output."""
@@ -45,6 +48,7 @@ class Turn:
                 end.flush()
 
     def _flush_alone(self, end: Flushable) -> None:
+        self._next.discard(end)
         self.mark_dirty(end)
         self.end()
 

@@ -304,7 +304,7 @@ def test_resume_leaves_out_what_waits_for_a_claim() -> None:
         say(authority, topic, payload)
 
     unclaimed = resume(authority, 3, "#")
-    greeting = Greeting(edge="e", incarnation=1, filters=("#",), claims=("z",), position=3)
+    greeting = Greeting(edge="e", incarnation=1, filters=("#",), claims={"z": None}, position=3)
     claimed = caught_up(authority, authority.connect(greeting, EdgeRecorder()))
 
     assert (["5"], 0) == unclaimed
@@ -358,11 +358,24 @@ def test_edge_is_forgotten_with_all_that_is_known_of_it() -> None:
 
 
 def test_lost_zone_ends_in_every_stream() -> None:
-    """Another node serves it at a higher epoch: nothing of it is kept here."""
+    """Another node serves it at a higher epoch: nothing that is retained is kept here."""
     authority, _ = serving("z")
-    peer, port = arrive(authority, hello("z/#"))
+    _, port = arrive(authority, hello("z/#"))
     say(authority, "z/a", "1", retain=True)
     authority.close()
 
     assert [("deliver", 1, "1"), ("gone", "z", 1)] == port.events
-    assert (set(), 0) == (peer.filters, len(authority.retained))
+    assert 0 == len(authority.retained)
+
+
+def test_new_epoch_knows_no_edges() -> None:
+    """Positions and claims of the earlier one mean nothing; who is still here says Hello again."""
+    authority, _ = serving("z")
+    peer, port = arrive(authority, hello("z/#"))
+    peer.unclaimed["z/a"] = 7
+    authority.close()
+    authority.open(2)
+    say(authority, "z/a", "1")
+
+    assert [("gone", "z", 1), ("close",)] == port.events
+    assert (0, 1) == (len(authority.peers), authority.delivered)

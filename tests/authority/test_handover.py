@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import attrs
+
 from tests.support.journal import authority_of, caught_up
 from tests.support.recorders import EdgeRecorder, Events, cut, payloads
 from txbroker.authority.authority import Authority
@@ -161,12 +163,19 @@ def test_changes_are_no_longer_noted_after_the_handover() -> None:
 
 
 def test_completed_handover_is_a_cut_in_every_stream() -> None:
-    """Every edge hears of the cut after its last delivery; what was parked is another node's."""
+    """
+    Every edge hears of the cut after its last delivery; what was parked is another node's.
+
+    An edge withdraws its filters when it hears of the cut, not before: it may be behind. For one
+    that is away they are withdrawn; it says anew what it wants.
+    """
     authority, table = serving()
     events: Events = []
     for name, filters in (("inside", ["z/+"]), ("across", ["+/a"])):
         greeting = Greeting(edge=name, incarnation=1, filters=tuple(filters))
         assert authority.connect(greeting, EdgeRecorder(events, name))
+    away = arrive(authority, "away", "z/+", "y")
+    authority.disconnect(known(authority, "away"), away)
     authority.publish(retained("z/a", "last"))
     outgoing = authority.prepare("z")
     authority.fence(outgoing)
@@ -185,7 +194,7 @@ def test_completed_handover_is_a_cut_in_every_stream() -> None:
     assert authority.publish(Message("z/a", b"", 1)) is Verdict.NOT_AUTHORITATIVE
     assert authority.cut_for("z/a") == cut("z", 3)
     assert authority.retained.get("z/a") is None
-    assert {"inside": set(), "across": {"+/a"}} == {
+    assert {"inside": {"z/+"}, "across": {"+/a"}, "away": {"y"}} == {
         peer.edge: peer.filters for peer in authority.peers
     }
 
@@ -254,7 +263,7 @@ def test_inherited_deliveries_wait_for_the_claim() -> None:
     peer, before_claim = accepted
     authority.publish(Message("z/a", b"2", 1))
     authority.publish(Message("z/a", b"not kept", 0))
-    claimed = caught_up(authority, (peer, authority.sync(peer, ["z/#"], ["z"])))
+    claimed = caught_up(authority, (peer, authority.sync(peer, ["z/#"], {"z": None})))
     authority.publish(Message("z/a", b"4", 1))
 
     assert [] == caught_up(authority, (peer, before_claim))
@@ -274,7 +283,7 @@ def test_next_handover_waits_for_claims() -> None:
     assert authority.awaits_claims("")
     assert not authority.awaits_claims("b")
     peer = known(authority, "e")
-    authority.sync(peer, ["a/#"], ["a"])
+    authority.sync(peer, ["a/#"], {"a": None})
     assert not authority.awaits_claims("a/b")
 
 
@@ -284,12 +293,14 @@ def test_claim_counts_once() -> None:
     interest = EdgeInterest(edge="e", incarnation=1, filters=("z/#",))
     authority.open(2, hand_over(interest))
     authority.publish(Message("z/a", b"1", 1))
-    greeting = Greeting(edge="e", incarnation=1, filters=("z/#",), claims=("z", "unknown"))
+    greeting = Greeting(
+        edge="e", incarnation=1, filters=("z/#",), claims={"z": None, "unknown": None}
+    )
 
     accepted = authority.connect(greeting, EdgeRecorder())
     first = caught_up(authority, accepted)
     assert accepted is not None
-    again = authority.sync(accepted[0], ["z/#"], ["z"])
+    again = authority.sync(accepted[0], ["z/#"], {"z": None})
 
     assert ["1"] == payloads(r.message for r in first)
     assert [] == caught_up(authority, (accepted[0], again))
@@ -320,7 +331,7 @@ def test_zone_that_comes_back_is_absorbed_behind_a_claim() -> None:
     authority.announce_end("z", 3)
     for topic in ("z/a", "y"):
         authority.publish(Message(topic, topic.encode(), 1))
-    claimed = caught_up(authority, (peer, authority.sync(peer, ["#"], ["z"])))
+    claimed = caught_up(authority, (peer, authority.sync(peer, ["#"], {"z": None})))
 
     assert [("deliver", 1, "0"), ("gone", "z", 3), ("deliver", 3, "y")] == port.events
     assert [(2, "z/a")] == [(r.offset, r.message.payload.decode()) for r in claimed]
@@ -385,7 +396,10 @@ def test_edge_that_was_away_hears_what_came_back_meanwhile() -> None:
         authority.absorb(apex, hand_over(interest))
     table.commit(cut("again", 9))
     peer = known(authority, "e")
-    before = authority.handed_back(peer.edge)
-    authority.sync(peer, ["#"], ["back"])
+    hello = Greeting(edge="e", incarnation=1, filters=("#",))
+    before = authority.handed_back(hello)
+    knows = authority.handed_back(attrs.evolve(hello, claims={"back": 0}))
+    authority.sync(peer, ["#"], {"back": None})
 
-    assert ([("back", 4)], []) == (before, authority.handed_back(peer.edge))
+    assert [("back", 4)] == before
+    assert ([], []) == (knows, authority.handed_back(hello))

@@ -24,8 +24,13 @@ class OwnBench(EdgeBench):
         self.own = OwnZone(self.edge, self.authority, self.pressure)
         self.port = EdgeRecorder(self.events, "other edge")
 
-    def open(self, epoch: int = 1, incoming: Incoming | None = None) -> None:
+    def open(
+        self, epoch: int = 1, incoming: Incoming | None = None, watched: str | None = None
+    ) -> None:
+        """The zone opens; with `watched`, another edge is there first."""
         self.authority.open(epoch, incoming)
+        if watched is not None:
+            self.another_edge(watched)
         self.own.open(cut(self.authority.apex, epoch))
 
     def another_edge(self, *filters: str) -> None:
@@ -72,8 +77,7 @@ def test_publishes_that_wait_go_into_the_zone_when_it_opens() -> None:
     client = Client(bench, "c")
     client.publish("x", "1")
     client.publish("x", "2")
-    bench.another_edge("#")
-    bench.open()
+    bench.open(watched="#")
     client.publish("x", "3")
 
     assert [("other edge", "deliver", n, str(n)) for n in (1, 2, 3)] == [
@@ -209,11 +213,10 @@ def test_publishes_that_wait_for_the_earlier_owner_come_first() -> None:
     """They belong to the own zone now, before what comes later."""
     bench = OwnBench("a")
     bench.online("").credit = False
-    bench.another_edge("a/#")
     client = Client(bench, "c")
     client.publish("a/x", "1")
     client.publish("b", "2")
-    bench.open()
+    bench.open(watched="a/#")
     client.publish("a/x", "3")
 
     assert [b"2"] == [p.message.payload for p in bench.route("").waiting]

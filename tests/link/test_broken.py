@@ -92,7 +92,6 @@ def test_changed_conversation_raises_link_errors_only(data: st.DataObject) -> No
     """A few wrong bytes anywhere in a real conversation, at either end, cut into any two reads."""
     pair = Pair()
     pair.link.cut()
-    pair.route.stream = 1  # the recorded link opened the second stream
     pair.client.subscribe(("#", 1))
     refuse(pair)
     link = Link(pair.edge, pair.route, pair.host)
@@ -113,7 +112,6 @@ def test_unchanged_conversation_is_understood() -> None:
     """The one that the mutations are made of."""
     pair = Pair()
     pair.link.cut()
-    pair.route.stream = 1
     refuse(pair)
     link = Link(pair.edge, pair.route, pair.host)
     link.owner_end.receive(UP)

@@ -19,7 +19,8 @@ class MemoryJournal:
     """
     Records in a list; with `lazy` nothing is durable before `sync`.
 
-    An epoch that was open before goes on: a new authority over the same journal is a restart.
+    What is told of claims is durable at once, retained messages are not kept at all. An epoch that
+    was open before goes on: a new authority over the same journal is a restart.
     """
 
     def __init__(self, *, lazy: bool = False) -> None:
@@ -35,9 +36,9 @@ class MemoryJournal:
         self._epoch = 0
         self._origins: list[tuple[int, MarkKey, int]] = []
 
-    def sync(self) -> None:
-        """Everything is durable now."""
-        self.durable = self.offset
+    def sync(self, through: int | None = None) -> None:
+        """Everything is durable now, or what is up to an offset."""
+        self.durable = self.offset if through is None else through
         assert self.authority is not None
         self.authority.on_durable(self.durable)
 
@@ -59,6 +60,7 @@ class MemoryJournal:
             self._origins.clear()
             self.first, self.offset, self.durable = 1, 0, 0
             self.predecessor = predecessor
+            self.state = ZoneState()
         marks = {key: sequence for _, key, sequence in self._origins}
         return attrs.evolve(self.state, marks={**self.state.marks, **marks})
 
@@ -82,6 +84,7 @@ class MemoryJournal:
 
     def note_unclaimed(self, edges: Iterable[str]) -> None:
         self.noted.extend(edges)
+        self._keep_claims()
 
     def note_edge(self, edge: str, offset: int) -> None:
         self.noted.append(f"{edge} from {offset}")
@@ -91,6 +94,11 @@ class MemoryJournal:
 
     def note_absorbed(self, apex: str, marks: dict[MarkKey, int]) -> None:
         self.noted.append(f"absorbed {apex}")
+        self._keep_claims()
+
+    def _keep_claims(self) -> None:
+        assert self.authority is not None
+        self.state = attrs.evolve(self.state, unclaimed=tuple(self.authority.unclaimed()))
 
 
 def caught_up(authority: Authority, accepted: tuple[Peer, CatchUp] | None) -> list[Record]:
@@ -100,8 +108,9 @@ def caught_up(authority: Authority, accepted: tuple[Peer, CatchUp] | None) -> li
     found: list[Record] = []
     after, until = catch_up.after, authority.delivered
     while after is not None and after < until:
-        records, after = authority.backlog(peer, catch_up, after, until)
-        found += records
+        chunk = authority.backlog(peer, catch_up, after, until)
+        found += chunk.records
+        after = chunk.through
     return found
 
 

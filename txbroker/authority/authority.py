@@ -14,14 +14,17 @@ answers to interest requests with the retained messages (rule 9), zone cuts and 
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+import attrs
 
 from txbroker.authority.handover import EdgeInterest, Incoming, MarkKey
-from txbroker.authority.journal import Journal, Record, Unclaimed
+from txbroker.authority.journal import Chunk, Journal, Record, Unclaimed
 from txbroker.authority.outgoing import Outgoing
 from txbroker.authority.peer import CatchUp, EdgePort, Greeting, ParkedInterest, Peer, Verdict
 from txbroker.authority.peers import LONGEST_REMEMBERED, TOPICS_REMEMBERED, Peers
+from txbroker.authority.settling import Settling, Taken
 from txbroker.delegation.cut import Cut
 from txbroker.delegation.table import DelegationTable
 from txbroker.matching.retained import RetainedTree
@@ -44,9 +47,7 @@ class Authority:
         self.offset = 0
         self._table = table
         self._journal = journal
-        self._through = 0
-        self._pending: deque[tuple[int, Record | Callable[[], None]]] = deque()
-        self._newer: dict[str, int] = {}
+        self._settling = Settling()
         self._awaiting: dict[EdgePort, None] = {}
         self._ours: set[str] = set()
         self._fences: set[str] = set()
@@ -60,22 +61,19 @@ class Authority:
         Order the message and append it, or say why not.
 
         A QoS 1/2 one is delivered once it is durable: `await_durable` tells. `key` and `sequence`
-        are its origin id, where it came from another node.
+        are its origin id, where it came from another node; one of QoS 0 has none.
         """
         topic = message.topic
         if topic not in self._ours:
             verdict = self._judge(topic)
             if verdict is not Verdict.TAKEN:
                 return verdict
-        offset = self._journal.append(message, key, sequence)
-        if offset:
-            self.offset = offset
         if not message.qos:
+            self.offset = self._journal.append(message, None, 0) or self.offset
             self._deliver(Record(0, message))
             return Verdict.TAKEN
-        if key is not None:
-            self.marks[key] = sequence
-        self._enqueue(offset, Record(offset, message))
+        offset = self.offset = self._journal.append(message, key, sequence)
+        self._settling.add(Taken(Record(offset, message), key, sequence))
         if self._journal.durable >= offset:
             self.on_durable(offset)
         return Verdict.TAKEN
@@ -113,8 +111,13 @@ class Authority:
 
     @property
     def delivered(self) -> int:
-        """Everything up to this offset is durable and was given to the edges."""
-        return self._through if self._pending else self.offset
+        """
+        The offset of the last QoS 1 or 2 record that is durable and was given to the edges.
+
+        Not of the last record: one of QoS 0 is not waited for, and after a crash its offset may be
+        another record's. What is told of positions must not lie beyond what survives.
+        """
+        return self._settling.through
 
     @property
     def predecessor(self) -> Place | None:
@@ -124,31 +127,28 @@ class Authority:
     @property
     def is_settled(self) -> bool:
         """Whether everything that was taken is durable and delivered."""
-        return not self._pending
+        return self._settling.is_empty
 
     def on_durable(self, offset: int) -> None:
         """Records up to this offset are durable: deliver them, then acknowledge them."""
-        pending = self._pending
-        while pending and pending[0][0] <= offset:
-            self._through, item = pending.popleft()
-            if isinstance(item, Record):
-                self._deliver(item)
+        while (item := self._settling.next(offset)) is not None:
+            if isinstance(item, Taken):
+                if item.key is not None:
+                    self.marks[item.key] = item.sequence
+                self._deliver(item.record)
             else:
                 item()
-        if not pending:
-            self._newer.clear()
         awaiting, self._awaiting = self._awaiting, {}
         for port in awaiting:
             port.on_durable(offset)
 
     def _deliver(self, record: Record) -> None:
         message = record.message
-        topic = message.topic
         if message.retain:
             self._retain(record)
-        for peer in self.peers.receivers(topic):
+        for peer in self.peers.receivers(message.topic):
             port = peer.port
-            if peer.unclaimed and peer.is_waiting_for(topic):
+            if peer.unclaimed and peer.is_waiting_for(record):
                 self.unclaimed_qos0 += not message.qos
             elif port is not None:
                 port.deliver(record)
@@ -156,9 +156,9 @@ class Authority:
     def _retain(self, record: Record) -> None:
         message = record.message
         topic = message.topic
-        if not message.qos and self._pending:
-            self._newer[topic] = self.offset  # newer than what waits for the disk
-        elif record.offset and record.offset <= self._newer.get(topic, 0):
+        if not message.qos:
+            self._settling.overtake(message)
+        elif self._settling.is_overtaken(record):
             return
         if message.payload:
             self.retained.set(topic, message)  # [MQTT-3.3.1-5]
@@ -170,76 +170,92 @@ class Authority:
 
     def in_order(self, action: Callable[[], None]) -> None:
         """Run it when everything that was taken before it is durable and delivered."""
-        if self._pending:
-            self._enqueue(self.offset, action)
-        else:
-            action()
-
-    def _enqueue(self, offset: int, item: Record | Callable[[], None]) -> None:
-        if not self._pending:
-            self._through = offset - 1
-        self._pending.append((offset, item))
+        self._settling.in_order(action)
 
     # from the edges: interest
+
+    def expect(self, greeting: Greeting) -> bool:
+        """
+        An edge will `connect` when what was taken before is durable; False: it has begun anew.
+
+        Nothing more is taken by an earlier link of it: the marks that it is told are its last ones.
+        """
+        peer = self.peers.get(greeting.edge)
+        if peer is None:
+            return True
+        if (peer.incarnation, peer.stream) > (greeting.incarnation, greeting.stream):
+            return False  # a Hello may come late
+        peer.disconnect("a newer link of this edge took over")
+        return True
 
     def connect(self, greeting: Greeting, port: EdgePort) -> tuple[Peer, CatchUp] | None:
         """
         An edge is here; its interest replaces what was known of it.
 
-        None: a newer incarnation of the edge is known, this one is to be closed.
+        None: a newer link or incarnation of the edge is known, this one is to be closed.
         """
-        peer = self.peers.greet(greeting.edge, greeting.incarnation)
-        if peer is None:
+        if not self.expect(greeting):
             return None
-        if peer.port is not None:
-            peer.port.close("a newer link of this edge took over")
-        peer.port = port
-        self._forget_closed_marks(greeting)
-        caught_up = self.sync(peer, greeting.filters, greeting.claims, greeting.position)
-        start = self.delivered if caught_up.after is None else caught_up.after
+        peer = self.peers.greet(greeting.edge, greeting.incarnation)
+        assert peer is not None
+        peer.port, peer.stream = port, greeting.stream
+        for key in [key for key in self.marks if greeting.closes(key, self.apex)]:
+            del self.marks[key]
+        unheard = peer.unclaimed.keys() - greeting.claims.keys()
+        self.peers.replace_filters(peer, greeting.filters, unheard)
+        with self._noting_claims(peer):
+            claimed = peer.claim(greeting)
+        catch_up = self._catch_up(claimed, greeting.position)
+        start = self.delivered if catch_up.after is None else catch_up.after
         self._journal.note_edge(peer.edge, start)
-        return peer, caught_up
+        return peer, catch_up
 
     def keep(self, peer: Peer, places: dict[PartKey, int]) -> None:
         """What the edge's sessions need lies above these offsets."""
         self._journal.keep(peer.edge, places)
 
-    def sync(
-        self,
-        peer: Peer,
-        filters: Iterable[str],
-        claims: Iterable[str],
-        position: int | None = None,
-    ) -> CatchUp:
-        """Replace the edge's interest; what it claims or resumes is to be sent first."""
-        self.peers.set_filters(peer, set(filters))
-        claimed = {apex: peer.unclaimed.pop(apex) for apex in claims if apex in peer.unclaimed}
-        if claimed:
+    def sync(self, peer: Peer, filters: Iterable[str], claims: Mapping[str, int | None]) -> CatchUp:
+        """Replace a connected edge's interest; what it claims is to be sent first."""
+        with self._noting_claims(peer):
+            catch_up = self._catch_up(peer.claim_more(claims), None)
+        self.peers.replace_filters(peer, filters, peer.unclaimed)
+        completes = tuple(sorted(apex for apex in claims if apex not in peer.unclaimed))
+        return attrs.evolve(catch_up, completes=completes)
+
+    def on_claimed(self, peer: Peer, apexes: Iterable[str]) -> None:
+        """The edge has processed what waited for its claims: all is live, or resumes, from here."""
+        with self._noting_claims(peer):
+            peer.forget_claims(apexes)
+
+    @contextmanager
+    def _noting_claims(self, peer: Peer) -> Iterator[None]:
+        before = peer.open_claims()
+        yield
+        if peer.open_claims() != before:
             self._journal.note_unclaimed((peer.edge,))
+
+    def _catch_up(self, claimed: dict[str, int], position: int | None) -> CatchUp:
         starts = list(claimed.values()) + ([] if position is None else [position])
         if not starts or min(starts) >= self.delivered:
             return CatchUp()
         after = min(starts)
-        first = self._journal.read(after, after).first
-        missed = max(first - 1 - after, 0)
+        missed = self._journal.read(after, after).missed(after)
         return CatchUp(after=after, claimed=claimed, resumed=position, missed=missed)
 
-    def backlog(
-        self, peer: Peer, catch_up: CatchUp, after: int, through: int
-    ) -> tuple[list[Record], int]:
-        """The next records of a catch-up, and the offset up to which that is all of them."""
+    def backlog(self, peer: Peer, catch_up: CatchUp, after: int, through: int) -> Chunk:
+        """The next records of a catch-up."""
         chunk = self._journal.read(after, through)
-        due = [record for record in chunk.records if self._is_due(record, peer, catch_up)]
-        return due, chunk.through
+        due = [record for record in chunk.records if catch_up.has(record)]
+        return attrs.evolve(chunk, records=tuple(self.peers.wanted(peer, due)))
 
-    def handed_back(self, edge: str) -> list[tuple[str, int]]:
-        """Apexes, with their last epoch, that came back here and that the edge has not claimed."""
-        peer = self.peers.get(edge)
+    def handed_back(self, greeting: Greeting) -> list[tuple[str, int]]:
+        """Apexes, with their last epoch, that came back here and that the edge may not know of."""
+        peer = self.peers.get(greeting.edge)
         if peer is None:
             return []
         return [
             (apex, self._table.epoch_of(apex))
-            for apex in peer.unclaimed
+            for apex in peer.unheard(greeting.claims)
             if apex != self.apex and self._table.get(apex) is None
         ]
 
@@ -275,29 +291,6 @@ class Authority:
             if (asked.peer, asked.topic_filter) != (peer, topic_filter)
         ]
         self.peers.remove_filter(peer, topic_filter)
-
-    def _is_due(self, record: Record, peer: Peer, catch_up: CatchUp) -> bool:
-        topic = record.message.topic
-        if peer.is_waiting_for(topic):
-            return False
-        claimed = catch_up.claimed.items()
-        since = max((at for apex, at in claimed if is_within(topic, apex)), default=None)
-        if since is None:
-            since = catch_up.resumed
-        if since is None or record.offset <= since:
-            return False
-        return self.peers.is_interested(peer, topic)
-
-    def _forget_closed_marks(self, greeting: Greeting) -> None:
-        # Marks are forgotten only where the edge says that it needs them no longer (rule 4).
-        kept = set(greeting.in_doubt)
-        # Those that came with a zone that was given back are needed by edges that have not heard of
-        # it yet; they go with the edge's process.
-        for key in list(self.marks):
-            edge, incarnation, zone, _ = key
-            is_closed = zone == self.apex or incarnation != greeting.incarnation
-            if edge == greeting.edge and key not in kept and is_closed:
-                del self.marks[key]
 
     # from the handover
 
@@ -341,7 +334,7 @@ class Authority:
         """
         Take nothing more for the subtree; returns the offset of the fence.
 
-        The rest may be copied when the authority `is_settled`.
+        The rest may be copied when what was taken before has settled: `in_order` tells.
         """
         self._fences.add(outgoing.apex)
         self._judge_anew()
@@ -359,8 +352,11 @@ class Authority:
         else:
             self._discard_retained(apex)
             for peer in self.peers:
-                for topic_filter in [f for f in peer.filters if is_filter_within(f, apex)]:
-                    self.remove_interest(peer, topic_filter)
+                # One that is connected may have records of the subtree to come before the cut; it
+                # withdraws its filters itself when it hears of that.
+                if peer.port is None:
+                    for topic_filter in [f for f in peer.filters if is_filter_within(f, apex)]:
+                        self.peers.remove_filter(peer, topic_filter)
             cut = self._table.get(apex)
             if cut is not None:
                 self.announce(cut.cut)
@@ -377,20 +373,24 @@ class Authority:
         self.in_order(lambda: self._tell(lambda port: port.tell_gone(apex, epoch)))
 
     def suspend(self) -> None:
-        """The zone may be another node's: every edge is told, and what was taken is kept."""
+        """
+        The zone may be another node's: nothing more is taken, and what was taken is kept.
+
+        Edges are told behind what was taken, also those that have yet to read it.
+        """
         self.serving = False
         self.announce_end(self.apex, self.epoch)
-        for peer in self.peers:
-            self.peers.set_filters(peer, set())
 
     def close(self) -> None:
         """The zone was handed over: every edge is told, and nothing of it is kept."""
         self.suspend()
-        self._discard_retained(self.apex)
+        self.in_order(lambda: self._discard_retained(self.apex))
 
     def open(self, epoch: int, incoming: Incoming | None = None) -> None:
         """Serve the zone from now on; offsets start anew with the epoch."""
         if epoch != self.epoch:
+            self.serving = False
+            self.peers.forget_all("the zone begins a new epoch")
             self._recover(epoch, incoming)
         self.epoch = epoch
         self.serving = True
@@ -407,20 +407,13 @@ class Authority:
         news = {k: last for k, last in incoming.marks.items() if last > self.marks.get(k, 0)}
         self.marks.update(news)
         for interest in incoming.interests:
-            self.peers.inherit(apex, interest, self.offset)
+            self.peers.inherit(apex, interest, self.delivered)
         self._judge_anew()
         self._journal.note_absorbed(apex, news)
 
     def unclaimed(self) -> Iterable[Unclaimed]:
-        """What edges have not claimed, for the store."""
-        for peer in self.peers:
-            if peer.unclaimed:
-                interest = EdgeInterest(
-                    edge=peer.edge,
-                    incarnation=peer.incarnation,
-                    filters=tuple(sorted(peer.filters)),
-                )
-                yield Unclaimed(interest=interest, apexes=dict(peer.unclaimed))
+        """What edges have not claimed, or not processed since they did, for the store."""
+        return self.peers.unclaimed()
 
     # internal
 
@@ -431,6 +424,7 @@ class Authority:
             came_from = Place(PartKey(zone, before), offset)
         state = self._journal.open(epoch, came_from)
         self.offset = self._journal.offset
+        self._settling = Settling(self.offset)
         for message in state.retained:
             if not self._table.lookup(message.topic):
                 self.retained.set(message.topic, message)

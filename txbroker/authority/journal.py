@@ -38,6 +38,10 @@ class Chunk:
     through: int
     first: int
 
+    def missed(self, after: int) -> int:
+        """Offsets above `after` that a reader from there on does not get any more."""
+        return max(self.first - 1 - after, 0)
+
 
 @attrs.frozen(kw_only=True)
 class Unclaimed:

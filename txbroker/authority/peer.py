@@ -8,6 +8,7 @@ known of an edge, connected or not.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 import attrs
@@ -16,7 +17,7 @@ from txbroker.authority.handover import MarkKey
 from txbroker.authority.journal import Record
 from txbroker.delegation.cut import Cut
 from txbroker.message import Message
-from txbroker.topics import is_within
+from txbroker.topics import deepest_enclosing, is_within
 
 
 class EdgePort(Protocol):
@@ -55,21 +56,101 @@ class Verdict(enum.Enum):
 @attrs.define(eq=False)
 class Peer:
     """
-    One edge: its interest and, while it is connected, its port.
+    One edge: its interest and, while it is connected, its port; `stream` is its last link's.
 
     `unclaimed` holds, for each apex inherited from an earlier owner, the offset after which this
     edge's deliveries wait until it says that it has processed the earlier owner's (rule 13).
+    `claiming` holds the same offset from then on, until the edge says that it has processed what
+    had waited: a link that breaks meanwhile may have carried any part of it. `given` are those that
+    the present link carries though they are unclaimed: the edge has nothing of them to come from
+    elsewhere, and is to hear of them on this link.
     """
 
     edge: str
     incarnation: int
+    stream: int = 0
     filters: set[str] = attrs.Factory(set)
     port: EdgePort | None = None
     unclaimed: dict[str, int] = attrs.Factory(dict)
+    claiming: dict[str, int] = attrs.Factory(dict)
+    given: set[str] = attrs.Factory(set)
 
-    def is_waiting_for(self, topic: str) -> bool:
-        """Whether deliveries on the topic wait for a claim."""
-        return any(is_within(topic, apex) for apex in self.unclaimed)
+    def disconnect(self, reason: str) -> None:
+        """Close the edge's link, if it has one: it takes and gets nothing more."""
+        port, self.port = self.port, None
+        if port is not None:
+            port.close(reason)
+
+    def is_waiting_for(self, record: Record) -> bool:
+        """Whether the record waits for a claim; one from before the inheritance does not."""
+        topic, offset = record.message.topic, record.offset
+        return any(
+            is_within(topic, apex) and (not offset or offset > start) and apex not in self.given
+            for apex, start in self.unclaimed.items()
+        )
+
+    def open_claims(self) -> dict[str, int]:
+        """What it has not claimed, or not processed since; the earlier offset where it is both."""
+        return {**self.unclaimed, **self.claiming}
+
+    def unheard(self, claims: Mapping[str, int | None]) -> list[str]:
+        """Unclaimed apexes of which an edge with these claims may not have heard yet."""
+        return [
+            apex
+            for apex, start in self.unclaimed.items()
+            if (processed := claims.get(apex)) is None or processed < start
+        ]
+
+    def claim(self, greeting: Greeting) -> dict[str, int]:
+        """
+        What an edge that connects claims: the offsets behind which the apexes' deliveries go on.
+
+        An apex of which nothing is known here and there is left out: its deliveries are like all
+        others. What the edge does not name any more is done with.
+        """
+        claims, self.given = greeting.claims, set(greeting.returned)
+        self.claiming = {apex: at for apex, at in self.claiming.items() if apex in claims}
+        since = {}
+        for apex in {**claims, **dict.fromkeys(greeting.returned)}:
+            processed, start = claims.get(apex), self.claiming.get(apex)
+            is_new = processed is None and start is None
+            if apex in self.given:
+                start = self.unclaimed.get(apex) if start is None else start
+            # A claim may be of an earlier time: since then the apex went and came back, and the
+            # edge, which was away, is still to hear of that.
+            elif is_new or (processed or 0) >= self.unclaimed.get(apex, 0):
+                inherited = self.unclaimed.pop(apex, None)
+                if start is None and inherited is not None:
+                    start = self.claiming[apex] = inherited
+            if processed is not None:
+                since[apex] = processed
+            elif start is not None:
+                # An edge that resumes may lack records from before the inheritance, too.
+                resumed = start if greeting.position is None else greeting.position
+                since[apex] = min(start, resumed)
+        return since
+
+    def claim_more(self, claims: Mapping[str, int | None]) -> dict[str, int]:
+        """
+        What a connected edge has come to claim; the same as for `claim`.
+
+        Where it has not heard yet that an apex came again, it repeats what it claimed before: all
+        that belongs to that is on its way to it already, and the end of its later owner is, too.
+        """
+        self.forget_claims([apex for apex in claims if apex in self.given])
+        since = {}
+        for apex, processed in claims.items():
+            if processed is None and apex in self.unclaimed and apex not in self.claiming:
+                since[apex] = self.claiming[apex] = self.unclaimed.pop(apex)
+        return since
+
+    def forget_claims(self, apexes: Iterable[str]) -> None:
+        """The edge has processed what had waited."""
+        for apex in apexes:
+            self.claiming.pop(apex, None)
+            if apex in self.given:
+                self.given.discard(apex)
+                self.unclaimed.pop(apex, None)
 
 
 @attrs.frozen
@@ -85,24 +166,52 @@ class ParkedInterest:
 
 @attrs.frozen(kw_only=True)
 class Greeting:
-    """What an edge says of itself when it connects; `position` None: nothing to resume."""
+    """
+    What an edge says of itself when it connects; `position` None: nothing to resume.
+
+    `claims`: apexes whose earlier owner's deliveries are all processed, each with the last offset
+    of this owner's that is, None where none is. `returned`: apexes that came back while it was
+    away, of which it has not heard. `stream`: numbers that grow with each link.
+    """
 
     edge: str
     incarnation: int
     filters: tuple[str, ...]
-    claims: tuple[str, ...] = ()
+    stream: int = 0
+    claims: Mapping[str, int | None] = attrs.field(factory=dict)
+    returned: tuple[str, ...] = ()
     position: int | None = None
     in_doubt: tuple[MarkKey, ...] = ()
+
+    def closes(self, key: MarkKey, apex: str) -> bool:
+        """
+        Whether the edge says that it needs this mark at the owner of `apex` no longer (rule 4).
+
+        Marks that came with a zone that was given back are needed by edges that have not heard of
+        that yet; they go with the edge's process.
+        """
+        edge, incarnation, zone, _ = key
+        is_closed = zone == apex or incarnation != self.incarnation
+        return edge == self.edge and is_closed and key not in self.in_doubt
 
 
 @attrs.frozen(kw_only=True)
 class CatchUp:
     """
-    What an edge gets before it is live again: its records above `after` (None: nothing), and none
-    of `claimed` apexes up to the offset named there. `missed` offsets are kept no longer.
+    What an edge gets before it is live again: its records above `after` (None: nothing), those of
+    `claimed` apexes above the offset named there, others above `resumed` (None: no others).
+    `missed` offsets are kept no longer. When it is sent, the claims `completes` are done with.
     """
 
     after: int | None = None
     claimed: dict[str, int] = attrs.field(factory=dict)
     resumed: int | None = None
     missed: int = 0
+    completes: tuple[str, ...] = ()
+
+    def has(self, record: Record) -> bool:
+        """Whether the record belongs to it, if the edge wants its topic."""
+        # The deepest claim is the latest; what it says holds for the apexes above it, too.
+        apex = deepest_enclosing(record.message.topic, self.claimed)
+        since = self.resumed if apex is None else self.claimed[apex]
+        return since is not None and record.offset > since

@@ -6,15 +6,16 @@ One entry an edge, however many of its filters match: one copy an edge (invarian
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from txbroker.authority.handover import EdgeInterest
+from txbroker.authority.journal import Record, Unclaimed
 from txbroker.authority.peer import EdgePort, Peer
 from txbroker.matching.index import SubscriptionIndex
 from txbroker.topics import is_within, may_match_within
 
 TOPICS_REMEMBERED = 100_000
-"""Topics whose receivers are kept worked out, and that are known to be the zone's."""
+"""Topics of which is remembered who gets them, and that they are the zone's."""
 
 PEERS = 10_000
 """Edges that are remembered; beyond that one that is away is forgotten."""
@@ -82,14 +83,19 @@ class Peers:
             return
         for topic_filter in interest.filters:
             self.add_filter(peer, topic_filter)
-        peer.unclaimed[apex] = offset
+        # What it has not claimed of an earlier time is not forgotten.
+        peer.unclaimed.setdefault(apex, offset)
 
-    def forget(self, peer: Peer) -> None:
+    def forget(self, peer: Peer, reason: str = "a newer process of this edge took over") -> None:
         """Drop all that is known of an edge."""
         self.set_filters(peer, set())
-        if peer.port is not None:
-            peer.port.close("a newer process of this edge took over")
+        peer.disconnect(reason)
         del self._known[peer.edge]
+
+    def forget_all(self, reason: str) -> None:
+        """Drop all edges."""
+        for peer in self:
+            self.forget(peer, reason)
 
     def _make_room(self) -> None:
         # The one known for longest goes; it is away, and starts anew if it comes back.
@@ -121,9 +127,33 @@ class Peers:
         for topic_filter in filters - peer.filters:
             self.add_filter(peer, topic_filter)
 
-    def is_interested(self, peer: Peer, topic: str) -> bool:
-        """Whether the edge gets the topic's messages."""
-        return peer in self.receivers(topic)
+    def replace_filters(self, peer: Peer, filters: Iterable[str], unheard: Collection[str]) -> None:
+        """
+        Replace the edge's interest, but for apexes of which it has not heard that they are here.
+
+        It withdrew what it wants of them when they went, and they brought it along.
+        """
+        kept = {f for f in peer.filters if any(may_match_within(f, apex) for apex in unheard)}
+        self.set_filters(peer, kept | set(filters))
+
+    def wanted(self, peer: Peer, records: Iterable[Record]) -> list[Record]:
+        """Those of the records that the edge is to get."""
+        return [
+            record
+            for record in records
+            if not peer.is_waiting_for(record) and peer in self.receivers(record.message.topic)
+        ]
+
+    def unclaimed(self) -> Iterator[Unclaimed]:
+        """What edges have not claimed, or not processed since they did."""
+        for peer in self._known.values():
+            apexes = peer.open_claims()
+            if apexes:
+                filters = tuple(sorted(peer.filters))
+                interest = EdgeInterest(
+                    edge=peer.edge, incarnation=peer.incarnation, filters=filters
+                )
+                yield Unclaimed(interest=interest, apexes=apexes)
 
     def within(self, apex: str) -> Iterator[EdgeInterest]:
         """Who wants what of the subtree."""

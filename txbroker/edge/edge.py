@@ -199,8 +199,6 @@ class Edge:
 
     def on_message(self, route: Route, message: Message, offset: int) -> None:
         """A live or caught-up delivery."""
-        if offset and route.claims and route.has_come(message.topic, offset):
-            return  # an owner that crashed does not know that we have claimed it, and got it
         self.on_reached(route, offset)
         self.clients.deliver(Place(route.part, offset), message)
 
@@ -227,7 +225,7 @@ class Edge:
         if route.cuts is not None:
             route.cuts.pop(apex, None)
         if below is None:
-            self.interests.claim(route, apex)
+            route.claim(apex)
             self.interests.refresh()
         elif below.epoch > epoch:
             return
@@ -251,7 +249,7 @@ class Edge:
             self.clients.on_ended(route, above)
             if again is not None:
                 below = self.zones.add(again)
-                self.interests.claim(below, route.apex)
+                below.claim(route.apex)
                 self._follow(above, below)
             elif above.cuts is not None:
                 above.cuts.pop(route.apex, None)

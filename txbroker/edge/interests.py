@@ -107,8 +107,9 @@ class Interests:
         deliveries until we claim them.
         """
         # Also without a filter there now: the owner may have inherited one that we gave up since.
-        self.claim(below, below.apex)
-        route.claims = {apex for apex in route.claims if not is_within(apex, below.apex)}
+        if below.apex not in below.claims:  # a cut may be told again
+            below.claim(below.apex)
+        route.withdraw_claims(below.apex)
         for subscribing in self._pending:
             for topic_filter, apex in list(subscribing.answered):
                 if apex == route.apex and may_match_within(topic_filter, below.apex):
@@ -116,17 +117,12 @@ class Interests:
 
     def on_gone(self, route: Route, above: Route) -> None:
         """The zone went back to `above`, which inherited our interest."""
-        self.claim(above, route.apex)
+        above.claim(route.apex)
         for subscribing in self._pending:
             for topic_filter, apex in sorted(subscribing.open):
                 if apex == route.apex:
                     subscribing.drop_zone(topic_filter, apex)
                     subscribing.answered.discard((topic_filter, above.apex))
-
-    def claim(self, route: Route, apex: str) -> None:
-        """Nothing of an earlier owner of `apex` is on its way to us any more."""
-        route.claims.add(apex)
-        route.has_news = True
 
     def refresh(self) -> None:
         """The map changed: move every filter to where it belongs now."""

@@ -39,6 +39,8 @@ class OwnZone:
         self._peer: Peer | None = None
         self._is_parked = False
         self._open: deque[tuple[int, Callable[[], None]]] = deque()
+        self._unanswered: deque[Publication] = deque()
+        self._epoch = 0
         self._outbound = Outbound(edge.keeper.save_then, self._give)
         self._is_waited_for = False
         self._streams: list[_Stream] = []
@@ -54,13 +56,19 @@ class OwnZone:
         route = edge.zones.add(cut)
         route.is_local = True
         self._route = route
+        if cut.epoch != self._epoch:
+            # What an earlier epoch of the zone has left unanswered was not safe there.
+            self._epoch = cut.epoch
+            self._open.clear()
+            route.wait_first(list(self._unanswered))
+            self._unanswered.clear()
         edge.on_owner(route, cut.epoch, authority.predecessor)
         self._begin_stream(cut.apex)
         greeting = Greeting(
             edge=edge.name,
             incarnation=edge.incarnation,
             filters=tuple(sorted(route.filters)),
-            claims=self._claims(route),
+            claims=self._processed(self._claims(route)),
             position=self._resume_at(route, cut.epoch),
             in_doubt=tuple(edge.keys_in_doubt(cut.apex)),
         )
@@ -72,6 +80,7 @@ class OwnZone:
         edge.on_online(
             route, self, marks=self._marks(route), cuts=authority.cuts(), position=position
         )
+        self._complete(greeting.claims)
         # What this node's clients sent to the earlier owner comes first (rule 13).
         edge.publisher.hold_below(edge.zones.enclosing(cut.apex), route)
 
@@ -80,7 +89,9 @@ class OwnZone:
     def has_credit(self) -> bool:
         """Whether the zone takes publishes now."""
         self._is_waited_for = len(self._outbound) >= MOST_KEPT
-        return not (self._is_waited_for or self._is_parked or self._pressure.active)
+        has_to_wait = self._is_waited_for or self._is_parked or self._pressure.active
+        # While its end is on its way to us, the zone takes nothing more.
+        return self._authority.serving and not has_to_wait
 
     def publish(self, publication: Publication) -> None:
         """Give it to the authority, when its id is kept where that is needed."""
@@ -117,7 +128,8 @@ class OwnZone:
     def sync(self, filters: Iterable[str], claims: Iterable[str]) -> None:
         """Replace the interest and claim what was inherited."""
         assert self._peer is not None
-        self._catch_up(self._authority.sync(self._peer, filters, claims))
+        self._catch_up(self._authority.sync(self._peer, filters, self._processed(claims)))
+        self._complete(claims)
 
     def beat(self) -> None:
         """Once a second: what was delivered up to now was all that is for this node."""
@@ -218,7 +230,8 @@ class OwnZone:
         verdict = self.take(message, key, sequence)
         if verdict is Verdict.TAKEN:
             if message.qos:
-                self.when_taken(partial(settle, publication))
+                self._unanswered.append(publication)
+                self.when_taken(lambda: settle(self._unanswered.popleft()))
             if self._is_waited_for and not self._outbound:
                 self._is_waited_for = False
                 self._go_on()
@@ -243,9 +256,25 @@ class OwnZone:
         authority, after = self._authority, catch_up.after
         until = authority.delivered
         while after is not None and after < until and self._peer is not None:
-            records, after = authority.backlog(self._peer, catch_up, after, until)
-            for record in records:
+            chunk = authority.backlog(self._peer, catch_up, after, until)
+            for record in chunk.records:
                 self.deliver(record)
+            after = chunk.through
+
+    def _processed(self, claims: Iterable[str]) -> dict[str, int | None]:
+        assert self._route is not None
+        known = {apex: self._route.processed(apex) for apex in claims}
+        epoch = self._authority.epoch
+        return {
+            apex: position.offset if position is not None and position.epoch == epoch else None
+            for apex, position in known.items()
+        }
+
+    def _complete(self, claims: Iterable[str]) -> None:
+        assert self._route is not None
+        assert self._peer is not None
+        self._route.complete_claims(claims)
+        self._authority.on_claimed(self._peer, claims)
 
     def _claims(self, route: Route) -> tuple[str, ...]:
         # While the earlier owner's link is up, its stream says when its last delivery has come.

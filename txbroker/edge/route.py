@@ -186,14 +186,13 @@ class Route:
         self.held_by: Route | None = None
         self.filters: set[str] = set()
         self.claims: set[str] = set()
+        self.claiming: dict[str, Position | None] = {}
         self.has_news = False
         self.hope_until = 0.0
         self.failures = 0
         self.requests: dict[int, tuple[str, Subscribing]] = {}
         self.position: Position | None = None
         self.began: Position | None = None
-        self._claimed: dict[str, int] = {}
-        self._claimed_part = PartKey(apex, 0)
         self.drains: Sequence[Drain] = ()
         self.is_behind_outbox = False  # what waits came later than what drains bring
 
@@ -224,17 +223,36 @@ class Route:
         """Whether it counts as unreachable."""
         return self.state is State.UNREACHABLE and self.port is None
 
-    def has_come(self, topic: str, offset: int) -> bool:
-        """Whether this record of a subtree that we have claimed was processed; now it has been."""
-        if self._claimed_part != self.part:
-            self._claimed_part = self.part
-            self._claimed = {}
-        apex = max((a for a in self.claims if is_within(topic, a)), key=len, default=None)
-        if apex is None:
-            return False
-        before = self._claimed.get(apex, 0)
-        self._claimed[apex] = max(before, offset)
-        return offset <= before
+    def claim(self, apex: str) -> None:
+        """Nothing of an earlier owner of the apex is on its way to us any more."""
+        self.has_news = True
+        self.claims.add(apex)
+        self.claiming[apex] = None
+
+    def withdraw_claims(self, apex: str) -> None:
+        """The apex is another zone's, with all claims within."""
+        self.claims = {claimed for claimed in self.claims if not is_within(claimed, apex)}
+        self.claiming = {a: p for a, p in self.claiming.items() if a in self.claims}
+
+    def processed(self, apex: str) -> Position | None:
+        """
+        How far deliveries of a claimed apex are processed.
+
+        While what waited for the claim still comes, that is behind `position`: what is live may
+        have gone far ahead before the claim.
+        """
+        return self.claiming.get(apex, self.position)
+
+    def note_processed(self, topic: str, position: Position) -> None:
+        """A delivery was processed."""
+        for apex in self.claiming:
+            if is_within(topic, apex):
+                self.claiming[apex] = position
+
+    def complete_claims(self, apexes: Iterable[str]) -> None:
+        """All that waited for these claims is processed."""
+        for apex in apexes:
+            self.claiming.pop(apex, None)
 
     def wait(self, publication: Publication) -> None:
         """Queue it behind what waits already."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from txbroker.authority.handover import MarkKey
 from txbroker.delegation.cut import Cut
-from txbroker.v1 import types_pb2
+from txbroker.edge.route import Position
+from txbroker.v1 import link_pb2, types_pb2
 
 
 def cut_to_wire(cut: Cut) -> types_pb2.Cut:
@@ -15,6 +18,18 @@ def cut_to_wire(cut: Cut) -> types_pb2.Cut:
 def cut_from_wire(cut: types_pb2.Cut) -> Cut:
     """A cut as we have it."""
     return Cut(apex=cut.apex, epoch=cut.epoch, node=cut.node, grpc=cut.grpc)
+
+
+def claim_to_wire(apex: str, processed: Position | None) -> link_pb2.Claim:
+    """A claim as the wire has it."""
+    if processed is None:
+        return link_pb2.Claim(apex=apex)
+    return link_pb2.Claim(apex=apex, epoch=processed.epoch, offset=processed.offset)
+
+
+def claims_from_wire(claims: Iterable[link_pb2.Claim], epoch: int) -> dict[str, int | None]:
+    """Claims with what of the owner's present epoch is processed."""
+    return {claim.apex: claim.offset if claim.epoch == epoch else None for claim in claims}
 
 
 def key_from_mark(mark: types_pb2.Mark) -> MarkKey:

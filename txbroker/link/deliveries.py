@@ -4,13 +4,14 @@ The delivery stream from an owner to one edge.
 Deliveries and everything whose place among them matters leave through one queue, as far as the edge
 has credit. What an edge is too slow for is not kept here: from then on the stream reads it from the
 journal again, when its turn comes. So an edge that falls behind costs a number, not memory, and a
-catch-up after a broken link is the same thing from the start.
+catch-up after a broken link is the same thing from the start. As long as something is to be read,
+what comes in is left to the journal, too: a catch-up may take hours, and costs no more for that.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import attrs
@@ -18,6 +19,7 @@ import attrs
 from txbroker.authority.authority import Authority
 from txbroker.authority.journal import Record
 from txbroker.authority.peer import CatchUp, Peer
+from txbroker.counters import Counters
 from txbroker.link.frames import encode_frame, join_packets
 from txbroker.message import Message
 from txbroker.v1 import link_pb2
@@ -54,46 +56,83 @@ class _Backlog:
     after: int
     until: int | None = None
 
+    def leave(self, claimed: dict[str, int], until: int) -> None:
+        """Another one has the records of these apexes from the offset named there to `until`."""
+        taken = {
+            apex: until
+            for apex, since in claimed.items()
+            if self.until is None or self.until > since
+        }
+        if taken:
+            self.catch_up = attrs.evolve(self.catch_up, claimed={**self.catch_up.claimed, **taken})
+
 
 class Deliveries:
-    """What is to be sent to the edge `peer`, in order; `taken_off` is what it has consumed."""
+    """
+    What is to be sent to the edge `peer`, in order.
 
-    def __init__(self, authority: Authority, mark_next: Callable[[], None]) -> None:
+    `queued` are the bytes of live messages that wait here, `consumed` those of all that the edge
+    has taken off the link.
+    """
+
+    def __init__(
+        self, authority: Authority, counters: Counters, mark_next: Callable[[], None]
+    ) -> None:
         self.peer: Peer | None = None
         self.queued = 0
         self.consumed = 0
         self._authority = authority
+        self._counters = counters
         self._mark_next = mark_next
         self._queue: deque[Record | _Told | _Backlog] = deque()
+        self._backlogs = 0
         self._behind: _Backlog | None = None
         self._delivered = 0
         self._reads = 0
 
+    @property
+    def is_reading(self) -> bool:
+        """Whether something is to be read from the journal."""
+        return self._backlogs > 0
+
     # what goes in
 
-    def live(self, record: Record) -> None:
-        """A live message; one of QoS 1 or 2 that is too much will be read from the journal."""
-        if record.message.qos:
-            if self._behind is not None:
-                return
-            if self.queued > OVERFLOW:
-                self._fall_behind(record.offset - 1)
-                return
+    def live(self, record: Record) -> bool:
+        """
+        A live message; False where it is dropped.
+
+        One of QoS 1 or 2 that is too much will be read from the journal, one of QoS 0 is in none.
+        """
+        is_full = self.queued > OVERFLOW
+        if record.message.qos and (self._backlogs or is_full):
+            if self._behind is None:
+                after = record.offset - 1
+                self._behind = self._read_later(
+                    _Backlog(CatchUp(after=after, resumed=after), after)
+                )
+            return True
+        if is_full:
+            return False
         self.queued += record.message.size
         self._queue.append(record)
+        return True
 
     def catch_up(self, catch_up: CatchUp) -> None:
         """Everything that the edge resumes or claims, before what is live from now on."""
-        if catch_up.after is not None:
-            self._queue.append(_Backlog(catch_up, catch_up.after, self._authority.delivered))
+        if catch_up.after is None:
+            return
+        until = self._authority.delivered
+        self._end_behind()
+        for earlier in self._queue:
+            if isinstance(earlier, _Backlog):
+                earlier.leave(catch_up.claimed, until)
+        self._read_later(_Backlog(catch_up, catch_up.after, until))
 
     def tell(
         self, frame: LinkFrame, request: int = 0, retained: list[Message] | None = None
     ) -> None:
         """A control frame, with the retained messages that belong to it."""
-        if self._behind is not None:
-            self._behind.until = self._authority.delivered
-            self._behind = None
+        self._end_behind()
         self._queue.append(_Told(frame, request, deque(retained or ())))
 
     # what comes out
@@ -113,6 +152,7 @@ class Deliveries:
                     return
                 if self._take_backlog(item, out):
                     queue.popleft()
+                    self._backlogs -= 1
             else:
                 records = _take_records(queue)
                 self.queued -= sum(record.message.size for record in records)
@@ -120,9 +160,16 @@ class Deliveries:
 
     # internal
 
-    def _fall_behind(self, after: int) -> None:
-        self._behind = _Backlog(CatchUp(after=after, resumed=after), after)
-        self._queue.append(self._behind)
+    def _read_later(self, backlog: _Backlog) -> _Backlog:
+        self._queue.append(backlog)
+        self._backlogs += 1
+        return backlog
+
+    def _end_behind(self) -> None:
+        """What follows has its place behind all that was delivered so far."""
+        if self._behind is not None:
+            self._behind.until = self._authority.delivered
+            self._behind = None
 
     def _take_backlog(self, backlog: _Backlog, out: list[bytes]) -> bool:
         """Send the next records of it; True when nothing is left."""
@@ -130,11 +177,12 @@ class Deliveries:
         self._reads += 1
         until = self._authority.delivered if backlog.until is None else backlog.until
         if backlog.after < until:
-            records, through = self._authority.backlog(
-                self.peer, backlog.catch_up, backlog.after, until
-            )
-            backlog.after = through
-            for batch in _batches(records):
+            chunk = self._authority.backlog(self.peer, backlog.catch_up, backlog.after, until)
+            missed = chunk.missed(backlog.after)
+            if missed:
+                self._counters.add("link.missed", missed)
+            backlog.after = chunk.through
+            for batch in _batches(chunk.records):
                 self._give(batch, link_pb2.Batch.CATCH_UP, out)
         if backlog.after < until:
             return False
@@ -176,7 +224,7 @@ class Deliveries:
         self._delivered += sum(message.size for message in messages)
 
 
-def _batches(records: list[Record]) -> list[list[Record]]:
+def _batches(records: Iterable[Record]) -> list[list[Record]]:
     queue: deque[Any] = deque(records)
     batches = []
     while queue:

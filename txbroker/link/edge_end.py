@@ -9,7 +9,7 @@ port and takes publishes.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 
 from txbroker.authority.handover import MarkKey
@@ -19,7 +19,7 @@ from txbroker.edge.edge import Edge
 from txbroker.edge.outbound import Outbound
 from txbroker.edge.outbox import Entry
 from txbroker.edge.route import Position, Publication, Route, StreamUser
-from txbroker.link.convert import cut_from_wire, key_from_mark, mark_to_wire
+from txbroker.link.convert import claim_to_wire, cut_from_wire, key_from_mark, mark_to_wire
 from txbroker.link.deliveries import BATCH
 from txbroker.link.frames import LINK_VERSION, FrameReader, LinkError, encode_frame, join_packets
 from txbroker.message import Message
@@ -97,11 +97,14 @@ class EdgeEnd:
             epoch=position.epoch if position is not None else 0,
             position=position.offset if position is not None else 0,
             filters=sorted(route.filters),
-            claims=sorted(route.claims),
+            claims=self._claims(route.claims),
             in_doubt=[mark_to_wire(key, 0) for key in edge.keys_in_doubt(route.apex)],
             stream=self._stream,
         )
         self._write(encode_frame(LinkFrame(hello=hello)))
+
+    def _claims(self, apexes: Iterable[str]) -> list[link_pb2.Claim]:
+        return [claim_to_wire(apex, self._route.processed(apex)) for apex in sorted(apexes)]
 
     def receive(self, data: bytes) -> None:
         """Bytes from the owner; raises `LinkError` where they break a rule."""
@@ -212,7 +215,7 @@ class EdgeEnd:
 
     def sync(self, filters: Iterable[str], claims: Iterable[str]) -> None:
         """Replace the interest and claim what was inherited."""
-        sync = link_pb2.InterestSync(filters=filters, claims=claims)
+        sync = link_pb2.InterestSync(filters=filters, claims=self._claims(claims))
         self._write(encode_frame(LinkFrame(sync=sync)))
 
     def keep(self, places: dict[PartKey, int]) -> None:
@@ -233,7 +236,7 @@ class EdgeEnd:
         if kind == "welcome":
             self._on_welcome(frame.welcome)
             return
-        if not self._epoch:
+        if not self._epoch and kind != "heartbeat":  # Welcome may have to wait for the disk
             raise LinkError("the first frame from an owner is Welcome")
         match kind:
             case "batch":
@@ -248,7 +251,7 @@ class EdgeEnd:
                 self._on_refusal(frame.refusal)
             case "marks":
                 self._on_marks(frame.marks)
-            case "answer" | "online" | "cut" | "gone" | "reached":
+            case "answer" | "online" | "cut" | "gone" | "reached" | "claimed":
                 self._in_turn(partial(self._on_told, frame))
             case "heartbeat":
                 pass
@@ -276,6 +279,8 @@ class EdgeEnd:
                 self._on_online(frame.online)
             case "reached":
                 self._edge.on_reached(self._route, frame.reached.offset)
+            case "claimed":
+                self._complete(frame.claimed.apexes)
             case "cut":
                 self._edge.on_cut(self._route, self._cut_below(frame.cut))
             case "gone" if frame.gone.apex == self._route.apex:
@@ -314,6 +319,15 @@ class EdgeEnd:
             cuts=[self._cut_below(cut) for cut in online.cuts],
             position=position,
         )
+        self._complete(self._told[1])
+
+    def _complete(self, claims: Collection[str]) -> None:
+        """What waited for these claims is processed: from here on the position says all."""
+        if claims:
+            self._route.complete_claims(claims)
+            # Also what was said on an earlier link: it may have been lost with that.
+            claimed = link_pb2.Claimed(apexes=sorted(claims))
+            self._write(encode_frame(LinkFrame(claimed=claimed)))
 
     def _on_batch(self, batch: link_pb2.Batch) -> None:
         self._kind = batch.kind
@@ -340,6 +354,9 @@ class EdgeEnd:
 
     def _on_delivery(self, message: Message, offset: int) -> None:
         self._consumed += message.size
+        if offset and self._route.claiming:
+            position = Position(epoch=self._epoch, offset=offset)
+            self._route.note_processed(message.topic, position)
         self._edge.on_message(self._route, message, offset)
 
     def _on_retained(self, message: Message) -> None:

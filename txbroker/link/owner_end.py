@@ -19,7 +19,7 @@ from txbroker.authority.journal import Record
 from txbroker.authority.peer import CatchUp, Greeting, Peer
 from txbroker.counters import Counters
 from txbroker.delegation.cut import Cut
-from txbroker.link.convert import cut_to_wire, key_from_mark, mark_to_wire
+from txbroker.link.convert import claims_from_wire, cut_to_wire, key_from_mark, mark_to_wire
 from txbroker.link.deliveries import WINDOW, Deliveries
 from txbroker.link.frames import LINK_VERSION, FrameReader, LinkError, encode_frame
 from txbroker.link.intake import Intake
@@ -83,18 +83,20 @@ class OwnerEnd:
         self._write = write
         self._close = close
         self._reader = FrameReader(max_packet)
-        self._deliveries = Deliveries(host.authority, lambda: host.mark_next(self))
-        self._intake = Intake(host.authority, host.counters, write)
+        self._deliveries = Deliveries(host.authority, host.counters, lambda: host.mark_next(self))
+        self._intake = Intake(host.authority, host.counters, self._send)
         self._has_hello = False
         self._held: deque[LinkFrame | Publish] = deque()
         self._credit_told = 0
-        self._is_lost = False
+        self._is_lost = self._is_over = False
         self._reached = 0
 
     # from the shell
 
     def receive(self, data: bytes) -> None:
         """Bytes from the edge; raises `LinkError` where they break a rule."""
+        if self._is_lost:
+            return
         for item in self._reader.read(data):
             if self._is_publishing(item) and (self._held or self._has_to_hold(item)):
                 # At most a window's worth: no credit is returned for what is held.
@@ -105,6 +107,8 @@ class OwnerEnd:
 
     def flush(self) -> None:
         """Send what is due: acknowledgements, credit, deliveries as far as credit goes."""
+        if self._is_lost:
+            return
         try:
             while self._held and not self._has_to_hold(self._held[0]):
                 self._on_item(self._held.popleft())
@@ -130,12 +134,12 @@ class OwnerEnd:
     def beat(self) -> None:
         """A second has passed: an edge that gets little hears how far the zone has come."""
         reached = self._authority.delivered
-        if self.peer is not None and reached != self._reached:
+        if self.peer is not None and reached != self._reached and not self._is_over:
             self._reached = reached
             self._tell(LinkFrame(reached=link_pb2.Reached(offset=reached)))
 
     def lost(self) -> None:
-        """The connection is gone; what was held was not taken."""
+        """The connection is gone, or given up; what was held was not taken."""
         self._is_lost = True
         self._held.clear()
         self._host.pressure.lower(self)
@@ -146,12 +150,16 @@ class OwnerEnd:
 
     def deliver(self, record: Record) -> None:
         """A live message."""
-        if not record.message.qos and self._host.pressure.is_slow(self):
+        if self._is_over:
+            return
+        deliveries = self._deliveries
+        is_slow = not record.message.qos and self._host.pressure.is_slow(self)
+        if is_slow or not deliveries.live(record):
             self._host.counters.add("link.dropped.qos0")
             return
-        self._deliveries.live(record)
         self._host.mark_dirty(self)
-        if self._deliveries.queued > HIGH_MARK:
+        # While it reads the journal, nothing that waits for it takes memory: nobody has to wait.
+        if deliveries.queued > HIGH_MARK and not deliveries.is_reading:
             self._host.pressure.raise_(self, PATIENCE)
 
     def answer(self, request: int, offset: int, retained: list[Message]) -> None:
@@ -164,7 +172,10 @@ class OwnerEnd:
         self._tell(LinkFrame(cut=cut_to_wire(cut)))
 
     def tell_gone(self, apex: str, epoch: int) -> None:
-        """The whole zone is served elsewhere from here on."""
+        """That delegation ended; behind the end of the zone itself, nothing is told any more."""
+        if self._is_over:
+            return
+        self._is_over = apex == self._authority.apex
         self._tell(LinkFrame(gone=types_pb2.Gone(apex=apex, epoch=epoch)))
 
     def unpark(self) -> None:
@@ -178,7 +189,8 @@ class OwnerEnd:
         self._host.mark_dirty(self)
 
     def close(self, reason: str) -> None:
-        """Drop the link."""
+        """Drop the link; what still comes from it is not looked at."""
+        self._is_lost = True
         self._close(reason)
 
     # internal: frames from the edge
@@ -230,7 +242,14 @@ class OwnerEnd:
             case "sync":
                 sync = frame.sync
                 _check_filters(sync.filters)
-                self._catch_up(self._authority.sync(peer, sync.filters, sync.claims))
+                claims = claims_from_wire(sync.claims, self._authority.epoch)
+                catch_up = self._authority.sync(peer, sync.filters, claims)
+                self._catch_up(catch_up)
+                if catch_up.completes:
+                    claimed = link_pb2.Claimed(apexes=catch_up.completes)
+                    self._tell(LinkFrame(claimed=claimed))
+            case "claimed":
+                self._authority.on_claimed(peer, frame.claimed.apexes)
             case "restart":
                 self._intake.on_restart(frame.restart)
             case "position":
@@ -265,7 +284,8 @@ class OwnerEnd:
             edge=hello.edge,
             incarnation=hello.incarnation,
             filters=tuple(hello.filters),
-            claims=tuple(hello.claims),
+            stream=hello.stream,
+            claims=claims_from_wire(hello.claims, authority.epoch),
             position=self._resume_at(hello),
             in_doubt=tuple(key_from_mark(mark) for mark in hello.in_doubt),
         )
@@ -273,6 +293,7 @@ class OwnerEnd:
         mark = (hello.edge, hello.incarnation, authority.apex, hello.stream)
         self._intake.open(hello.stream, mark, has_gaps=False)
         # Its marks are an answer to its publishes: they, too, wait until these are durable.
+        authority.expect(greeting)
         authority.in_order(lambda: self._accept(greeting, hello.in_doubt))
 
     def _accept(self, greeting: Greeting, in_doubt: Iterable[types_pb2.Mark]) -> None:
@@ -280,12 +301,12 @@ class OwnerEnd:
         if self._is_lost:
             return
         # What came back while the edge was away: it has nothing more to come from elsewhere.
-        back = authority.handed_back(greeting.edge)
-        claims = (*greeting.claims, *(apex for apex, _ in back))
-        accepted = authority.connect(attrs.evolve(greeting, claims=claims), self)
+        back = authority.handed_back(greeting)
+        returned = tuple(apex for apex, _ in back)
+        accepted = authority.connect(attrs.evolve(greeting, returned=returned), self)
         if accepted is None:
             self._host.counters.add("link.refused")
-            self._close(f"a newer process of edge {greeting.edge!r} is known")
+            self._close(f"a newer link of edge {greeting.edge!r} is known")
             return
         self.peer, caught_up = accepted
         self._deliveries.peer = self.peer
@@ -321,7 +342,7 @@ class OwnerEnd:
 
     def _on_ask(self, ask: link_pb2.Ask) -> None:
         # Like those in a Welcome, its marks are an answer: what they tell of is durable by then.
-        self._authority.in_order(lambda: self._write(self._marks(ask)))
+        self._authority.in_order(lambda: self._send(self._marks(ask)))
 
     def _marks(self, ask: link_pb2.Ask) -> bytes:
         marks = link_pb2.Marks(request=ask.request, marks=self._known_marks(ask.in_doubt))
@@ -331,12 +352,15 @@ class OwnerEnd:
         keys = [key_from_mark(mark) for mark in asked]
         return [mark_to_wire(key, self._authority.marks.get(key, 0)) for key in keys]
 
+    def _send(self, data: bytes) -> None:
+        """What was put off may find the link gone."""
+        if not self._is_lost:
+            self._write(data)
+
     # internal: the delivery stream
 
     def _catch_up(self, catch_up: CatchUp) -> None:
         self._deliveries.catch_up(catch_up)
-        if catch_up.missed:
-            self._host.counters.add("link.missed", catch_up.missed)
         self._host.mark_dirty(self)
 
     def _tell(
