@@ -155,8 +155,8 @@ class WatcherRecorder:
     def save(self, session: Session, *, urgent: bool) -> None:
         self.events.append(("save", "urgent" if urgent else "lazy"))
 
-    def dropped(self, session: Session, qos: int) -> None:
-        self.events.append(("dropped", qos))
+    def dropped(self, session: Session, qos: int, *, is_first: bool) -> None:
+        self.events.append(("dropped", qos, "first" if is_first else "again"))
 
     def window_is_full(self, session: Session, limit: str) -> None:
         self.full.append(limit)

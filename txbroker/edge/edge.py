@@ -19,12 +19,14 @@ from txbroker.edge.chunks import Reader
 from txbroker.edge.clients import Clients, EdgeLimits, Reporter
 from txbroker.edge.interests import Interests
 from txbroker.edge.keeper import Keeper
+from txbroker.edge.positions import Positions
 from txbroker.edge.publishing import Connector, Publisher
 from txbroker.edge.route import OwnerPort, Position, Route, State
 from txbroker.edge.subscribing import Subscribing
 from txbroker.edge.zonemap import ZoneMap
 from txbroker.message import Message
-from txbroker.place import Place
+from txbroker.mqtt.session import Session
+from txbroker.place import PartKey, Place
 from txbroker.timers import Timers
 
 FIRST_RETRY = 0.05
@@ -73,10 +75,16 @@ class Edge:
             limits=limits.session,
             again=again,
         )
+        sessions: dict[str, Session] = {}
+        self.positions = Positions(
+            sessions, zones=self.zones, timers=timers, keeper=keeper, backlog=self.backlog
+        )
         self.clients = Clients(
+            sessions,
             zones=self.zones,
             publisher=self.publisher,
             interests=self.interests,
+            positions=self.positions,
             timers=timers,
             counters=counters,
             reporter=reporter,
@@ -101,10 +109,12 @@ class Edge:
 
         What this edge followed before it follows on from there, also when it was away meanwhile.
         """
-        inherits = predecessor is not None and predecessor.part in self.clients.followed
-        if route.position is None and predecessor is not None and inherits:
+        known = route.position
+        if known is not None and known.epoch < epoch:
+            self.positions.on_renewed(route, known, epoch)
+        elif known is None and predecessor and self.positions.has_followed(predecessor.part):
             route.position = Position(epoch=epoch, offset=0)
-            self.clients.on_inherited(route, predecessor)
+            self.positions.on_inherited(route, predecessor)
         route.began = route.position
 
     def on_failed(self, route: Route) -> None:
@@ -141,7 +151,7 @@ class Edge:
         self._learn_cuts(route, cuts, follow=route.began is not None)
         self.publisher.on_marks(route, marks)
         self.interests.on_online(route)
-        self.clients.on_online(route)
+        self.positions.on_online(route)
 
     def on_lost(self, route: Route, key: MarkKey) -> None:
         """The connection to the owner broke."""
@@ -149,7 +159,7 @@ class Edge:
         route.state = State.CONNECTING
         self.publisher.on_lost(route, key)
         if route.is_ending:
-            self.on_gone(route)
+            self.on_gone(route, is_whole=False)
 
     def on_message(self, route: Route, message: Message, offset: int) -> None:
         """A live or caught-up delivery."""
@@ -181,17 +191,22 @@ class Edge:
         if route.cuts is not None:
             route.cuts.pop(apex, None)
         if below is None:
+            self.positions.on_handed_back(PartKey(apex, epoch), route)
             self.interests.claim(route, apex)
             self.interests.refresh()
         elif below.epoch > epoch:
             return
         elif below.port is None:
-            self.on_gone(below)
+            self.on_gone(below, is_whole=False)
         else:
             below.is_ending = True  # its own stream says so too, after its last deliveries
 
-    def on_gone(self, route: Route) -> None:
-        """The owner does not serve the zone any more: back to the nearest zone above it."""
+    def on_gone(self, route: Route, *, is_whole: bool = True) -> None:
+        """
+        The owner does not serve the zone any more: back to the nearest zone above it.
+
+        `is_whole`: its stream said so itself, after all that it had.
+        """
         if self.zones.get(route.apex) is not route:
             return
         self._connector.disconnect(route)
@@ -202,7 +217,7 @@ class Edge:
         if above is not route:
             again = self._granted_again(route, above)
             self.interests.on_gone(route, above)
-            self.clients.on_ended(route, above)
+            self.positions.on_ended(route, above, is_whole=is_whole)
             if again is not None:
                 below = self.zones.add(again)
                 self.interests.claim(below, route.apex)
@@ -302,8 +317,10 @@ class Edge:
             return  # that is the stream of an earlier epoch, which has not ended yet
         if not self.interests.touches(below.apex):
             return
+        if position is not None:
+            self.positions.on_renewed(below, position, below.epoch)
         below.position = Position(epoch=below.epoch, offset=0)
-        self.clients.on_cut(route, below)
+        self.positions.on_cut(route, below)
 
     def _learn_cuts(self, route: Route, cuts: Iterable[Cut], *, follow: bool = False) -> None:
         before = route.cuts or {}
