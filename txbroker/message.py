@@ -6,6 +6,9 @@ import attrs
 
 from txbroker.mqtt.codec import encode_publish
 
+OVERHEAD = 64
+"""Bytes that a message counts for beside its payload and topic."""
+
 
 @attrs.define(slots=True, eq=False)
 class Message:
@@ -49,4 +52,4 @@ class Message:
     @property
     def size(self) -> int:
         """Bytes that the message counts for in queues: payload, topic and some overhead."""
-        return len(self.payload) + len(self.topic) + 64
+        return len(self.payload) + len(self.topic) + OVERHEAD

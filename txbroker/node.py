@@ -41,7 +41,7 @@ from txbroker.link.dialer import Dialer
 from txbroker.link.listener import LinkListener
 from txbroker.listeners import Listeners
 from txbroker.mqtt.protocol import MqttFactory, MqttService
-from txbroker.mqtt.session import SessionLimits
+from txbroker.mqtt.window import SessionLimits
 from txbroker.pressure import Pressure
 from txbroker.standing import Standing
 from txbroker.store import backup
@@ -256,7 +256,7 @@ class Node:
         await self.channels.close()
         if self._holding is not None:
             self._holding.own_zone.beat()
-        self.edge.clients.checkpoint()
+        self.edge.positions.checkpoint()
         if self._zone_store is not None:
             self._zone_store.close()
         self.disk.close()
@@ -369,6 +369,7 @@ class Node:
             keeper=Keeper(
                 sessions=self.disk.tables.table("sessions"),
                 windows=self.disk.tables.table("windows"),
+                messages=self.disk.tables.table("messages"),
                 positions=self.disk.tables.table("positions"),
                 commit=self.disk.committer,
                 wall=wall,
@@ -485,7 +486,7 @@ class Node:
     def _each_second(self) -> None:
         self._rates.sample()
         self.edge.refresh_stale()
-        self.edge.clients.checkpoint()
+        self.edge.positions.checkpoint()
         self.edge.outboxes.save()
         if self._zone_store is not None:
             self._zone_store.checkpoint_if_due()
@@ -496,7 +497,7 @@ class Node:
     def _each_sys_period(self) -> None:
         self._sys.refresh()
         self.edge.clients.expire_sessions()
-        self.edge.clients.tell_low_water()
+        self.edge.positions.tell_low_water()
         self.retention.trim(None if self._zone_store is None else self._zone_store.present)
         self.turn.end()
         self.tasks.start(self._sys.fetch())

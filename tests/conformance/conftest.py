@@ -93,13 +93,16 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
 @pytest.fixture(scope="session")
 def tight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
     """
-    A node with small limits: packets up to 64 KiB, 400 ms from connection to CONNECT.
+    A node with small limits: packets up to 64 KiB, 400 ms from connection to CONNECT, 10,000
+    messages for a session.
     """
     if EXTERNAL:
         pytest.skip("a broker that runs already has its own limits")
     limits = {"packet": "64KiB", "connect_timeout": "400ms"}
+    held = {"messages": 10_000}
     directory = tmp_path_factory.mktemp("tight")
-    with NodeProcess(directory, topology("tight", zone="", limits=limits)) as node:
+    file = topology("tight", zone="", limits=limits, session_limits=held)
+    with NodeProcess(directory, file) as node:
         yield node.mqtt
 
 

@@ -26,7 +26,8 @@ from txbroker.edge.route import Doubt, Publication, Route, State
 from txbroker.edge.zonemap import ZoneMap
 from txbroker.message import Message
 from txbroker.mqtt.packets import Puback, Publish
-from txbroker.mqtt.session import Session, SessionLimits
+from txbroker.mqtt.session import Session
+from txbroker.mqtt.window import SessionLimits
 
 LIMIT = 4 * 1024 * 1024
 KEY: MarkKey = ("edge", 1, "", 1)

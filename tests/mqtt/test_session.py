@@ -6,9 +6,10 @@ import pytest
 
 from tests.support.recorders import SinkRecorder, WatcherRecorder
 from txbroker.message import Message
-from txbroker.mqtt import session as module
+from txbroker.mqtt import window as module
 from txbroker.mqtt.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
-from txbroker.mqtt.session import Session, SessionLimits
+from txbroker.mqtt.session import Session
+from txbroker.mqtt.window import SessionLimits
 from txbroker.place import PartKey, Place
 
 PART = PartKey("", 1)
@@ -92,7 +93,7 @@ def test_qos0_leaves_at_once_or_never() -> None:
 
     assert [] == before
     assert [Publish("t", b"1"), Publish("t", b"2", 0, True)] == bench.take()
-    assert ([("dropped", 0)], 1) == (bench.watcher.events, bench.session.dropped)
+    assert ([("dropped", 0, "first")], 1) == (bench.watcher.events, bench.session.dropped)
 
 
 def test_window_bounds_what_is_unacknowledged() -> None:
@@ -344,7 +345,7 @@ def test_packet_identifiers_wrap_and_leave_out_those_in_use() -> None:
     """1 to 65,535, never one that is in flight [MQTT-2.3.1-4]."""
     bench = attached(inflight=3)
     bench.deliver("stuck", qos=2)
-    bench.session._last_id = module.LAST_PACKET_ID - 1
+    bench.session.last_id = module.LAST_PACKET_ID - 1
     bench.deliver("last", "first again")
 
     packets = bench.take()

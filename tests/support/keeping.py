@@ -52,11 +52,12 @@ class CommitRecorder:
     """
 
     def __init__(self) -> None:
-        self.sessions, self.windows, self.positions = (MemoryTable() for _ in range(3))
+        self.sessions, self.windows, self.messages = (MemoryTable() for _ in range(3))
+        self.positions = MemoryTable()
         self._hooks: dict[Callable[[], None], None] = {}
         self._waiting: list[Callable[[], None]] = []
         self._written: deque[tuple[_State, list[Callable[[], None]]]] = deque()
-        self._durable: _State = [{}, {}, {}]
+        self._durable: _State = [{}, {}, {}, {}]
 
     def before_write(self, hook: Callable[[], None]) -> None:
         self._hooks[hook] = None
@@ -104,6 +105,7 @@ class CommitRecorder:
         return Keeper(
             sessions=self.sessions,
             windows=self.windows,
+            messages=self.messages,
             positions=self.positions,
             commit=self,
             wall=lambda: WALL + int(timers.now() * 1e6),
@@ -111,8 +113,8 @@ class CommitRecorder:
         )
 
     @property
-    def _tables(self) -> tuple[MemoryTable, MemoryTable, MemoryTable]:
-        return self.sessions, self.windows, self.positions
+    def _tables(self) -> tuple[MemoryTable, ...]:
+        return self.sessions, self.windows, self.messages, self.positions
 
 
 class JournalsRecorder:
@@ -120,13 +122,14 @@ class JournalsRecorder:
     Journals that can be read (`Reader`): at once, or with `late` when the test says `answer`.
 
     `limit` records at most are in an answer; `reads` are the questions; offsets up to `trimmed` of
-    a part are kept no longer; `missing` parts are answered by that.
+    a part are kept no longer; `missing` parts are answered by that; `closed` ones have an end.
     """
 
     def __init__(self) -> None:
         self.parts: dict[PartKey, list[Record]] = {}
         self.trimmed: dict[PartKey, int] = {}
         self.missing: dict[PartKey, Missing] = {}
+        self.closed: set[PartKey] = set()
         self.ends: dict[PartKey, int] = {}
         self.reads: list[tuple[PartKey, int, int]] = []
         self.late = False
@@ -170,5 +173,11 @@ class JournalsRecorder:
         due = [r for r in kept if after < r.offset <= through and r.message.qos]
         if len(due) > self.limit:
             through = due[self.limit - 1].offset
-        first = self.trimmed.get(part, 0) + 1
-        return Chunk(records=tuple(due[: self.limit]), through=through, first=first)
+        return Chunk(
+            records=tuple(due[: self.limit]),
+            through=through,
+            first=self.trimmed.get(part, 0) + 1,
+            last=end,
+            rest=sum(r.message.size for r in kept if r.offset > through),
+            is_closed=part in self.closed,
+        )

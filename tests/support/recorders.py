@@ -187,8 +187,8 @@ class WatcherRecorder:
         self.events.append(("save", "then"))
         action()
 
-    def dropped(self, session: Session, qos: int) -> None:
-        self.events.append(("dropped", qos))
+    def dropped(self, session: Session, qos: int, *, is_first: bool) -> None:
+        self.events.append(("dropped", qos, "first" if is_first else "again"))
 
     def window_is_full(self, session: Session, limit: str) -> None:
         self.full.append(limit)

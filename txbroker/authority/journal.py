@@ -31,12 +31,16 @@ class Record:
 class Chunk:
     """
     Records in order, as far as they were kept: everything up to offset `through` was looked at, and
-    offsets below `first` are kept no longer.
+    offsets below `first` are kept no longer. The journal goes on to offset `last`, and takes `rest`
+    bytes at most above `through`. `is_closed`: nothing will be added to it.
     """
 
     records: tuple[Record, ...]
     through: int
     first: int
+    last: int = 0
+    rest: int = 0
+    is_closed: bool = False
 
     def missed(self, after: int) -> int:
         """Offsets above `after` that a reader from there on does not get any more."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import attrs
 import grpc
 import grpc.aio
 
@@ -64,9 +65,15 @@ class JournalReader:
         if kept is None:
             return None
         authority = self._authority
-        if authority is not None and (part.zone, part.epoch) == (authority.apex, authority.epoch):
+        is_own = authority is not None and part.zone == authority.apex
+        if authority is not None and is_own and part.epoch == authority.epoch:
             through = min(through, authority.delivered)
-        return self._disk.read(kept, after, max(through, after))
+            is_closed = not authority.serving
+        else:
+            # The own zone's part may go on when the zone is open.
+            is_closed = authority is None or not is_own or part.epoch < authority.epoch
+        found = self._disk.read(kept, after, max(through, after))
+        return attrs.evolve(found, is_closed=True) if is_closed else found
 
     def answer(self, request: control_pb2.ReadRequest) -> control_pb2.ReadReply:
         """What another node asks for."""
@@ -80,6 +87,9 @@ class JournalReader:
             first=found.first,
             offsets=[record.offset for record in found.records],
             packets=b"".join(record.message.link_packet for record in found.records),
+            last=found.last,
+            rest=found.rest,
+            closed=found.is_closed,
         )
 
     # internal
@@ -89,7 +99,7 @@ class JournalReader:
         request = control_pb2.ReadRequest(
             zone=part.zone, epoch=part.epoch, after=after, through=through
         )
-        found: Chunk | Missing = Missing.GONE
+        found: Chunk | Missing = Missing.GONE if self._is_known(part.zone) else Missing.UNREACHABLE
         for address in self._addresses(part.zone):
             try:
                 reply = await self._channels.stub(address).Read(request, timeout=CALL_TIMEOUT)
@@ -100,6 +110,15 @@ class JournalReader:
                 found = _chunk(reply)
                 break
         done(found)
+
+    def _is_known(self, zone: str) -> bool:
+        """Whether it is known who serves the zone, or that it is nobody's any more."""
+        assert self._zones is not None
+        route = self._zones.get(zone)
+        if route is not None:
+            return route.is_local or route.cut is not None
+        above = self._zones.enclosing(zone)
+        return above.cuts is not None and self._is_known(above.apex)
 
     def _addresses(self, zone: str) -> list[str]:
         assert self._zones is not None
@@ -120,4 +139,11 @@ def _chunk(reply: control_pb2.ReadReply) -> Chunk:
         Record(offset, Message(packet.topic, packet.payload, packet.qos, packet.retain))
         for offset, packet in zip(reply.offsets, packets, strict=True)
     )
-    return Chunk(records=records, through=reply.through, first=reply.first)
+    return Chunk(
+        records=records,
+        through=reply.through,
+        first=reply.first,
+        last=reply.last,
+        rest=reply.rest,
+        is_closed=reply.closed,
+    )

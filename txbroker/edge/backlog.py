@@ -6,39 +6,44 @@ comes first. Journals are read only for sessions that are here and have room, so
 chunk of memory however long it is. Where a zone was cut or came back, the parts are read in the
 order of time (protocol rule 7): see `Cursor`.
 
-A session that may have missed more than its limits is measured first: how many messages wait is not
-known before they are read once, since an absent session costs nothing but its positions. The oldest
-ones beyond the limits are then dropped, and counted for it.
+Beyond `session_limits` the oldest messages are dropped. How many wait is not known before they are
+read once, since an absent session costs nothing but its positions: they are counted first where
+offsets and bytes do not say that it cannot be too much. What comes live while the client is here is
+counted as it comes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from itertools import groupby
 
 import attrs
 
 from txbroker.authority.journal import Chunk, Record
 from txbroker.counters import Counters
-from txbroker.edge.chunks import RETRY, Chunks, Missing, Reader
+from txbroker.edge.chunks import Chunks, Reader
 from txbroker.edge.zonemap import ZoneMap
-from txbroker.mqtt.session import Cursor, Session, SessionLimits
+from txbroker.message import OVERHEAD, Message
+from txbroker.mqtt.cursor import Cursor, Waiting
+from txbroker.mqtt.session import Session
+from txbroker.mqtt.window import SessionLimits
 from txbroker.place import PartKey, Place
 from txbroker.timers import Timers
 
-TURN = 16
+TURN = 8
 """Chunks that are worked through before others have their turn."""
 
-LARGE = 16 * 1024
-"""Bytes that a message is taken to have when it is judged whether many of them may be too much."""
+_UNKNOWN = 1 << 62
+"""Bytes, where nothing says that it is less."""
 
 
-@attrs.define(slots=True, eq=False)
-class _Measure:
-    """What waits for a session, counted so far; `seen` is how far each part was read for it."""
+@attrs.define(slots=True)
+class _Excess:
+    """What has to be dropped before the rest is within the limits."""
 
-    seen: dict[PartKey, int] = attrs.Factory(dict)
-    messages: int = 0
-    size: int = 0
+    messages: int
+    size: int
 
 
 class Backlog:
@@ -55,44 +60,31 @@ class Backlog:
         again: Callable[[], None],
     ) -> None:
         self._zones = zones
-        self._reader = reader
-        self._timers = timers
         self._counters = counters
         self.limits = limits
         self._again = again
-        self._chunks = Chunks(reader, timers, wake=self.wake, gone=self._give_up)
+        self._chunks = Chunks(
+            reader, timers, wake=self.wake, gone=self._give_up, late=Session.put_off
+        )
         self._hungry: dict[Session, None] = {}
-        self._measures: dict[Session, _Measure] = {}
 
     # from the edge
 
-    def returned(self, session: Session) -> None:
-        """The session's client is here again."""
-        if self._may_exceed(session):
-            self._measures[session] = _Measure()
-        self.wake(session)
-
     def wake(self, session: Session) -> None:
         """The session may have something to read, and room for it."""
-        if session in self._hungry or not session.behind or not session.has_room():
+        if session in self._hungry or not session.is_hungry:
             return
         if not self._hungry:
             self._again()
         self._hungry[session] = None
-
-    def restore(self, session: Session) -> None:
-        """Read the messages of a session's open flows again, after a restart."""
-        for packet_id, place in session.unread():
-            self._give_back(session, packet_id, place)
 
     def work(self) -> None:
         """Feed sessions for a while; the others wait for the next turn."""
         for _ in range(min(TURN, len(self._hungry))):
             session = next(iter(self._hungry))
             del self._hungry[session]
-            if session.sink is None:
-                self._measures.pop(session, None)
-            elif session not in self._measures or self._measure(session):
+            if session.sink is not None:
+                self._read_flights(session)
                 self._feed(session)
         if self._hungry:
             self._again()
@@ -103,10 +95,24 @@ class Backlog:
         """How many records lie behind the session's cursors; not all of them need be its."""
         return sum(max(self._end(cursor) - cursor.offset, 0) for cursor in session.behind.values())
 
-    # internal: limits
+    # internal: what is in flight
 
-    def _may_exceed(self, session: Session) -> bool:
-        return self.distance(session) > min(self.limits.messages, self.limits.size // LARGE)
+    def _read_flights(self, session: Session) -> None:
+        """Bring the messages in flight that have to be sent again, in the order of sending."""
+        if session.window is None or not (session.window.resend or session.window.late):
+            return
+        for part, flights in groupby(session.unread(), key=lambda flight: flight[1].part):
+            for packet_id, place in flights:
+                chunk = self._chunks.behind(part, place.offset - 1, session)
+                if chunk is not None:
+                    session.give_back(packet_id, _message(chunk, place.offset))
+                elif not self._chunks.is_unreachable(part):
+                    return
+                else:
+                    session.put_off(part)
+                    break
+
+    # internal: limits
 
     def _end(self, cursor: Cursor) -> int:
         """Up to where the edge knows that there is something."""
@@ -117,26 +123,60 @@ class Backlog:
         is_same = position is not None and position.epoch == cursor.part.epoch
         return position.offset if position is not None and is_same else 0
 
-    def _measure(self, session: Session) -> bool:
-        """Count on through the next chunk; True when all is counted."""
-        measure = self._measures[session]
+    def _excess(self, session: Session) -> _Excess | None:
+        """What is too much; None: something has to be read before that is known."""
+        messages = -self.limits.messages
+        size = -self.limits.size
         for cursor in session.behind.values():
-            seen = max(measure.seen.get(cursor.part, 0), cursor.offset)
-            if seen >= self._end(cursor):
-                continue
+            waiting = cursor.waiting
+            if waiting is None:
+                waiting = cursor.waiting = Waiting(cursor.offset, self._end(cursor))
+            uncounted = waiting.uncounted(cursor.offset)
+            is_known = not uncounted or waiting.rest is not None
+            if not is_known and not self._look(session, cursor, waiting, is_counting=False):
+                return None
+            messages += waiting.messages + uncounted
+            size += waiting.size
+            if uncounted:
+                size += (waiting.rest or 0) + uncounted * OVERHEAD
+        if messages <= 0 and size <= 0:
+            return _Excess(0, 0)
+        return self._count(session)
+
+    def _count(self, session: Session) -> _Excess | None:
+        messages = -self.limits.messages
+        size = -self.limits.size
+        for cursor in session.behind.values():
+            waiting = cursor.waiting
+            assert waiting is not None
+            if waiting.uncounted(cursor.offset) and not self._chunks.is_unreachable(cursor.part):
+                if self._look(session, cursor, waiting, is_counting=True):
+                    self.wake(session)
+                return None
+            messages += waiting.messages
+            size += waiting.size
+        return _Excess(max(messages, 0), max(size, 0))
+
+    def _look(
+        self, session: Session, cursor: Cursor, waiting: Waiting, *, is_counting: bool
+    ) -> bool:
+        """Learn what the next chunk that is not counted says; False: it has to be read first."""
+        seen = max(waiting.seen, cursor.offset)
+        chunk = self._chunks.behind(cursor.part, seen, session)
+        if chunk is not None and chunk.last < waiting.end and not waiting.is_asked:
+            waiting.is_asked = True
+            self._chunks.forget(cursor.part, seen)
             chunk = self._chunks.behind(cursor.part, seen, session)
-            if chunk is None:
-                return False
-            for record in chunk.records:
-                if record.offset > seen and _granted(session, cursor.part, record):
-                    measure.messages += 1
-                    measure.size += record.message.size
-            measure.seen[cursor.part] = chunk.through
-            self.wake(session)
-            return False
-        del self._measures[session]
-        session.skip = max(measure.messages - self.limits.messages, 0)
-        session.skip_size = max(measure.size - self.limits.size, 0)
+        if chunk is None:
+            return self._chunks.is_unreachable(cursor.part)
+        waiting.rest = chunk.rest if chunk.last >= waiting.end else _UNKNOWN
+        for record in _above(chunk, seen):
+            if not is_counting:
+                waiting.rest += record.message.size
+            elif record.offset <= waiting.end and _granted(session, cursor.part, record):
+                waiting.add(record.message)
+        if is_counting:
+            waiting.seen = min(max(chunk.through, seen), waiting.end)
         return True
 
     # internal: one session
@@ -144,24 +184,28 @@ class Backlog:
     def _feed(self, session: Session) -> None:
         worked = False
         for cursor in list(session.behind.values()):
+            if not _is_gated(session, cursor):
+                worked = self._is_done(session, cursor) or worked
+        excess = self._excess(session) if session.has_room() else None
+        if excess is None:
+            return
+        for cursor in list(session.behind.values()):
             if not session.has_room():
                 return
-            if self._is_done(session, cursor):
-                worked = True
-            elif not _is_gated(session, cursor):
-                worked = self._advance(session, cursor) or worked
+            if not _is_gated(session, cursor):
+                worked = self._advance(session, cursor, excess) or worked
         if worked:
             self.wake(session)
 
     def _is_done(self, session: Session, cursor: Cursor) -> bool:
         """Whether the session has all of the part; it then takes what is live."""
-        route = self._zones.get(cursor.part.zone)
-        position = None if route is None else route.position
         if cursor.until is not None:
             is_done = cursor.offset >= cursor.until
-        elif position is None or position.epoch != cursor.part.epoch:
-            return False
         else:
+            route = self._zones.get(cursor.part.zone)
+            position = None if route is None else route.position
+            if position is None or position.epoch != cursor.part.epoch:
+                return False
             is_done = cursor.offset >= position.offset
             if is_done:
                 session.ahead[cursor.part] = cursor.offset
@@ -169,52 +213,64 @@ class Backlog:
             session.pass_part(cursor)
         return is_done
 
-    def _advance(self, session: Session, cursor: Cursor) -> bool:
+    def _advance(self, session: Session, cursor: Cursor, excess: _Excess) -> bool:
         """Give the session what the next chunk has for it; False when that has to be read first."""
         chunk = self._chunks.behind(cursor.part, cursor.offset, session)
         if chunk is None:
             return False
         if chunk.first - 1 > cursor.offset:
-            lost = chunk.first - 1 - cursor.offset
-            self._counters.add("session.missed", lost)
+            self._counters.add("session.missed", chunk.first - 1 - cursor.offset)
             cursor.offset = chunk.first - 1
+        if chunk.is_closed:
+            cursor.until = chunk.last
         limit = _limit(session, cursor)
-        for record in chunk.records:
-            if record.offset <= cursor.offset:
-                continue
-            if record.offset > limit or not self._give(session, cursor, record):
+        for record in _above(chunk, cursor.offset):
+            if record.offset > limit:
+                break
+            if not self._give(session, cursor, record, excess):
                 return True
             cursor.offset = record.offset
         cursor.offset = max(cursor.offset, min(chunk.through, limit))
         return True
 
-    def _give(self, session: Session, cursor: Cursor, record: Record) -> bool:
+    def _give(self, session: Session, cursor: Cursor, record: Record, excess: _Excess) -> bool:
         """Give one record; False: no room for it."""
         qos = _granted(session, cursor.part, record)
         if not qos:
             return True
-        if session.skip > 0 or session.skip_size > 0:
-            session.skip -= 1
-            session.skip_size -= record.message.size
+        message = record.message
+        if excess.messages > 0 or excess.size > 0:
+            excess.messages -= 1
+            excess.size -= message.size
             session.drop(qos)
-            return True
-        return session.deliver(record.message, qos, Place(cursor.part, record.offset))
-
-    def _give_back(self, session: Session, packet_id: int, place: Place) -> None:
-        def done(found: Chunk | Missing) -> None:
-            if found is Missing.UNREACHABLE:
-                self._timers.call_later(RETRY, lambda: self._give_back(session, packet_id, place))
-                return
-            records = found.records if isinstance(found, Chunk) else ()
-            message = next((r.message for r in records if r.offset == place.offset), None)
-            session.give_back(packet_id, message)
-            self.wake(session)
-
-        self._reader.read(place.part, place.offset - 1, place.offset, done)
+        elif not session.deliver(message, qos, Place(cursor.part, record.offset)):
+            return False
+        if cursor.waiting is not None:
+            cursor.waiting.take(record.offset, message)
+        return True
 
     def _give_up(self, session: Session, part: PartKey) -> None:
-        if session.behind.pop(part, None) is not None:
+        """The part is kept nowhere any more."""
+        for packet_id, place in session.unread():
+            if place.part == part:
+                session.give_back(packet_id, None)
+        cursor = session.behind.get(part)
+        if cursor is not None:
+            cursor.until = cursor.offset
+            session.pass_part(cursor)
             self._counters.add("session.part_gone")
+
+
+def _above(chunk: Chunk, offset: int) -> Iterator[Record]:
+    records = chunk.records
+    first = bisect_left(records, offset + 1, key=lambda record: record.offset)
+    return iter(records[first:])
+
+
+def _message(chunk: Chunk, offset: int) -> Message | None:
+    """The message at the offset, if the journal has it still."""
+    record = next(_above(chunk, offset - 1), None)
+    return record.message if record is not None and record.offset == offset else None
 
 
 def _granted(session: Session, part: PartKey, record: Record) -> int:
@@ -228,6 +284,8 @@ def _granted(session: Session, part: PartKey, record: Record) -> int:
 
 
 def _is_gated(session: Session, cursor: Cursor) -> bool:
+    if session.is_late(cursor.part):
+        return True
     after = cursor.after
     if after is not None:
         earlier = session.behind.get(after.part)
@@ -239,5 +297,7 @@ def _is_gated(session: Session, cursor: Cursor) -> bool:
 
 def _limit(session: Session, cursor: Cursor) -> int:
     """The offset beyond which another part has to be finished first."""
-    cursor.stops = [stop for stop in cursor.stops if stop.part in session.behind]
+    if not cursor.stops:
+        return 1 << 62
+    cursor.stops = tuple(stop for stop in cursor.stops if stop.part in session.behind)
     return min((stop.offset for stop in cursor.stops), default=1 << 62)

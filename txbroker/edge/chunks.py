@@ -1,15 +1,16 @@
 """
 The chunks of journals that an edge's sessions read, shared where their ranges meet.
 
-Chunks are aligned to `SPAN` offsets, so sessions that come by at about the same time read the same
-ones (protocol rule 23). A chunk may be cut short, by its size or because there was no more yet;
-then the next read begins where it ended.
+A chunk begins where somebody needs it and ends at a multiple of `SPAN` offsets at the latest, so
+sessions that come by at about the same time soon read the same ones (protocol rule 23). It may be
+cut short, by its size or because there was no more yet; then the next one begins where it ended.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from enum import Enum
 from typing import Protocol
 
@@ -19,7 +20,7 @@ from txbroker.place import PartKey
 from txbroker.timers import Timers
 
 SPAN = 512
-"""Offsets in one chunk."""
+"""Offsets in one chunk, at the most."""
 
 CHUNKS = 64
 CACHE_BYTES = 16 * 1024 * 1024
@@ -46,7 +47,10 @@ class Reader(Protocol):
 
 
 class Chunks:
-    """`wake` is called for sessions whose chunk has come, `gone` where a part is kept nowhere."""
+    """
+    `wake` is called for sessions when it is worth their while to look again, `gone` where a part is
+    kept nowhere, `late` where it cannot be read for now.
+    """
 
     def __init__(
         self,
@@ -55,14 +59,18 @@ class Chunks:
         *,
         wake: Callable[[Session], None],
         gone: Callable[[Session, PartKey], None],
+        late: Callable[[Session, PartKey], None],
     ) -> None:
         self._reader = reader
         self._timers = timers
         self._wake = wake
         self._gone = gone
-        self._kept: OrderedDict[tuple[PartKey, int], tuple[int, Chunk]] = OrderedDict()
+        self._late = late
+        self._kept: OrderedDict[tuple[PartKey, int], Chunk] = OrderedDict()
+        self._starts: dict[PartKey, list[int]] = {}
         self._size = 0
         self._asked: dict[tuple[PartKey, int], set[Session]] = {}
+        self._unreachable: set[PartKey] = set()
 
     def behind(self, part: PartKey, offset: int, session: Session) -> Chunk | None:
         """
@@ -70,59 +78,87 @@ class Chunks:
 
         None: it is asked for, and the session woken when it is here or worth another look.
         """
-        key = (part, offset // SPAN)
-        start, chunk = self._kept.get(key, (0, None))
-        if chunk is not None and start <= offset < chunk.through:
-            self._kept.move_to_end(key)
-            return chunk
-        is_longer = chunk is not None and chunk.through <= offset
-        self._ask(key, chunk.through if chunk and is_longer else key[1] * SPAN, offset, session)
-        return None
+        found = self._find(part, offset)
+        if found is None and self._ask(part, offset, session):
+            found = self._find(part, offset)
+        return found
+
+    def forget(self, part: PartKey, offset: int) -> None:
+        """The chunk with what follows the offset says too little of what comes after it."""
+        while self._find(part, offset) is not None:
+            starts = self._starts[part]
+            self._drop(part, starts[bisect_right(starts, offset) - 1])
+
+    def is_unreachable(self, part: PartKey) -> bool:
+        """Whether the last attempt to read the part came to nothing."""
+        return part in self._unreachable
 
     # internal
 
-    def _ask(self, key: tuple[PartKey, int], start: int, offset: int, session: Session) -> None:
+    def _find(self, part: PartKey, offset: int) -> Chunk | None:
+        starts = self._starts.get(part)
+        place = bisect_right(starts, offset) - 1 if starts else -1
+        if not starts or place < 0:
+            return None
+        key = part, starts[place]
+        chunk = self._kept[key]
+        if offset >= chunk.through and not (chunk.is_closed and offset >= chunk.last):
+            return None
+        self._kept.move_to_end(key)
+        return chunk
+
+    def _ask(self, part: PartKey, offset: int, session: Session) -> bool:
+        """Ask for what follows the offset, up to the next border; True where it is here at once."""
+        key = part, offset
         waiting = self._asked.get(key)
         if waiting is not None:
             waiting.add(session)
-            return
+            return False
         self._asked[key] = {session}
-        part, number = key
+        border = (offset // SPAN + 1) * SPAN
+        self._reader.read(part, offset, border, lambda found: self._on_read(key, found))
+        return key not in self._asked
 
-        def done(found: Chunk | Missing) -> None:
-            self._on_read(key, start, offset, found)
-
-        self._reader.read(part, start, (number + 1) * SPAN, done)
-
-    def _on_read(
-        self, key: tuple[PartKey, int], start: int, offset: int, found: Chunk | Missing
-    ) -> None:
-        waiting = self._asked.pop(key)
+    def _on_read(self, key: tuple[PartKey, int], found: Chunk | Missing) -> None:
+        part, offset = key
         if isinstance(found, Chunk):
-            self._keep(key, start, found)
-            if found.through > offset:
-                self._wake_all(waiting)
+            self._unreachable.discard(part)
+            if found.through > offset or found.is_closed:
+                self._keep(key, found)
+                self._wake_all(key)
                 return
         elif found is Missing.GONE:
-            for session in waiting:
-                self._gone(session, key[0])
-            self._wake_all(waiting)
+            for session in self._asked[key]:
+                self._gone(session, part)
+            self._wake_all(key)
             return
-        self._timers.call_later(RETRY, lambda: self._wake_all(waiting))
+        else:
+            self._unreachable.add(part)
+            for session in self._asked[key]:
+                self._late(session, part)
+        self._timers.call_later(RETRY, lambda: self._wake_all(key))
 
-    def _wake_all(self, sessions: Iterable[Session]) -> None:
-        for session in sessions:
+    def _wake_all(self, key: tuple[PartKey, int]) -> None:
+        for session in self._asked.pop(key):
             self._wake(session)
 
-    def _keep(self, key: tuple[PartKey, int], start: int, chunk: Chunk) -> None:
+    def _keep(self, key: tuple[PartKey, int], chunk: Chunk) -> None:
         known = self._kept.pop(key, None)
-        if known is not None:
-            self._size -= _size(known[1])
-        self._kept[key] = start, chunk
+        if known is None:
+            insort(self._starts.setdefault(key[0], []), key[1])
+        else:
+            self._size -= _size(known)
+        self._kept[key] = chunk
         self._size += _size(chunk)
         while len(self._kept) > 1 and (len(self._kept) > CHUNKS or self._size > CACHE_BYTES):
-            _, (_, gone) = self._kept.popitem(last=False)
-            self._size -= _size(gone)
+            self._drop(*next(iter(self._kept)))
+
+    def _drop(self, part: PartKey, start: int) -> None:
+        self._size -= _size(self._kept.pop((part, start)))
+        starts = self._starts[part]
+        del starts[bisect_right(starts, start) - 1]
+        if not starts:
+            del self._starts[part]
 
 
 def _size(chunk: Chunk) -> int:

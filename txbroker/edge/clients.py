@@ -19,19 +19,22 @@ from txbroker.edge.backlog import Backlog
 from txbroker.edge.interests import Interests
 from txbroker.edge.keeper import Keeper
 from txbroker.edge.outbox import OriginId
+from txbroker.edge.positions import Positions
 from txbroker.edge.publishing import Publisher, settle
 from txbroker.edge.reporter import Reporter
-from txbroker.edge.route import Publication, Route
+from txbroker.edge.route import Publication
 from txbroker.edge.subscribing import HELD_LIMIT, Subscribing
 from txbroker.edge.zonemap import ZoneMap
 from txbroker.matching.index import SubscriptionIndex
 from txbroker.matching.retained import RetainedTree
 from txbroker.message import Message
+from txbroker.mqtt.cursor import Subscription
 from txbroker.mqtt.packets import Connect, Publish, Subscribe
-from txbroker.mqtt.session import Cursor, Session, SessionLimits, Sink, Subscription
-from txbroker.place import PartKey, Place
+from txbroker.mqtt.session import Session, Sink
+from txbroker.mqtt.window import SessionLimits
+from txbroker.place import Place
 from txbroker.timers import Timers
-from txbroker.topics import is_sys, may_match_within
+from txbroker.topics import is_sys
 
 FEDERATION = "$SYS/federation"
 """Other nodes' values, below their names (protocol rule 26)."""
@@ -59,10 +62,12 @@ class Clients:
 
     def __init__(
         self,
+        sessions: dict[str, Session],
         *,
         zones: ZoneMap,
         publisher: Publisher,
         interests: Interests,
+        positions: Positions,
         timers: Timers,
         counters: Counters,
         reporter: Reporter,
@@ -70,7 +75,7 @@ class Clients:
         backlog: Backlog,
         limits: EdgeLimits,
     ) -> None:
-        self.sessions: dict[str, Session] = {}
+        self.sessions = sessions
         self.keeper = keeper
         self.backlog = backlog
         self.sys: RetainedTree[Message] = RetainedTree()
@@ -79,12 +84,11 @@ class Clients:
         self._zones = zones
         self._publisher = publisher
         self._interests = interests
+        self._positions = positions
         self._timers = timers
         self._counters = counters
         self._reporter = reporter
         self._limits = limits
-        self.followed: dict[PartKey, int] = {}
-        self._safe: dict[PartKey, int] = {}
         self._told_full: WeakSet[Session] = WeakSet()
         self._on_federation_filter: Callable[[], object] = lambda: None
         self._subscribers: SubscriptionIndex[str, tuple[Session, Subscription]] = SubscriptionIndex(
@@ -149,14 +153,12 @@ class Clients:
 
         `is_in_outbox`: whether what was to become an entry of an outbox did.
         """
-        self.followed = self.keeper.positions()
-        for session in self.keeper.load(self._new_session):
+        for session in self._positions.load(self._new_session):
             self.sessions[session.client_id] = session
             self._look_at_publishes(session, is_in_outbox)
             for topic_filter in session.subscriptions:
                 if not is_sys(topic_filter):
                     self._interests.add(topic_filter)
-            self.backlog.restore(session)
             pending = {f: s for f, s in session.subscriptions.items() if s.pending}
             if pending:
                 self._interests.begin(self._subscribing(session, pending, frozenset(pending), None))
@@ -172,28 +174,6 @@ class Clients:
                 for flow in session.open_publishes():
                     if flow.origin is not None:
                         yield flow.origin[0]
-
-    def checkpoint(self) -> None:
-        """Once a second: one durable position for the sessions that are not behind."""
-        self.keeper.checkpoint(
-            (route.apex, route.position.epoch, route.position.offset)
-            for route in self._zones
-            if route.position is not None
-        )
-
-    def tell_low_water(self) -> None:
-        """Now and then: tell the owners what of their journals is needed here."""
-        marks, self._safe = self._safe, self.keeper.positions()
-        for session in self.sessions.values():
-            for part, offset in session.needs():
-                marks[part] = min(marks.get(part, offset), offset)
-        by_route: dict[Route, dict[PartKey, int]] = {}
-        for part, offset in marks.items():
-            route = self._zones.get(part.zone) or self._zones.enclosing(part.zone)
-            by_route.setdefault(route, {})[part] = offset
-        for route, places in by_route.items():
-            if route.port is not None:
-                route.port.keep(places)
 
     # from connections
 
@@ -215,9 +195,10 @@ class Clients:
         session.will = packet.will
         if session.clean:
             accept(session, False)
-        else:
+            return
+        if old is None:
             self.keeper.save_all(session)
-            self.keeper.when_durable(lambda: accept(session, old is not None))
+        self.keeper.when_durable(lambda: accept(session, old is not None))
 
     def attach(self, session: Session, connection: Sink) -> bool:
         """The client is here; False when its session has ended or moved on since `connect`."""
@@ -229,8 +210,9 @@ class Clients:
         for subscription in session.subscriptions.values():
             self._listen(session, subscription)
         session.attach(connection)
-        if session.behind:
-            self.backlog.returned(session)
+        self._positions.arrive(session)
+        if not session.clean:
+            self.keeper.save_all(session)
         return True
 
     def disconnect(self, session: Session, connection: Sink, *, will: bool) -> None:
@@ -250,10 +232,11 @@ class Clients:
                     session.client_id,
                 )
             )
+        self._positions.leave(session)
+        for topic_filter in session.subscriptions:
+            self._subscribers.remove(topic_filter, session.client_id)
         if session.clean:
             self._end_session(session)
-        else:
-            self._leave_to_journal(session)
 
     def publish(self, session: Session, packet: Publish) -> None:
         """A client's PUBLISH."""
@@ -333,61 +316,6 @@ class Clients:
                 session.deliver_qos0(message)
         self.delivered += len(best)
 
-    def on_cut(self, route: Route, below: Route) -> None:
-        """
-        The stream of `route` says that `below` is served elsewhere from here on.
-
-        Sessions that are behind there read on to this point before anything from below.
-        """
-        if route.position is None or below.position is None or below.position.offset:
-            return
-        here = Place(route.part, route.position.offset)
-        for session in self.sessions.values():
-            if here.part in session.behind and self._wants(session, below.apex):
-                session.behind.setdefault(below.part, Cursor(below.part, 0, None, here))
-
-    def on_ended(self, route: Route, heir: Route) -> None:
-        """
-        The part of `route` is closed; `heir` has the zone from here on.
-
-        Who is behind in the part reads it to its end before anything newer from the heir.
-        """
-        if route.position is None:
-            return
-        ended = route.part
-        for session in self.sessions.values():
-            cursor = session.behind.get(ended)
-            if cursor is None:
-                continue
-            cursor.until = route.position.offset
-            if heir.position is not None:
-                offset = heir.position.offset
-                later = session.behind.setdefault(heir.part, Cursor(heir.part, offset))
-                later.stops.append(Place(ended, max(later.offset, offset)))
-
-    def on_inherited(self, route: Route, predecessor: Place) -> None:
-        """The zone of `route` was cut from one that was followed here, while this node was away."""
-        for session in self.sessions.values():
-            earlier = session.behind.get(predecessor.part)
-            is_late = earlier is not None and earlier.offset < predecessor.offset
-            if (is_late or session.sink is None) and self._wants(session, route.apex):
-                offset = session.taken.get(route.part, 0)
-                cursor = Cursor(route.part, offset, None, predecessor)
-                session.behind.setdefault(route.part, cursor)
-
-    def on_online(self, route: Route) -> None:
-        """The stream of a zone flows: who waited for its part may read on."""
-        assert route.position is not None
-        part, began = route.part, route.began
-        start = route.position.offset
-        if began is not None:
-            start = began.offset if began.epoch == part.epoch else 0
-        for session in self.sessions.values():
-            if session.sink is not None:
-                self.backlog.wake(session)
-            elif part not in session.behind and self._wants(session, part.zone):
-                session.behind[part] = Cursor(part, start)
-
     # from sessions (Watcher)
 
     def has_room(self, session: Session) -> None:
@@ -402,10 +330,12 @@ class Clients:
         """A durable session changed; run `action` when that is durable."""
         self.keeper.save_then(session, action)
 
-    def dropped(self, session: Session, qos: int) -> None:
+    def dropped(self, session: Session, qos: int, *, is_first: bool) -> None:
         """A message beyond a session's limit."""
         self._counters.add("session.dropped.qos0" if qos == 0 else "session.dropped.queue_full")
-        if session.dropped == 1:
+        if qos and not session.clean:
+            self.keeper.save_all(session)
+        if is_first:
             limit = "session_limits" if qos else ""
             client_id = session.client_id
             self._reporter.event("session.dropping", client_id=client_id, qos=qos, limit=limit)
@@ -438,7 +368,10 @@ class Clients:
         place: Place,
     ) -> None:
         part = place.part
-        if part in session.behind:
+        cursor = session.behind.get(part)
+        if cursor is not None:
+            if cursor.waiting is not None:
+                cursor.waiting.add(message)
             return  # it comes from the journal, in its turn
         if session.ahead:
             ahead = session.ahead.get(part, 0)
@@ -446,7 +379,7 @@ class Clients:
                 return  # it came from the journal
             session.ahead.pop(part, None)
         is_held = subscription.held is not None and subscription.is_fresh
-        if is_held or not session.deliver(message, qos, place):
+        if is_held or session.is_late(part) or not session.deliver(message, qos, place):
             session.fall_behind(place)
         elif not session.clean:
             session.taken[part] = place.offset
@@ -456,24 +389,6 @@ class Clients:
         subscription.held.append((message, False))
         if len(subscription.held) >= HELD_LIMIT:
             self._stop_holding(session, subscription)
-
-    def _leave_to_journal(self, session: Session) -> None:
-        """The client of a durable session is away: from here on it costs a position per zone."""
-        for topic_filter in session.subscriptions:
-            self._subscribers.remove(topic_filter, session.client_id)
-            if is_sys(topic_filter):
-                continue
-            for route in self._zones.cover(topic_filter):
-                position = route.position
-                if position is not None and route.part not in session.behind:
-                    session.behind[route.part] = Cursor(route.part, position.offset)
-        self.keeper.save_all(session)
-
-    def _wants(self, session: Session, apex: str) -> bool:
-        return any(
-            may_match_within(topic_filter, apex) and apex not in subscription.pending
-            for topic_filter, subscription in session.subscriptions.items()
-        )
 
     def _new_session(self, client_id: str, clean: bool = False) -> Session:
         return Session(client_id, clean=clean, limits=self._limits.session, watcher=self)
@@ -537,7 +452,7 @@ class Clients:
 
     def _drop_subscription(self, session: Session, topic_filter: str) -> None:
         del session.subscriptions[topic_filter]
-        if session.sink is not None or session.clean:
+        if session.sink is not None:
             self._subscribers.remove(topic_filter, session.client_id)
         if not is_sys(topic_filter):
             self._interests.remove(topic_filter)

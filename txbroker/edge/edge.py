@@ -22,13 +22,15 @@ from txbroker.edge.interests import Interests
 from txbroker.edge.keeper import Keeper
 from txbroker.edge.outbox import OutboxStore
 from txbroker.edge.outboxes import Outboxes
+from txbroker.edge.positions import Positions
 from txbroker.edge.publishing import Connector, Publisher
 from txbroker.edge.reporter import Reporter
 from txbroker.edge.route import OwnerPort, Position, Route, State
 from txbroker.edge.subscribing import Subscribing
 from txbroker.edge.zonemap import ZoneMap
 from txbroker.message import Message
-from txbroker.place import Place
+from txbroker.mqtt.session import Session
+from txbroker.place import PartKey, Place
 from txbroker.timers import Timers
 from txbroker.topics import is_within
 
@@ -98,10 +100,16 @@ class Edge:
             limits=limits.session,
             again=again,
         )
+        sessions: dict[str, Session] = {}
+        self.positions = Positions(
+            sessions, zones=self.zones, timers=timers, keeper=keeper, backlog=self.backlog
+        )
         self.clients = Clients(
+            sessions,
             zones=self.zones,
             publisher=self.publisher,
             interests=self.interests,
+            positions=self.positions,
             timers=timers,
             counters=counters,
             reporter=reporter,
@@ -145,10 +153,12 @@ class Edge:
 
         What this edge followed before it follows on from there, also when it was away meanwhile.
         """
-        inherits = predecessor is not None and predecessor.part in self.clients.followed
-        if route.position is None and predecessor is not None and inherits:
+        known = route.position
+        if known is not None and known.epoch < epoch:
+            self.positions.on_renewed(route, known, epoch)
+        elif known is None and predecessor and self.positions.has_followed(predecessor.part):
             route.position = Position(epoch=epoch, offset=0)
-            self.clients.on_inherited(route, predecessor)
+            self.positions.on_inherited(route, predecessor)
         route.began = route.position
 
     def on_failed(self, route: Route) -> None:
@@ -186,7 +196,7 @@ class Edge:
         self.publisher.on_marks(route, marks)
         self.outboxes.on_online(route)
         self.interests.on_online(route)
-        self.clients.on_online(route)
+        self.positions.on_online(route)
 
     def on_lost(self, route: Route, key: MarkKey) -> None:
         """The connection to the owner broke."""
@@ -195,7 +205,7 @@ class Edge:
         self.publisher.on_lost(route, key)
         self.outboxes.on_lost(route)
         if route.is_ending:
-            self.on_gone(route)
+            self.on_gone(route, is_whole=False)
 
     def on_message(self, route: Route, message: Message, offset: int) -> None:
         """A live or caught-up delivery."""
@@ -225,17 +235,22 @@ class Edge:
         if route.cuts is not None:
             route.cuts.pop(apex, None)
         if below is None:
+            self.positions.on_handed_back(PartKey(apex, epoch), route)
             route.claim(apex)
             self.interests.refresh()
         elif below.epoch > epoch:
             return
         elif below.port is None:
-            self.on_gone(below)
+            self.on_gone(below, is_whole=False)
         else:
             below.is_ending = True  # its own stream says so too, after its last deliveries
 
-    def on_gone(self, route: Route) -> None:
-        """The owner does not serve the zone any more: back to the nearest zone above it."""
+    def on_gone(self, route: Route, *, is_whole: bool = True) -> None:
+        """
+        The owner does not serve the zone any more: back to the nearest zone above it.
+
+        `is_whole`: its stream said so itself, after all that it had.
+        """
         if self.zones.get(route.apex) is not route:
             return
         self._connector.disconnect(route)
@@ -246,7 +261,7 @@ class Edge:
         if above is not route:
             again = self._granted_again(route, above)
             self.interests.on_gone(route, above)
-            self.clients.on_ended(route, above)
+            self.positions.on_ended(route, above, is_whole=is_whole)
             if again is not None:
                 below = self.zones.add(again)
                 below.claim(route.apex)
@@ -348,8 +363,10 @@ class Edge:
             return  # that is the stream of an earlier epoch, which has not ended yet
         if not self.interests.touches(below.apex):
             return
+        if position is not None:
+            self.positions.on_renewed(below, position, below.epoch)
         below.position = Position(epoch=below.epoch, offset=0)
-        self.clients.on_cut(route, below)
+        self.positions.on_cut(route, below)
 
     def _learn_cuts(self, route: Route, cuts: Iterable[Cut], *, follow: bool = False) -> None:
         before = route.cuts or {}

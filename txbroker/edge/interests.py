@@ -33,7 +33,8 @@ class Interests:
         self._wake = wake
         self._on_confirmed = on_confirmed
         self._counts: dict[str, int] = {}
-        self._pending: list[Subscribing] = []
+        self._pending: dict[Subscribing, None] = {}
+        self._of: dict[object, dict[Subscribing, None]] = {}
         self._request = count(1)
 
     # from sessions
@@ -56,7 +57,8 @@ class Interests:
 
     def begin(self, subscribing: Subscribing) -> None:
         """Ask every zone that the filters touch."""
-        self._pending.append(subscribing)
+        self._pending[subscribing] = None
+        self._of.setdefault(subscribing.session, {})[subscribing] = None
         zoned = sorted(subscribing.zoned)
         for topic_filter in zoned:
             for route in self._zones.cover(topic_filter):
@@ -68,12 +70,16 @@ class Interests:
 
     def cancel(self, subscribing: Subscribing) -> None:
         """The session is gone."""
-        if subscribing in self._pending:
-            self._pending.remove(subscribing)
+        if self._pending.pop(subscribing, self) is self:
+            return
+        of_session = self._of[subscribing.session]
+        del of_session[subscribing]
+        if not of_session:
+            del self._of[subscribing.session]
 
     def of(self, session: object) -> list[Subscribing]:
         """What is on its way for a session."""
-        return [s for s in self._pending if s.session is session]
+        return list(self._of.get(session, ()))
 
     # from owners
 

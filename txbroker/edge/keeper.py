@@ -16,12 +16,14 @@ from typing import Protocol
 from txbroker.edge.stored import (
     decode_session,
     decode_window,
+    encode_numbered,
     encode_session,
     encode_window,
 )
-from txbroker.mqtt.session import Cursor, Session
+from txbroker.mqtt.cursor import Cursor
+from txbroker.mqtt.session import Session
 from txbroker.place import PartKey
-from txbroker.topics import may_match_within
+from txbroker.topics import is_filter_within, may_match_within
 from txbroker.v1 import state_pb2
 
 
@@ -38,10 +40,7 @@ class Table(Protocol):
         """Set a value."""
 
     def delete(self, key: bytes) -> None:
-        """Take a key out."""
-
-    def __contains__(self, key: bytes) -> bool:
-        """Whether the key has a value."""
+        """Take a key out, if it is there."""
 
 
 class Commit(Protocol):
@@ -55,13 +54,18 @@ class Commit(Protocol):
 
 
 class Keeper:
-    """Keeps the durable sessions; times are microseconds UTC."""
+    """
+    Keeps the durable sessions; times are microseconds UTC.
+
+    `messages` holds those that sessions wait for and that cannot be read again.
+    """
 
     def __init__(
         self,
         *,
         sessions: Table,
         windows: Table,
+        messages: Table,
         positions: Table,
         commit: Commit,
         wall: Callable[[], int],
@@ -69,6 +73,7 @@ class Keeper:
     ) -> None:
         self._sessions = sessions
         self._windows = windows
+        self._messages = messages
         self._positions = positions
         self._commit = commit
         self._wall = wall
@@ -79,6 +84,7 @@ class Keeper:
         self._waiting: list[tuple[Session, list[int]]] = []
         self._is_urgent = False
         self._told: dict[str, tuple[int, int]] = {}
+        self._ended: list[PartKey] = []
 
     # from sessions and their clients
 
@@ -111,9 +117,11 @@ class Keeper:
         self._changed.pop(session, None)
         self._rarely.pop(session, None)
         name = session.client_id.encode()
-        for table in (self._sessions, self._windows):
-            if name in table:
-                table.delete(name)
+        _, gone = session.take_numbered()
+        for number in (*session.numbers(), *gone):
+            self._messages.delete(_numbered(name, number))
+        self._sessions.delete(name)
+        self._windows.delete(name)
 
     # from the node
 
@@ -126,16 +134,10 @@ class Keeper:
             away_since = decode_session(value, session)
             seconds = (self._wall() - away_since) / 1e6 if away_since else 0.0
             session.away_since = self._now() - max(seconds, 0.0)
-            window = decode_window(self._windows.get(name) or b"", session)
-            session.restore(window.flows, window.queue, window.publishes, window.last_id)
-            filters = session.subscriptions
-            for part, offset in {**_starts(session, positions), **positions}.items():
-                if part in session.behind:
-                    continue
-                if any(may_match_within(topic_filter, part.zone) for topic_filter in filters):
-                    since = max(offset, session.taken.get(part, 0))
-                    session.behind[part] = Cursor(part, since)
-            session.ahead.update(session.taken)
+            self._load_window(name, session)
+            if _stay_behind(session, positions):
+                # The positions go on without it from here.
+                self.save_all(session)
             restored.append(session)
         return restored
 
@@ -150,13 +152,30 @@ class Keeper:
     def checkpoint(self, positions: Iterable[tuple[str, int, int]]) -> None:
         """Once a second: write what changed lazily, and the positions (zone, epoch, offset)."""
         self._put()
+        for zone, epoch in self._ended:
+            if self._told.get(zone, (epoch, 0))[0] <= epoch:
+                self._told.pop(zone, None)
+                self._positions.delete(zone.encode())
+        self._ended.clear()
         for zone, epoch, offset in positions:
             if self._told.get(zone) != (epoch, offset):
                 self._told[zone] = (epoch, offset)
                 point = state_pb2.Checkpoint(epoch=epoch, offset=offset)
                 self._positions.put(zone.encode(), point.SerializeToString())
 
+    def on_ended(self, part: PartKey) -> None:
+        """Whoever is not behind in the part has all there will ever be of it."""
+        self._ended.append(part)
+
     # internal
+
+    def _load_window(self, name: bytes, session: Session) -> None:
+        window = decode_window(
+            self._windows.get(name) or b"",
+            session,
+            lambda number: self._messages.get(_numbered(name, number)),
+        )
+        session.restore(window.flows, window.held, window.publishes, window.last_id)
 
     def _write(self) -> None:
         self._put()
@@ -172,7 +191,13 @@ class Keeper:
             self._sessions.put(session.client_id.encode(), encode_session(session, away))
         self._rarely.clear()
         for session in self._changed:
-            self._windows.put(session.client_id.encode(), encode_window(session))
+            name = session.client_id.encode()
+            new, gone = session.take_numbered()
+            for entry in new:
+                self._messages.put(_numbered(name, entry.number), encode_numbered(entry))
+            for number in gone:
+                self._messages.delete(_numbered(name, number))
+            self._windows.put(name, encode_window(session))
             packet_ids = session.take_unsaved()
             if packet_ids:
                 self._waiting.append((session, packet_ids))
@@ -183,12 +208,39 @@ class Keeper:
             session.on_saved(packet_ids)
 
 
-def _starts(session: Session, positions: dict[PartKey, int]) -> dict[PartKey, int]:
-    """Where its subscriptions began, in zones that were too new to have a position."""
-    known = {part.zone for part in positions}
+def _numbered(name: bytes, number: int) -> bytes:
+    return name + b"\0" + number.to_bytes(8)
+
+
+def _stay_behind(session: Session, positions: dict[PartKey, int]) -> bool:
+    """
+    A session that was not behind when the process ended has come as far as the positions say, or
+    farther; returns whether there was any such part.
+    """
+    known = {part.zone: part.epoch for part in positions}
     starts: dict[PartKey, int] = {}
     for subscription in session.subscriptions.values():
         for part, offset in subscription.starts.items():
-            if part.zone not in known:
-                starts[part] = min(offset, starts.get(part, offset))
-    return starts
+            starts[part] = min(offset, starts.get(part, offset))
+    parts = {**dict.fromkeys(session.taken, 0), **starts, **positions}
+    is_new = False
+    for part, offset in parts.items():
+        is_past = known.get(part.zone, 0) > part.epoch
+        if part in session.behind or is_past or not _touches(session, part.zone, known):
+            continue
+        since = max(offset, session.taken.get(part, 0))
+        session.behind[part] = Cursor(part, since)
+        is_new = True
+    return is_new
+
+
+def _touches(session: Session, zone: str, known: Iterable[str]) -> bool:
+    """Whether the zone may have something for the session that no deeper one of `known` has."""
+    depth = len(zone)
+    deeper = [apex for apex in known if len(apex) > depth and apex.startswith(zone)]
+    return any(
+        may_match_within(topic_filter, zone)
+        and zone not in subscription.pending
+        and not any(is_filter_within(topic_filter, apex) for apex in deeper)
+        for topic_filter, subscription in session.subscriptions.items()
+    )

@@ -1,20 +1,19 @@
-"""Durable sessions as they are stored: a record for what changes rarely, one for the rest."""
+"""
+Durable sessions as they are stored: what changes rarely, what changes with each message, and the
+messages that cannot be read again, each by itself.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import lru_cache
 
 import attrs
 
 from txbroker.message import Message
-from txbroker.mqtt.session import (
-    Cursor,
-    Incoming,
-    Outgoing,
-    Session,
-    StreamKey,
-    Subscription,
-)
+from txbroker.mqtt.cursor import Cursor, Subscription
+from txbroker.mqtt.session import Incoming, Session, StreamKey
+from txbroker.mqtt.window import Outgoing
 from txbroker.place import PartKey, Place
 from txbroker.v1 import state_pb2
 
@@ -49,17 +48,25 @@ def decode_session(value: bytes, session: Session) -> int:
     return stored.away_since
 
 
-def encode_window(session: Session) -> bytes:
-    """The part that changes with each message."""
-    window = state_pb2.StoredWindow()
+def encode_window(session: Session, *, whole: bool = False) -> bytes:
+    """
+    The part that changes with each message.
+
+    `whole`: with the messages that cannot be read again, which are otherwise kept by number.
+    """
+    window = state_pb2.StoredWindow(last_id=session.last_id)
     index = _Parts(window)
-    cursors = {part: cursor.offset for part, cursor in session.behind.items()}
     for packet_id, entry in session.flows():
-        index.add_flow(packet_id, entry)
-    for entry in session.queue():
-        if entry.place is None:
-            index.add_flow(0, entry)
-        else:  # not in flight: it is read again
+        index.add_flow(packet_id, entry, whole=whole)
+    held = list(session.held())
+    if whole:
+        for entry in held:
+            index.add_flow(0, entry, whole=True)
+    elif held:
+        window.held_first, window.held = held[0].number, len(held)
+    cursors = {part: cursor.offset for part, cursor in session.behind.items()}
+    for entry in session.queue():  # not in flight: it is read again
+        if entry.place is not None:
             part, offset = entry.place
             cursors[part] = min(cursors.get(part, offset), offset - 1)
     for part, offset in cursors.items():
@@ -70,35 +77,46 @@ def encode_window(session: Session) -> bytes:
     for publish in session.open_publishes():
         if publish.taken or publish.origin or publish.entry:
             _add_publish(window, publish)
-    window.last_id = session.last_id
     return window.SerializeToString()
+
+
+def encode_numbered(entry: Outgoing) -> bytes:
+    """A message that cannot be read again."""
+    flow = state_pb2.StoredFlow(qos=entry.qos, retain=entry.retain)
+    _add_message(flow, entry)
+    return flow.SerializeToString()
 
 
 @attrs.frozen(kw_only=True)
 class Restored:
-    """What a window held: for `Session.restore`, and the rest."""
+    """What a window held, for `Session.restore`; the cursors are the session's already."""
 
     flows: list[tuple[int, Outgoing]]
-    queue: list[Outgoing]
+    held: list[Outgoing]
     publishes: list[Incoming]
     last_id: int
 
 
-def decode_window(value: bytes, session: Session) -> Restored:
-    """Give the session its cursors back; the flows are for its `restore`."""
+def decode_window(
+    value: bytes, session: Session, numbered: Callable[[int], bytes | None]
+) -> Restored:
+    """Give the session its cursors back; `numbered` finds the messages that are kept by number."""
     window = state_pb2.StoredWindow.FromString(value)
     parts = [_part(part) for part in window.parts]
     for kept in window.cursors:
         part = parts[kept.part]
         after = Place(_part(kept.after.part), kept.after.offset) if kept.HasField("after") else None
-        stops = [Place(_part(stop.part), stop.offset) for stop in kept.stops]
+        stops = tuple(Place(_part(stop.part), stop.offset) for stop in kept.stops)
         session.behind[part] = Cursor(part, kept.offset, kept.until or None, after, stops)
     for taken in window.taken:
         session.taken[parts[taken.part]] = taken.offset
-    flows = [(flow.packet_id, _flow(flow, parts)) for flow in window.flows]
+    flows = [(flow.packet_id, _flow(flow, parts, numbered)) for flow in window.flows]
+    numbers = range(window.held_first, window.held_first + window.held)
+    held = [_numbered(number, numbered(number)) for number in numbers]
     return Restored(
-        flows=[(packet_id, entry) for packet_id, entry in flows if packet_id],
-        queue=[entry for packet_id, entry in flows if not packet_id],
+        flows=[(packet_id, entry) for packet_id, entry in flows if packet_id and entry is not None],
+        held=[entry for packet_id, entry in flows if not packet_id and entry is not None]
+        + [entry for entry in held if entry is not None],
         publishes=[_publish(kept) for kept in window.publishes],
         last_id=window.last_id,
     )
@@ -118,16 +136,23 @@ class _Parts:
             self._window.parts.add(zone=part.zone, epoch=part.epoch)
         return index
 
-    def add_flow(self, packet_id: int, entry: Outgoing) -> None:
-        message, place = entry.message, entry.place
+    def add_flow(self, packet_id: int, entry: Outgoing, *, whole: bool) -> None:
+        place = entry.place
         flow = self._window.flows.add(
             packet_id=packet_id, qos=entry.qos, retain=entry.retain, released=entry.released
         )
         if place is not None:
             flow.part, flow.offset = self.of(place.part) + 1, place.offset
-        elif message is not None:
-            flow.topic, flow.payload = message.topic, message.payload
-            flow.message_qos = message.qos
+        elif whole:
+            _add_message(flow, entry)
+        else:
+            flow.number = entry.number
+
+
+def _add_message(flow: state_pb2.StoredFlow, entry: Outgoing) -> None:
+    message = entry.message
+    if message is not None:
+        flow.topic, flow.payload, flow.message_qos = message.topic, message.payload, message.qos
 
 
 def _add_cursor(window: state_pb2.StoredWindow, index: _Parts, cursor: Cursor, offset: int) -> None:
@@ -167,10 +192,33 @@ def _sent_as(mark: state_pb2.StoredMark) -> tuple[StreamKey, int]:
     return (mark.edge, mark.incarnation, mark.zone, mark.stream), mark.sequence
 
 
-def _flow(flow: state_pb2.StoredFlow, parts: list[PartKey]) -> Outgoing:
-    place = Place(parts[flow.part - 1], flow.offset) if flow.part else None
-    message = None if place else Message(flow.topic, flow.payload, flow.message_qos, flow.retain)
-    return Outgoing(message, flow.qos, flow.retain, place, released=flow.released, is_sent=True)
+def _flow(
+    flow: state_pb2.StoredFlow, parts: list[PartKey], numbered: Callable[[int], bytes | None]
+) -> Outgoing | None:
+    """A message on its way; None where it was kept by a number and is not there."""
+    if flow.number:
+        entry = _numbered(flow.number, numbered(flow.number))
+        if entry is None:
+            return None
+        entry.released = flow.released
+    elif flow.part:
+        place = Place(parts[flow.part - 1], flow.offset)
+        entry = Outgoing(None, flow.qos, flow.retain, place, released=flow.released)
+    else:
+        entry = Outgoing(_message(flow), flow.qos, flow.retain, released=flow.released)
+    entry.is_sent = bool(flow.packet_id)
+    return entry
+
+
+def _numbered(number: int, value: bytes | None) -> Outgoing | None:
+    if value is None:
+        return None
+    flow = state_pb2.StoredFlow.FromString(value)
+    return Outgoing(_message(flow), flow.qos, flow.retain, number=number)
+
+
+def _message(flow: state_pb2.StoredFlow) -> Message:
+    return Message(flow.topic, flow.payload, flow.message_qos, flow.retain)
 
 
 def _places(places: Iterable[Place]) -> list[state_pb2.StoredPlace]:
@@ -183,4 +231,10 @@ def _place(place: Place) -> state_pb2.StoredPlace:
 
 
 def _part(stored: state_pb2.StoredPart) -> PartKey:
-    return PartKey(stored.zone, stored.epoch)
+    return _part_key(stored.zone, stored.epoch)
+
+
+@lru_cache(maxsize=4096)
+def _part_key(zone: str, epoch: int) -> PartKey:
+    """One object for all who speak of the part."""
+    return PartKey(zone, epoch)

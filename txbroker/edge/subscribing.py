@@ -15,7 +15,8 @@ from collections.abc import Callable
 import attrs
 
 from txbroker.message import Message
-from txbroker.mqtt.session import Cursor, Session, Subscription
+from txbroker.mqtt.cursor import Cursor, Subscription
+from txbroker.mqtt.session import Session
 from txbroker.place import Place
 from txbroker.timers import Cancellable
 
@@ -66,6 +67,8 @@ class Subscribing:
             session.behind[place.part] = Cursor(place.part, place.offset)
         for message in retained:
             self.give(subscription, message, retain=True)
+        if self.acknowledge is None:
+            self.commit(lambda: None)
 
     def drop_zone(self, topic_filter: str, apex: str) -> None:
         """The zone is no longer one that the filter touches."""

@@ -1,17 +1,16 @@
 """
 One client's state that outlives its connections: subscriptions, messages on their way, packet ids.
 
-Rules that live here: the in-flight window and the short queue behind it, what is sent again after a
-reconnect and in which order [MQTT-4.4.0-1, MQTT-4.6.0-1], which incoming packet ids are open
-[MQTT-4.3.3-2], and that a durable session's packet ids are safe before a packet with them leaves
-(protocol rule 17). The session writes through its `Sink`, the connection that it has now; it knows
-neither sockets nor time, nor where messages come from. What it has no room for it does not take:
-whoever delivers remembers the place in the journal and comes again.
+Rules that live here: when the window lets a message go, what is sent again after a reconnect and in
+which order [MQTT-4.4.0-1, MQTT-4.6.0-1], which incoming packet ids are open [MQTT-4.3.3-2], and
+that a durable session's packet ids are safe before a packet with them leaves (protocol rule 17).
+The session writes through its `Sink`, the connection that it has now; it knows neither sockets nor
+time, nor where messages come from. What it has no room for it does not take: whoever delivers
+remembers the place in the journal and comes again.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
@@ -19,21 +18,17 @@ import attrs
 
 from txbroker.message import Message
 from txbroker.mqtt.codec import encode, encode_publish
+from txbroker.mqtt.cursor import Cursor, Subscription
 from txbroker.mqtt.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel, Will
+from txbroker.mqtt.window import Outgoing, SessionLimits, Window
 from txbroker.place import PartKey, Place
 from txbroker.topics import matches
-
-LAST_PACKET_ID = 65_535
 
 StreamKey = tuple[str, int, str, int]
 """(edge, incarnation, zone, stream): a stream of publishes between an edge and owners."""
 
 TOPICS_REMEMBERED = 1_000
 """Topics for which a session that reads the journal keeps its subscriptions worked out."""
-
-QUEUE_MESSAGES = 1_000
-QUEUE_BYTES = 1024 * 1024
-"""What waits behind a window in memory, at the most; the rest waits in the journal."""
 
 
 class Sink(Protocol):
@@ -53,7 +48,7 @@ class Watcher(Protocol):
     """Whoever feeds sessions, keeps what is durable of them, and counts what is dropped."""
 
     def has_room(self, session: Session) -> None:
-        """A session that is behind can take more."""
+        """A session that has something to read can take more."""
 
     def save(self, session: Session, *, urgent: bool) -> None:
         """It changed; `urgent`: tell its `on_saved` as soon as that is durable."""
@@ -61,66 +56,11 @@ class Watcher(Protocol):
     def save_then(self, session: Session, action: Callable[[], None]) -> None:
         """Run `action` when the session is durable as it is now."""
 
-    def dropped(self, session: Session, qos: int) -> None:
-        """A message for the session was dropped."""
+    def dropped(self, session: Session, qos: int, *, is_first: bool) -> None:
+        """A message for the session was dropped; `is_first`: the first one for some time."""
 
     def window_is_full(self, session: Session, limit: str) -> None:
         """No more messages go to the client before it acknowledges; `limit` is the key."""
-
-
-@attrs.frozen(kw_only=True)
-class SessionLimits:
-    """
-    What a session may hold: `inflight` QoS 1/2 messages of `memory` bytes unacknowledged (one
-    message, however large, is always let through), `messages` of `size` bytes waiting for it.
-    """
-
-    inflight: int = 100
-    memory: int = 8 * 1024 * 1024
-    messages: int = 100_000
-    size: int = 1024 * 1024 * 1024
-
-
-@attrs.define(slots=True, eq=False)
-class Subscription:
-    """
-    A filter of a session with its granted QoS.
-
-    `pending` are the apexes of zones that have not confirmed yet: their messages do not count.
-    `starts` are the offsets at which zones confirmed: nothing up to there is its (rule 9). `held`
-    collects what cannot be read again, until the SUBACK has left; None: it has. `is_fresh`: the
-    session had no such filter before that SUBACK.
-    """
-
-    topic_filter: str
-    qos: int
-    pending: set[str] = attrs.Factory(set)
-    starts: dict[PartKey, int] = attrs.Factory(dict)
-    held: list[tuple[Message, bool]] | None = None
-    is_fresh: bool = False
-
-
-@attrs.define(slots=True, eq=False)
-class Outgoing:
-    """
-    A QoS 1/2 message to the client; `released`: PUBREC came, PUBREL is due or went.
-
-    `place` says where it can be read again; None: only here. `message` None: not read again yet,
-    after a restart. `unsaved` packets (PUBLISH, or PUBREL) wait until their flow is durable.
-    """
-
-    message: Message | None
-    qos: int
-    retain: bool
-    place: Place | None = None
-    released: bool = False
-    is_sent: bool = False
-    is_unsaved: bool = False
-
-    @property
-    def size(self) -> int:
-        """Bytes that it counts for."""
-        return 0 if self.message is None else self.message.size
 
 
 @attrs.define(slots=True, eq=False)
@@ -143,24 +83,37 @@ class Incoming:
     is_in_doubt: bool = False
 
 
-@attrs.define(slots=True, eq=False)
-class Cursor:
-    """
-    How far a session that is behind has come in one part: everything up to `offset` is taken.
-
-    `until` is the end of a part that is closed. Nothing may be taken from here before the session
-    has passed `after`, and nothing beyond the offset of a stop while it is behind in that part.
-    """
-
-    part: PartKey
-    offset: int
-    until: int | None = None
-    after: Place | None = None
-    stops: list[Place] = attrs.Factory(list)
-
-
 class Session:
     """The session of one client id at one node; `clean`: it ends with its connection."""
+
+    __slots__ = (
+        "__weakref__",
+        "_dropping",
+        "_gone",
+        "_incoming",
+        "_limits",
+        "_matching",
+        "_new",
+        "_to_save",
+        "_watcher",
+        "ahead",
+        "away_since",
+        "behind",
+        "clean",
+        "client_id",
+        "dropped",
+        "held_size",
+        "incarnation",
+        "is_over",
+        "last_id",
+        "last_number",
+        "sink",
+        "subscribing",
+        "subscriptions",
+        "taken",
+        "will",
+        "window",
+    )
 
     def __init__(
         self, client_id: str, *, clean: bool, limits: SessionLimits, watcher: Watcher
@@ -178,55 +131,60 @@ class Session:
         self.behind: dict[PartKey, Cursor] = {}
         self.taken: dict[PartKey, int] = {}
         self.ahead: dict[PartKey, int] = {}
-        self.skip = 0
-        self.skip_size = 0
+        self.is_over = False
+        self.window: Window | None = None  # None: nothing is on its way
+        self.last_id = 0
+        self.last_number = 0
         self._limits = limits
         self._watcher = watcher
-        self._window: dict[int, Outgoing] = {}
-        self._window_size = 0
-        self._queue: deque[Outgoing] = deque()
-        self._queue_size = 0
-        self._unread = 0
+        self._new: list[Outgoing] = []
+        self._gone: list[int] = []
         self._to_save: list[int] = []
+        self._dropping: frozenset[bool] = frozenset()
         self._matching: dict[str, tuple[Subscription, ...]] = {}
-        self._last_id = 0
         self._incoming: dict[int, Incoming] = {}
 
     # from the connection: its life
 
     def attach(self, sink: Sink) -> None:
-        """The client is here: what was in flight is sent again, then what is queued."""
+        """The client is here: what was in flight is sent again, then what waits."""
         self.sink = sink
-        if not self._unread:
-            self._send_window()
-            self._fill_window()
+        if self.window is not None:
+            self.window.resend.extend(self.window.flights)
+        self._go_on()
 
     def detach(self) -> None:
         """
         The connection is gone; what the client sends again is acknowledged on the next one.
 
-        What was queued and can be read again is left to the journal.
+        What waited and can be read again is left to the journal.
         """
         self.sink = None
+        self._matching.clear()
+        self._dropping = frozenset()
         for flow in self._incoming.values():
             flow.owed = 0
-        queue, self._queue, self._queue_size = self._queue, deque(), 0
-        for entry in queue:
-            if entry.place is not None:
-                self.fall_behind(entry.place)
-            else:
-                self._queue.append(entry)
-                self._queue_size += entry.size
+        window = self.window
+        if window is not None:
+            window.resend.clear()
+            window.late.clear()
+            for place in window.leave_queue():
+                self.fall_behind(place)
+            if window.is_empty:
+                self.window = None
+        for cursor in self.behind.values():
+            cursor.waiting = None
 
     def pump(self) -> None:
         """The output has room again."""
-        self._fill_window()
+        self._dropping -= {False}
+        self._go_on()
 
     def close(self) -> None:
-        """The session ends; its queue goes."""
+        """The session ends, with all that waits for its client; nothing comes to it any more."""
+        self.is_over = True
         self.sink = None
-        self._queue.clear()
-        self._window.clear()
+        self.window = None
         self.behind.clear()
 
     # from the edge: which messages are its
@@ -238,17 +196,19 @@ class Session:
             self.behind[place.part] = Cursor(place.part, place.offset - 1)
         else:
             cursor.offset = min(cursor.offset, place.offset - 1)
-        if not self.clean:
-            self._watcher.save(self, urgent=False)
+        self._save()
 
     def pass_part(self, cursor: Cursor) -> None:
         """It has taken all that there is behind the cursor."""
         del self.behind[cursor.part]
-        self.taken[cursor.part] = cursor.offset
-        if cursor.until is not None:
-            self.taken.pop(cursor.part)
-        if not self.clean:
-            self._watcher.save(self, urgent=False)
+        if cursor.until is None:
+            self.taken[cursor.part] = cursor.offset
+        else:
+            self.taken.pop(cursor.part, None)
+            self.ahead.pop(cursor.part, None)
+        if not self.behind:
+            self._dropping -= {True}
+        self._save()
 
     def matching(self, topic: str) -> tuple[Subscription, ...]:
         """Its subscriptions that match the topic."""
@@ -285,46 +245,65 @@ class Session:
         Send a QoS 1/2 message, or queue it; `qos` is what this client gets, `retain` its flag.
 
         False: there is no room; it has to be read at its place again. What has no place to be read
-        from is always taken.
+        from is always taken; the oldest of it is dropped beyond the limits.
         """
+        window = self.window
+        if window is None:
+            if self.is_over:
+                return True
+            if self.sink is None and place is not None:
+                return False
+            window = self.window = Window()
         entry = Outgoing(message, qos, retain, place)
+        if place is None and not self.clean:
+            self._number(entry)
         sink = self.sink
-        if sink is not None and not self._queue and self._can_launch(sink):
-            self._launch(entry)
+        if sink is not None and not window.waiting and self._can_launch(window, sink):
+            self._launch(window, entry)
             return True
         if place is not None and not self.has_room():
             return False
-        self._queue.append(entry)
-        self._queue_size += message.size
+        window.wait(entry)
+        if place is None:
+            self._bound(window)
+        self._save()
         return True
 
     def drop(self, qos: int) -> None:
         """A message that was its is not delivered: it is counted."""
+        is_first = (qos > 0) not in self._dropping
+        self._dropping |= {qos > 0}
         self.dropped += 1
-        self._watcher.dropped(self, qos)
+        self._watcher.dropped(self, qos, is_first=is_first)
+
+    @property
+    def is_hungry(self) -> bool:
+        """Whether there is something to read for it that it can take."""
+        if self.sink is None:
+            return False
+        window = self.window
+        is_sent_again = window is not None and (window.resend or window.late)
+        return bool(is_sent_again) or (bool(self.behind) and self.has_room())
 
     def has_room(self) -> bool:
         """Whether something that can be read again later is worth bringing now."""
+        window = self.window
         return (
-            self.sink is not None
-            and not self.subscribing
-            and not self._unread
-            and len(self._queue) < QUEUE_MESSAGES
-            and self._queue_size < QUEUE_BYTES
+            self.sink is not None and not self.subscribing and (window is None or window.has_room)
         )
 
     # from the connection: acknowledgements of the client
 
     def on_puback(self, packet_id: int) -> None:
         """The client has the QoS 1 message."""
-        entry = self._window.get(packet_id)
-        if entry is not None and entry.qos == 1:
+        entry = self._flight(packet_id)
+        if entry is not None and entry.qos == 1 and entry.is_sent:
             self._complete(packet_id)
 
     def on_pubrec(self, packet_id: int) -> None:
         """The client has the QoS 2 message; the answer is PUBREL, whatever is known of it."""
-        entry = self._window.get(packet_id)
-        if entry is None or entry.qos != 2:
+        entry = self._flight(packet_id)
+        if entry is None or entry.qos != 2 or not entry.is_sent:
             self._answer(encode(Pubrel(packet_id=packet_id)))
         elif entry.released or self.clean:
             entry.released = True
@@ -336,7 +315,7 @@ class Session:
 
     def on_pubcomp(self, packet_id: int) -> None:
         """The QoS 2 delivery is complete."""
-        entry = self._window.get(packet_id)
+        entry = self._flight(packet_id)
         if entry is not None and entry.qos == 2 and entry.released:
             self._complete(packet_id)
 
@@ -376,7 +355,7 @@ class Session:
         if flow is not None and flow.qos == 2:
             del self._incoming[packet_id]
         pubcomp = encode(Pubcomp(packet_id=packet_id))
-        if self.clean:
+        if self.clean or self.is_over:
             self._answer(pubcomp)
         else:
             # The client may use the packet id for another message as soon as it has the answer.
@@ -388,7 +367,7 @@ class Session:
     def on_saved(self, packet_ids: Iterable[int]) -> None:
         """The flows with these packet ids are durable as they were: their packets may leave."""
         for packet_id in packet_ids:
-            entry = self._window.get(packet_id)
+            entry = self._flight(packet_id)
             if entry is not None and entry.is_unsaved:
                 entry.is_unsaved = False
                 if self.sink is not None:
@@ -399,13 +378,28 @@ class Session:
         taken, self._to_save = self._to_save, []
         return taken
 
+    def take_numbered(self) -> tuple[list[Outgoing], list[int]]:
+        """Messages without a place that are to be kept since the last call, and numbers gone."""
+        new, self._new = self._new, []
+        gone, self._gone = self._gone, []
+        return [entry for entry in new if entry.number not in gone], gone
+
+    def numbers(self) -> list[int]:
+        """The numbers of the messages without a place that it has."""
+        entries = (*(entry for _, entry in self.flows()), *self.held())
+        return [entry.number for entry in entries if entry.number]
+
     def flows(self) -> Iterable[tuple[int, Outgoing]]:
         """What is in flight to the client, in the order of sending."""
-        return self._window.items()
+        return () if self.window is None else self.window.flights.items()
+
+    def held(self) -> Iterable[Outgoing]:
+        """What waits behind it and cannot be read again."""
+        return () if self.window is None else self.window.held
 
     def queue(self) -> Iterable[Outgoing]:
-        """What waits behind it."""
-        return self._queue
+        """What waits behind that and can be read again."""
+        return () if self.window is None else self.window.queue
 
     def open_publishes(self) -> Iterable[Incoming]:
         """QoS 2 publishes of the client that it has not released."""
@@ -418,64 +412,92 @@ class Session:
     def restore(
         self,
         flows: Iterable[tuple[int, Outgoing]],
-        queue: Iterable[Outgoing],
+        held: Iterable[Outgoing],
         publishes: Iterable[Incoming],
         last_id: int,
     ) -> None:
-        """Be as the store says; flows without their message wait until it is read again."""
+        """
+        Be as the store says; flows without their message wait until it is read again. What came
+        from another store gets its numbers here.
+        """
+        window = Window()
         for packet_id, entry in flows:
-            self._window[packet_id] = entry
-            self._window_size += entry.size
-            self._unread += entry.message is None and not entry.released
-        self._queue.extend(queue)
-        self._queue_size = sum(entry.size for entry in self._queue)
+            window.flights[packet_id] = entry
+            window.flight_size += entry.size
+        for entry in held:
+            window.wait(entry)
+        if not window.is_empty:
+            self.window = window
+            entries = (*window.flights.values(), *window.held)
+            self.last_number = max(entry.number for entry in entries)
+            for entry in entries:
+                if entry.place is None and not entry.number:
+                    self._number(entry)
         for flow in publishes:
             self._incoming[flow.packet_id] = flow
-        self._last_id = last_id
+        self.last_id = last_id
 
     def needs(self) -> Iterator[Place]:
         """The places up to which it needs nothing of their parts, one or more for each part."""
         for cursor in self.behind.values():
             yield Place(cursor.part, cursor.offset)
-        for entry in (*self._window.values(), *self._queue):
-            if entry.place is not None:
-                yield Place(entry.place.part, entry.place.offset - 1)
+        if self.window is not None:
+            for entry in (*self.window.flights.values(), *self.window.queue):
+                if entry.place is not None:
+                    yield Place(entry.place.part, entry.place.offset - 1)
+
+    # from the backlog: messages in flight that have to be read again
 
     def unread(self) -> list[tuple[int, Place]]:
-        """The flows whose message has to be read again before anything can be sent."""
-        return [
-            (packet_id, entry.place)
-            for packet_id, entry in self._window.items()
-            if entry.message is None and not entry.released and entry.place is not None
-        ]
+        """The flows whose message has to be read before they can be sent, in their order."""
+        return [] if self.window is None else list(self.window.unread())
 
     def give_back(self, packet_id: int, message: Message | None) -> None:
         """A flow's message was read again; None: it is kept no longer, the flow ends."""
-        entry = self._window.get(packet_id)
-        if entry is None or entry.message is not None or entry.released:
+        window, entry = self.window, self._flight(packet_id)
+        if window is None or entry is None or not entry.is_unread:
             return
-        self._unread -= 1
         if message is None:
-            del self._window[packet_id]
+            window.land(packet_id)
             self.drop(entry.qos)
+            self._save()
         else:
-            entry.message = message
-            self._window_size += entry.size
-        if not self._unread and self.sink is not None:
-            self._send_window()
-            self._fill_window()
+            window.give(entry, message)
+            is_late = entry.place is not None and entry.place.part in window.late
+            if is_late and self.sink is not None:
+                self._send(packet_id, entry)
+        self._go_on()
 
-    @property
-    def last_id(self) -> int:
-        """The packet id that was given last."""
-        return self._last_id
+    def put_off(self, part: PartKey) -> None:
+        """The part's messages in flight cannot be read now: those of others go first."""
+        window = self.window
+        if window is None or part in window.late:
+            return
+        if any(place.part == part for _, place in window.unread()):
+            window.put_off(part)
+            self._go_on()
+
+    def is_late(self, part: PartKey) -> bool:
+        """Whether messages of the part are in flight and cannot be read: no others may follow."""
+        window = self.window
+        if window is None or part not in window.late:
+            return False
+        if all(place.part != part for _, place in window.unread()):
+            window.late.discard(part)
+            return False
+        return True
+
+    def unload(self) -> None:
+        """The client is away for long: messages that can be read again need not be in memory."""
+        if self.window is not None and self.sink is None:
+            self.window.unload()
 
     # from operators and tests
 
     @property
     def queued(self) -> int:
         """Messages waiting behind the window."""
-        return len(self._queue)
+        return 0 if self.window is None else self.window.waiting
 
     def set_limits(self, limits: SessionLimits) -> None:
         """From now on; what is beyond them already goes when the next message comes."""
@@ -491,11 +513,18 @@ class Session:
         if self.sink is sink:
             self._answer(data)
 
-    def _tell_if_full(self, size: int) -> None:
+    def _save(self) -> None:
+        if not self.clean and not self.is_over:
+            self._watcher.save(self, urgent=False)
+
+    def _flight(self, packet_id: int) -> Outgoing | None:
+        return None if self.window is None else self.window.flights.get(packet_id)
+
+    def _tell_if_full(self, window: Window, size: int) -> None:
         """Before a message of this size enters the window: whether it is the last one."""
-        if len(self._window) + 1 == self._limits.inflight:
+        if len(window.flights) + 1 == self._limits.inflight:
             self._watcher.window_is_full(self, "limits.inflight")
-        elif self._window_size + size >= self._limits.memory:
+        elif window.flight_size + size >= self._limits.memory:
             self._watcher.window_is_full(self, "limits.session_memory")
 
     def _acknowledge(self, flow: Incoming) -> None:
@@ -507,39 +536,55 @@ class Session:
         if flow.qos == 1:
             del self._incoming[flow.packet_id]
 
-    def _can_launch(self, sink: Sink) -> bool:
-        limits = self._limits
-        return (
-            len(self._window) < limits.inflight
-            and self._window_size < limits.memory
-            and not self._unread
-            and sink.has_room()
-        )
+    def _can_launch(self, window: Window, sink: Sink) -> bool:
+        return window.is_open(self._limits) and sink.has_room()
 
     def _complete(self, packet_id: int) -> None:
-        self._window_size -= self._window.pop(packet_id).size
-        if not self.clean:
-            self._watcher.save(self, urgent=False)
-        self._fill_window()
+        assert self.window is not None
+        self._forget(self.window.land(packet_id))
+        self._save()
+        self._go_on()
 
-    def _fill_window(self) -> None:
-        sink = self.sink
-        queue = self._queue
-        while queue and sink is not None and self._can_launch(sink):
-            entry = queue.popleft()
-            self._queue_size -= entry.size
-            self._launch(entry)
-        if self.behind and len(queue) < QUEUE_MESSAGES // 2:
+    def _number(self, entry: Outgoing) -> None:
+        self.last_number = entry.number = self.last_number + 1
+        self._new.append(entry)
+
+    def _forget(self, entry: Outgoing) -> None:
+        if entry.number:
+            self._gone.append(entry.number)
+
+    def _bound(self, window: Window) -> None:
+        limits = self._limits
+        while len(window.held) > limits.messages or window.held_size > limits.size:
+            entry = window.next_held()
+            self._forget(entry)
+            self.drop(entry.qos)
+
+    def _go_on(self) -> None:
+        """Send what is due: first what is to be sent again, then what waits."""
+        window, sink = self.window, self.sink
+        if sink is None:
+            return
+        while window is not None and window.resend:
+            packet_id = window.resend[0]
+            entry = window.flights.get(packet_id)
+            if entry is not None and entry.is_unread:
+                self._watcher.has_room(self)
+                return
+            window.resend.popleft()
+            if entry is not None and not entry.is_unsaved:
+                self._send(packet_id, entry)
+        while window is not None and self._can_launch(window, sink):
+            waiting = window.next_waiting()
+            if waiting is None:
+                break
+            self._launch(window, waiting)
+        if self.behind and (window is None or window.is_short):
             self._watcher.has_room(self)
 
-    def _launch(self, entry: Outgoing) -> None:
-        packet_id = self._last_id % LAST_PACKET_ID + 1
-        while packet_id in self._window:  # [MQTT-2.3.1-4]
-            packet_id = packet_id % LAST_PACKET_ID + 1
-        self._last_id = packet_id
-        self._tell_if_full(entry.size)
-        self._window[packet_id] = entry
-        self._window_size += entry.size
+    def _launch(self, window: Window, entry: Outgoing) -> None:
+        self._tell_if_full(window, entry.size)
+        packet_id = self.last_id = window.launch(entry, self.last_id)
         if self.clean:
             self._send(packet_id, entry)
         else:
@@ -549,11 +594,6 @@ class Session:
         entry.is_unsaved = True
         self._to_save.append(packet_id)
         self._watcher.save(self, urgent=True)
-
-    def _send_window(self) -> None:
-        for packet_id, entry in self._window.items():
-            if not entry.is_unsaved:
-                self._send(packet_id, entry)
 
     def _send(self, packet_id: int, entry: Outgoing) -> None:
         assert self.sink is not None

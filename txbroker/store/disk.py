@@ -100,7 +100,13 @@ class Disk:
             if message.qos and offset <= through
         )
         end = max(through if not found.records else min(found.through, through), after)
-        return Chunk(records=records, through=end, first=found.earliest)
+        return Chunk(
+            records=records,
+            through=end,
+            first=found.earliest,
+            last=part.log.written,
+            rest=part.log.size_above(end),
+        )
 
     def scan(self) -> None:
         """Once a second: verify a bit more of what was stored before this start."""

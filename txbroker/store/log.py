@@ -330,6 +330,11 @@ class Log:
                 return entry
         return self.written + 1
 
+    def size_above(self, entry: int) -> int:
+        """How many bytes there are for what is above an entry, at most."""
+        place = bisect_right(self._segments, entry + 1, key=lambda one: one.first) - 1
+        return sum(segment.end for segment in self._segments[max(place, 0) :])
+
     def excess(self, limit: int) -> int:
         """
         The last entry of the oldest segments without which there are at most `limit` bytes; 0 when

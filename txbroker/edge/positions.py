@@ -1,0 +1,249 @@
+"""
+Where sessions stand in the journals of the zones: what is left to a cursor, and when.
+
+An absent durable session has a cursor in every part that may have something for it: it gets one
+when its client leaves, and when a part appears later. A client that is here needs one only where
+its session is behind. Here is also what follows from the tree of zones: where one is cut or comes
+back, what lies before that point is taken before what lies behind it (protocol rules 7 and 13).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from txbroker.edge.backlog import Backlog
+from txbroker.edge.keeper import Keeper
+from txbroker.edge.route import Position, Route
+from txbroker.edge.zonemap import ZoneMap
+from txbroker.mqtt.cursor import Cursor
+from txbroker.mqtt.session import Session
+from txbroker.place import PartKey, Place
+from txbroker.timers import Timers
+from txbroker.topics import is_sys, may_match_within
+
+LOOKED_AT = 2_000
+"""Sessions that are looked at in a second, for what their journals have to keep."""
+
+UNLOADED_AFTER = 60.0
+"""Seconds for which the messages in flight to a client that left stay in memory."""
+
+
+class Positions:
+    """
+    The cursors of one edge's `sessions`. `followed` are the parts that were followed before this
+    process began, and how far.
+    """
+
+    def __init__(
+        self,
+        sessions: dict[str, Session],
+        *,
+        zones: ZoneMap,
+        timers: Timers,
+        keeper: Keeper,
+        backlog: Backlog,
+    ) -> None:
+        self.followed: dict[PartKey, int] = {}
+        self._sessions = sessions
+        self._zones = zones
+        self._timers = timers
+        self._keeper = keeper
+        self._backlog = backlog
+        self._here: dict[Session, None] = {}
+        self._met: set[PartKey] = set()
+        self._looking: Iterator[None] | None = None
+        self._marks: dict[PartKey, int] | None = None
+
+    # from the clients
+
+    def load(self, make: Callable[[str], Session]) -> list[Session]:
+        """After a start: the durable sessions, their clients away; `make` gives a new one."""
+        self.followed = self._keeper.positions()
+        return self._keeper.load(make)
+
+    def arrive(self, session: Session) -> None:
+        """Its client is here."""
+        self._here[session] = None
+        self._backlog.wake(session)
+
+    def leave(self, session: Session) -> None:
+        """Its client is away: from here on a durable session costs a position for each zone."""
+        self._here.pop(session, None)
+        if session.clean:
+            return
+        for topic_filter in session.subscriptions:
+            if is_sys(topic_filter):
+                continue
+            for route in self._zones.cover(topic_filter):
+                if route.position is not None and route.part not in session.behind:
+                    offset = max(route.position.offset, session.ahead.get(route.part, 0))
+                    session.behind[route.part] = Cursor(route.part, offset)
+        self._keeper.save_all(session)
+
+    # from the edge
+
+    def has_followed(self, part: PartKey) -> bool:
+        """Whether sessions here have come to some offset of the part, now or before a start."""
+        route = self._zones.get(part.zone)
+        is_followed = route is not None and route.position is not None and route.part == part
+        return is_followed or part in self.followed
+
+    def on_cut(self, route: Route, below: Route) -> None:
+        """
+        The stream of `route` says that `below` is served elsewhere from here on.
+
+        Sessions that are behind there read on to this point before anything from below.
+        """
+        assert route.position is not None
+        here = Place(route.part, route.position.offset)
+        for session in self._all():
+            if here.part in session.behind and self._wants(session, below.apex):
+                self._begin(session, Cursor(below.part, 0, None, here))
+
+    def on_inherited(self, route: Route, predecessor: Place) -> None:
+        """The zone of `route` was cut from one that is followed here, while that was away."""
+        above = self._zones.get(predecessor.part.zone)
+        come = above.position if above is not None and above.part == predecessor.part else None
+        is_late = come is not None and come.offset < predecessor.offset
+        for session in self._all():
+            if not self._wants(session, route.apex):
+                continue
+            earlier = session.behind.get(predecessor.part)
+            if earlier is None and is_late and come is not None:
+                earlier = Cursor(predecessor.part, come.offset)
+                self._begin(session, earlier)
+            is_behind = earlier is not None and earlier.offset < predecessor.offset
+            if is_behind or session.sink is None:
+                offset = session.taken.get(route.part, 0)
+                self._begin(session, Cursor(route.part, offset, None, predecessor))
+
+    def on_renewed(self, route: Route, known: Position, epoch: int) -> None:
+        """
+        The zone is served at another epoch, and its earlier part was followed up to `known`.
+
+        What that has above comes before the first record of the new one.
+        """
+        before, after = PartKey(route.apex, known.epoch), PartKey(route.apex, epoch)
+        for session in self._all():
+            if self._wants(session, route.apex):
+                self._begin(session, Cursor(before, known.offset))
+                self._begin(session, Cursor(after, 0, stops=(Place(before, 0),)))
+
+    def on_ended(self, route: Route, heir: Route, *, is_whole: bool) -> None:
+        """
+        The part of `route` is closed; `heir` has the zone from here on.
+
+        Who is behind in the part reads it to its end before anything newer from the heir. That is
+        everybody, where the stream of the part did not tell its end itself (`is_whole`).
+        """
+        if route.position is None:
+            return
+        ended, offset = route.part, route.position.offset
+        for session in self._all():
+            if not is_whole and self._wants(session, route.apex):
+                self._begin(session, Cursor(ended, offset))
+            cursor = session.behind.get(ended)
+            if cursor is None:
+                self._forget(session, ended)
+                continue
+            cursor.until = offset if is_whole else None
+            self._gate(session, ended, heir)
+        self._keeper.on_ended(ended)
+
+    def on_handed_back(self, part: PartKey, heir: Route) -> None:
+        """The part of a zone that was not known here was closed; it is `heir`'s now."""
+        for session in self._all():
+            if part in session.behind:
+                self._gate(session, part, heir)
+
+    def on_online(self, route: Route) -> None:
+        """The stream of a zone flows: who waited for its part may read on."""
+        assert route.position is not None
+        part, began = route.part, route.began
+        start = route.position.offset
+        if began is not None:
+            start = began.offset if began.epoch == part.epoch else 0
+        if part not in self._met:
+            self._met.add(part)
+            for session in self._all():
+                if session.sink is None and self._wants(session, part.zone):
+                    self._begin(session, Cursor(part, start))
+        for session in self._here:
+            self._backlog.wake(session)
+
+    # from the node
+
+    def checkpoint(self) -> None:
+        """Once a second: one durable position for the sessions that are not behind."""
+        self._keeper.checkpoint(
+            (route.apex, route.position.epoch, route.position.offset)
+            for route in self._zones
+            if route.position is not None
+        )
+        if self._looking is None:
+            self._looking = self._look()
+        if next(self._looking, self) is self:
+            self._looking = None
+
+    def tell_low_water(self) -> None:
+        """Now and then: tell the owners what of their journals is needed here."""
+        by_route: dict[Route, dict[PartKey, int]] = {}
+        for part, offset in (self._marks or {}).items():
+            route = self._zones.get(part.zone) or self._zones.enclosing(part.zone)
+            by_route.setdefault(route, {})[part] = offset
+        for route, places in by_route.items():
+            if route.port is not None:
+                route.port.keep(places)
+
+    # internal
+
+    def _look(self) -> Iterator[None]:
+        """What all sessions need of journals, a few sessions at a time."""
+        # A session that is not behind now needs nothing up to the positions as they are durable.
+        marks = self._keeper.positions()
+        unloaded = self._timers.now() - UNLOADED_AFTER
+        for number, session in enumerate(self._all(), 1):
+            for part, offset in session.needs():
+                marks[part] = min(marks.get(part, offset), offset)
+            if session.away_since is not None and session.away_since < unloaded:
+                session.unload()
+            if number % LOOKED_AT == 0:
+                yield
+        self._marks = marks
+
+    def _all(self) -> Iterable[Session]:
+        return list(self._sessions.values())
+
+    def _begin(self, session: Session, cursor: Cursor) -> None:
+        """The session is behind there, if it is not already."""
+        if cursor.part not in session.behind:
+            cursor.offset = max(cursor.offset, session.taken.get(cursor.part, 0))
+            session.behind[cursor.part] = cursor
+            if not session.clean:
+                self._keeper.save(session, urgent=False)
+
+    def _gate(self, session: Session, ended: PartKey, heir: Route) -> None:
+        if heir.position is None:
+            return
+        self._begin(session, Cursor(heir.part, heir.position.offset))
+        later = session.behind[heir.part]
+        later.stops += (Place(ended, max(later.offset, heir.position.offset)),)
+        if not session.clean:
+            self._keeper.save(session, urgent=False)
+
+    def _forget(self, session: Session, part: PartKey) -> None:
+        """Nothing of the part will ever come again."""
+        session.ahead.pop(part, None)
+        starts = [s.starts for s in session.subscriptions.values() if part in s.starts]
+        if session.taken.pop(part, None) is None and not starts:
+            return
+        for each in starts:
+            del each[part]
+        if not session.clean:
+            self._keeper.save_all(session)
+
+    def _wants(self, session: Session, apex: str) -> bool:
+        return any(
+            may_match_within(topic_filter, apex) and apex not in subscription.pending
+            for topic_filter, subscription in session.subscriptions.items()
+        )

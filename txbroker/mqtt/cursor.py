@@ -1,0 +1,76 @@
+"""What a session is subscribed to, and how far it has come in the journals of the zones."""
+
+from __future__ import annotations
+
+import attrs
+
+from txbroker.message import Message
+from txbroker.place import PartKey, Place
+
+
+@attrs.define(slots=True, eq=False)
+class Subscription:
+    """
+    A filter of a session with its granted QoS.
+
+    `pending` are the apexes of zones that have not confirmed yet: their messages do not count.
+    `starts` are the offsets at which zones confirmed: nothing up to there is its (rule 9). `held`
+    collects what cannot be read again, until the SUBACK has left; None: it has. `is_fresh`: the
+    session had no such filter before that SUBACK.
+    """
+
+    topic_filter: str
+    qos: int
+    pending: set[str] = attrs.Factory(set)
+    starts: dict[PartKey, int] = attrs.Factory(dict)
+    held: list[tuple[Message, bool]] | None = None
+    is_fresh: bool = False
+
+
+@attrs.define(slots=True, eq=False)
+class Waiting:
+    """
+    What waits behind a cursor, as far as it is known: `messages` of `size` bytes up to the offset
+    `seen` and above `end`; what lies between is not counted yet, and takes `rest` bytes of the
+    journal at most (None: not known; `is_asked`: once more, as the first answer was too old).
+    """
+
+    seen: int
+    end: int
+    rest: int | None = None
+    is_asked: bool = False
+    messages: int = 0
+    size: int = 0
+
+    def add(self, message: Message) -> None:
+        """One that was counted, or came live."""
+        self.messages += 1
+        self.size += message.size
+
+    def take(self, offset: int, message: Message) -> None:
+        """One waits no longer."""
+        if offset <= self.seen or offset > self.end:
+            self.messages -= 1
+            self.size -= message.size
+
+    def uncounted(self, offset: int) -> int:
+        """How many there may be that are not counted, above this offset."""
+        return max(self.end - max(self.seen, offset), 0)
+
+
+@attrs.define(slots=True, eq=False)
+class Cursor:
+    """
+    How far a session that is behind has come in one part: everything up to `offset` is taken.
+
+    `until` is the end of a part that is closed. Nothing may be taken from here before the session
+    has passed `after`, and nothing beyond the offset of a stop while it is behind in that part.
+    `waiting` is there while the session's client is.
+    """
+
+    part: PartKey
+    offset: int
+    until: int | None = None
+    after: Place | None = None
+    stops: tuple[Place, ...] = ()
+    waiting: Waiting | None = None

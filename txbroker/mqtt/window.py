@@ -1,0 +1,191 @@
+"""
+What is on its way to one client: messages in flight with their packet ids, and what waits behind.
+
+Bookkeeping only; when something is sent, and what has to be durable first, is the session's.
+Two things wait: messages that cannot be read again (retained ones for a SUBSCRIBE), which come
+first, and messages that can, of which only a few are held.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+import attrs
+
+from txbroker.message import Message
+from txbroker.place import PartKey, Place
+
+LAST_PACKET_ID = 65_535
+
+QUEUE_MESSAGES = 1_000
+QUEUE_BYTES = 1024 * 1024
+"""What waits in memory and could be read again, at the most; the rest waits in the journal."""
+
+
+@attrs.frozen(kw_only=True)
+class SessionLimits:
+    """
+    What a session may hold: `inflight` QoS 1/2 messages of `memory` bytes unacknowledged (one
+    message, however large, is always let through), `messages` of `size` bytes waiting for it.
+    """
+
+    inflight: int = 100
+    memory: int = 8 * 1024 * 1024
+    messages: int = 100_000
+    size: int = 1024 * 1024 * 1024
+
+
+@attrs.define(slots=True, eq=False)
+class Outgoing:
+    """
+    A QoS 1/2 message to the client; `released`: PUBREC came, PUBREL is due or went.
+
+    `place` says where it can be read again; None: only here, and where the session is durable it is
+    kept under `number`. `message` None: to be read again before it can be sent. `is_unsaved`: its
+    packet (PUBLISH, or PUBREL) waits until its flow is durable.
+    """
+
+    message: Message | None
+    qos: int
+    retain: bool
+    place: Place | None = None
+    number: int = 0
+    released: bool = False
+    is_sent: bool = False
+    is_unsaved: bool = False
+
+    @property
+    def size(self) -> int:
+        """Bytes that it counts for."""
+        return 0 if self.message is None else self.message.size
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether its message has to be read before anything can be sent."""
+        return self.message is None and not self.released
+
+
+class Window:
+    """
+    See the module's text. `resend`: packet ids in flight that are still to be sent on the present
+    connection, in their order. `late`: parts whose messages in flight cannot be read now.
+    """
+
+    def __init__(self) -> None:
+        self.flights: dict[int, Outgoing] = {}
+        self.flight_size = 0
+        self.held: deque[Outgoing] = deque()
+        self.held_size = 0
+        self.queue: deque[Outgoing] = deque()
+        self.queue_size = 0
+        self.resend: deque[int] = deque()
+        self.late: set[PartKey] = set()
+
+    @property
+    def waiting(self) -> int:
+        """Messages that wait behind those in flight."""
+        return len(self.held) + len(self.queue)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is on its way."""
+        return not (self.flights or self.held or self.queue)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether what can be read again later may wait here."""
+        return len(self.queue) < QUEUE_MESSAGES and self.queue_size < QUEUE_BYTES
+
+    @property
+    def is_short(self) -> bool:
+        """Whether so little waits that more should be brought."""
+        return len(self.queue) < QUEUE_MESSAGES // 2
+
+    def is_open(self, limits: SessionLimits) -> bool:
+        """Whether one more message may be in flight."""
+        return (
+            len(self.flights) < limits.inflight
+            and self.flight_size < limits.memory
+            and not self.resend
+        )
+
+    # in flight
+
+    def launch(self, entry: Outgoing, after: int) -> int:
+        """Give it the next free packet id after this one."""
+        packet_id = after % LAST_PACKET_ID + 1
+        while packet_id in self.flights:  # [MQTT-2.3.1-4]
+            packet_id = packet_id % LAST_PACKET_ID + 1
+        self.flights[packet_id] = entry
+        self.flight_size += entry.size
+        return packet_id
+
+    def land(self, packet_id: int) -> Outgoing:
+        """It is complete."""
+        entry = self.flights.pop(packet_id)
+        self.flight_size -= entry.size
+        return entry
+
+    def give(self, entry: Outgoing, message: Message) -> None:
+        """Its message was read again."""
+        entry.message = message
+        self.flight_size += entry.size
+
+    def unload(self) -> None:
+        """Forget the messages that can be read again."""
+        for entry in self.flights.values():
+            if entry.place is not None:
+                self.flight_size -= entry.size
+                entry.message = None
+
+    def unread(self) -> Iterator[tuple[int, Place]]:
+        """What has to be read, in the order of sending."""
+        for packet_id, entry in self.flights.items():
+            if entry.is_unread and entry.place is not None:
+                yield packet_id, entry.place
+
+    def put_off(self, part: PartKey) -> None:
+        """The part cannot be read now: the others go first."""
+        self.late.add(part)
+        self.resend = deque(
+            packet_id for packet_id in self.resend if not self._is_late(packet_id, part)
+        )
+
+    def _is_late(self, packet_id: int, part: PartKey) -> bool:
+        entry = self.flights.get(packet_id)
+        if entry is None or not entry.is_unread or entry.place is None:
+            return False
+        return entry.place.part == part
+
+    # what waits
+
+    def wait(self, entry: Outgoing) -> None:
+        """Behind those of its kind."""
+        if entry.place is None:
+            self.held.append(entry)
+            self.held_size += entry.size
+        else:
+            self.queue.append(entry)
+            self.queue_size += entry.size
+
+    def next_waiting(self) -> Outgoing | None:
+        """Take the first one."""
+        if self.held:
+            return self.next_held()
+        if not self.queue:
+            return None
+        entry = self.queue.popleft()
+        self.queue_size -= entry.size
+        return entry
+
+    def next_held(self) -> Outgoing:
+        """Take the first one of those that cannot be read again."""
+        entry = self.held.popleft()
+        self.held_size -= entry.size
+        return entry
+
+    def leave_queue(self) -> Iterable[Place]:
+        """Forget what waits and can be read again; returns where it lies."""
+        queue, self.queue, self.queue_size = self.queue, deque(), 0
+        return [entry.place for entry in queue if entry.place is not None]
