@@ -156,7 +156,11 @@ class Edge:
         known = route.position
         if known is not None and known.epoch < epoch:
             self.positions.on_renewed(route, known, epoch)
-        elif known is None and predecessor and self.positions.has_followed(predecessor.part):
+        elif (
+            known is None
+            and predecessor is not None
+            and self.positions.has_followed(route.apex, predecessor)
+        ):
             route.position = Position(epoch=epoch, offset=0)
             self.positions.on_inherited(route, predecessor)
         route.began = route.position

@@ -82,11 +82,20 @@ class Positions:
 
     # from the edge
 
-    def has_followed(self, part: PartKey) -> bool:
-        """Whether sessions here have come to some offset of the part, now or before a start."""
+    def has_followed(self, apex: str, predecessor: Place) -> bool:
+        """Whether sessions here wanted something of the apex when it was cut from another zone."""
+        part, offset = predecessor
         route = self._zones.get(part.zone)
         is_followed = route is not None and route.position is not None and route.part == part
-        return is_followed or part in self.followed
+        if not is_followed and part not in self.followed:
+            return False
+        return any(
+            subscription.starts.get(part, 0) <= offset
+            and not subscription.pending & {apex, part.zone}
+            and may_match_within(topic_filter, apex)
+            for session in self._all()
+            for topic_filter, subscription in session.subscriptions.items()
+        )
 
     def on_cut(self, route: Route, below: Route) -> None:
         """
