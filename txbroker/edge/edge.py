@@ -153,14 +153,10 @@ class Edge:
 
         What this edge followed before it follows on from there, also when it was away meanwhile.
         """
-        known = route.position
+        known, part = route.position, PartKey(route.apex, epoch)
         if known is not None and known.epoch < epoch:
             self.positions.on_renewed(route, known, epoch)
-        elif (
-            known is None
-            and predecessor is not None
-            and self.positions.has_followed(route.apex, predecessor)
-        ):
+        elif known is None and predecessor and self.positions.is_late(predecessor, part):
             route.position = Position(epoch=epoch, offset=0)
             self.positions.on_inherited(route, predecessor)
         route.began = route.position

@@ -50,7 +50,7 @@ class Positions:
         self._keeper = keeper
         self._backlog = backlog
         self._here: dict[Session, None] = {}
-        self._met: set[PartKey] = set()
+        self._met: dict[PartKey, int] = {}
         self._looking: Iterator[None] | None = None
         self._marks: dict[PartKey, int] | None = None
 
@@ -82,20 +82,20 @@ class Positions:
 
     # from the edge
 
-    def has_followed(self, apex: str, predecessor: Place) -> bool:
-        """Whether sessions here wanted something of the apex when it was cut from another zone."""
-        part, offset = predecessor
-        route = self._zones.get(part.zone)
-        is_followed = route is not None and route.position is not None and route.part == part
-        if not is_followed and part not in self.followed:
+    def is_late(self, predecessor: Place, part: PartKey) -> bool:
+        """
+        Whether the part, which goes on from `predecessor`, began while this node was away: what was
+        followed up to some offset before that place has to be followed on in the part.
+        """
+        if part in self.followed:
             return False
-        return any(
-            subscription.starts.get(part, 0) <= offset
-            and not subscription.pending & {apex, part.zone}
-            and may_match_within(topic_filter, apex)
-            for session in self._all()
-            for topic_filter, subscription in session.subscriptions.items()
-        )
+        place = predecessor.offset
+        if self._met.get(predecessor.part, place + 1) > place:
+            return self.followed.get(predecessor.part, place) < place
+        # It was cut while its stream was followed here, which says so itself unless it broke.
+        above = self._zones.get(predecessor.part.zone)
+        position = None if above is None or above.port is not None else above.position
+        return position is not None and position.offset < place
 
     def on_cut(self, route: Route, below: Route) -> None:
         """
@@ -173,7 +173,7 @@ class Positions:
         if began is not None:
             start = began.offset if began.epoch == part.epoch else 0
         if part not in self._met:
-            self._met.add(part)
+            self._met[part] = route.position.offset
             for session in self._all():
                 if session.sink is None and self._wants(session, part.zone):
                     self._begin(session, Cursor(part, start))
