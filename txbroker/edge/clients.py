@@ -355,6 +355,10 @@ class Clients:
         for flow in list(session.open_publishes()):
             if flow.entry is not None and not flow.taken:
                 flow.taken = is_in_outbox(flow.entry)
+                if not flow.taken:
+                    # Kept before that outbox goes: what is gone was drained, to a later start.
+                    flow.entry = None
+                    self.keeper.save_then(session, lambda: None)
             flow.is_in_doubt = not flow.taken
             if flow.is_in_doubt and flow.origin is None:
                 session.forget_publish(flow)

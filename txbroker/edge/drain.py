@@ -65,7 +65,8 @@ class Drain:
     @property
     def last(self) -> int:
         """The last entry that may be its."""
-        return self.end or self.outbox.last
+        last = self.outbox.last
+        return min(self.end, last) if self.end else last
 
     @property
     def is_busy(self) -> bool:

@@ -359,8 +359,9 @@ class Outboxes:
         def go_on() -> None:
             drain.blocks -= 1
             then()
-            if drain.route is not None:
-                self._feed(drain.route)
+            for one in drain.outbox.drains:  # it may have told others what they waited for
+                if one.route is not None:
+                    self._feed(one.route)
 
         drain.blocks += 1
         self._save(drain.outbox)
