@@ -357,7 +357,8 @@ class Machine(RuleBasedStateMachine):
 
     def connect(self, route: Route) -> None:
         """From the edge (`Connector`)."""
-        self.wanted[route] = None
+        if route not in self.links:
+            self.wanted[route] = None
 
     def disconnect(self, route: Route) -> None:
         """From the edge (`Connector`)."""

@@ -42,7 +42,6 @@ class Drain:
         self.outbox = outbox
         self.apex = state.apex
         self.taken = state.taken
-        self.end = state.end
         self.doubts = state.doubts
         self.route: Route | None = None
         self.port: OwnerPort | None = None
@@ -63,15 +62,9 @@ class Drain:
         return edge, incarnation, self.apex, stream
 
     @property
-    def last(self) -> int:
-        """The last entry that may be its."""
-        last = self.outbox.last
-        return min(self.end, last) if self.end else last
-
-    @property
     def is_busy(self) -> bool:
         """Whether entries may be left for it."""
-        return self.taken < self.last
+        return self.taken < self.outbox.last
 
     @property
     def is_in_doubt(self) -> bool:
@@ -86,12 +79,12 @@ class Drain:
     @property
     def is_at_end(self) -> bool:
         """Whether all there is was sent, and only answers are due."""
-        return self.stream is not None and not self._unread and self._position >= self.last
+        return self.stream is not None and not self._unread and self._position >= self.outbox.last
 
     @property
     def state(self) -> DrainState:
         """As it is to be stored."""
-        return DrainState(apex=self.apex, taken=self.taken, end=self.end, doubts=self.doubts)
+        return DrainState(apex=self.apex, taken=self.taken, doubts=self.doubts)
 
     # its connection
 
@@ -158,7 +151,7 @@ class Drain:
     def split(self, apex: str) -> Drain:
         """A drain for a deeper zone, with what was not answered yet of its topics."""
         doubts = (*self.doubts, self.key) if self.is_in_doubt else self.doubts
-        state = DrainState(apex=apex, taken=self.taken, end=self.last, doubts=doubts)
+        state = DrainState(apex=apex, taken=self.taken, doubts=doubts)
         child = Drain(self.outbox, state)
         # What was read, and not sent, may be the child's.
         self._unread.clear()
@@ -177,13 +170,13 @@ class Drain:
     def _read(self) -> bool:
         """Read on until there is something to send; False when there is nothing now."""
         outbox = self.outbox
-        while self._position < self.last and not self._unread:
+        while self._position < outbox.last and not self._unread:
             chunk = outbox.log.read(self._position)
             if chunk.through <= self._position:
                 break
-            self._position = min(chunk.through, self.last)
+            self._position = chunk.through
             for entry in chunk.entries:
-                is_its = outbox.drain_of(entry.message.topic, entry.number) is self
+                is_its = outbox.drain_of(entry.message.topic) is self
                 if is_its and not self._was_taken(entry):
                     self._unread.append(entry)
         return bool(self._unread)

@@ -49,13 +49,11 @@ class DrainState:
     """
     What of an outbox goes to the zone `apex`, as it is stored.
 
-    Entries up to `taken` are no concern of it any more, those above `end` are not its (0: all are).
-    `doubts` are streams in which its entries may have been taken, beside its own.
+    Entries up to `taken` are no concern of it any more. `doubts` are streams in which its entries may have been taken, beside its own.
     """
 
     apex: str
     taken: int = 0
-    end: int = 0
     doubts: tuple[MarkKey, ...] = ()
 
 
@@ -178,11 +176,11 @@ class Outbox:
         """The drain for this zone."""
         return next((drain for drain in self.drains if drain.apex == apex), None)
 
-    def drain_of(self, topic: str, number: int) -> Drain:
-        """The drain that an entry belongs to."""
+    def drain_of(self, topic: str) -> Drain:
+        """The drain that entries on a topic belong to, those that are not taken."""
         if len(self.drains) == 1:
             return self.drains[0]
-        covering = [d for d in self.drains if number <= d.last and is_within(topic, d.apex)]
+        covering = [drain for drain in self.drains if is_within(topic, drain.apex)]
         return max(covering, key=lambda drain: len(drain.apex))
 
     def children(self, drain: Drain) -> list[Drain]:

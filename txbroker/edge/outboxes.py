@@ -226,7 +226,7 @@ class Outboxes:
     def waiting(self) -> dict[str, int]:
         """How many entries wait for which zone, at the most."""
         return {
-            route.apex: sum(drain.last - drain.taken for drain in drains)
+            route.apex: sum(drain.outbox.last - drain.taken for drain in drains)
             for route, drains in self._homes.items()
         }
 

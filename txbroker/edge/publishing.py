@@ -99,7 +99,7 @@ class Publisher:
         """A client sends again what was sent once, as `origin`, before this process began."""
         route = self._zones.find(publication.message.topic)
         key, sequence = origin
-        doubt = Doubt(key=key, first=sequence, publications=(publication,), resent=True)
+        doubt = Doubt(key=key, first=sequence, publications=(publication,))
         self._doubt(route, [doubt])
 
     def is_too_much(self, session: Session) -> bool:
@@ -213,10 +213,11 @@ class Publisher:
         13); it refuses those that came after its fence, and they go first.
         """
         if below is not route:
-            resent = [d for d in route.doubts if d.resent and _is_of(d, below)]
-            if resent:
-                route.doubts = [d for d in route.doubts if d not in resent]
-                self._doubt(below, resent)
+            # What was sent to an earlier owner, only who owns the topics now can tell of.
+            moving = [d for d in route.doubts if d.key[2] != route.apex and _is_of(d, below)]
+            if moving:
+                route.doubts = [d for d in route.doubts if d not in moving]
+                self._doubt(below, moving)
             self._hold(route, below)
             self.redistribute(route.take_waiting())
 

@@ -62,17 +62,11 @@ class Publication:
 
 @attrs.frozen(kw_only=True)
 class Doubt:
-    """
-    Publishes that a lost link left open: `first` is the sequence of the first.
-
-    Those of an earlier process, which a client sends again, are `resent`: only who owns the topic
-    now can tell of them.
-    """
+    """Publishes that a lost link left open: `first` is the sequence of the first."""
 
     key: MarkKey
     first: int
     publications: tuple[Publication, ...]
-    resent: bool = False
 
     @property
     def last(self) -> int:

@@ -248,7 +248,7 @@ def _encode(state: OutboxState) -> bytes:
         origins=[_mark(key) for key in state.origins],
     )
     for drain in state.drains:
-        kept = stored.drains.add(zone=drain.apex, taken=drain.taken, end=drain.end)
+        kept = stored.drains.add(zone=drain.apex, taken=drain.taken)
         kept.doubts.extend(_mark(key) for key in drain.doubts)
     return stored.SerializeToString()
 
@@ -263,7 +263,6 @@ def _decode(value: bytes) -> OutboxState:
             DrainState(
                 apex=kept.zone,
                 taken=kept.taken,
-                end=kept.end,
                 doubts=tuple(_mark_key(mark) for mark in kept.doubts),
             )
             for kept in stored.drains
