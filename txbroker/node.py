@@ -48,6 +48,7 @@ from txbroker.store import backup
 from txbroker.store.backup import Backups
 from txbroker.store.ceiling import Ceiling, lift
 from txbroker.store.disk import Disk, wall
+from txbroker.store.known import KnownZones
 from txbroker.store.retention import Policy, Retention
 from txbroker.store.space import DiskSpace
 from txbroker.store.state import DataFolder
@@ -106,6 +107,7 @@ class Node:
         self._on_retired = on_retired
         self._listeners = Listeners(config, reactor)
         self._folder = DataFolder(config.data)
+        self._known = KnownZones(config.data / "zones")
         limits = config.limits
 
         self.counters = Counters()
@@ -219,10 +221,12 @@ class Node:
         await self._start_control()
         if self._links is not None:
             await self._listeners.for_links(self._links)
+        self.edge.zones.restore(self._known.load())
         self.edge.load()
         if self.standing.serving and self._holding is not None:
             self._holding.open()
         self.edge.on_lineage(self.standing.lineage)
+        self.edge.interests.refresh()
         await self._listeners.for_clients(MqttFactory(self.mqtt))
         mqtt = self._listeners.mqtt
         log.info(
@@ -486,6 +490,9 @@ class Node:
     def _each_second(self) -> None:
         self._rates.sample()
         self.edge.refresh_stale()
+        known = self.edge.zones.known()
+        if self._known.is_news(known):
+            self.tasks.start(self._known.save(known))
         self.edge.positions.checkpoint()
         self.edge.outboxes.save()
         if self._zone_store is not None:

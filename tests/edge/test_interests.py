@@ -286,3 +286,54 @@ def test_filter_that_nobody_wants_any_more_leaves_with_the_next_change() -> None
     client.unsubscribe("a/x")
 
     assert (set(), {}) == (bench.route("a").filters, bench.edge.interests.pending_by_zone())
+
+
+def test_interest_below_a_zone_that_goes_stands() -> None:
+    """Also in the moment in which its parent has not been heard of its cuts yet."""
+    bench = EdgeBench("a", "a/b")
+    bench.know("", "a")
+    bench.know("a", "a/b")
+    for apex, below in (("", ("a",)), ("a", ("a/b",)), ("a/b", ())):
+        bench.online(apex, *below)
+    client = Client(bench, "c")
+    client.subscribe("#")
+    for apex in ("", "a", "a/b"):
+        bench.answer(apex, "#")
+    client.got()
+    bench.take()
+
+    bench.edge.on_gone(bench.route("a"))
+
+    assert [("disconnect", "a"), ("", "sync", ["#"], ["a"])] == bench.take()
+    assert {"a/b"} == set(bench.route("").cuts or {})
+    bench.deliver("a/b", "a/b/x", "live")
+    assert ["live"] == client.got()
+
+
+def test_zone_that_its_parent_knows_no_more_is_forgotten() -> None:
+    """It was reclaimed, and its node is dead: nobody else would say that it ended."""
+    bench = EdgeBench("a", "a/b", "c")
+    bench.know("", "a", "c")
+    bench.know("a", "a/b")
+    client = Client(bench, "c")
+    client.publish("a/x", "1")
+    client.publish("a/b/x", "2")
+    client.publish("c/x", "3")
+    bench.take()
+
+    bench.edge.on_resolved(bench.route(""), cut(""), [cut("a/b", 2), cut("c")], 30)
+
+    known = {route.apex: route.epoch for route in bench.edge.zones}
+    assert known == {"": 1, "a/b": 2, "c": 1}
+    waiting = {route.apex: len(route.waiting) for route in bench.edge.zones}
+    assert waiting == {"": 1, "a/b": 1, "c": 1}
+
+
+def test_zone_whose_owner_is_here_is_not_forgotten() -> None:
+    """Its own stream says when it ends, after its last deliveries."""
+    bench = EdgeBench("a")
+    bench.online("a")
+
+    bench.edge.on_resolved(bench.route(""), cut(""), [], 30)
+
+    assert bench.edge.zones.get("a") is not None

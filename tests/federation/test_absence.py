@@ -7,6 +7,7 @@ Real processes; tests/system/test_absence.py has the plainer cases.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from tests.support import wire
 from tests.support.nodes import NodeProcess, topology
 from tests.support.rawclient import RawClient
 from tests.support.wire import PUBACK
-from txbroker.v1 import control_pb2
+from txbroker.store import whole
+from txbroker.v1 import control_pb2, store_pb2
 from txbroker.v1.control_pb2_grpc import ControlStub
 
 Make = Callable[..., NodeProcess]
@@ -116,6 +118,37 @@ def test_children_restart_without_the_root(tree: Tree) -> None:
     client = tree.client(tree.a, ("a/#", 1))
     client.publish("a/x", b"own", qos=1)
     assert client.take(1)[0].payload == b"own"
+
+
+def test_edge_restarts_without_the_root(tree: Tree, make: Make) -> None:
+    """It reaches the zones that it knew, for publishes and subscriptions, its durable ones too."""
+    edge = make("edge", parent=tree.root.grpc).start()
+    with RawClient(edge.mqtt) as durable, RawClient(edge.mqtt) as pub:
+        durable.connect("durable", clean=False)
+        durable.subscribe(("b/#", 1))
+        pub.connect("pub")
+        pub.publish("a/x", b"0", qos=1)
+        deadline = time.monotonic() + 10
+        while known_zones(edge) != {"", "a", "b"}:
+            assert time.monotonic() < deadline, known_zones(edge)
+            time.sleep(0.05)
+        tree.root.kill()
+        edge.kill()
+    edge.start()
+    client = tree.client(edge, ("a/#", 1))
+    client.publish("a/x", b"1", qos=1)
+    assert client.take(1)[0].payload == b"1"
+    tree.client(tree.b).publish("b/x", b"2", qos=1)
+    with RawClient(edge.mqtt) as durable:
+        assert durable.connect("durable", clean=False)
+        assert durable.take(1)[0].payload == b"2"
+
+
+def known_zones(node: NodeProcess) -> set[str]:
+    """The apexes of zones whose cuts the node has on disk."""
+    messages = whole.from_frames(node.data / "zones") or [b""]
+    stored = store_pb2.KnownZones.FromString(messages[0])
+    return {entry.zone.apex for entry in stored.zones if entry.has_cuts}
 
 
 def test_frozen_node_is_noticed(tree: Tree) -> None:

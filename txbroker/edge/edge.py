@@ -197,6 +197,7 @@ class Edge:
         self.outboxes.on_online(route)
         self.interests.on_online(route)
         self.positions.on_online(route)
+        self._forget_ended(route)
 
     def on_lost(self, route: Route, key: MarkKey) -> None:
         """The connection to the owner broke."""
@@ -268,6 +269,9 @@ class Edge:
                 self._follow(above, below)
             elif above.cuts is not None:
                 above.cuts.pop(route.apex, None)
+                # What was delegated below stands, also before the heir has said so: else the
+                # interest there would be withdrawn for a moment.
+                above.cuts = {**(route.cuts or {}), **above.cuts}
             above.doubts.extend(route.doubts)
             route.doubts = []
             if above.doubts:
@@ -292,6 +296,7 @@ class Edge:
         route.fresh_until = self._timers.now() + ttl
         self.zones.add(zone)
         self._learn_cuts(route, cuts)
+        self._forget_ended(route)
         self.publisher.redistribute(route.take_waiting())
         self.interests.refresh()
         if route.is_needed:
@@ -379,6 +384,14 @@ class Edge:
                 if follow:
                     self._follow(route, below)
                 self.publisher.hold_below(route, below)
+
+    def _forget_ended(self, route: Route) -> None:
+        """Zones below that the owner's cuts do not lead to any more, and whose nodes are away."""
+        cuts = route.cuts or {}
+        for below in self.zones.within(route.apex):
+            is_here = below.port is not None or below.is_local
+            if not is_here and not any(is_within(below.apex, apex) for apex in cuts):
+                self.on_gone(below)
 
     def _retry(self, route: Route) -> None:
         if self.zones.get(route.apex) is route and route.is_needed and route.port is None:

@@ -14,7 +14,7 @@ learns of a cut by another way must not take the child's records before the pare
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 
 from txbroker.delegation.cut import Cut
@@ -26,6 +26,9 @@ from txbroker.topics import (
     literal_prefix,
     may_match_within,
 )
+
+Known = tuple[Cut, tuple[Cut, ...] | None]
+"""A zone, and all its cuts where they are known."""
 
 LONGEST_REMEMBERED = 512
 """Longer topics are looked up each time, so that they cannot fill the memory."""
@@ -121,6 +124,24 @@ class ZoneMap:
         self._by_topic.clear()
         for action in self._on_change:
             action(apex)
+
+    def known(self) -> tuple[Known, ...]:
+        """Every zone whose owner is known, for the next start."""
+        return tuple(
+            (route.cut, None if route.cuts is None else tuple(route.cuts.values()))
+            for route in self._routes.values()
+            if route.cut is not None and not route.is_local
+        )
+
+    def restore(self, known: Iterable[Known]) -> None:
+        """
+        What was known when the node stopped: used until something better is known, and asked for
+        again at once.
+        """
+        for cut, cuts in known:
+            route = self.add(cut)
+            if route.cuts is None and route.cut is cut and cuts is not None:
+                route.cuts = {below.apex: below for below in cuts}
 
     def _make_room(self) -> None:
         # The least that the limit has to guarantee; a zone that is forgotten is asked for again.
