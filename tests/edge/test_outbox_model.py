@@ -37,11 +37,9 @@ from txbroker.edge.edge import Edge
 from txbroker.edge.keeper import Keeper
 from txbroker.edge.route import Route, State
 from txbroker.link.frames import LinkError
-from txbroker.message import Message
 from txbroker.mqtt.codec import Framer, decode
 from txbroker.mqtt.packets import Connect, Puback, Pubcomp, Publish, Pubrec
 from txbroker.mqtt.session import Session
-from txbroker.place import PartKey
 from txbroker.store.committer import Committer, Durability
 from txbroker.store.log import Log
 from txbroker.store.outboxes import StoredOutboxes
@@ -243,6 +241,7 @@ class Disk:
         self.keeper = Keeper(
             sessions=tables.table("sessions"),
             windows=tables.table("windows"),
+            messages=tables.table("messages"),
             positions=tables.table("positions"),
             commit=self.committer,
             wall=lambda: WALL,
@@ -470,7 +469,7 @@ class Machine(RuleBasedStateMachine):
     def _pass_time(self, seconds: float) -> None:
         self.alarms.advance(seconds)
         self.edge.refresh_stale()
-        self.edge.clients.checkpoint()
+        self.edge.positions.checkpoint()
         self.edge.outboxes.save()
 
     @precondition(lambda self: self.is_alive and (self.wanted or self.asked))

@@ -97,14 +97,20 @@ class EdgeBench:
     `events` are the calls on owners (after the apex) and on the connector.
     """
 
-    def __init__(self, *apexes: str, limits: EdgeLimits | None = None) -> None:
+    def __init__(
+        self,
+        *apexes: str,
+        limits: EdgeLimits | None = None,
+        commit: CommitRecorder | None = None,
+        journals: JournalsRecorder | None = None,
+    ) -> None:
         self.events: Events = []
         self.clock = Clock()
         self.counters = Counters()
         self.reporter = ReporterRecorder()
         self.pressure = Pressure(self.clock)
-        self.commit = CommitRecorder()
-        self.journals = JournalsRecorder()
+        self.commit = commit or CommitRecorder()
+        self.journals = journals or JournalsRecorder()
         self.outboxes = MemoryOutboxes(self.commit)
         self._is_work_due = False
         self.edge = self._make_edge(limits or EdgeLimits())

@@ -65,6 +65,10 @@ class CommitRecorder:
     def when_durable(self, action: Callable[[], None]) -> None:
         self._waiting.append(action)
 
+    def durable(self, table: MemoryTable) -> dict[bytes, bytes]:
+        """What a crash would leave of the table."""
+        return self._durable[self._tables.index(table)]
+
     @property
     def is_quiet(self) -> bool:
         """Whether nobody waits for anything."""
@@ -158,6 +162,10 @@ class JournalsRecorder:
         """Answer the first questions that are open."""
         for _ in range(min(count, len(self._open))):
             self._open.popleft()()
+
+    def drop_questions(self) -> None:
+        """Whoever asked is gone."""
+        self._open.clear()
 
     @property
     def open(self) -> int:

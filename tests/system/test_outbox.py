@@ -2,7 +2,7 @@
 Outboxes with real processes: owners and edges that are killed, links that are cut.
 
 The tree: root, a (zone `a`, below it a/b at ab), and a pure edge. Publishers of QoS 1 and 2 with
-sessions that are not clean go on at the edge through everything; a subscriber at the root remembers.
+sessions that are not clean go on at the edge through everything; one at the root remembers.
 """
 
 from __future__ import annotations

@@ -49,7 +49,8 @@ class DrainState:
     """
     What of an outbox goes to the zone `apex`, as it is stored.
 
-    Entries up to `taken` are no concern of it any more. `doubts` are streams in which its entries may have been taken, beside its own.
+    Entries up to `taken` are no concern of it any more. `doubts` are streams in which its entries
+    may have been taken, beside its own.
     """
 
     apex: str
