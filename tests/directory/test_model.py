@@ -48,8 +48,8 @@ class History:
         self.connection: Connection | None = None
         self.answers: list[tuple[float, str, bool | None, str | None]] = []
 
-    def run(self, steps: list[tuple[Any, ...]]) -> None:
-        self.site.start()
+    def run(self, steps: list[tuple[Any, ...]], late: int = 0) -> None:
+        self.site.start(max(1, len(self.nodes) - late))
         self.site.run(2.0)
         for name, *arguments in steps:
             note(f"{self.site.now:.3f} {name} {arguments}")
@@ -154,16 +154,18 @@ def holders(site: Site, client_id: str) -> list[str]:
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.integers(1, 5), st.integers(0, 2**32), st.lists(actions, max_size=40))
-def test_a_session_is_one_and_whole(count: int, seed: int, steps: list[Any]) -> None:
-    """With `roaming: refuse`."""
+@given(
+    st.integers(1, 5), st.integers(0, 3), st.integers(0, 2**32), st.lists(actions, max_size=40)
+)
+def test_a_session_is_one_and_whole(count: int, late: int, seed: int, steps: list[Any]) -> None:
+    """With `roaming: refuse`; some nodes join while it goes on."""
     history = History(count, seed)
 
     def one_holder() -> None:
         assert len(holders(history.site, "x")) <= 1, holders(history.site, "x")
 
     history.site.watch = one_holder
-    history.run(steps)
+    history.run(steps, late)
     history.site.run(15.0)
     for number in range(count):
         history.connect(number)
