@@ -239,7 +239,9 @@ class Connection:
 class Node:
     """One node, through all its lives."""
 
-    def __init__(self, site: Site, name: str, its_site: str, is_root: bool, **settings: Any) -> None:
+    def __init__(
+        self, site: Site, name: str, its_site: str, is_root: bool, **settings: Any
+    ) -> None:
         self.site, self.name, self.its_site, self.is_root = site, name, its_site, is_root
         self.settings = settings
         self.store = Store()
@@ -271,6 +273,7 @@ class Node:
             now=lambda: site.now,
             make_token=lambda: site.random.randbytes(8),
             spawn=self.run,
+            wake=lambda: None,
         )
         members.announce(f"{self.name}:{self.life}")
         self.directory.start()
@@ -417,7 +420,9 @@ class Node:
 
     # clients
 
-    def connect(self, client_id: str, *, clean: bool = False, will: Will | None = None) -> Connection:
+    def connect(
+        self, client_id: str, *, clean: bool = False, will: Will | None = None
+    ) -> Connection:
         connection = Connection(self, client_id, clean, will)
         directory = self.directory
 
@@ -445,7 +450,12 @@ class Site:
     """All nodes, and the network between them."""
 
     def __init__(
-        self, names: Iterable[str], seed: int, *, sites: dict[str, str] | None = None, **settings: Any
+        self,
+        names: Iterable[str],
+        seed: int,
+        *,
+        sites: dict[str, str] | None = None,
+        **settings: Any,
     ) -> None:
         self.random = random.Random(seed)
         self.now = 0.0

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
@@ -154,9 +153,7 @@ def holders(site: Site, client_id: str) -> list[str]:
 
 
 @settings(max_examples=200, deadline=None)
-@given(
-    st.integers(1, 5), st.integers(0, 3), st.integers(0, 2**32), st.lists(actions, max_size=40)
-)
+@given(st.integers(1, 5), st.integers(0, 3), st.integers(0, 2**32), st.lists(actions, max_size=40))
 def test_a_session_is_one_and_whole(count: int, late: int, seed: int, steps: list[Any]) -> None:
     """With `roaming: refuse`; some nodes join while it goes on."""
     history = History(count, seed)

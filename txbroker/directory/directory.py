@@ -88,7 +88,11 @@ class Settings:
 
 
 class Directory:
-    """The directory of one node in the life `life` of its process."""
+    """
+    The directory of one node in the life `life` of its process.
+
+    The shell runs what `spawn` gets; after `wake` it looks for batches of the registrar.
+    """
 
     def __init__(
         self,
@@ -101,6 +105,7 @@ class Directory:
         now: Callable[[], float],
         make_token: Callable[[], bytes],
         spawn: Callable[[Procedure[None]], object],
+        wake: Callable[[], object],
     ) -> None:
         self.members = members
         self.keeper = Keeper(members, Entries(tables.entries), life)
@@ -118,7 +123,8 @@ class Directory:
             life,
             on_conflict=self.supersede,
             kept=lambda: [*self.holdings.arriving, *self.arrivals.claims],
-            on_known=self._on_known,
+            on_known=self._forget_if_known,
+            wake=wake,
         )
         self.arrivals = Arrivals(
             members=members,
@@ -446,9 +452,6 @@ class Directory:
         if self.holdings.confirm(client_id, request.token):
             self._forget_if_known(client_id)
         return RemainsReply(remains=self._host.remains(client_id))
-
-    def _on_known(self, client_id: str) -> None:
-        self._forget_if_known(client_id)
 
     def _forget_if_known(self, client_id: str) -> None:
         """A tombstone goes when the new holder is at work and the keepers point at it."""

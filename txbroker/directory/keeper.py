@@ -86,8 +86,8 @@ class Keeper:
 
     def wills_sent(self, request: WillsSent) -> None:
         """Another keeper has published these."""
-        for client_id, life, number in request.wills:
-            self.entries.will_is_sent(client_id, request.node, life, number)
+        for will in request.wills:
+            self.entries.will_is_sent(will.client_id, request.node, will.life, will.number)
 
     def other_view(self) -> OtherView:
         """The members as this node knows them."""

@@ -35,11 +35,13 @@ class Remains:
     What a node that gave a session away has still to do for it (protocol rules 16 and 18).
 
     `zones`: apexes for which publishes of the client are in flight or in the outbox. `taken`:
-    packet ids of its QoS 2 publishes that are durable now.
+    packet ids of its QoS 2 publishes that are durable now, `open`: of those that will be. Any other
+    one never left that node.
     """
 
     zones: tuple[str, ...] = ()
     taken: tuple[int, ...] = ()
+    open: tuple[int, ...] = ()
 
 
 class SessionHost(Protocol):

@@ -19,7 +19,7 @@ from txbroker.directory.entries import Above, Entries
 from txbroker.directory.entry import Entry
 from txbroker.directory.members import Members
 from txbroker.directory.rendezvous import majority
-from txbroker.directory.requests import OtherView, Register, Registered
+from txbroker.directory.requests import Register, Registered
 
 BATCH = 500
 """Entries in one call."""
@@ -72,7 +72,8 @@ class Registrar:
     `own` are the sessions here; `gone` those that were given away, registered for their new holder
     until a majority of the keepers knows (`on_known` is called with the id). `on_conflict` gets an
     entry kept here that counts above one of `own`, and whether it has ended; `kept` gives ids that
-    must not be dropped although nothing is registered.
+    must not be dropped although nothing is registered; `wake` is called when there is something to
+    send.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Registrar:
         on_conflict: Callable[[Entry, bool], object],
         kept: Callable[[], Iterable[str]],
         on_known: Callable[[str], None],
+        wake: Callable[[], object],
     ) -> None:
         self.own: dict[str, Entry] = {}
         self.gone: dict[str, Entry] = {}
@@ -94,6 +96,7 @@ class Registrar:
         self._entries = entries
         self._on_conflict = on_conflict
         self._on_known = on_known
+        self._wake = wake
         self._lists = life << 32
         self._view = members.view
         self._peers: dict[str, _Peer] = {}
@@ -177,7 +180,7 @@ class Registrar:
         peer.life = life
 
     def batch(self, name: str, now: float) -> Register | None:
-        """What is to be said to this keeper now; the outcome is told by one of the next three."""
+        """What is to be said to this keeper now; the outcome is told by one of the next two."""
         peer = self._peers.get(name)
         if peer is None or peer.in_flight is not None or now < peer.due:
             return None
@@ -216,13 +219,25 @@ class Registrar:
             if entry.client_id not in reply.full:
                 self.knows(entry.client_id, name)
 
-    def disagreed(self, name: str, batch: Register, reply: OtherView, now: float) -> None:
-        """The keeper sees other members; they have been merged by now, or it is told."""
-        self._again(name, batch, now)
-
     def failed(self, name: str, batch: Register, now: float) -> None:
-        """No answer: the keeper may have taken it or not, and saying it twice does no harm."""
-        self._again(name, batch, now)
+        """
+        No answer, or the keeper sees other members; it may have taken the batch or not, and saying
+        it twice does no harm.
+        """
+        peer = self._peers.get(name)
+        if peer is None or peer.in_flight is not batch:
+            return
+        peer.in_flight = None
+        peer.failures += 1
+        peer.due = now + peer.pause
+        peer.pause = min(peer.pause * 2, LONGEST_PAUSE)
+        if not peer.is_listed:
+            peer.start_over()
+            return
+        again = [entry.client_id for entry in batch.entries] + list(batch.ended)
+        peer.pending = dict.fromkeys(again) | peer.pending
+        if len(peer.pending) > PENDING:
+            peer.start_over()
 
     # internal
 
@@ -237,6 +252,7 @@ class Registrar:
             peer.pending[client_id] = None
             if not peer.failures:
                 peer.due = 0.0
+                self._wake()
             if len(peer.pending) > PENDING:
                 peer.start_over()
 
@@ -256,22 +272,6 @@ class Registrar:
         if isinstance(verdict, Above):
             self._on_conflict(verdict.entry, verdict.has_ended)
 
-    def _again(self, name: str, batch: Register, now: float) -> None:
-        peer = self._peers.get(name)
-        if peer is None or peer.in_flight is not batch:
-            return
-        peer.in_flight = None
-        peer.failures += 1
-        peer.due = now + peer.pause
-        peer.pause = min(peer.pause * 2, LONGEST_PAUSE)
-        if not peer.is_listed:
-            peer.start_over()
-            return
-        again = [entry.client_id for entry in batch.entries] + list(batch.ended)
-        peer.pending = dict.fromkeys(again) | peer.pending
-        if len(peer.pending) > PENDING:
-            peer.start_over()
-
     def _on_members(self) -> None:
         names = self._members.peers()
         if self._view == self._members.view and self._peers.keys() == set(names):
@@ -284,6 +284,7 @@ class Registrar:
             peer.start_over()
             peer.due = 0.0
             peer.in_flight = None
+        self._wake()
         for entry in [*self.gone.values(), *self.own.values()]:
             self._put_here(entry)
 

@@ -140,11 +140,20 @@ class Superseded:
 
 
 @attrs.frozen(kw_only=True)
+class WillSent:
+    """The will of one connection (see `Testament`)."""
+
+    client_id: str
+    life: int
+    number: int
+
+
+@attrs.frozen(kw_only=True)
 class WillsSent:
-    """The wills of these clients of `node` are published."""
+    """These wills of clients of `node` are published."""
 
     node: str
-    wills: tuple[tuple[str, int, int], ...]  # client id, life, number
+    wills: tuple[WillSent, ...]
 
 
 @attrs.frozen(kw_only=True)

@@ -25,7 +25,7 @@ from txbroker.directory.entry import (
 from txbroker.directory.keeper import Keeper
 from txbroker.directory.members import Members
 from txbroker.directory.ports import SessionHost, Table
-from txbroker.directory.requests import Answers, Lookup, Ping, Reply, WillsSent
+from txbroker.directory.requests import Answers, Lookup, Ping, Reply, WillSent, WillsSent
 from txbroker.directory.steps import Ask, Pause, Procedure, ask
 from txbroker.mqtt.packets import Will
 
@@ -98,7 +98,7 @@ class WillWatch:
         self._start = now()
         self._next: dict[str, float] = {}
         self._is_own_due = True
-        self._told: dict[str, dict[str, list[tuple[str, int, int]]]] = {}
+        self._told: dict[str, dict[str, list[WillSent]]] = {}
 
     # from the directory
 
@@ -149,8 +149,8 @@ class WillWatch:
             self._host.publish_will(entry.client_id, node, testament, sent)
 
     def _sent(self, client_id: str, node: str, testament: Testament) -> None:
-        will = (client_id, testament.life, testament.number)
-        self._keeper.entries.will_is_sent(client_id, node, *will[1:])
+        will = WillSent(client_id=client_id, life=testament.life, number=testament.number)
+        self._keeper.entries.will_is_sent(client_id, node, will.life, will.number)
         for name in self._members.keepers(client_id):
             if name not in (node, self._members.name):
                 self._told.setdefault(name, {}).setdefault(node, []).append(will)
