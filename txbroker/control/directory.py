@@ -8,19 +8,17 @@ store; and so does a question, since what is asked may rest on what was changed 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 import grpc
 import grpc.aio
 
 from txbroker.aio import Tasks
-from txbroker.config import parse_address
 from txbroker.control import directory_wire as wire
 from txbroker.control.channels import Channels
 from txbroker.directory import steps
 from txbroker.directory.directory import Directory
-from txbroker.directory.members import Member
 from txbroker.directory.requests import (
     OtherView,
     Register,
@@ -47,9 +45,6 @@ TAKE_TIMEOUT = 5.0
 BEAT = 0.1
 TICK = 0.5
 """Seconds between two looks at what is due: to keepers, and of all else."""
-
-LONGEST_NAME = 255
-"""Bytes of a node's or a site's name."""
 
 
 class Commit(Protocol):
@@ -227,7 +222,7 @@ class DirectoryShell(directory_pb2_grpc.DirectoryServicer):
             log.debug("directory.unanswered", peer=name, reason=str(error))
             return None
         if isinstance(answer, OtherView):
-            return OtherView(view=answer.view, members=_usable(answer.members))
+            return OtherView(view=answer.view, members=wire.usable(answer.members))
         return answer
 
     async def _safe(self) -> None:
@@ -269,24 +264,5 @@ class DirectoryShell(directory_pb2_grpc.DirectoryServicer):
 def _checked(request: Request) -> Request:
     """Nothing that a peer says of members is taken as it is."""
     if isinstance(request, ShareMembers):
-        return ShareMembers(members=_usable(request.members))
+        return ShareMembers(members=wire.usable(request.members))
     return request
-
-
-def _usable(members: Iterable[Member]) -> tuple[Member, ...]:
-    return tuple(member for member in members if is_usable(member))
-
-
-def is_usable(member: Member) -> bool:
-    """Whether a member may be one: what a topology file would be refused for is not."""
-    try:
-        parse_address(member.grpc)
-    except ValueError:
-        return False
-    names = (member.name, member.site) if member.site else (member.name,)
-    return all(_is_name(name) for name in names)
-
-
-def _is_name(name: str) -> bool:
-    is_short = 0 < len(name.encode()) <= LONGEST_NAME
-    return is_short and not set(name) & set("/+# ") and name.isprintable()

@@ -8,10 +8,13 @@ holds the two together.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from google.protobuf.message import Message
 
+from txbroker.config import parse_address
+from txbroker.config.values import MAX_NAME_BYTES
 from txbroker.directory import requests
 from txbroker.directory.entry import Entry, Testament
 from txbroker.directory.members import Member
@@ -19,7 +22,7 @@ from txbroker.directory.ports import Remains
 from txbroker.directory.requests import Reply, Request
 from txbroker.errors import PeerError
 from txbroker.mqtt.packets import Will
-from txbroker.v1 import directory_pb2, types_pb2
+from txbroker.v1 import control_pb2, directory_pb2
 
 _ELSEWHERE: dict[str, type[Any]] = {
     "DirectoryEntry": Entry,
@@ -59,17 +62,35 @@ def answer_of(message: directory_pb2.Reply) -> Reply | None:
     return value
 
 
-def member_to_wire(member: Member) -> types_pb2.Member:
-    """A member as the wire has it."""
-    message = types_pb2.Member()
-    _fill(message, member)
+def members_to_wire(members: Iterable[Member], *, complete: bool) -> control_pb2.Members:
+    """Members for a join stream."""
+    message = control_pb2.Members(complete=complete)
+    for member in members:
+        _fill(message.members.add(), member)
     return message
 
 
-def member_from_wire(message: types_pb2.Member) -> Member:
-    """A member as we have it."""
-    value: Member = _value(message)
-    return value
+def members_from_wire(message: control_pb2.Members) -> tuple[Member, ...]:
+    """Those of them that may be members."""
+    return usable(_value(member) for member in message.members)
+
+
+def usable(members: Iterable[Member]) -> tuple[Member, ...]:
+    """What a topology file would be refused for is no member, whoever says so."""
+    return tuple(member for member in members if _is_usable(member))
+
+
+def _is_usable(member: Member) -> bool:
+    try:
+        parse_address(member.grpc)
+    except ValueError:
+        return False
+    return _is_name(member.name) and (not member.site or _is_name(member.site))
+
+
+def _is_name(name: str) -> bool:
+    is_short = 0 < len(name.encode()) <= MAX_NAME_BYTES
+    return is_short and not set(name) & set("/+# ") and name.isprintable()
 
 
 # -- the rule

@@ -77,6 +77,7 @@ class _Search:
     unasked: set[str] = attrs.Factory(set)
     clean: list[Entry] = attrs.Factory(list)
     reason: str = ""
+    is_wanted: Callable[[], bool] = lambda: True
     is_merging: bool = False
     go_on: bool = False
 
@@ -114,7 +115,7 @@ class Arrivals:
         When this returns `Arrived`, the caller opens the session in the same turn, before anything
         else can ask for it. `is_wanted` False: the client is gone; nothing new is begun.
         """
-        search = _Search(client_id)
+        search = _Search(client_id, is_wanted=is_wanted)
         deadline = self._now() + self._wait
         while is_wanted():
             search.go_on = False
@@ -351,6 +352,7 @@ class Arrivals:
         try:
             yield Ask(calls=tuple((name, request) for name in keepers), take=take)
             is_mine = self.claims.get(client_id) is entry and members.view == request.view
+            is_mine = is_mine and search.is_wanted()
         finally:
             if self.claims.get(client_id) is entry:
                 del self.claims[client_id]

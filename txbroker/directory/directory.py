@@ -217,31 +217,27 @@ class Directory:
             self.registrar.set(entry)
         return testament
 
-    def disconnected(self, client_id: str, *, is_will_due: bool) -> None:
+    def disconnected(self, client_id: str, *, is_will_due: bool) -> Testament | None:
         """
-        The connection is gone. Where its will is due, the caller publishes it and calls
-        `will_is_sent`; otherwise it is discarded.
+        The connection is gone. Where its will is due and there is one, it is returned: the caller
+        publishes it and calls `will_is_sent`. Otherwise it is discarded.
         """
         if not is_will_due:
             self.own_wills.forget(client_id)
         own = self.registrar.own.get(client_id)
-        if own is None:
-            return
-        if own.testament is not None:
-            own = attrs.evolve(own, testament=None)
-            self.registrar.set(own)
-        if not own.persistent:
-            self._closing[client_id] = self._now()
-            self._close_if_told(client_id)
+        if own is not None:
+            self._disconnect(own)
+        return self.own_wills.get(client_id)
 
     def will_is_sent(self, client_id: str, testament: Testament) -> None:
         """That will of a connection here is published, durably."""
         self.own_wills.forget(client_id, testament)
 
     def ended(self, client_id: str) -> None:
-        """The kept session ended here: its time is over, or somebody deleted it."""
-        self.holdings.drop(client_id)
-        self.registrar.drop(client_id)
+        """The kept session ended here, if one was: its time is over, or somebody deleted it."""
+        if client_id in self.holdings.held:
+            self.holdings.drop(client_id)
+            self.registrar.drop(client_id)
 
     # from other nodes
 
@@ -360,6 +356,14 @@ class Directory:
             incarnation=holding.incarnation,
             persistent=True,
         )
+
+    def _disconnect(self, own: Entry) -> None:
+        if own.testament is not None:
+            own = attrs.evolve(own, testament=None)
+            self.registrar.set(own)
+        if not own.persistent:
+            self._closing[own.client_id] = self._now()
+            self._close_if_told(own.client_id)
 
     def _close_if_told(self, client_id: str) -> None:
         """

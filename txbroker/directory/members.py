@@ -114,14 +114,16 @@ class Members:
         self._take({self.name: mine} if known != mine else {})
 
     def learn(self, members: Iterable[Member]) -> None:
-        """The parent told all it knows."""
-        if not self.is_joined:
+        """The parent told all it knows, and knows all there is."""
+        is_news = not self.is_joined
+        if is_news:
             self._table.put(_JOINED, b"1")
             self.is_joined = True
-        self.merge(members)
+        if not self.merge(members) and is_news:
+            self._tell()
 
-    def merge(self, members: Iterable[Member]) -> None:
-        """Take in what another node knows."""
+    def merge(self, members: Iterable[Member]) -> bool:
+        """Take in what another node knows; whether that changed anything."""
         news: dict[str, Member] = {}
         for member in members:
             known = news.get(member.name, self._all.get(member.name))
@@ -134,6 +136,7 @@ class Members:
                     member = attrs.evolve(known, version=member.version + 1)
                 news[member.name] = member
         self._take(news)
+        return bool(news)
 
     def remove(self, name: str) -> bool:
         """By command: the node does not come back, and its sessions are gone with it."""
@@ -175,6 +178,9 @@ class Members:
         for member in news.values():
             fields = [member.name, member.grpc, member.site, member.version, member.removed]
             self._table.put(member.name.encode(), pack(fields))
+        self._tell()
+
+    def _tell(self) -> None:
         for action in self._actions:
             action()
 
