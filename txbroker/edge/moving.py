@@ -16,10 +16,9 @@ from txbroker.directory.ports import Remains
 from txbroker.edge.clients import Clients
 from txbroker.edge.roaming import Successions
 from txbroker.edge.route import Publication, Route
-from txbroker.edge.stored import decode_session, decode_window, encode_session, encode_window
+from txbroker.edge.stored import decode_move, encode_move
 from txbroker.edge.zonemap import ZoneMap
 from txbroker.mqtt.session import Outgoing, Session
-from txbroker.v1 import state_pb2
 
 TAKEN_OVER = "client id taken over"
 
@@ -43,20 +42,15 @@ class Moving:
             return None
         # A session whose client is away takes nothing: it stands still.
         self.close(client_id)
-        move = state_pb2.SessionMove(
-            session=encode_session(session, 0), window=encode_window(session)
-        )
-        return move.SerializeToString()
+        return encode_move(session)
 
     def thaw(self, client_id: str) -> None:
         """Nothing to do: it goes on when its client is here."""
 
     def adopt(self, client_id: str, state: bytes, incarnation: int) -> None:
         """Take over a session that was frozen elsewhere, or take it in."""
-        move = state_pb2.SessionMove.FromString(state)
         moved = self._clients.new_session(client_id)
-        decode_session(move.session, moved)
-        window = decode_window(move.window, moved)
+        window = decode_move(state, moved)
         known = self._kept(client_id)
         if known is None:
             moved.incarnation = incarnation
