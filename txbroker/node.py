@@ -411,6 +411,8 @@ class Node:
 
     def _build_directory(self) -> Directory:
         config, tables, clients = self.config, self.disk.tables, self.edge.clients
+        moving = Moving(self.edge, self._successions, tables.table("directory.publishes"))
+        self.edge.wire(moving.keys)
         directory = Directory(
             members=self.members,
             tables=DirectoryTables(
@@ -419,8 +421,9 @@ class Node:
                 gone=tables.table("directory.gone"),
                 arriving=tables.table("directory.arriving"),
                 wills=tables.table("directory.wills"),
+                sent_wills=tables.table("directory.sent_wills"),
             ),
-            host=Moving(self.edge, self._successions),
+            host=moving,
             life=self.standing.incarnation,
             settings=DirectorySettings(
                 roaming_wait=config.roaming_wait,

@@ -116,6 +116,7 @@ class Host:
         self.connected: dict[str, Connection] = {}
         self.open_zones: dict[str, Remains] = {}
         self.awaited: dict[str, dict[str, Remains]] = {}
+        self.forgotten: list[str] = []
 
     def save(self, client_id: str) -> None:
         self.table.put(client_id.encode(), json.dumps(sorted(self.kept[client_id])).encode())
@@ -149,6 +150,21 @@ class Host:
         connection = self.connected.get(client_id)
         if connection is not None:
             connection.lost(is_will_due=True)
+
+    def is_quiet(self, client_id: str) -> bool:
+        return True
+
+    def release(self, client_id: str) -> None:
+        self.discard(client_id)
+
+    def resolved(self, client_id: str) -> None:
+        pass
+
+    def is_resolved(self, client_id: str, node: str) -> bool:
+        return True
+
+    def forget_will(self, client_id: str) -> None:
+        self.forgotten.append(client_id)
 
     def remains(self, client_id: str) -> Remains:
         return self.open_zones.get(client_id, Remains())
@@ -266,6 +282,7 @@ class Node:
                 gone=store.table("gone"),
                 arriving=store.table("arriving"),
                 wills=store.table("wills"),
+                sent_wills=store.table("sent_wills"),
             ),
             host=self.host,
             life=self.life,

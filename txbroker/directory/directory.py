@@ -49,7 +49,7 @@ from txbroker.directory.requests import (
     WillsSent,
 )
 from txbroker.directory.steps import Procedure, ask
-from txbroker.directory.wills import OwnWills, WillWatch
+from txbroker.directory.wills import OwnWills, SentWills, WillWatch
 from txbroker.mqtt.packets import Will
 
 T = TypeVar("T")
@@ -76,6 +76,7 @@ class Tables:
     gone: Table
     arriving: Table
     wills: Table
+    sent_wills: Table
 
 
 @attrs.frozen(kw_only=True)
@@ -140,6 +141,7 @@ class Directory:
             members=members,
             keeper=self.keeper,
             own=self.own_wills,
+            sent=SentWills(tables.sent_wills),
             host=host,
             after=settings.will_after,
             now=now,
@@ -268,7 +270,7 @@ class Directory:
             case AskRemains():
                 return self._tell_remains(request)
             case WillsSent():
-                self.keeper.wills_sent(request)
+                self._note_sent(request)
                 return Noted()
             case ShareMembers():
                 self.members.merge(request.members)
@@ -408,6 +410,16 @@ class Directory:
             if entry.client_id in done:
                 self.keeper.entries.told(node, entry)
 
+    def _note_sent(self, request: WillsSent) -> None:
+        if request.node != self.members.name:
+            self.keeper.wills_sent(request)
+            return
+        for will in request.wills:
+            own = self.own_wills.get(will.client_id)
+            if own is not None and (own.life, own.number) == (will.life, will.number):
+                self.own_wills.forget(will.client_id)
+                self._host.forget_will(will.client_id)
+
     # internal: sessions that move
 
     def _take(self, source: str, request: Take) -> Reply:
@@ -455,7 +467,10 @@ class Directory:
         client_id = request.client_id
         if self.holdings.confirm(client_id, request.token):
             self._forget_if_known(client_id)
-        return RemainsReply(remains=self._host.remains(client_id))
+        remains = self._host.remains(client_id)
+        if request.resolved:
+            self._host.resolved(client_id)
+        return RemainsReply(remains=remains)
 
     def _forget_if_known(self, client_id: str) -> None:
         """A tombstone goes when the new holder is at work and the keepers point at it."""
@@ -469,11 +484,13 @@ class Directory:
     def _follow(self, client_id: str, left: Left) -> Procedure[None]:
         """Ask an earlier holder what it has still to do; one that was removed will do nothing."""
         if self.members.get(left.node) is None:
-            self.holdings.on_remains(client_id, left, Remains())
+            self.holdings.on_remains(client_id, left, Remains(), is_resolved=True)
             return
-        reply = yield from ask(left.node, AskRemains(client_id=client_id, token=left.token))
+        is_resolved = self._host.is_resolved(client_id, left.node)
+        question = AskRemains(client_id=client_id, token=left.token, resolved=is_resolved)
+        reply = yield from ask(left.node, question)
         if isinstance(reply, RemainsReply):
-            self.holdings.on_remains(client_id, left, reply.remains)
+            self.holdings.on_remains(client_id, left, reply.remains, is_resolved=is_resolved)
 
     # internal: sessions that count below another
 

@@ -178,6 +178,9 @@ class Holdings:
         before = self.frozen.get(client_id)
         if before is not None and before.node != source and now - before.since < PATIENCE:
             return Busy()
+        self._host.close(client_id)
+        if not self._host.is_quiet(client_id):
+            return Busy()
         state = self._host.freeze(client_id)
         if state is None:
             self.drop(client_id)
@@ -210,7 +213,7 @@ class Holdings:
         gone = Tombstone(node=source, token=frozen.token, incarnation=frozen.incarnation)
         self._bury(client_id, (*(one for one in tombstones if not one.confirmed), gone))
         self.drop(client_id)
-        self._host.discard(client_id)
+        self._host.release(client_id)
         return Released()
 
     def confirm(self, client_id: str, token: bytes) -> bool:
@@ -268,14 +271,19 @@ class Holdings:
             for left in holding.left:
                 yield client_id, left
 
-    def on_remains(self, client_id: str, left: Left, remains: Remains) -> None:
-        """An earlier holder told what it has still to do."""
+    def on_remains(
+        self, client_id: str, left: Left, remains: Remains, *, is_resolved: bool
+    ) -> None:
+        """
+        An earlier holder told what it has still to do. When that is nothing, and it has been told
+        that nothing has to be known from it any more, it is left behind.
+        """
         holding = self.held.get(client_id)
         if holding is None or left not in holding.left:
             return
         self._host.await_remains(client_id, left.node, remains)
         others = tuple(other for other in holding.left if other != left)
-        if remains.zones:
+        if remains.zones or not is_resolved:
             if left.remains.zones != remains.zones:
                 now = attrs.evolve(left, remains=Remains(zones=remains.zones))
                 self.hold(client_id, attrs.evolve(holding, left=(*others, now)))

@@ -35,13 +35,11 @@ class Remains:
     What a node that gave a session away has still to do for it (protocol rules 16 and 18).
 
     `zones`: apexes for which publishes of the client are in flight or in the outbox. `taken`:
-    packet ids of its QoS 2 publishes that are durable now, `open`: of those that will be. Any other
-    one never left that node.
+    packet ids of its QoS 2 publishes that were open when it left, and are durable now.
     """
 
     zones: tuple[str, ...] = ()
     taken: tuple[int, ...] = ()
-    open: tuple[int, ...] = ()
 
 
 class SessionHost(Protocol):
@@ -53,6 +51,9 @@ class SessionHost(Protocol):
 
     def is_kept(self, client_id: str) -> bool:
         """Whether there is a session with clean session 0."""
+
+    def is_quiet(self, client_id: str) -> bool:
+        """Whether all that is to be known of its publishes can be said now; soon, if not."""
 
     def freeze(self, client_id: str) -> bytes | None:
         """
@@ -69,8 +70,14 @@ class SessionHost(Protocol):
         other's subscriptions and queue, once for each (`state`, `incarnation`).
         """
 
+    def release(self, client_id: str) -> None:
+        """
+        Forget the session, which is another node's now; publishes that have left go on, and what
+        is needed to tell what became of them is kept until `resolved`.
+        """
+
     def discard(self, client_id: str) -> None:
-        """Forget the session, if there is one, and close its connection; its outbox stays."""
+        """Forget the session, if there is one, and close its connection."""
 
     def close(self, client_id: str) -> None:
         """Close the client's connection, if there is one: another one has the client id."""
@@ -78,11 +85,20 @@ class SessionHost(Protocol):
     def remains(self, client_id: str) -> Remains:
         """What is still to be done here for a session that was here."""
 
+    def resolved(self, client_id: str) -> None:
+        """The node that has the session knows what became of its publishes here."""
+
+    def is_resolved(self, client_id: str, node: str) -> bool:
+        """Whether that is so here, for publishes that left from `node`."""
+
     def await_remains(self, client_id: str, node: str, remains: Remains) -> None:
         """
         What the earlier node has still to do: publishes to these zones wait, and the QoS 2 flows
-        that it finished are answered. With nothing in it: the earlier node is done.
+        that it finished are answered. With no zones: the earlier node is done.
         """
+
+    def forget_will(self, client_id: str) -> None:
+        """The will of the client's connection here was published by another node."""
 
     def publish_will(
         self, client_id: str, node: str, testament: Testament, sent: Callable[[], None]

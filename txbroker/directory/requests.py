@@ -253,10 +253,14 @@ class Accepted:
 
 @attrs.frozen(kw_only=True)
 class AskRemains:
-    """What is left to do there? Also says that the copy with this token is in use here."""
+    """
+    What is left to do there? Also says that the copy with this token is in use here; `resolved`:
+    and that nothing has to be known any more of publishes that left from there.
+    """
 
     client_id: str
     token: bytes
+    resolved: bool = False
 
 
 @attrs.frozen(kw_only=True)

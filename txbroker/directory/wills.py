@@ -32,6 +32,9 @@ from txbroker.mqtt.packets import Will
 CHUNK = 100
 """Wills that are published before others have their turn."""
 
+SENT_LIMIT = 100_000
+"""Wills of unreachable nodes that are remembered as published."""
+
 
 def origin(client_id: str, node: str, testament: Testament, zone: str) -> tuple[MarkKey, int]:
     """
@@ -76,6 +79,47 @@ class OwnWills:
         return [(c, t) for c, t in self._all.items() if t.life != self._life]
 
 
+class SentWills:
+    """
+    The wills that this node has published for others that were unreachable; durable.
+
+    Such a node is told when it is heard again, before it would publish them itself.
+    """
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._all: dict[tuple[str, str], WillSent] = {}
+        for _, value in table.items():
+            (node, client_id, life, number), _ = unpack(value)
+            self._all[node, client_id] = WillSent(client_id=client_id, life=life, number=number)
+
+    def add(self, node: str, will: WillSent) -> None:
+        """One was published; beyond the limit the oldest is forgotten."""
+        name = node, will.client_id
+        self._all[name] = will
+        self._table.put(_name(*name), pack([*name, will.life, will.number]))
+        if len(self._all) > SENT_LIMIT:
+            self._forget(next(iter(self._all)))
+
+    def nodes(self) -> set[str]:
+        """The nodes that have to be told."""
+        return {node for node, _ in self._all}
+
+    def of(self, node: str) -> tuple[WillSent, ...]:
+        """What that node has to be told; some of it, if it is much."""
+        return tuple(will for (name, _), will in self._all.items() if name == node)[:CHUNK]
+
+    def told(self, node: str, wills: Iterable[WillSent]) -> None:
+        """The node knows."""
+        for will in wills:
+            if self._all.get((node, will.client_id)) == will:
+                self._forget((node, will.client_id))
+
+    def _forget(self, name: tuple[str, str]) -> None:
+        del self._all[name]
+        self._table.delete(_name(*name))
+
+
 class WillWatch:
     """Publishes what is due; `after` seconds of silence make a node unreachable."""
 
@@ -85,6 +129,7 @@ class WillWatch:
         members: Members,
         keeper: Keeper,
         own: OwnWills,
+        sent: SentWills,
         host: SessionHost,
         after: float,
         now: Callable[[], float],
@@ -92,6 +137,7 @@ class WillWatch:
         self._members = members
         self._keeper = keeper
         self._own = own
+        self._sent_wills = sent
         self._host = host
         self._after = after
         self._now = now
@@ -112,6 +158,7 @@ class WillWatch:
             if node != self._members.name and is_due:
                 self._next[node] = now + self._after / 2
                 procedures.append(self._execute(node))
+        procedures += [self._tell_back(node) for node in self._sent_wills.nodes()]
         if self._is_own_due and now - self._start >= self._after:
             self._is_own_due = False
             procedures.append(self._execute_own())
@@ -151,6 +198,7 @@ class WillWatch:
     def _sent(self, client_id: str, node: str, testament: Testament) -> None:
         will = WillSent(client_id=client_id, life=testament.life, number=testament.number)
         self._keeper.entries.will_is_sent(client_id, node, will.life, will.number)
+        self._sent_wills.add(node, will)
         for name in self._members.keepers(client_id):
             if name not in (node, self._members.name):
                 self._told.setdefault(name, {}).setdefault(node, []).append(will)
@@ -164,6 +212,13 @@ class WillWatch:
             for node, wills in by_node.items()
         )
         yield Ask(calls=calls, take=lambda _name, _reply: False)
+
+    def _tell_back(self, node: str) -> Procedure[None]:
+        """A node whose wills were published is here again, perhaps."""
+        wills = self._sent_wills.of(node)
+        gone = self._members.get(node) is None
+        if gone or (yield from ask(node, WillsSent(node=node, wills=wills))) is not None:
+            self._sent_wills.told(node, wills)
 
     def _execute_own(self) -> Procedure[None]:
         """What the connections of earlier lives of this node left."""
@@ -212,6 +267,10 @@ class WillWatch:
         if calls:
             yield Ask(calls=calls, take=take)
         return newer
+
+
+def _name(node: str, client_id: str) -> bytes:
+    return f"{node}/{client_id}".encode()
 
 
 def _is_newer(other: Entry, entry: Entry) -> bool:

@@ -219,15 +219,16 @@ class Clients:
         if session.sink is not None:
             self._positions.arrive(session)
 
-    def withdraw(self, session: Session) -> None:
-        """The session leaves: what its client published and was not sent yet, it sends again."""
-        self._publisher.withdraw(session)
-
-    def publish_will(self, client_id: str, will: Will) -> None:
-        """Publish a will; nobody waits for an acknowledgement."""
-        if not is_sys(will.topic):
-            message = Message(will.topic, will.payload, will.qos, will.retain, client_id)
+    def publish_will(self, client_id: str, will: Will, sent: Callable[[], None]) -> None:
+        """Publish a will; `sent` is called when its owner has it, at QoS 0 when it has left."""
+        message = Message(will.topic, will.payload, will.qos, will.retain, client_id)
+        if is_sys(will.topic):
+            sent()
+        elif will.qos:
+            self._publisher.publish(Publication(message, done=sent))
+        else:
             self._publisher.publish(Publication(message))
+            sent()
 
     # from connections
 
@@ -241,9 +242,7 @@ class Clients:
         if old is not None and old.sink is not None:
             old.sink.close("client id taken over")  # [MQTT-3.1.4-2]
         if self._presence is not None:
-            self._presence.connected(
-                packet.client_id, clean=packet.clean_session, will=packet.will
-            )
+            self._presence.connected(packet.client_id, clean=packet.clean_session, will=packet.will)
         old = self.sessions.get(packet.client_id)
         if old is not None and packet.clean_session:
             self._end_session(old)  # [MQTT-3.1.2-6]
@@ -451,7 +450,7 @@ class Clients:
             self.keeper.when_durable(action)
 
     def _go_on(self, session: Session, filters: Iterable[str]) -> None:
-        """Zones that had not confirmed when the session left, or the process ended, still have to."""
+        """Zones that had not confirmed elsewhere, or before a restart, still have to."""
         subscriptions = session.subscriptions
         pending = {f: subscriptions[f] for f in filters if subscriptions[f].pending}
         if pending:
@@ -484,7 +483,9 @@ class Clients:
         if self._presence is not None:
             testament = self._presence.disconnected(client_id, is_will_due=is_will_due)
         if is_will_due and will is not None:
-            self.publish_will(client_id, will)
+            self.publish_will(client_id, will, lambda: self._on_will_sent(client_id, testament))
+
+    def _on_will_sent(self, client_id: str, testament: Testament | None) -> None:
         if self._presence is not None and testament is not None:
             self._presence.will_is_sent(client_id, testament)
 
