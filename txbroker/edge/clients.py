@@ -214,8 +214,8 @@ class Clients:
             if not is_sys(topic_filter):
                 self._interests.add(topic_filter)
         self.keeper.save_now(session)
-        self._interests.refresh()
         self._go_on(session, filters)
+        self._follow_zones(session, filters)
         if session.sink is not None:
             self._positions.arrive(session)
 
@@ -455,6 +455,15 @@ class Clients:
         pending = {f: subscriptions[f] for f in filters if subscriptions[f].pending}
         if pending:
             self._interests.begin(self._subscribing(session, pending, frozenset(pending), None))
+
+    def _follow_zones(self, session: Session, filters: Iterable[str]) -> None:
+        """Of filters that came along with a session: from where on they hold at this node."""
+        subscriptions = session.subscriptions
+        known = {f: subscriptions[f] for f in filters if not subscriptions[f].pending}
+        subscribing = self._subscribing(session, known, frozenset(), lambda: None)
+        subscribing.is_moved = True
+        session.subscribing += 1
+        self._ask_zones(subscribing)
 
     def _subscribing(
         self,

@@ -134,8 +134,8 @@ class OwnerPort(Protocol):
     def open_stream(self, key: MarkKey, user: StreamUser) -> OutStream:
         """Another publish stream."""
 
-    def add_interest(self, topic_filter: str, request: int) -> None:
-        """Ask for deliveries, and once for the retained messages."""
+    def add_interest(self, topic_filter: str, request: int, *, retained: bool) -> None:
+        """Ask for deliveries, and once for the `retained` messages."""
 
     def remove_interest(self, topic_filter: str) -> None:
         """No more deliveries."""
