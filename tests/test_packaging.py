@@ -29,6 +29,7 @@ CORES = (
     "turn",
     "authority",
     "delegation",
+    "directory",
     "edge",
     "matching",
     "mqtt",

@@ -23,6 +23,7 @@ from txbroker.alarms import ReactorTimers
 from txbroker.authority.authority import Authority
 from txbroker.config import Address, NodeConfig, reread
 from txbroker.control.channels import SERVER_OPTIONS, Channels
+from txbroker.control.directory import DirectoryShell
 from txbroker.control.joiner import Joiner
 from txbroker.control.operator import losses, session_pages
 from txbroker.control.parent import Parent
@@ -30,10 +31,16 @@ from txbroker.control.reading import JournalReader
 from txbroker.control.servicer import ControlServicer
 from txbroker.control.takeback import TakeBack
 from txbroker.counters import Counters
+from txbroker.directory.directory import Directory
+from txbroker.directory.directory import Settings as DirectorySettings
+from txbroker.directory.directory import Tables as DirectoryTables
+from txbroker.directory.members import Members
 from txbroker.edge.clients import EdgeLimits
 from txbroker.edge.edge import Edge
 from txbroker.edge.keeper import Keeper
+from txbroker.edge.moving import Moving
 from txbroker.edge.own_zone import OwnZone
+from txbroker.edge.roaming import Roaming, Successions
 from txbroker.errors import ConfigError
 from txbroker.holding import Holding
 from txbroker.link.convert import cut_to_wire
@@ -58,6 +65,7 @@ from txbroker.telemetry import get_logger
 from txbroker.turn import Turn
 from txbroker.v1 import control_pb2
 from txbroker.v1.control_pb2_grpc import add_ControlServicer_to_server
+from txbroker.v1.directory_pb2_grpc import add_DirectoryServicer_to_server
 
 log = get_logger()
 
@@ -166,6 +174,21 @@ class Node:
         self.edge = self._build_edge()
         self._reader.wire(self.edge.zones)
         self._dialer.wire(self.edge)
+        self.members = Members(
+            config.node,
+            config.site,
+            self.disk.tables.table("members"),
+            is_root=config.parent is None,
+        )
+        self._directory_shell = DirectoryShell(
+            commit=self.disk.committer,
+            channels=self.channels,
+            tasks=self.tasks,
+            turn=self.turn,
+            now=reactor.seconds,
+        )
+        self._successions = Successions()
+        self.directory = self._build_directory()
         self._holding = self._build_holding()
         self.mqtt = self._build_mqtt()
         self._links = self._build_links()
@@ -173,6 +196,7 @@ class Node:
         self.parent = Parent(
             standing=self.standing,
             authority=self.authority,
+            members=self.members,
             channels=self.channels,
             tasks=self.tasks,
             turn=self.turn,
@@ -190,6 +214,7 @@ class Node:
         self._joiner = Joiner(
             standing=self.standing,
             authority=self.authority,
+            members=self.members,
             channels=self.channels,
             turn=self.turn,
             ownership=ownership,
@@ -223,6 +248,9 @@ class Node:
             await self._listeners.for_links(self._links)
         self.edge.zones.restore(self._known.load())
         self.edge.load()
+        self.members.announce(self.standing.grpc)
+        self.directory.start()
+        self._directory_shell.start()
         if self.standing.serving and self._holding is not None:
             self._holding.open()
         self.edge.on_lineage(self.standing.lineage)
@@ -385,10 +413,42 @@ class Node:
             limits=_edge_limits(config),
         )
 
+    def _build_directory(self) -> Directory:
+        config, tables, clients = self.config, self.disk.tables, self.edge.clients
+        moving = Moving(self.edge, self._successions, tables.table("directory.publishes"))
+        self.edge.wire(moving.keys)
+        directory = Directory(
+            members=self.members,
+            tables=DirectoryTables(
+                entries=tables.table("directory.entries"),
+                held=tables.table("directory.held"),
+                gone=tables.table("directory.gone"),
+                arriving=tables.table("directory.arriving"),
+                wills=tables.table("directory.wills"),
+                sent_wills=tables.table("directory.sent_wills"),
+            ),
+            host=moving,
+            life=self.standing.incarnation,
+            settings=DirectorySettings(
+                roaming_wait=config.roaming_wait,
+                is_fresh=config.roaming == "fresh",
+                will_after=config.will_after,
+            ),
+            now=self._reactor.seconds,
+            make_token=lambda: secrets.token_bytes(8),
+            spawn=self._directory_shell.run,
+            wake=self._directory_shell.wake,
+        )
+        self._directory_shell.wire(directory)
+        clients.wire(directory)
+        return directory
+
     def _build_mqtt(self) -> MqttService:
         limits = self.config.limits
         return MqttService(
             edge=self.edge,
+            roaming=Roaming(self.edge.clients, self.directory, self._directory_shell),
+            successions=self._successions,
             turn=self.turn,
             clock=self._reactor,
             pressure=self.pressure,
@@ -457,6 +517,7 @@ class Node:
             tasks=self.tasks,
         )
         add_ControlServicer_to_server(servicer, server)
+        add_DirectoryServicer_to_server(self._directory_shell, server)
         try:
             bound = server.add_insecure_port(str(config.grpc))
         except RuntimeError:

@@ -11,6 +11,7 @@ from twisted.internet.testing import StringTransport
 
 from tests.support import wire
 from tests.support.edge_bench import EdgeBench
+from tests.support.roaming import Alone
 from txbroker.alarms import ReactorTimers
 from txbroker.config import Reserve
 from txbroker.mqtt.protocol import HOLD_TIMEOUT, MqttFactory, MqttProtocol, MqttService
@@ -70,8 +71,11 @@ class Bench:
             counters=self.edge.counters,
             measure=lambda _: self.disk,
         )
+        alone = Alone(self.edge.edge, self.clock.seconds)
         self.service = MqttService(
             edge=self.edge.edge,
+            roaming=alone.roaming,
+            successions=alone.successions,
             turn=self.turn,
             clock=self.clock,
             pressure=self.edge.pressure,

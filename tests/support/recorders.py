@@ -100,7 +100,7 @@ class OwnerRecorder:
         self.streams.append(stream)
         return stream
 
-    def add_interest(self, topic_filter: str, request: int) -> None:
+    def add_interest(self, topic_filter: str, request: int, *, retained: bool = True) -> None:
         self._add("add", topic_filter, request)
 
     def remove_interest(self, topic_filter: str) -> None:

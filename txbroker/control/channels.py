@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import grpc
 import grpc.aio
 
 from txbroker.v1.control_pb2_grpc import ControlStub
+from txbroker.v1.directory_pb2_grpc import DirectoryStub
 
 if TYPE_CHECKING:
     from txbroker.v1.control_pb2_grpc import ControlAsyncStub
+    from txbroker.v1.directory_pb2_grpc import DirectoryAsyncStub
 
 OPTIONS = (
     # A cut and its healing are to be noticed within seconds, not minutes.
@@ -42,25 +44,35 @@ CALL_TIMEOUT = 2.0
 """Seconds that a node has for an answer."""
 
 
+_Stubs: TypeAlias = "tuple[grpc.aio.Channel, ControlAsyncStub, DirectoryAsyncStub]"
+
+
 class Channels:
     """Stubs by address (host:port); names are resolved by gRPC at each connect."""
 
     def __init__(self) -> None:
-        self._channels: OrderedDict[str, tuple[grpc.aio.Channel, ControlAsyncStub]] = OrderedDict()
+        self._channels: OrderedDict[str, _Stubs] = OrderedDict()
 
     def stub(self, address: str) -> ControlAsyncStub:
         """The stub for a node's control plane."""
+        return self._stubs(address)[1]
+
+    def directory(self, address: str) -> DirectoryAsyncStub:
+        """The stub for a node's client directory."""
+        return self._stubs(address)[2]
+
+    def _stubs(self, address: str) -> _Stubs:
         known = self._channels.pop(address, None)
         if known is None:
             channel = grpc.aio.insecure_channel(address, options=OPTIONS)
-            known = (channel, ControlStub(channel))
+            known = (channel, ControlStub(channel), DirectoryStub(channel))
             if len(self._channels) >= LIMIT:
                 self._channels.popitem(last=False)
         self._channels[address] = known
-        return known[1]
+        return known
 
     async def close(self) -> None:
         """Close all."""
         channels, self._channels = self._channels, OrderedDict()
-        for channel, _ in channels.values():
+        for channel, *_ in channels.values():
             await channel.close(None)

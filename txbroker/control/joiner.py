@@ -17,6 +17,7 @@ from txbroker.authority.handover import Incoming
 from txbroker.control.channels import CALL_TIMEOUT, Channels
 from txbroker.control.convert import ended_from_wire, snapshot_from_wire, subtree_from_wire
 from txbroker.control.copying import receive
+from txbroker.control.directory_wire import members_from_wire, members_to_wire
 from txbroker.control.handback import HandBack, RetireError
 from txbroker.control.streams import STREAM_ERRORS, describe, open_stream, read, write
 from txbroker.control.times import (
@@ -27,6 +28,7 @@ from txbroker.control.times import (
     PROTOCOL_VERSION,
     SILENCE,
 )
+from txbroker.directory.members import Members
 from txbroker.errors import PeerError, StoreError
 from txbroker.link.convert import cut_from_wire, cut_to_wire
 from txbroker.standing import Standing
@@ -53,6 +55,7 @@ class Joiner:
         *,
         standing: Standing,
         authority: Authority | None,
+        members: Members,
         channels: Channels,
         turn: Turn,
         ownership: asyncio.Lock,
@@ -62,6 +65,7 @@ class Joiner:
     ) -> None:
         self._standing = standing
         self._authority = authority
+        self._members = members
         self._channels = channels
         self._turn = turn
         self._ownership = ownership
@@ -78,6 +82,7 @@ class Joiner:
         self._exchange = asyncio.Lock()
         self._again = asyncio.Event()
         standing.when_changed(self._news.set)
+        members.when_changed(self._news.set)
 
     # from the node
 
@@ -278,6 +283,9 @@ class Joiner:
                         self._standing.set_lineage(lineage)
                         self._on_lineage()
                         self._turn.end()
+                    case "members":
+                        self._learn(reply.members)
+                        self._turn.end()
                     case "moved":
                         self._move(reply.moved)
                         return "moved"
@@ -286,6 +294,12 @@ class Joiner:
         finally:
             talker.cancel()
 
+    def _learn(self, told: control_pb2.Members) -> None:
+        if told.complete:
+            self._members.learn(members_from_wire(told))
+        else:
+            self._members.merge(members_from_wire(told))
+
     async def _talk_to_the_end(self, call: Any) -> None:
         try:
             await self._talk(call)
@@ -293,12 +307,17 @@ class Joiner:
             pass  # whoever reads the stream sees its end, too
 
     async def _talk(self, call: Any) -> None:
+        told_members: dict[str, int] = {}
         while not self._is_retiring and not self._again.is_set():
             try:
                 await asyncio.wait_for(self._news.wait(), ALIVE_EVERY)
                 self._news.clear()
             except TimeoutError:
                 pass
+            news = self._members.news_for(told_members)
+            if news:
+                members = members_to_wire(news, complete=False)
+                await write(call, JoinRequest(members=members), SILENCE)
             below = self._standing.table.below()
             if below == self._told_below:
                 await write(call, JoinRequest(alive=control_pb2.Alive()), SILENCE)

@@ -22,6 +22,7 @@ from txbroker.config import parse_address
 from txbroker.control.channels import CALL_TIMEOUT, Channels
 from txbroker.control.convert import ended_to_wire, snapshot_to_wire, subtree_to_wire
 from txbroker.control.copying import settled
+from txbroker.control.directory_wire import members_from_wire, members_to_wire
 from txbroker.control.streams import STREAM_ERRORS, describe, read, unsaved, write
 from txbroker.control.times import (
     ALIVE_EVERY,
@@ -32,6 +33,7 @@ from txbroker.control.times import (
 )
 from txbroker.delegation.cut import Cut
 from txbroker.delegation.join import Applicant, Elsewhere, Refused, Renewed, Transfer, decide
+from txbroker.directory.members import Members
 from txbroker.errors import StoreError
 from txbroker.link.convert import cut_from_wire, cut_to_wire
 from txbroker.standing import Standing
@@ -50,13 +52,19 @@ JoinContext = grpc.aio.ServicerContext[JoinRequest, JoinReply]
 
 
 class Child:
-    """A node that has joined here: its stream's outbox."""
+    """
+    A node that has joined here: its stream's outbox.
+
+    `told` are the members that it was told of, by version; `is_complete` once that was all.
+    """
 
     def __init__(self, node: str, zone: str | None, epoch: int, grpc_address: str) -> None:
         self.node = node
         self.zone = zone
         self.epoch = epoch
         self.grpc = grpc_address
+        self.told: dict[str, int] = {}
+        self.is_complete = False
         self.outbox: asyncio.Queue[JoinReply | None] = asyncio.Queue(maxsize=1_000)
 
     def tell(self, reply: JoinReply | None) -> None:
@@ -77,6 +85,7 @@ class Parent:
         *,
         standing: Standing,
         authority: Authority | None,
+        members: Members,
         channels: Channels,
         tasks: Tasks,
         turn: Turn,
@@ -85,6 +94,7 @@ class Parent:
         self.children: dict[str, Child] = {}
         self._standing = standing
         self._authority = authority
+        self._members = members
         self._channels = channels
         self._tasks = tasks
         self._turn = turn
@@ -92,6 +102,7 @@ class Parent:
         self._refusals: OrderedDict[str, str] = OrderedDict()
         self._told_lineage: tuple[Cut, ...] = ()
         standing.when_changed(self._tell_lineage)
+        members.when_changed(self._tell_all_members)
 
     def is_alive(self, node: str) -> bool:
         """Whether the node's join stream is up."""
@@ -272,6 +283,7 @@ class Parent:
             ended=[] if zone is None else ended_to_wire(self._standing.ended_around(zone)),
         )
         child.tell(JoinReply(granted=granted))
+        self._tell_members(child)
         log.info("child.joined", peer=child.node, zone=zone, epoch=epoch)
         reader = self._tasks.start(self._listen(child, context))
         try:
@@ -292,8 +304,12 @@ class Parent:
     async def _listen(self, child: Child, context: JoinContext) -> None:
         try:
             while (request := await read(context, SILENCE)) is not None:
-                if request.WhichOneof("kind") == "below":
-                    self._tell_below(child, request.below)
+                match request.WhichOneof("kind"):
+                    case "below":
+                        self._tell_below(child, request.below)
+                    case "members":
+                        self._members.merge(members_from_wire(request.members))
+                        self._turn.end()
         except STREAM_ERRORS:
             pass
         except StoreError as error:
@@ -308,6 +324,17 @@ class Parent:
         below = [cut_from_wire(cut) for cut in told.below]
         if self._standing.table.tell_below(child.zone, child.epoch, below):
             self._standing.save()
+
+    def _tell_members(self, child: Child) -> None:
+        is_complete = self._members.is_joined
+        news = self._members.news_for(child.told)
+        if news or is_complete != child.is_complete:
+            child.is_complete = is_complete
+            child.tell(JoinReply(members=members_to_wire(news, complete=is_complete)))
+
+    def _tell_all_members(self) -> None:
+        for child in self.children.values():
+            self._tell_members(child)
 
     def _tell_lineage(self) -> None:
         lineage = self._standing.lineage_of_children()

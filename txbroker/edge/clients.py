@@ -9,12 +9,14 @@ The node-local `$SYS` tree is here too, as it concerns nobody but this node's cl
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
 from weakref import WeakSet
 
 import attrs
 
 from txbroker.authority.handover import MarkKey
 from txbroker.counters import Counters
+from txbroker.directory.entry import Testament
 from txbroker.edge.backlog import Backlog
 from txbroker.edge.interests import Interests
 from txbroker.edge.keeper import Keeper
@@ -29,7 +31,7 @@ from txbroker.matching.index import SubscriptionIndex
 from txbroker.matching.retained import RetainedTree
 from txbroker.message import Message
 from txbroker.mqtt.cursor import Subscription
-from txbroker.mqtt.packets import Connect, Publish, Subscribe
+from txbroker.mqtt.packets import Connect, Publish, Subscribe, Will
 from txbroker.mqtt.session import Session, Sink
 from txbroker.mqtt.window import SessionLimits
 from txbroker.place import Place
@@ -38,6 +40,22 @@ from txbroker.topics import is_sys
 
 FEDERATION = "$SYS/federation"
 """Other nodes' values, below their names (protocol rule 26)."""
+
+
+class Presence(Protocol):
+    """Who has to know which clients are here: the client directory."""
+
+    def connected(self, client_id: str, *, clean: bool, will: Will | None) -> Testament | None:
+        """The client has its session, clean or kept; its will as it is to be published."""
+
+    def disconnected(self, client_id: str, *, is_will_due: bool) -> Testament | None:
+        """The connection is gone; the will that is to be published now."""
+
+    def will_is_sent(self, client_id: str, testament: Testament) -> None:
+        """That will is published."""
+
+    def ended(self, client_id: str) -> None:
+        """A session ended."""
 
 
 @attrs.frozen(kw_only=True)
@@ -91,11 +109,16 @@ class Clients:
         self._limits = limits
         self._told_full: WeakSet[Session] = WeakSet()
         self._on_federation_filter: Callable[[], object] = lambda: None
+        self._presence: Presence | None = None
         self._subscribers: SubscriptionIndex[str, tuple[Session, Subscription]] = SubscriptionIndex(
             cache_limit=limits.cache
         )
 
     # from the node
+
+    def wire(self, presence: Presence) -> None:
+        """Who is told of clients that come and go."""
+        self._presence = presence
 
     def when_federation_is_asked(self, action: Callable[[], object]) -> None:
         """Run `action` whenever a client subscribes to other nodes' `$SYS` values."""
@@ -153,15 +176,13 @@ class Clients:
 
         `is_in_outbox`: whether what was to become an entry of an outbox did.
         """
-        for session in self._positions.load(self._new_session):
+        for session in self._positions.load(self.new_session):
             self.sessions[session.client_id] = session
             self._look_at_publishes(session, is_in_outbox)
             for topic_filter in session.subscriptions:
                 if not is_sys(topic_filter):
                     self._interests.add(topic_filter)
-            pending = {f: s for f, s in session.subscriptions.items() if s.pending}
-            if pending:
-                self._interests.begin(self._subscribing(session, pending, frozenset(pending), None))
+            self._go_on(session, session.subscriptions)
 
     def keys_in_doubt(self) -> Iterator[MarkKey]:
         """
@@ -175,6 +196,40 @@ class Clients:
                     if flow.origin is not None:
                         yield flow.origin[0]
 
+    # from the directory
+
+    def adopt(self, session: Session, added: Iterable[str]) -> None:
+        """
+        A session came from another node, or one that is here took in another; `added` are the
+        filters that this node has not counted for it. It is kept in one with what else this turn
+        changes.
+        """
+        self.sessions[session.client_id] = session
+        if session.sink is None and session.away_since is None:
+            session.away_since = self._timers.now()
+        filters = tuple(added)
+        for topic_filter in filters:
+            if session.sink is not None:
+                self._listen(session, session.subscriptions[topic_filter])
+            if not is_sys(topic_filter):
+                self._interests.add(topic_filter)
+        self.keeper.save_now(session)
+        self._go_on(session, filters)
+        self._follow_zones(session, filters)
+        if session.sink is not None:
+            self._positions.arrive(session)
+
+    def publish_will(self, client_id: str, will: Will, sent: Callable[[], None]) -> None:
+        """Publish a will; `sent` is called when its owner has it, at QoS 0 when it has left."""
+        message = Message(will.topic, will.payload, will.qos, will.retain, client_id)
+        if is_sys(will.topic):
+            sent()
+        elif will.qos:
+            self._publisher.publish(Publication(message, done=sent))
+        else:
+            self._publisher.publish(Publication(message))
+            sent()
+
     # from connections
 
     def connect(self, packet: Connect, accept: Callable[[Session, bool], None]) -> None:
@@ -186,11 +241,13 @@ class Clients:
         old = self.sessions.get(packet.client_id)
         if old is not None and old.sink is not None:
             old.sink.close("client id taken over")  # [MQTT-3.1.4-2]
+        if self._presence is not None:
+            self._presence.connected(packet.client_id, clean=packet.clean_session, will=packet.will)
         old = self.sessions.get(packet.client_id)
         if old is not None and packet.clean_session:
             self._end_session(old)  # [MQTT-3.1.2-6]
             old = None
-        session = self._new_session(packet.client_id, packet.clean_session) if old is None else old
+        session = self.new_session(packet.client_id, packet.clean_session) if old is None else old
         self.sessions[packet.client_id] = session
         session.will = packet.will
         if session.clean:
@@ -221,17 +278,7 @@ class Clients:
             return
         session.detach()
         session.away_since = self._timers.now()
-        testament, session.will = session.will, None
-        if will and testament is not None:
-            self._publish_message(
-                Message(
-                    testament.topic,
-                    testament.payload,
-                    testament.qos,
-                    testament.retain,
-                    session.client_id,
-                )
-            )
+        self._execute(session, is_will_due=will)
         self._positions.leave(session)
         for topic_filter in session.subscriptions:
             self._subscribers.remove(topic_filter, session.client_id)
@@ -394,7 +441,8 @@ class Clients:
         if len(subscription.held) >= HELD_LIMIT:
             self._stop_holding(session, subscription)
 
-    def _new_session(self, client_id: str, clean: bool = False) -> Session:
+    def new_session(self, client_id: str, clean: bool = False) -> Session:
+        """A session that is nobody's yet."""
         return Session(client_id, clean=clean, limits=self._limits.session, watcher=self)
 
     def _commit(self, session: Session, action: Callable[[], None]) -> None:
@@ -404,6 +452,22 @@ class Clients:
         else:
             self.keeper.save_all(session)
             self.keeper.when_durable(action)
+
+    def _go_on(self, session: Session, filters: Iterable[str]) -> None:
+        """Zones that had not confirmed elsewhere, or before a restart, still have to."""
+        subscriptions = session.subscriptions
+        pending = {f: subscriptions[f] for f in filters if subscriptions[f].pending}
+        if pending:
+            self._interests.begin(self._subscribing(session, pending, frozenset(pending), None))
+
+    def _follow_zones(self, session: Session, filters: Iterable[str]) -> None:
+        """Of filters that came along with a session: from where on they hold at this node."""
+        subscriptions = session.subscriptions
+        known = {f: subscriptions[f] for f in filters if not subscriptions[f].pending}
+        subscribing = self._subscribing(session, known, frozenset(), lambda: None)
+        subscribing.is_moved = True
+        session.subscribing += 1
+        self._ask_zones(subscribing)
 
     def _subscribing(
         self,
@@ -424,10 +488,19 @@ class Clients:
     def _listen(self, session: Session, subscription: Subscription) -> None:
         self._subscribers.add(subscription.topic_filter, session.client_id, (session, subscription))
 
-    def _publish_message(self, message: Message) -> None:
-        """Publish for nobody who waits for an acknowledgement: a will."""
-        if not is_sys(message.topic):
-            self._publisher.publish(Publication(message))
+    def _execute(self, session: Session, *, is_will_due: bool) -> None:
+        """The connection of a session is gone: so is its will, published or not."""
+        client_id = session.client_id
+        will, session.will = session.will, None
+        testament = None
+        if self._presence is not None:
+            testament = self._presence.disconnected(client_id, is_will_due=is_will_due)
+        if is_will_due and will is not None:
+            self.publish_will(client_id, will, lambda: self._on_will_sent(client_id, testament))
+
+    def _on_will_sent(self, client_id: str, testament: Testament | None) -> None:
+        if self._presence is not None and testament is not None:
+            self._presence.will_is_sent(client_id, testament)
 
     def _end_session(self, session: Session) -> None:
         """Forget a session and its subscriptions."""
@@ -441,6 +514,8 @@ class Clients:
         if not session.clean:
             self.keeper.forget(session)
         del self.sessions[session.client_id]
+        if self._presence is not None and not session.clean:
+            self._presence.ended(session.client_id)
 
     def _subscription(self, session: Session, topic_filter: str, qos: int) -> Subscription:
         known = session.subscriptions.get(topic_filter)

@@ -117,11 +117,16 @@ class Edge:
             backlog=self.backlog,
             limits=limits,
         )
+        self._keys_of_left: Callable[[], Iterable[MarkKey]] = tuple
         self._connector = connector
         self._timers = timers
         self._reporter = reporter
 
     # from the node
+
+    def wire(self, keys_of_left: Callable[[], Iterable[MarkKey]]) -> None:
+        """The streams in which sessions that went to other nodes have open publishes."""
+        self._keys_of_left = keys_of_left
 
     def load(self) -> None:
         """After a start: what the earlier process left on the disk is here again."""
@@ -138,7 +143,9 @@ class Edge:
     def keys_in_doubt(self, apex: str) -> list[MarkKey]:
         """The streams that the owner of a zone may be asked about; it may forget the others."""
         doubts = (doubt.key for route in self.zones for doubt in route.doubts)
-        keys = chain(doubts, self.outboxes.keys(), self.clients.keys_in_doubt())
+        keys = chain(
+            doubts, self.outboxes.keys(), self.clients.keys_in_doubt(), self._keys_of_left()
+        )
         # Marks go along with zones, up and down the tree, and nowhere else.
         return [k for k in dict.fromkeys(keys) if is_within(k[2], apex) or is_within(apex, k[2])]
 

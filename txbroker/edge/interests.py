@@ -171,7 +171,7 @@ class Interests:
             return
         request = next(self._request)
         route.requests[request] = (topic_filter, subscribing)
-        route.port.add_interest(topic_filter, request)
+        route.port.add_interest(topic_filter, request, retained=not subscribing.is_moved)
 
     def _apply(self, route: Route, filters: set[str]) -> None:
         if filters == route.filters and not route.has_news:

@@ -102,9 +102,16 @@ class Keeper:
         self._changed[session] = None
         self._commit.before_write(self._put)
 
-    def save_then(self, session: Session, action: Callable[[], None]) -> None:
-        """Run `action` when its window is durable as it is now."""
+    def save_now(self, session: Session) -> None:
+        """As `save_all`, in one batch with what others put in this turn."""
+        self._rarely[session] = None
         self._changed[session] = None
+        self._put()
+
+    def save_then(self, session: Session, action: Callable[[], None]) -> None:
+        """Run `action` when its window is durable as it is now, or the session is over."""
+        if not session.is_over:
+            self._changed[session] = None
         self._commit.before_write(self._put)
         self._commit.when_durable(action)
 

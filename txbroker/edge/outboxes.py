@@ -154,6 +154,15 @@ class Outboxes:
             for drain in route.drains
         )
 
+    def zones_of(self, client_id: str) -> list[str]:
+        """The zones for which something of the client may be left."""
+        return [
+            drain.apex
+            for outbox in self._outboxes
+            for drain in outbox.drains
+            if drain.is_busy and outbox.may_hold(client_id, drain.taken)
+        ]
+
     def is_at_end(self, route: Route) -> bool:
         """Whether all that was left for this owner is sent, and only answers are due."""
         return route.port is not None and all(

@@ -115,10 +115,10 @@ class OwnZone:
         self._streams.append(stream)
         return stream
 
-    def add_interest(self, topic_filter: str, request: int) -> None:
-        """Ask for deliveries, and once for the retained messages."""
+    def add_interest(self, topic_filter: str, request: int, *, retained: bool) -> None:
+        """Ask for deliveries, and once for the `retained` messages."""
         assert self._peer is not None
-        self._authority.add_interest(self._peer, topic_filter, request, True)
+        self._authority.add_interest(self._peer, topic_filter, request, retained)
 
     def remove_interest(self, topic_filter: str) -> None:
         """No more deliveries."""
@@ -154,6 +154,7 @@ class OwnZone:
     def answer(self, request: int, offset: int, retained: list[Message]) -> None:
         """The interest holds."""
         if self._route is not None:
+            self._edge.on_reached(self._route, offset)
             self._edge.interests.on_answer(self._route, request, offset, retained)
 
     def tell_cut(self, cut: Cut) -> None:

@@ -9,7 +9,7 @@ that came later (protocol rule 13).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Protocol
 
@@ -101,6 +101,25 @@ class Publisher:
         key, sequence = origin
         doubt = Doubt(key=key, first=sequence, publications=(publication,))
         self._doubt(route, [doubt])
+
+    def withdraw(self, session: Session) -> None:
+        """Forget what was not sent yet and is not acknowledged; its client sends it again."""
+        for route in self._zones:
+            if any(p.session is session for p in route.waiting):
+                waiting = route.take_waiting()
+                gone = [p for p in waiting if p.session is session and p.message.qos]
+                route.wait_first([p for p in waiting if p not in gone])
+                for publication in gone:
+                    if publication.flow is not None:
+                        session.forget_publish(publication.flow)
+
+    def zones_of(self, client_id: str) -> list[str]:
+        """The zones for which QoS 1/2 publishes of the client wait here, or for their answer."""
+        return [
+            route.apex
+            for route in self._zones
+            if any(p.message.client_id == client_id and p.message.qos for p in _open(route))
+        ]
 
     def is_too_much(self, session: Session) -> bool:
         """
@@ -398,7 +417,16 @@ def _is_of(doubt: Doubt, route: Route) -> bool:
     return all(is_within(p.message.topic, route.apex) for p in doubt.publications)
 
 
+def _open(route: Route) -> Iterator[Publication]:
+    yield from route.waiting
+    yield from route.sent
+    for doubt in route.doubts:
+        yield from doubt.publications
+
+
 def settle(publication: Publication) -> None:
     """The owner has the message: acknowledge it to its client."""
+    if publication.done is not None:
+        publication.done()
     if publication.flow is not None and publication.session is not None:
         publication.session.on_taken(publication.flow)

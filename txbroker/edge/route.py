@@ -35,11 +35,15 @@ QOS0_WAITING = 1024 * 1024
 
 @attrs.define(slots=True, eq=False)
 class Publication:
-    """A message on its way to its owner; `flow` is the client's packet id, None for QoS 0."""
+    """
+    A message on its way to its owner; `flow` is the client's packet id, None for QoS 0. `done` is
+    called when its owner has a QoS 1/2 message, or it is durable here.
+    """
 
     message: Message
     session: Session | None = None
     flow: Incoming | None = None
+    done: Callable[[], None] | None = None
 
     @property
     def keeps_id(self) -> bool:
@@ -124,8 +128,8 @@ class OwnerPort(Protocol):
     def open_stream(self, key: MarkKey, user: StreamUser) -> OutStream:
         """Another publish stream."""
 
-    def add_interest(self, topic_filter: str, request: int) -> None:
-        """Ask for deliveries, and once for the retained messages."""
+    def add_interest(self, topic_filter: str, request: int, *, retained: bool) -> None:
+        """Ask for deliveries, and once for the `retained` messages."""
 
     def remove_interest(self, topic_filter: str) -> None:
         """No more deliveries."""

@@ -122,6 +122,20 @@ def decode_window(
     )
 
 
+def encode_move(session: Session) -> bytes:
+    """All of it, on its way to another node."""
+    return state_pb2.SessionMove(
+        session=encode_session(session, 0), window=encode_window(session, whole=True)
+    ).SerializeToString()
+
+
+def decode_move(value: bytes, session: Session) -> Restored:
+    """Give a new session what another node had of it; the flows are for its `restore`."""
+    move = state_pb2.SessionMove.FromString(value)
+    decode_session(move.session, session)
+    return decode_window(move.window, session, lambda _: None)
+
+
 class _Parts:
     """The parts that a window speaks of, each written once."""
 

@@ -32,7 +32,9 @@ class Subscribing:
     `zoned` are the filters that zones are asked for ($SYS is the node's own). `fresh` are those
     that the session had not; the others' live messages are not interrupted [MQTT-3.8.4-3].
     `open` and `answered` hold (filter, apex). `acknowledge` sends the SUBACK; None once it is gone.
-    `commit` runs an action when the session's subscriptions are as safe as it needs.
+    `commit` runs an action when the session's subscriptions are as safe as it needs. `is_moved`: no
+    packet, but a session that came from another node. It has had its retained messages, and takes
+    nothing before this edge knows how far its zones have come.
     """
 
     session: Session
@@ -44,6 +46,7 @@ class Subscribing:
     open: set[tuple[str, str]] = attrs.Factory(set)
     answered: set[tuple[str, str]] = attrs.Factory(set)
     alarm: Cancellable | None = None
+    is_moved: bool = False
 
     def await_zone(self, topic_filter: str, apex: str) -> None:
         """The zone is asked; a new subscription takes nothing from it before the answer."""
@@ -63,6 +66,10 @@ class Subscribing:
         session = self.session
         if topic_filter in self.fresh:
             subscription.starts[place.part] = place.offset
+        if self.is_moved and place.part not in session.behind:
+            # The zone was cut or came back meanwhile; where a filter began says the filter.
+            offset = session.taken.get(place.part, 0)
+            session.behind[place.part] = Cursor(place.part, offset)
         if session.sink is None and place.part not in session.behind:
             session.behind[place.part] = Cursor(place.part, place.offset)
         for message in retained:

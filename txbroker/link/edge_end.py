@@ -203,9 +203,11 @@ class EdgeEnd:
         restart = link_pb2.Restart(stream=stream)
         self._write(encode_frame(LinkFrame(restart=restart)))
 
-    def add_interest(self, topic_filter: str, request: int) -> None:
-        """Ask for deliveries, and once for the retained messages."""
-        interest = link_pb2.InterestRequest(request=request, filter=topic_filter, retained=True)
+    def add_interest(self, topic_filter: str, request: int, *, retained: bool) -> None:
+        """Ask for deliveries, and once for the `retained` messages."""
+        interest = link_pb2.InterestRequest(
+            request=request, filter=topic_filter, retained=retained
+        )
         self._write(encode_frame(LinkFrame(interest=interest)))
 
     def remove_interest(self, topic_filter: str) -> None:
@@ -376,6 +378,7 @@ class EdgeEnd:
     def _give_answer(self) -> None:
         if not self._retained_due:
             retained, self._retained = self._retained, []
+            self._edge.on_reached(self._route, self._answer_offset)
             self._edge.interests.on_answer(
                 self._route, self._request, self._answer_offset, retained
             )

@@ -20,6 +20,7 @@ from zope.interface import implementer
 
 from txbroker.counters import Counters
 from txbroker.edge.edge import Edge
+from txbroker.edge.roaming import Attempt, Roaming, Successions
 from txbroker.mqtt.codec import encode
 from txbroker.mqtt.connection import Connection
 from txbroker.mqtt.packets import (
@@ -79,6 +80,8 @@ class MqttService:
         self,
         *,
         edge: Edge,
+        roaming: Roaming,
+        successions: Successions,
         turn: Turn,
         clock: Clock,
         pressure: Pressure,
@@ -90,6 +93,8 @@ class MqttService:
         connect_timeout: float,
     ) -> None:
         self.edge = edge
+        self.roaming = roaming
+        self.successions = successions
         self.turn = turn
         self.clock = clock
         self.pressure = pressure
@@ -121,6 +126,7 @@ class MqttProtocol(Protocol):
         self._is_reading = True
         self._is_working = False
         self._is_arriving = False
+        self._attempt: Attempt | None = None
         self._refused: Publish | None = None  # not taken, and nothing after it
         self._unread = b""
         self._patience: DelayedCall | None = None
@@ -235,8 +241,10 @@ class MqttProtocol(Protocol):
         self._client_id = client_id
         self._cancel_alarm()
         self._connection.hold()
-        self._edge.clients.connect(packet, partial(self._accept, packet.keep_alive))
+        accept = partial(self._accept, packet.keep_alive)
+        attempt = self._service.roaming.connect(packet, accept, self._refuse)
         if self._session is None and self._is_open:
+            self._attempt = attempt
             # The client may send on at once (3.1.4): it is read when its session is found.
             self._is_arriving = True
             self.transport.pauseProducing()
@@ -246,6 +254,7 @@ class MqttProtocol(Protocol):
         if not self._is_open:
             return
         self._session = session
+        self._attempt = None
         self._last_heard = self._service.clock.seconds()
         self._set_keep_alive(keep_alive)
         self.send(encode(Connack(present, ConnackCode.ACCEPTED)))  # [MQTT-3.2.2-1..4]
@@ -259,10 +268,27 @@ class MqttProtocol(Protocol):
         if not self._is_working:
             self._read(b"")
 
+    def _refuse(self, reason: str, is_told: bool) -> None:
+        """The session is not to be had."""
+        if not self._is_open:
+            return
+        if is_told:
+            log.warning("session.unreachable", client_id=self._client_id, reason=reason)
+            self._service.counters.add("clients.session_unreachable")
+            self.send(encode(Connack(False, ConnackCode.SERVER_UNAVAILABLE)))
+            self.flush()
+            self._leave(will=False)
+            self._close_politely()
+        else:
+            self.close(reason)
+
     def _on_publish(self, packet: Publish) -> None:
         session = self._session
         assert session is not None
-        if packet.qos and self._service.space.is_short:
+        service = self._service
+        if packet.qos and (
+            service.space.is_short or service.successions.has_to_wait(self._client_id, packet.topic)
+        ):
             # Whoever only subscribes, and QoS 0, need no room on the disk.
             self._refused = packet
             self._pause_reading(session)
@@ -388,10 +414,13 @@ class MqttProtocol(Protocol):
         self._service.pressure.lower(self)
         self._service.space.forget(self)
         self._end_patience()
+        if self._attempt is not None:
+            self._attempt.is_wanted = False
         self.transport.unregisterProducer()
         session, self._session = self._session, None
         if session is not None:
             self._edge.publisher.forget_pause(session)
+            self._service.successions.forget(self._client_id)
             self._flush_before_leaving()
             self._edge.clients.disconnect(session, self, will=will)
 
@@ -410,9 +439,11 @@ class MqttProtocol(Protocol):
             self.transport.pauseProducing()
             service = self._service
             self._patience = service.clock.callLater(HOLD_TIMEOUT, self._lose_patience)
-            if self._refused is not None:
+            if self._refused is not None and service.space.is_short:
                 service.counters.add("publish.refused.disk_free")
                 service.space.when_room(self, self._resume_reading)
+            elif self._refused is not None:
+                service.successions.when_done(self._client_id, self._resume_reading)
             else:
                 self._edge.publisher.when_room(session, self._resume_reading)
 
@@ -424,9 +455,14 @@ class MqttProtocol(Protocol):
         self._end_patience()
         self.transport.resumeProducing()
         refused, self._refused = self._refused, None
-        unread, self._unread = self._unread, b""
         if refused is not None and self._session is not None:
-            self._edge.clients.publish(self._session, refused)
+            self._on_publish(refused)
+            self._read_on()
+
+    def _read_on(self) -> None:
+        """What came behind a packet that was put aside, unless that has to wait again."""
+        if self._refused is None:
+            unread, self._unread = self._unread, b""
             self._read(unread)
 
     def _end_patience(self) -> None:

@@ -407,7 +407,8 @@ class Session:
 
     def forget_publish(self, flow: Incoming) -> None:
         """Nothing of it was sent anywhere: when the client sends it again, it is new."""
-        del self._incoming[flow.packet_id]
+        if self._incoming.get(flow.packet_id) is flow:
+            del self._incoming[flow.packet_id]
 
     def restore(
         self,

@@ -1,0 +1,571 @@
+"""
+A site of nodes in memory: the directory's pure code, under a clock and a network of the test.
+
+Everything that may happen in another order is drawn from one random generator: how long a message
+takes, how long a sync takes, what a crash leaves of what was not synced. So a seed is a history.
+
+What lives here: nodes, tables that forget what was not synced, sessions that hold pieces of
+content, links that can be cut, processes that can be killed. What does not: what is expected.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import json
+import random
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from txbroker.directory.arrival import Arrived, Refused
+from txbroker.directory.directory import Directory, Settings, Tables
+from txbroker.directory.entry import Testament
+from txbroker.directory.members import Members
+from txbroker.directory.ports import Remains
+from txbroker.directory.requests import OtherView, Registered, Reply, Request
+from txbroker.directory.steps import Ask, Pause, Procedure, Sync
+from txbroker.mqtt.packets import Will
+
+CALL_TIMEOUT = 1.0
+BEAT = 0.05
+TICK = 0.5
+
+
+class Store:
+    """Tables over one log: changes are written turn by turn, and synced some time later."""
+
+    def __init__(self) -> None:
+        self.safe: dict[str, dict[bytes, bytes]] = {}
+        self.now: dict[str, dict[bytes, bytes]] = {}
+        self.turns: list[list[tuple[str, bytes, bytes | None]]] = []
+        self.turn: list[tuple[str, bytes, bytes | None]] = []
+
+    def table(self, name: str) -> Table:
+        self.now.setdefault(name, {})
+        self.safe.setdefault(name, {})
+        return Table(self, name)
+
+    def change(self, name: str, key: bytes, value: bytes | None) -> None:
+        apply(self.now, (name, key, value))
+        self.turn.append((name, key, value))
+
+    def end_turn(self) -> None:
+        if self.turn:
+            self.turns.append(self.turn)
+            self.turn = []
+
+    def mark(self) -> int:
+        """What is to be synced to make all safe that was changed so far."""
+        self.end_turn()
+        return len(self.turns)
+
+    def sync(self, mark: int, done: int) -> int:
+        """Make the turns up to `mark` safe; `done` were before. Returns the new `done`."""
+        for turn in self.turns[done:mark]:
+            for change in turn:
+                apply(self.safe, change)
+        return max(done, mark)
+
+    def crash(self, done: int, survivors: int) -> None:
+        """Only what was synced is left, and as many whole turns more as happened to be written."""
+        self.end_turn()
+        self.sync(min(done + survivors, len(self.turns)), done)
+        self.now = {name: dict(table) for name, table in self.safe.items()}
+        self.turns, self.turn = [], []
+
+
+def apply(tables: dict[str, dict[bytes, bytes]], change: tuple[str, bytes, bytes | None]) -> None:
+    name, key, value = change
+    if value is None:
+        tables[name].pop(key, None)
+    else:
+        tables[name][key] = value
+
+
+class Table:
+    """One of them."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._store, self._name = store, name
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._store.now[self._name].get(key)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self._store.change(self._name, key, value)
+
+    def delete(self, key: bytes) -> None:
+        if key in self._store.now[self._name]:
+            self._store.change(self._name, key, None)
+
+    def items(self) -> Iterable[tuple[bytes, bytes]]:
+        return list(self._store.now[self._name].items())
+
+
+class Host:
+    """The sessions of a node: sets of pieces; kept ones are in a table."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.table = node.store.table("sessions")
+        self.kept: dict[str, set[str]] = {
+            key.decode(): set(json.loads(value)) for key, value in self.table.items()
+        }
+        self.clean: dict[str, set[str]] = {}
+        self.stopped: set[str] = set()
+        self.connected: dict[str, Connection] = {}
+        self.open_zones: dict[str, Remains] = {}
+        self.awaited: dict[str, dict[str, Remains]] = {}
+        self.forgotten: list[str] = []
+
+    def save(self, client_id: str) -> None:
+        self.table.put(client_id.encode(), json.dumps(sorted(self.kept[client_id])).encode())
+
+    # SessionHost
+
+    def is_kept(self, client_id: str) -> bool:
+        return client_id in self.kept
+
+    def freeze(self, client_id: str) -> bytes | None:
+        if client_id not in self.kept:
+            return None
+        self.close(client_id)
+        self.stopped.add(client_id)
+        return json.dumps(sorted(self.kept[client_id])).encode()
+
+    def thaw(self, client_id: str) -> None:
+        self.stopped.discard(client_id)
+
+    def adopt(self, client_id: str, state: bytes, incarnation: int) -> None:
+        self.kept[client_id] = self.kept.get(client_id, set()) | set(json.loads(state))
+        self.save(client_id)
+
+    def discard(self, client_id: str) -> None:
+        self.close(client_id)
+        self.stopped.discard(client_id)
+        if self.kept.pop(client_id, None) is not None:
+            self.table.delete(client_id.encode())
+
+    def close(self, client_id: str) -> None:
+        connection = self.connected.get(client_id)
+        if connection is not None:
+            connection.lost(is_will_due=True)
+
+    def is_quiet(self, client_id: str) -> bool:
+        return True
+
+    def release(self, client_id: str) -> None:
+        self.discard(client_id)
+
+    def resolved(self, client_id: str) -> None:
+        pass
+
+    def is_resolved(self, client_id: str, node: str) -> bool:
+        return True
+
+    def forget_will(self, client_id: str) -> None:
+        self.forgotten.append(client_id)
+
+    def remains(self, client_id: str) -> Remains:
+        return self.open_zones.get(client_id, Remains())
+
+    def await_remains(self, client_id: str, node: str, remains: Remains) -> None:
+        self.awaited.setdefault(client_id, {})[node] = remains
+
+    def publish_will(
+        self, client_id: str, node: str, testament: Testament, sent: Callable[[], None]
+    ) -> None:
+        self.node.site.publish_will(client_id, node, testament)
+        sent()
+
+
+class Connection:
+    """A client's connection to a node, from CONNECT on."""
+
+    def __init__(self, node: Node, client_id: str, clean: bool, will: Will | None) -> None:
+        self.node = node
+        self.client_id = client_id
+        self.clean = clean
+        self.will = will
+        self.is_open = True
+        self.present: bool | None = None
+        self.refused: str | None = None
+        self.content: set[str] = set()
+
+    @property
+    def is_answered(self) -> bool:
+        return self.present is not None or self.refused is not None or not self.is_open
+
+    def accept(self, present: bool) -> None:
+        """The session is here: open it in the same turn; CONNACK when that is durable."""
+        node, client_id = self.node, self.client_id
+        host, directory = node.host, node.directory
+        host.close(client_id)
+        host.thaw(client_id)
+        if self.clean:
+            host.discard(client_id)
+            host.clean[client_id] = set()
+        else:
+            host.clean.pop(client_id, None)
+            host.kept.setdefault(client_id, set())
+            host.save(client_id)
+            self.content = set(host.kept[client_id])
+        host.connected[client_id] = self
+        directory.connected(client_id, clean=self.clean, will=self.will)
+        node.when_safe(lambda: self._connack(present))
+
+    def _connack(self, present: bool) -> None:
+        if self.is_open:
+            self.present = present
+
+    def add(self, piece: str, acked: Callable[[], None]) -> None:
+        """A SUBSCRIBE, say: acknowledged when durable."""
+        host = self.node.host
+        if not self.is_open or self.present is None:
+            return
+        if self.clean:
+            host.clean[self.client_id].add(piece)
+            return
+        host.kept[self.client_id].add(piece)
+        host.save(self.client_id)
+        self.node.when_safe(lambda: acked() if self.is_open else None)
+
+    def lost(self, *, is_will_due: bool) -> None:
+        """The connection is gone, on both ends."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        host, directory = self.node.host, self.node.directory
+        if host.connected.get(self.client_id) is not self:
+            return
+        del host.connected[self.client_id]
+        testament = directory.own_wills.get(self.client_id)
+        directory.disconnected(self.client_id, is_will_due=is_will_due)
+        if is_will_due and testament is not None:
+            host.publish_will(
+                self.client_id,
+                self.node.name,
+                testament,
+                lambda: directory.will_is_sent(self.client_id, testament),
+            )
+        if self.clean:
+            host.clean.pop(self.client_id, None)
+
+
+class Node:
+    """One node, through all its lives."""
+
+    def __init__(
+        self, site: Site, name: str, its_site: str, is_root: bool, **settings: Any
+    ) -> None:
+        self.site, self.name, self.its_site, self.is_root = site, name, its_site, is_root
+        self.settings = settings
+        self.store = Store()
+        self.life = 0
+        self.is_up = False
+        self.done = 0
+        self.knows_tree = is_root
+
+    def start(self) -> None:
+        self.life += 1
+        self.is_up = True
+        self.done = 0
+        self.procedures: set[int] = set()
+        site, store = self.site, self.store
+        self.host = Host(self)
+        members = Members(self.name, self.its_site, store.table("members"), is_root=self.is_root)
+        self.directory = Directory(
+            members=members,
+            tables=Tables(
+                entries=store.table("entries"),
+                held=store.table("held"),
+                gone=store.table("gone"),
+                arriving=store.table("arriving"),
+                wills=store.table("wills"),
+                sent_wills=store.table("sent_wills"),
+            ),
+            host=self.host,
+            life=self.life,
+            settings=Settings(**self.settings),
+            now=lambda: site.now,
+            make_token=lambda: site.random.randbytes(8),
+            spawn=self.run,
+            wake=lambda: None,
+        )
+        members.announce(f"{self.name}:{self.life}")
+        self.directory.start()
+        if not self.is_root:
+            site.after(site.delay(), self.guarded(self.join))
+        self.every(BEAT, self.beat)
+        self.every(TICK, self.directory.tick)
+        self.store.end_turn()
+
+    def kill(self, survivors: int = 0) -> None:
+        self.is_up = False
+        self.store.crash(self.done, survivors)
+        for connection in list(self.host.connected.values()):
+            connection.is_open = False
+
+    # life
+
+    def guarded(self, action: Callable[[], object]) -> Callable[[], None]:
+        """Only in this life of the process; a turn of its reactor."""
+        life = self.life
+
+        def run() -> None:
+            if self.is_up and self.life == life:
+                action()
+                self.store.end_turn()
+
+        return run
+
+    def every(self, period: float, action: Callable[[], object]) -> None:
+        def again() -> None:
+            action()
+            self.site.after(period * (0.8 + 0.4 * self.site.random.random()), self.guarded(again))
+
+        self.site.after(period * self.site.random.random(), self.guarded(again))
+
+    def when_safe(self, action: Callable[[], object]) -> None:
+        mark = self.store.mark()
+
+        def synced() -> None:
+            self.done = self.store.sync(mark, self.done)
+            action()
+
+        if mark <= self.done:
+            action()
+        else:
+            self.site.after(self.site.delay(), self.guarded(synced))
+
+    def join(self) -> None:
+        """As over a join stream: the parent tells all it knows, and learns what is known here."""
+        parent = self.site.nodes[self.site.root]
+        if parent.is_up and self.site.is_linked(self.name, parent.name):
+            parent.directory.members.merge(self.directory.members.all)
+            parent.store.end_turn()
+            self.directory.members.learn(parent.directory.members.all)
+        self.site.after(0.2, self.guarded(self.join))
+
+    def beat(self) -> None:
+        """What is due to other nodes."""
+        directory, site = self.directory, self.site
+        for peer in directory.members.peers():
+            batch = directory.registrar.batch(peer, site.now)
+            if batch is not None:
+
+                def answered(reply: Reply | None, peer: str = peer, batch: Any = batch) -> None:
+                    if isinstance(reply, Registered):
+                        directory.registrar.answered(peer, batch, reply, site.now)
+                        directory.on_registered(reply)
+                    else:
+                        directory.registrar.failed(peer, batch, site.now)
+
+                self.call(peer, batch, answered)
+
+    # calls
+
+    def call(self, node: str, request: Request, answered: Callable[[Reply | None], None]) -> None:
+        """As the shell does it: a reply, or None after the timeout."""
+        is_open = True
+
+        def finish(reply: Reply | None) -> None:
+            nonlocal is_open
+            if not is_open:
+                return
+            is_open = False
+            if isinstance(reply, OtherView):
+                share = self.directory.on_other_view(reply)
+                if share is not None:
+                    self.call(node, share, lambda reply: None)
+                reply = None
+            answered(reply)
+
+        if node == self.name:
+            finish(self.directory.handle(self.name, request))
+            return
+        back = self.guarded_with(finish)
+        self.when_safe(lambda: self.site.send(self, node, request, back))
+        self.site.after(CALL_TIMEOUT, self.guarded(lambda: finish(None)))
+
+    def guarded_with(self, action: Callable[[Any], object]) -> Callable[[Any], None]:
+        values: list[Any] = []
+        run = self.guarded(lambda: action(values.pop()))
+
+        def take(value: Any) -> None:
+            values.append(value)
+            run()
+
+        return take
+
+    def run(
+        self, procedure: Procedure[Any], finished: Callable[[Any], None] = lambda _: None
+    ) -> None:
+        """Run a procedure of the directory to its end, or to the end of the process."""
+
+        def go_on() -> None:
+            try:
+                step = next(procedure)
+            except StopIteration as stop:
+                finished(stop.value)
+                return
+            match step:
+                case Pause(seconds=seconds):
+                    self.site.after(seconds, self.guarded(go_on))
+                case Sync():
+                    self.when_safe(go_on)
+                case Ask(calls=calls, take=take):
+                    self.ask(calls, take, go_on)
+
+        go_on()
+
+    def ask(self, calls: Any, take: Any, go_on: Callable[[], None]) -> None:
+        left = len(calls)
+        is_done = False
+
+        def answered(name: str, reply: Reply | None) -> None:
+            nonlocal left, is_done
+            if is_done:
+                return
+            left -= 1
+            if take(name, reply) or left == 0:
+                is_done = True
+                go_on()
+
+        for name, request in calls:
+            self.call(name, request, lambda reply, name=name: answered(name, reply))
+
+    # clients
+
+    def connect(
+        self, client_id: str, *, clean: bool = False, will: Will | None = None
+    ) -> Connection:
+        connection = Connection(self, client_id, clean, will)
+        directory = self.directory
+
+        def found(outcome: Arrived | Refused) -> None:
+            if not connection.is_open:
+                if isinstance(outcome, Arrived) and not outcome.present:
+                    directory.ended(client_id)  # nobody was told of it
+            elif isinstance(outcome, Arrived):
+                connection.accept(outcome.present)
+            else:
+                connection.refused = outcome.reason
+                connection.is_open = False
+
+        if clean:
+            connection.accept(False)
+        elif directory.is_here(client_id):
+            connection.accept(True)
+        else:
+            self.run(directory.arrive(client_id, lambda: connection.is_open), found)
+        self.store.end_turn()
+        return connection
+
+
+class Site:
+    """All nodes, and the network between them."""
+
+    def __init__(
+        self,
+        names: Iterable[str],
+        seed: int,
+        *,
+        sites: dict[str, str] | None = None,
+        **settings: Any,
+    ) -> None:
+        self.random = random.Random(seed)
+        self.now = 0.0
+        self.cuts: set[tuple[str, str]] = set()
+        self.wills: list[tuple[str, str, int, int]] = []
+        self.watch: Callable[[], None] = lambda: None
+        self.calls: list[tuple[str, str, Request]] = []
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = itertools.count()
+        names = list(names)
+        self.root = names[0]
+        self.nodes = {
+            name: Node(self, name, (sites or {}).get(name, ""), name == self.root, **settings)
+            for name in names
+        }
+
+    def start(self, count: int) -> None:
+        """Start the first so many; the others may be started for the first time later."""
+        for node in list(self.nodes.values())[:count]:
+            node.start()
+
+    def delay(self) -> float:
+        """Of a message or a sync: mostly short."""
+        return 0.001 + 0.05 * self.random.random() ** 3
+
+    def after(self, delay: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (self.now + delay, next(self._count), action))
+
+    def run(self, seconds: float) -> None:
+        until = self.now + seconds
+        while self._events and self._events[0][0] <= until:
+            self.step()
+        self.now = until
+
+    def run_until(self, condition: Callable[[], bool], limit: float = 60.0) -> None:
+        until = self.now + limit
+        while not condition():
+            assert self._events and self.now < until, "it did not come to that"
+            self.step()
+
+    def step(self) -> None:
+        self.now, _, action = heapq.heappop(self._events)
+        action()
+        self.watch()
+
+    # the network
+
+    def is_linked(self, one: str, other: str) -> bool:
+        return (one, other) not in self.cuts
+
+    def cut(self, one: str, other: str, *, one_way: bool = False) -> None:
+        self.cuts.add((one, other))
+        if not one_way:
+            self.cuts.add((other, one))
+
+    def isolate(self, name: str) -> None:
+        for other in self.nodes:
+            if other != name:
+                self.cut(name, other)
+
+    def heal(self) -> None:
+        self.cuts.clear()
+
+    def send(
+        self, source: Node, target: str, request: Request, answered: Callable[[Reply | None], None]
+    ) -> None:
+        node = self.nodes[target]
+        self.calls.append((source.name, target, request))
+
+        def arrive() -> None:
+            if not node.is_up or not self.is_linked(source.name, target):
+                return
+            reply = node.directory.handle(source.name, request)
+            node.when_safe(lambda: self.after(self.delay(), lambda: back(reply)))
+            node.store.end_turn()
+
+        def back(reply: Reply | None) -> None:
+            if self.is_linked(target, source.name):
+                answered(reply)
+
+        self.after(self.delay(), arrive)
+
+    # wills
+
+    def publish_will(self, client_id: str, node: str, testament: Testament) -> None:
+        self.wills.append((client_id, node, testament.life, testament.number))
+
+    # looking
+
+    def holders(self, client_id: str) -> list[str]:
+        """Nodes that have the session and would serve it."""
+        return [
+            name
+            for name, node in self.nodes.items()
+            if node.is_up and client_id in node.directory.holdings.held
+        ]

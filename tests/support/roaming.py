@@ -1,0 +1,77 @@
+"""A client directory whose node is alone, for tests that are about something else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from txbroker.directory.directory import Directory, Settings, Tables
+from txbroker.directory.members import Members
+from txbroker.directory.steps import Ask, Procedure
+from txbroker.edge.edge import Edge
+from txbroker.edge.moving import Moving
+from txbroker.edge.roaming import Roaming, Successions
+
+
+class MemoryTable:
+    """A table that keeps nothing."""
+
+    def __init__(self) -> None:
+        self.values: dict[bytes, bytes] = {}
+
+    def get(self, key: bytes) -> bytes | None:
+        return self.values.get(key)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self.values[key] = value
+
+    def delete(self, key: bytes) -> None:
+        self.values.pop(key, None)
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        return iter(list(self.values.items()))
+
+
+class Alone:
+    """The roaming of an edge that has no other node; everything happens at once."""
+
+    def __init__(self, edge: Edge, now: Callable[[], float]) -> None:
+        self.members = Members(edge.name, "", MemoryTable(), is_root=True)
+        self.members.announce("127.0.0.1:1")
+        self.successions = Successions()
+        self.directory = Directory(
+            members=self.members,
+            tables=Tables(
+                entries=MemoryTable(),
+                held=MemoryTable(),
+                gone=MemoryTable(),
+                arriving=MemoryTable(),
+                wills=MemoryTable(),
+                sent_wills=MemoryTable(),
+            ),
+            host=Moving(edge, self.successions, MemoryTable()),
+            life=edge.incarnation,
+            settings=Settings(),
+            now=now,
+            make_token=lambda: b"token",
+            spawn=self.run,
+            wake=lambda: None,
+        )
+        edge.clients.wire(self.directory)
+        self.directory.start()
+        self.roaming = Roaming(edge.clients, self.directory, self)
+
+    def run(
+        self, procedure: Procedure[Any], finished: Callable[[Any], object] = lambda _: None
+    ) -> None:
+        """Run a procedure that asks nobody else to its end."""
+        try:
+            while True:
+                step = next(procedure)
+                if isinstance(step, Ask):
+                    for name, request in step.calls:
+                        assert name == self.members.name, "a node that is alone asks nobody"
+                        if step.take(name, self.directory.handle(name, request)):  # type: ignore[arg-type]
+                            break
+        except StopIteration as stop:
+            finished(stop.value)

@@ -1,0 +1,268 @@
+"""
+SHELL: the client directory of this node on gRPC: its questions, its answers, its procedures.
+
+Two rules of order live here. A reply leaves when all that was changed for it is safe in this node's
+store; and so does a question, since what is asked may rest on what was changed before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+import grpc
+import grpc.aio
+
+from txbroker.aio import Tasks
+from txbroker.control import directory_wire as wire
+from txbroker.control.channels import Channels
+from txbroker.directory import steps
+from txbroker.directory.directory import Directory
+from txbroker.directory.requests import (
+    OtherView,
+    Register,
+    Registered,
+    Reply,
+    Request,
+    ShareMembers,
+    Take,
+)
+from txbroker.directory.steps import Pause, Procedure, Step, Sync
+from txbroker.errors import PeerError
+from txbroker.telemetry import get_logger
+from txbroker.turn import Turn
+from txbroker.v1 import directory_pb2, directory_pb2_grpc
+
+T = TypeVar("T")
+
+log = get_logger()
+
+TIMEOUT = 1.0
+TAKE_TIMEOUT = 5.0
+"""Seconds for an answer; a session can be some megabytes."""
+
+BEAT = 0.1
+TICK = 0.5
+"""Seconds between two looks at what is due: to keepers, and of all else."""
+
+
+class Commit(Protocol):
+    """The node's group commit."""
+
+    def when_durable(self, action: Callable[[], None]) -> None:
+        """Run `action` when all that was put so far is safe."""
+
+
+class DirectoryShell(directory_pb2_grpc.DirectoryServicer):
+    """Serves and runs `directory`, which is set by `wire` before anything happens."""
+
+    def __init__(
+        self,
+        *,
+        commit: Commit,
+        channels: Channels,
+        tasks: Tasks,
+        turn: Turn,
+        now: Callable[[], float],
+    ) -> None:
+        self._commit = commit
+        self._channels = channels
+        self._tasks = tasks
+        self._turn = turn
+        self._now = now
+        self._ready = asyncio.Event()
+
+    def wire(self, directory: Directory) -> None:
+        """The directory that this is the shell of."""
+        self._directory = directory
+
+    # from the node
+
+    def start(self) -> None:
+        """The directory is started: serve and tell."""
+        self._ready.set()
+        self._tasks.start(self._beat())
+        self._tasks.start(self._tick())
+
+    def wake(self) -> None:
+        """There is something to tell to keepers: at the end of this turn."""
+        self._turn.mark_dirty(self)
+
+    def flush(self) -> None:
+        """Send what is due to keepers."""
+        if not self._ready.is_set():
+            return
+        registrar, now = self._directory.registrar, self._now()
+        for name in self._directory.members.peers():
+            batch = registrar.batch(name, now)
+            if batch is not None:
+                self._tasks.start(self._register(name, batch))
+
+    def run(
+        self, procedure: Procedure[T], finished: Callable[[T], object] = lambda _: None
+    ) -> None:
+        """
+        Run a procedure; `finished` gets its result in the turn in which it ends.
+
+        As long as it asks nobody but this node, that is now: a node that is alone asks nobody else.
+        """
+        step: Step | None = None
+        try:
+            while True:
+                step = next(procedure)
+                if not (isinstance(step, steps.Ask) and self._ask_here(step)):
+                    break
+        except StopIteration as stop:
+            finished(stop.value)
+            return
+        self._tasks.start(self._go_on(procedure, step, finished))
+
+    # from other nodes
+
+    async def Ask(self, request: directory_pb2.Question, context: Any) -> directory_pb2.Reply:
+        await self._ready.wait()
+        me = self._directory.members.name
+        if request.target != me:
+            return wire.reply(me, None)
+        try:
+            question = wire.request_of(request)
+        except PeerError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        answer = None
+        if question is not None:
+            answer = self._directory.handle(request.source, _checked(question))
+            self._turn.end()
+        if answer is None:
+            log.info("directory.refused", peer=request.source)
+        await self._safe()
+        return wire.reply(me, answer)
+
+    # internal: procedures
+
+    async def _go_on(
+        self, procedure: Procedure[T], step: Step, finished: Callable[[T], object]
+    ) -> None:
+        try:
+            while True:
+                await self._do(step)
+                step = next(procedure)
+        except StopIteration as stop:
+            finished(stop.value)
+        finally:
+            procedure.close()
+            self._turn.end()
+
+    async def _do(self, step: Step) -> None:
+        match step:
+            case Pause(seconds=seconds):
+                await asyncio.sleep(seconds)
+            case Sync():
+                await self._safe()
+            case steps.Ask():
+                if not self._ask_here(step):
+                    await self._ask(step)
+
+    def _ask_here(self, step: steps.Ask) -> bool:
+        """Do a step that concerns this node only; False, and nothing done, for any other."""
+        me = self._directory.members.name
+        if any(name != me for name, _ in step.calls):
+            return False
+        for name, request in step.calls:
+            answer = self._directory.handle(me, request)
+            if step.take(name, None if isinstance(answer, OtherView) else answer):
+                break
+        return True
+
+    async def _ask(self, step: steps.Ask) -> None:
+        done = asyncio.Event()
+        left = len(step.calls)
+
+        async def one(name: str, request: Request) -> None:
+            nonlocal left
+            answer = await self._call(name, request)
+            if not done.is_set():
+                left -= 1
+                if step.take(name, answer) or left == 0:
+                    done.set()
+
+        for name, request in step.calls:
+            self._tasks.start(one(name, request))
+        await done.wait()
+
+    # internal: calls
+
+    async def _call(self, name: str, request: Request) -> Reply | None:
+        """An answer that means something, or None."""
+        directory = self._directory
+        if name == directory.members.name:
+            answer = directory.handle(name, request)
+        else:
+            answer = await self._send(name, request)
+        if isinstance(answer, OtherView):
+            share = directory.on_other_view(answer)
+            if share is not None and name != directory.members.name:
+                self._tasks.start(self._send(name, share))
+            return None
+        return answer
+
+    async def _send(self, name: str, request: Request) -> Reply | None:
+        member = self._directory.members.get(name)
+        if member is None:
+            return None
+        await self._safe()
+        message = wire.question(self._directory.members.name, name, request)
+        timeout = TAKE_TIMEOUT if isinstance(request, Take) else TIMEOUT
+        try:
+            reply = await self._channels.directory(member.grpc).Ask(message, timeout=timeout)
+            if reply.node != name:
+                return None  # another node has the address now
+            answer = wire.answer_of(reply)
+        except (grpc.aio.AioRpcError, PeerError) as error:
+            log.debug("directory.unanswered", peer=name, reason=str(error))
+            return None
+        if isinstance(answer, OtherView):
+            return OtherView(view=answer.view, members=wire.usable(answer.members))
+        return answer
+
+    async def _safe(self) -> None:
+        """Return when all that was changed so far is safe."""
+        done = asyncio.Event()
+        self._commit.when_durable(done.set)
+        await done.wait()
+
+    # internal: keepers
+
+    async def _register(self, name: str, batch: Register) -> None:
+        directory = self._directory
+        answer = await self._send(name, batch)
+        if isinstance(answer, Registered):
+            directory.registrar.answered(name, batch, answer, self._now())
+            directory.on_registered(answer)
+        else:
+            if isinstance(answer, OtherView):
+                share = directory.on_other_view(answer)
+                if share is not None:
+                    await self._send(name, share)
+            directory.registrar.failed(name, batch, self._now())
+        self.wake()
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT)
+            if not self._directory.members.is_alone:
+                self.flush()
+                self._turn.end()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK)
+            self._directory.tick()
+            self._turn.end()
+
+
+def _checked(request: Request) -> Request:
+    """Nothing that a peer says of members is taken as it is."""
+    if isinstance(request, ShareMembers):
+        return ShareMembers(members=wire.usable(request.members))
+    return request

@@ -1,0 +1,388 @@
+"""
+A client with clean session 0 connects: find its session, fetch it, or begin one.
+
+The steps, for an id whose session is not here:
+
+1. finish what an earlier attempt left open (a copy that is here and may have been released);
+2. follow the tombstone, where the session was here before;
+3. ask the site's keepers of the id. An entry names a holder: fetch the session from it. A majority
+   that knows none: ask the keepers at the other sites;
+4. still none: claim the id at the keepers. Of two nodes only one can have a majority, and then a
+   new session begins;
+5. anything else means that there may be a session where nobody can be asked now: try again until
+   `wait` is over, then refuse, or begin a session to be merged later (`fresh`).
+
+The same steps fetch a session that has to be merged into one here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+
+from txbroker.directory.entry import Entry
+from txbroker.directory.holdings import Holding, Holdings
+from txbroker.directory.lookup import Decision, Lookup, MayExist, Nowhere
+from txbroker.directory.members import Members
+from txbroker.directory.registrar import Registrar
+from txbroker.directory.rendezvous import majority
+from txbroker.directory.requests import (
+    Answers,
+    Busy,
+    Claim,
+    Claimed,
+    MovedTo,
+    NotHeld,
+    NotReleased,
+    Release,
+    Released,
+    Reply,
+    Request,
+    Supersede,
+    Take,
+    Taken,
+)
+from txbroker.directory.requests import Lookup as LookupRequest
+from txbroker.directory.steps import Ask, Pause, Procedure, Sync, ask
+
+RETRY = 0.1
+"""Seconds between two attempts."""
+
+HOPS = 16
+"""Tombstones that one attempt follows."""
+
+
+@attrs.frozen(kw_only=True)
+class Arrived:
+    """The session is here; `present`: it was somewhere before."""
+
+    present: bool
+
+
+@attrs.frozen(kw_only=True)
+class Refused:
+    """There may be a session that cannot be had now; one line why."""
+
+    reason: str
+
+
+@attrs.define(slots=True, eq=False)
+class _Search:
+    """What is known so far; `void` as in `Lookup`, `unasked` sites did not answer."""
+
+    client_id: str
+    void: dict[str, int] = attrs.Factory(dict)
+    generation: int = 0
+    unasked: set[str] = attrs.Factory(set)
+    clean: list[Entry] = attrs.Factory(list)
+    reason: str = ""
+    is_wanted: Callable[[], bool] = lambda: True
+    is_merging: bool = False
+    go_on: bool = False
+
+
+class Arrivals:
+    """The procedures of one node; `wait` seconds, then `is_fresh` decides."""
+
+    def __init__(
+        self,
+        *,
+        members: Members,
+        holdings: Holdings,
+        registrar: Registrar,
+        wait: float,
+        is_fresh: bool,
+        now: Callable[[], float],
+        spawn: Callable[[Procedure[None]], object],
+    ) -> None:
+        self.claims: dict[str, Entry] = {}
+        self.busy: set[str] = set()
+        self._members = members
+        self._holdings = holdings
+        self._registrar = registrar
+        self._wait = wait
+        self._is_fresh = is_fresh
+        self._now = now
+        self._spawn = spawn
+
+    # from the directory
+
+    def arrive(self, client_id: str, is_wanted: Callable[[], bool]) -> Procedure[Arrived | Refused]:
+        """
+        Bring the session of a connecting client here.
+
+        When this returns `Arrived`, the caller opens the session in the same turn, before anything
+        else can ask for it. `is_wanted` False: the client is gone; nothing new is begun.
+        """
+        search = _Search(client_id, is_wanted=is_wanted)
+        deadline = self._now() + self._wait
+        while is_wanted():
+            search.go_on = False
+            arrived = yield from self._alone(client_id, self._attempt(search))
+            if arrived is not None:
+                return arrived
+            if self._now() >= deadline:
+                break
+            if not search.go_on:
+                yield Pause(seconds=RETRY)
+        if self._is_fresh and is_wanted() and client_id not in self._holdings.held:
+            return self._begin(search, search.generation + 1)
+        return Refused(reason=search.reason or "the client is gone")
+
+    def merge(self, client_id: str, node: str, incarnation: int) -> Procedure[None]:
+        """Fetch what `node` has of a session that is here, too."""
+        search = _Search(client_id, is_merging=True)
+        yield from self._alone(client_id, self._fetch(search, node, incarnation))
+
+    def finish(self, client_id: str) -> Procedure[bool]:
+        """Ask whether a copy that is here was released; True when the session is here now."""
+        arriving = self._holdings.arriving[client_id]
+        reply = yield from ask(arriving.node, Release(client_id=client_id, token=arriving.token))
+        if self._holdings.arriving.get(client_id) is not arriving:
+            return client_id in self._holdings.held
+        if isinstance(reply, Released):
+            return (yield from self._settle(client_id))
+        if isinstance(reply, NotReleased):
+            self._holdings.refuse(client_id)
+        return False
+
+    def finish_alone(self, client_id: str) -> Procedure[None]:
+        """As `finish`, unless something else is at work for the id."""
+        if client_id in self._holdings.arriving:
+            yield from self._alone(client_id, self.finish(client_id))
+
+    def adopt(self, client_id: str) -> bool:
+        """A copy was released: open it, unless a clean session has taken its place meanwhile."""
+        own = self._registrar.own.get(client_id)
+        arriving = self._holdings.arriving[client_id]
+        if own is not None and not own.persistent and own.replaces >= arriving.incarnation:
+            self._holdings.refuse(client_id)
+            return False
+        holding = self._holdings.adopt(client_id)
+        self._registrar.forget(client_id)
+        self._register(client_id, holding)
+        return True
+
+    def ask_unasked(self, client_id: str) -> Procedure[None]:
+        """A session was begun while sites were away: look whether they have one, and merge it."""
+        holding = self._holdings.held[client_id]
+        search = _Search(client_id, is_merging=True)
+        sites = tuple(site for site in holding.unasked if site in self._members.sites())
+        decisions = yield from self._look_at(search, sites)
+        found = [decision for decision in decisions.values() if isinstance(decision, Entry)]
+        for entry in found:
+            if entry.node != self._members.name:
+                yield from self._alone(
+                    client_id, self._fetch(search, entry.node, entry.incarnation)
+                )
+        now = self._holdings.held.get(client_id)
+        if now is not None:
+            asked = {site for site in holding.unasked if isinstance(decisions.get(site), Nowhere)}
+            left = tuple(s for s in now.unasked if s in sites and s not in asked)
+            if left != now.unasked:
+                self._holdings.hold(client_id, attrs.evolve(now, unasked=left))
+
+    # internal: one attempt
+
+    def _alone(
+        self, client_id: str, procedure: Procedure[Arrived | bool | None]
+    ) -> Procedure[Arrived | None]:
+        """One procedure at a time for an id; None without running it where there is another."""
+        if client_id in self.busy:
+            procedure.close()
+            return None
+        self.busy.add(client_id)
+        try:
+            result = yield from procedure
+        finally:
+            self.busy.discard(client_id)
+        return result if isinstance(result, Arrived) else None
+
+    def _attempt(self, search: _Search) -> Procedure[Arrived | None]:
+        client_id = search.client_id
+        if client_id in self._holdings.arriving:
+            arriving = self._holdings.arriving[client_id]
+            search.generation = max(search.generation, arriving.incarnation)
+            if (yield from self.finish(client_id)):
+                return Arrived(present=True)
+            if client_id in self._holdings.arriving:
+                search.reason = f"node {arriving.node} does not say whether it gave the session up"
+                return None
+        if client_id in self._holdings.held:
+            return Arrived(present=True)
+        gone = self._holdings.tombstone(client_id)
+        if gone is not None:
+            search.generation = max(search.generation, gone.incarnation)
+            if gone.incarnation > search.void.get(gone.node, 0):
+                return (yield from self._fetch(search, gone.node, gone.incarnation))
+        decision = yield from self._look_here(search)
+        if isinstance(decision, Nowhere):
+            found = yield from self._look_elsewhere(search)
+            if found is None:
+                return (yield from self._claim(search))
+            decision = found
+        if isinstance(decision, Entry):
+            return (yield from self._fetch(search, decision.node, decision.incarnation))
+        search.reason = "too few of the nodes that keep the client directory can be asked"
+        return None
+
+    def _look_here(self, search: _Search) -> Procedure[Decision]:
+        decisions = yield from self._look_at(search, (self._members.site,))
+        decision = decisions[self._members.site]
+        if isinstance(decision, Nowhere) and decision.clean is not None:
+            search.generation = max(search.generation, decision.clean.generation)
+        return decision
+
+    def _look_elsewhere(self, search: _Search) -> Procedure[Entry | None]:
+        sites = self._members.sites()
+        search.unasked, search.clean = set(), []
+        if not sites:
+            return None
+        decisions = yield from self._look_at(search, sites)
+        best: Entry | None = None
+        for site, decision in decisions.items():
+            if isinstance(decision, Entry):
+                best = decision if best is None or decision.order > best.order else best
+                search.unasked.add(site)
+            elif isinstance(decision, MayExist):
+                search.unasked.add(site)
+            elif decision.clean is not None:
+                search.clean.append(decision.clean)
+        return best
+
+    def _look_at(self, search: _Search, sites: tuple[str, ...]) -> Procedure[dict[str, Decision]]:
+        members, client_id = self._members, search.client_id
+        keepers = {site: members.keepers(client_id, site) for site in sites}
+        lookups = {site: Lookup(keepers[site], search.void) for site in sites}
+        site_of = {name: site for site in sites for name in keepers[site]}
+        open_sites = set(sites)
+
+        def take(name: str, reply: Reply | None) -> bool:
+            answer = reply.answers[0] if isinstance(reply, Answers) else None
+            if lookups[site_of[name]].take(name, answer):
+                open_sites.discard(site_of[name])
+            return not open_sites
+
+        calls = tuple(
+            (name, LookupRequest(view=members.view_of(site), client_ids=(client_id,)))
+            for name, site in site_of.items()
+        )
+        if calls:
+            yield Ask(calls=calls, take=take)
+        for lookup in lookups.values():
+            search.generation = max(search.generation, lookup.generation)
+        return {site: lookup.decide() for site, lookup in lookups.items()}
+
+    # internal: a session that is somewhere
+
+    def _fetch(self, search: _Search, node: str, incarnation: int) -> Procedure[Arrived | None]:
+        client_id = search.client_id
+        trail: dict[str, int] = {}
+        for _ in range(HOPS):
+            trail[node] = incarnation
+            search.generation = max(search.generation, incarnation)
+            if node == self._members.name:
+                break  # the index says here, and it is not: an earlier life, or just gone
+            held = self._holdings.held.get(client_id)
+            if search.is_merging and (held is None or client_id in self._holdings.frozen):
+                return None
+            if client_id in self._holdings.arriving:
+                return None  # one copy at a time, or the first would be lost
+            holds = 0 if held is None else held.incarnation
+            take = Take(client_id=client_id, incarnation=incarnation, holds=holds)
+            reply = yield from ask(node, take)
+            match reply:
+                case Taken():
+                    return (yield from self._bring(search, node, reply))
+                case MovedTo() if reply.incarnation > incarnation:
+                    node, incarnation = reply.node, reply.incarnation
+                case NotHeld() | MovedTo():
+                    break
+                case Busy():
+                    search.reason = f"the session is on its way between nodes ({node})"
+                    return None
+                case _:
+                    search.reason = f"node {node}, which holds the session, cannot be reached"
+                    return None
+        # The trail ends: nothing is left of what began it.
+        for name, until in trail.items():
+            search.void[name] = max(search.void.get(name, 0), until)
+        search.go_on = True
+        return None
+
+    def _bring(self, search: _Search, node: str, taken: Taken) -> Procedure[Arrived | None]:
+        client_id = search.client_id
+        if search.is_merging and client_id not in self._holdings.held:
+            return None  # it left while the copy was on its way, which is void now
+        self._holdings.arrive(client_id, node, taken)
+        yield Sync()
+        is_here = yield from self.finish(client_id)
+        return Arrived(present=True) if is_here else None
+
+    def _settle(self, client_id: str) -> Procedure[bool]:
+        is_here = self.adopt(client_id)
+        yield Sync()
+        return is_here and client_id in self._holdings.held
+
+    # internal: a session that is nowhere
+
+    def _claim(self, search: _Search) -> Procedure[Arrived | None]:
+        members, client_id = self._members, search.client_id
+        entry = Entry(
+            client_id=client_id,
+            node=members.name,
+            incarnation=search.generation + 1,
+            persistent=True,
+        )
+        keepers = members.keepers(client_id)
+        stands: set[str] = set()
+
+        def take(name: str, reply: Reply | None) -> bool:
+            if not isinstance(reply, Claimed):
+                return False
+            if reply.conflict is None:
+                stands.add(name)
+                return len(stands) >= majority(len(keepers))
+            search.generation = max(search.generation, reply.conflict.generation)
+            return True
+
+        request = Claim(view=members.view, entry=entry)
+        self.claims[client_id] = entry
+        try:
+            yield Ask(calls=tuple((name, request) for name in keepers), take=take)
+            is_mine = self.claims.get(client_id) is entry and members.view == request.view
+            is_mine = is_mine and search.is_wanted()
+        finally:
+            if self.claims.get(client_id) is entry:
+                del self.claims[client_id]
+        if not is_mine or len(stands) < majority(len(keepers)):
+            search.reason = "the nodes that keep the client directory do not agree yet"
+            return None
+        if search.clean:
+            told = Supersede(entries=(entry,))
+            self._spawn(_tell(tuple((other.node, told) for other in search.clean)))
+        return self._begin(search, entry.incarnation)
+
+    def _begin(self, search: _Search, incarnation: int) -> Arrived:
+        holding = Holding(incarnation=incarnation, unasked=tuple(sorted(search.unasked)))
+        self._holdings.hold(search.client_id, holding)
+        self._registrar.forget(search.client_id)
+        self._register(search.client_id, holding)
+        return Arrived(present=False)
+
+    def _register(self, client_id: str, holding: Holding) -> None:
+        known = self._registrar.own.get(client_id)
+        entry = Entry(
+            client_id=client_id,
+            node=self._members.name,
+            incarnation=holding.incarnation,
+            persistent=True,
+            testament=None if known is None or not known.persistent else known.testament,
+        )
+        self._registrar.set(entry)
+
+
+def _tell(calls: tuple[tuple[str, Request], ...]) -> Procedure[None]:
+    """The connections that the id has at other sites are to be closed; at ours, keepers tell."""
+    yield Ask(calls=calls, take=lambda _name, _reply: False)

@@ -1,0 +1,535 @@
+"""
+The client directory of one node: everything that nodes tell and ask each other about client ids.
+
+What is decided here: how a request is answered, what follows when another entry counts above one of
+ours, what is to be done now and then. The parts decide the rest: `keeper` (entries kept here for
+others), `registrar` (what others keep of ours), `holdings` (sessions that move), `arrival` (finding
+a session), `wills`. No I/O: requests come in, replies go out; procedures are run by the shell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import attrs
+
+from txbroker.directory.arrival import Arrivals, Arrived, Refused
+from txbroker.directory.entries import Entries
+from txbroker.directory.entry import Entry, Testament
+from txbroker.directory.holdings import Holdings
+from txbroker.directory.keeper import Keeper
+from txbroker.directory.members import Members
+from txbroker.directory.ports import Remains, SessionHost, Table
+from txbroker.directory.registrar import Registrar
+from txbroker.directory.requests import (
+    Accepted,
+    AskRemains,
+    Busy,
+    Claim,
+    Left,
+    Lookup,
+    MovedTo,
+    Noted,
+    NotHeld,
+    Offer,
+    OtherView,
+    Ping,
+    Pong,
+    Register,
+    Registered,
+    Release,
+    RemainsReply,
+    Reply,
+    Request,
+    ShareMembers,
+    Supersede,
+    Superseded,
+    Take,
+    WillsSent,
+)
+from txbroker.directory.steps import Procedure, ask
+from txbroker.directory.wills import OwnWills, SentWills, WillWatch
+from txbroker.mqtt.packets import Will
+
+T = TypeVar("T")
+
+FRESH = 2.0
+"""
+Seconds for which a clean session that meets another entry is the newer one of the two. After that
+it may be a connection long dead, and gives way; at worst its client connects again.
+"""
+
+CLOSING_LIMIT = 5.0
+"""Seconds for which keepers that cannot be reached are waited for with a clean session's end."""
+
+TOLD_AT_ONCE = 500
+"""Entries in one call to a node whose sessions they count above."""
+
+
+@attrs.frozen(kw_only=True)
+class Tables:
+    """Where the directory keeps what it must not forget."""
+
+    entries: Table
+    held: Table
+    gone: Table
+    arriving: Table
+    wills: Table
+    sent_wills: Table
+
+
+@attrs.frozen(kw_only=True)
+class Settings:
+    """`roaming_wait` and `will_after` in seconds; `is_fresh`: `roaming: fresh`."""
+
+    roaming_wait: float = 3.0
+    is_fresh: bool = False
+    will_after: float = 10.0
+
+
+class Directory:
+    """
+    The directory of one node in the life `life` of its process.
+
+    The shell runs what `spawn` gets; after `wake` it looks for batches of the registrar.
+    """
+
+    def __init__(
+        self,
+        *,
+        members: Members,
+        tables: Tables,
+        host: SessionHost,
+        life: int,
+        settings: Settings,
+        now: Callable[[], float],
+        make_token: Callable[[], bytes],
+        spawn: Callable[[Procedure[None]], object],
+        wake: Callable[[], object],
+    ) -> None:
+        self.members = members
+        self.keeper = Keeper(members, Entries(tables.entries), life)
+        self.holdings = Holdings(
+            members.name,
+            held=tables.held,
+            gone=tables.gone,
+            arriving=tables.arriving,
+            host=host,
+            make_token=make_token,
+        )
+        self.registrar = Registrar(
+            members,
+            self.keeper.entries,
+            life,
+            on_conflict=self.supersede,
+            kept=lambda: [*self.holdings.arriving, *self.arrivals.claims],
+            on_known=self._forget_if_known,
+            wake=wake,
+        )
+        self.arrivals = Arrivals(
+            members=members,
+            holdings=self.holdings,
+            registrar=self.registrar,
+            wait=settings.roaming_wait,
+            is_fresh=settings.is_fresh,
+            now=now,
+            spawn=spawn,
+        )
+        self.own_wills = OwnWills(tables.wills, life)
+        self._watch = WillWatch(
+            members=members,
+            keeper=self.keeper,
+            own=self.own_wills,
+            sent=SentWills(tables.sent_wills),
+            host=host,
+            after=settings.will_after,
+            now=now,
+        )
+        self._host = host
+        self._now = now
+        self._spawn = spawn
+        self._fresh: dict[str, float] = {}
+        self._closing: dict[str, float] = {}
+        self._offers: dict[str, str] = {}
+        self._removed = {m.name for m in members.all if m.removed}
+        members.when_changed(self._on_members)
+
+    # from the node
+
+    def start(self) -> None:
+        """Once, when the sessions of earlier lives are there."""
+        self.holdings.start()
+        for client_id in self.holdings.gone:
+            self._register_gone(client_id)
+        for client_id, holding in self.holdings.held.items():
+            self.registrar.own[client_id] = Entry(
+                client_id=client_id,
+                node=self.members.name,
+                incarnation=holding.incarnation,
+                persistent=True,
+            )
+        self.registrar.start()
+
+    def tick(self) -> None:
+        """Now and then, every second or so."""
+        now = self._now()
+        self.holdings.expire(now)
+        self._fresh = {c: t for c, t in self._fresh.items() if now - t <= FRESH}
+        for client_id in list(self._closing):
+            self._close_if_told(client_id)
+        procedures = self._watch.due()
+        procedures += [self.arrivals.finish_alone(c) for c in list(self.holdings.arriving)]
+        procedures += [self._follow(c, left) for c, left in self.holdings.left()]
+        procedures += [self._offer(c) for c in list(self._offers)]
+        procedures += [
+            self.arrivals.ask_unasked(client_id)
+            for client_id, holding in self.holdings.held.items()
+            if holding.unasked
+        ]
+        procedures += [self._tell_losers(node) for node in self.keeper.entries.losers()]
+        for procedure in procedures:
+            self._spawn(procedure)
+
+    # from the edge
+
+    def is_here(self, client_id: str) -> bool:
+        """Whether this node holds the kept session of that id, and may serve it at once."""
+        return client_id in self.holdings.held
+
+    def arrive(self, client_id: str, is_wanted: Callable[[], bool]) -> Procedure[Arrived | Refused]:
+        """Bring a kept session here that is not (see `Arrivals.arrive`)."""
+        return self.arrivals.arrive(client_id, is_wanted)
+
+    def connected(self, client_id: str, *, clean: bool, will: Will | None) -> Testament | None:
+        """
+        The client has its session, clean or kept; the will as it is to be published, if ever.
+
+        Of a kept session `is_here` holds.
+        """
+        testament = None
+        self._closing.pop(client_id, None)
+        if will is not None:
+            testament = self.own_wills.make(client_id, will)
+        else:
+            self.own_wills.forget(client_id)
+        entry = self._begin_clean(client_id) if clean else self._go_on(client_id)
+        entry = attrs.evolve(entry, testament=testament)
+        if self.registrar.own.get(client_id) != entry:
+            self.registrar.set(entry)
+        return testament
+
+    def disconnected(self, client_id: str, *, is_will_due: bool) -> Testament | None:
+        """
+        The connection is gone. Where its will is due and there is one, it is returned: the caller
+        publishes it and calls `will_is_sent`. Otherwise it is discarded.
+        """
+        if not is_will_due:
+            self.own_wills.forget(client_id)
+        own = self.registrar.own.get(client_id)
+        if own is not None:
+            self._disconnect(own)
+        return self.own_wills.get(client_id)
+
+    def will_is_sent(self, client_id: str, testament: Testament) -> None:
+        """That will of a connection here is published, durably."""
+        self.own_wills.forget(client_id, testament)
+
+    def ended(self, client_id: str) -> None:
+        """The kept session ended here, if one was: its time is over, or somebody deleted it."""
+        if client_id in self.holdings.held:
+            self.holdings.drop(client_id)
+            self.registrar.drop(client_id)
+
+    # from other nodes
+
+    def handle(self, source: str, request: Request) -> Reply | None:
+        """
+        Answer a member; None: `source` is none, and gets no answer.
+
+        The answer may leave when all that was changed is safe in this node's store.
+        """
+        if self.members.get(source) is None:
+            return None
+        match request:
+            case Lookup():
+                return self.keeper.lookup(request)
+            case Register():
+                self.registrar.met(source, request.life)
+                return self.keeper.register(source, request, self._now())
+            case Claim():
+                return self.keeper.claim(source, request)
+            case Supersede():
+                return self._superseded(request)
+            case Take():
+                return self._take(source, request)
+            case Release():
+                return self._release(source, request)
+            case Offer():
+                return self._offered(source, request)
+            case AskRemains():
+                return self._tell_remains(request)
+            case WillsSent():
+                self._note_sent(request)
+                return Noted()
+            case ShareMembers():
+                self.members.merge(request.members)
+                return self.keeper.other_view()
+            case Ping():
+                return Pong()
+
+    def on_other_view(self, reply: OtherView) -> ShareMembers | None:
+        """A node sees other members; what it should be told in turn."""
+        self.members.merge(reply.members)
+        if self.members.view == reply.view:
+            return None
+        return ShareMembers(members=self.members.all)
+
+    def on_registered(self, reply: Registered) -> None:
+        """A keeper knows entries that count above ours."""
+        for entry in reply.conflicts:
+            self.supersede(entry, False)
+        for entry in reply.past:
+            self.supersede(entry, True)
+
+    def supersede(self, other: Entry, has_ended: bool) -> bool:
+        """
+        Another entry is said to count above one of ours: act on it; `has_ended` as in `Above`.
+
+        True when all that follows has been done here; it is safe when the store says so.
+        """
+        client_id = other.client_id
+        own = self.registrar.own.get(client_id)
+        if own is None:
+            return True
+        if has_ended or other.node == self.members.name or self._is_new(own):
+            if other.order >= own.order:
+                self._raise_above(own, other)
+        elif own.order > other.order:
+            self.registrar.tell_again(client_id)
+        elif not own.persistent:
+            self.registrar.drop(client_id)
+            self._host.close(client_id)
+        elif not other.persistent:
+            self.ended(client_id)
+            self._host.discard(client_id)
+        else:
+            self._offers[client_id] = other.node
+        return True
+
+    # internal: connections
+
+    def _begin_clean(self, client_id: str) -> Entry:
+        holdings = self.holdings
+        own = self.registrar.own.get(client_id)
+        known = [
+            one.incarnation
+            for one in (
+                holdings.held.get(client_id),
+                holdings.tombstone(client_id),
+                holdings.arriving.get(client_id),
+            )
+            if one is not None
+        ]
+        if own is not None:
+            known.append(own.generation)
+        holdings.drop(client_id)
+        if not self.members.is_alone:
+            self._fresh[client_id] = self._now()
+        return Entry(
+            client_id=client_id,
+            node=self.members.name,
+            incarnation=1 if own is None or own.persistent else own.incarnation + 1,
+            persistent=False,
+            replaces=max(known, default=0),
+        )
+
+    def _go_on(self, client_id: str) -> Entry:
+        self.holdings.thaw(client_id)
+        holding = self.holdings.held[client_id]
+        if self.registrar.is_cut_off(client_id):
+            # Somebody may have ended or begun the session where this node was not heard. What the
+            # client does from here on must not be ended by that.
+            holding = attrs.evolve(holding, incarnation=holding.incarnation + 1)
+            self.holdings.hold(client_id, holding)
+        return Entry(
+            client_id=client_id,
+            node=self.members.name,
+            incarnation=holding.incarnation,
+            persistent=True,
+        )
+
+    def _disconnect(self, own: Entry) -> None:
+        if own.testament is not None:
+            own = attrs.evolve(own, testament=None)
+            self.registrar.set(own)
+        if not own.persistent:
+            self._closing[own.client_id] = self._now()
+            self._close_if_told(own.client_id)
+
+    def _close_if_told(self, client_id: str) -> None:
+        """
+        A clean session that has ended is forgotten when its keepers know that it began: it has
+        ended what was kept before [MQTT-3.1.2-6], however short it was.
+        """
+        is_told = self.registrar.is_told(client_id)
+        if is_told or self._now() - self._closing[client_id] >= CLOSING_LIMIT:
+            del self._closing[client_id]
+            own = self.registrar.own.get(client_id)
+            if own is not None and not own.persistent:
+                self.registrar.drop(client_id)
+
+    # internal: conflicts
+
+    def _is_new(self, own: Entry) -> bool:
+        """Whether it is a clean session of just now; it may count itself above others once."""
+        since = None if own.persistent else self._fresh.get(own.client_id)
+        return since is not None and self._now() - since <= FRESH
+
+    def _raise_above(self, own: Entry, other: Entry) -> None:
+        self._fresh.pop(own.client_id, None)
+        raised = own.above(other)
+        if raised.persistent:
+            holding = self.holdings.held[own.client_id]
+            self.holdings.hold(own.client_id, attrs.evolve(holding, incarnation=raised.incarnation))
+        self.registrar.set(raised)
+
+    def _superseded(self, request: Supersede) -> Superseded:
+        done = [entry.client_id for entry in request.entries if self.supersede(entry, False)]
+        return Superseded(client_ids=tuple(done))
+
+    def _tell_losers(self, node: str) -> Procedure[None]:
+        entries = self.keeper.entries.due_to(node, TOLD_AT_ONCE)
+        if node == self.members.name:
+            done = {entry.client_id for entry in entries if self.supersede(entry, False)}
+        else:
+            told = tuple(attrs.evolve(entry, testament=None) for entry in entries)
+            reply = yield from ask(node, Supersede(entries=told))
+            done = set(reply.client_ids) if isinstance(reply, Superseded) else set()
+        for entry in entries:
+            if entry.client_id in done:
+                self.keeper.entries.told(node, entry)
+
+    def _note_sent(self, request: WillsSent) -> None:
+        if request.node != self.members.name:
+            self.keeper.wills_sent(request)
+            return
+        for will in request.wills:
+            own = self.own_wills.get(will.client_id)
+            if own is not None and (own.life, own.number) == (will.life, will.number):
+                self.own_wills.forget(will.client_id)
+                self._host.forget_will(will.client_id)
+
+    # internal: sessions that move
+
+    def _take(self, source: str, request: Take) -> Reply:
+        client_id = request.client_id
+        arriving = self.holdings.arriving.get(client_id)
+        if arriving is not None:
+            if request.incarnation < arriving.incarnation:
+                return Busy()
+            # Only after the earlier holder has released it can anybody know it to be here.
+            self.arrivals.adopt(client_id)
+        elif client_id in self.arrivals.busy and source < self.members.name:
+            # Both look for the session of one client: one of the two has to give way.
+            return Busy()
+        claim = self.arrivals.claims.pop(client_id, None)
+        if claim is not None:
+            return NotHeld(incarnation=claim.incarnation)
+        reply = self.holdings.take(source, request, self._now())
+        own = self.registrar.own.get(client_id)
+        if isinstance(reply, NotHeld) and own is not None and own.persistent:
+            self.registrar.drop(client_id)  # a session that was found, but never opened
+        return reply
+
+    def _release(self, source: str, request: Release) -> Reply:
+        client_id = request.client_id
+        was_here = client_id in self.holdings.held
+        reply = self.holdings.release(source, request)
+        if was_here and client_id not in self.holdings.held:
+            self._register_gone(client_id)
+            self._offers.pop(client_id, None)
+        return reply
+
+    def _register_gone(self, client_id: str) -> None:
+        """The keepers are told where it went, until a majority knows."""
+        tombstone = self.holdings.tombstone(client_id)
+        assert tombstone is not None
+        entry = Entry(
+            client_id=client_id,
+            node=tombstone.node,
+            incarnation=tombstone.incarnation,
+            persistent=True,
+        )
+        self.registrar.give_away(entry)
+
+    def _tell_remains(self, request: AskRemains) -> RemainsReply:
+        client_id = request.client_id
+        if self.holdings.confirm(client_id, request.token):
+            self._forget_if_known(client_id)
+        remains = self._host.remains(client_id)
+        if request.resolved:
+            self._host.resolved(client_id)
+        return RemainsReply(remains=remains)
+
+    def _forget_if_known(self, client_id: str) -> None:
+        """A tombstone goes when the new holder is at work and the keepers point at it."""
+        tombstone = self.holdings.tombstone(client_id)
+        if tombstone is None or not tombstone.confirmed:
+            return
+        if client_id in self.holdings.held or self.registrar.is_known(client_id):
+            self.holdings.forget_gone(client_id)
+            self.registrar.forget(client_id)
+
+    def _follow(self, client_id: str, left: Left) -> Procedure[None]:
+        """Ask an earlier holder what it has still to do; one that was removed will do nothing."""
+        if self.members.get(left.node) is None:
+            self.holdings.on_remains(client_id, left, Remains(), is_resolved=True)
+            return
+        is_resolved = self._host.is_resolved(client_id, left.node)
+        question = AskRemains(client_id=client_id, token=left.token, resolved=is_resolved)
+        reply = yield from ask(left.node, question)
+        if isinstance(reply, RemainsReply):
+            self.holdings.on_remains(client_id, left, reply.remains, is_resolved=is_resolved)
+
+    # internal: sessions that count below another
+
+    def _offer(self, client_id: str) -> Procedure[None]:
+        node = self._offers[client_id]
+        own = self.registrar.own.get(client_id)
+        if own is None or not own.persistent or self.members.get(node) is None:
+            del self._offers[client_id]
+            return
+        offer = Offer(client_id=client_id, incarnation=own.incarnation)
+        reply = yield from ask(node, offer)
+        if self._offers.get(client_id) != node:
+            return
+        if isinstance(reply, MovedTo):
+            self._offers[client_id] = reply.node
+        elif isinstance(reply, NotHeld):
+            # The entry that counted above was nobody's session: ours is the one there is.
+            del self._offers[client_id]
+            own = self.registrar.own.get(client_id)
+            if own is not None and own.persistent:
+                void = attrs.evolve(own, node=node, incarnation=reply.incarnation)
+                self._raise_above(own, void)
+
+    def _offered(self, source: str, request: Offer) -> Reply:
+        client_id = request.client_id
+        held = self.holdings.held.get(client_id)
+        if held is not None:
+            self._spawn(self.arrivals.merge(client_id, source, request.incarnation))
+            return Accepted()
+        if client_id in self.holdings.arriving or client_id in self.arrivals.busy:
+            return Busy()
+        gone = self.holdings.tombstone(client_id)
+        if gone is not None and gone.node != source:
+            return MovedTo(node=gone.node, incarnation=gone.incarnation)
+        incarnation = max(request.incarnation, self.keeper.entries.generation(client_id))
+        return NotHeld(incarnation=incarnation)
+
+    def _on_members(self) -> None:
+        removed = {m.name for m in self.members.all if m.removed}
+        for name in removed - self._removed:
+            self.keeper.entries.forget_node(name)
+        self._removed = removed

@@ -1,0 +1,142 @@
+"""
+This node as a keeper of entries: answers lookups and claims, takes lists.
+
+*Unknown* counts only from a keeper that would know. A node that has just become a keeper of some
+ids (it joined, or a member was removed) is not *settled*: it first needs the lists of the members
+under the view that it has itself. One may be missing where another one knew its share before
+(*established*): whatever was promised was accepted by two keepers, and one of the two, or its
+relay, is among those that were heard. Members that were never settled have promised nothing.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from txbroker.directory.entries import Above, Entries, Full, Verdict
+from txbroker.directory.entry import Entry
+from txbroker.directory.members import Members
+from txbroker.directory.requests import (
+    Answer,
+    Answers,
+    Claim,
+    Claimed,
+    Lookup,
+    OtherView,
+    Register,
+    Registered,
+    WillsSent,
+)
+
+
+class Keeper:
+    """The entries of this node in the life `life` of its process."""
+
+    def __init__(self, members: Members, entries: Entries, life: int) -> None:
+        self.entries = entries
+        self.heard: dict[str, float] = {}
+        self._members = members
+        self._life = life
+        self._view = members.view
+        self._listed: dict[str, bool] = {}
+        self._syncs: dict[str, int] = {}
+        members.when_changed(self._on_members)
+        self._look()
+
+    # from other nodes
+
+    def lookup(self, request: Lookup) -> Answers | OtherView:
+        """Where sessions are."""
+        if request.view != self._members.view:
+            return self.other_view()
+        return Answers(answers=tuple(self.find(client_id) for client_id in request.client_ids))
+
+    def find(self, client_id: str) -> Answer:
+        """Where one session is."""
+        entry = self.entries.get(client_id)
+        return Answer(
+            settled=self._members.is_settled,
+            entry=None if entry is None else attrs.evolve(entry, testament=None),
+            generation=self.entries.generation(client_id),
+        )
+
+    def claim(self, source: str, request: Claim) -> Claimed | OtherView:
+        """A session shall begin at `source`."""
+        if request.view != self._members.view:
+            return self.other_view()
+        entry = attrs.evolve(request.entry, node=source)
+        verdict = self.entries.claim(entry)
+        if isinstance(verdict, Full):
+            return self.other_view()  # as good as no answer: this keeper cannot stand for it
+        self.entries.renew(entry.client_id, source, self._syncs.get(source, 0))
+        return Claimed(conflict=None if verdict is None else verdict.entry)
+
+    def register(self, source: str, batch: Register, now: float) -> Registered | OtherView:
+        """A part of what a member has to say."""
+        self.heard[source] = now
+        if batch.view != self._members.view:
+            return self.other_view()
+        is_fresh = batch.keeper_life == self._life or batch.first
+        if not is_fresh or (
+            batch.sync and not batch.first and batch.sync != self._syncs.get(source)
+        ):
+            return self._registered(restart=True)
+        if batch.first:
+            self._syncs[source] = batch.sync
+        return self._take(source, batch)
+
+    def wills_sent(self, request: WillsSent) -> None:
+        """Another keeper has published these."""
+        for will in request.wills:
+            self.entries.will_is_sent(will.client_id, request.node, will.life, will.number)
+
+    def other_view(self) -> OtherView:
+        """The members as this node knows them."""
+        return OtherView(view=self._members.view, members=self._members.all)
+
+    # internal
+
+    def _take(self, source: str, batch: Register) -> Registered:
+        sync = self._syncs.get(source, 0)
+        conflicts: list[Entry] = []
+        past: list[Entry] = []
+        full: list[str] = []
+        for entry in batch.entries:
+            match self._put(entry):
+                case Full():
+                    full.append(entry.client_id)
+                case Above(entry=known, has_ended=has_ended):
+                    (past if has_ended else conflicts).append(attrs.evolve(known, testament=None))
+        for client_id in batch.ended:
+            self.entries.end(client_id, source)
+        for client_id in batch.kept:
+            self.entries.renew(client_id, source, sync)
+        for entry in batch.relayed:
+            self._put(entry)
+        if batch.last:
+            self.entries.end_unlisted(source, sync)
+            self._listed[source] = batch.established
+            self._look()
+        return self._registered(conflicts=tuple(conflicts), past=tuple(past), full=tuple(full))
+
+    def _put(self, entry: Entry) -> Verdict:
+        # Others may know of a session at a node before it says so itself; its own list, should it
+        # be on its way just now, does not end what came later than the list began.
+        return self.entries.put(entry, self._syncs.get(entry.node, 0))
+
+    def _registered(self, **fields: object) -> Registered:
+        settled = self._members.is_settled
+        return Registered(life=self._life, settled=settled, **fields)  # type: ignore[arg-type]
+
+    def _on_members(self) -> None:
+        if self._members.view != self._view:
+            self._view = self._members.view
+            self._listed.clear()
+            self._syncs.clear()
+        self._look()
+
+    def _look(self) -> None:
+        members = self._members
+        if members.is_joined and not members.is_settled:
+            missing = [name for name in members.peers() if name not in self._listed]
+            if len(missing) <= (1 if any(self._listed.values()) else 0):
+                members.settle()

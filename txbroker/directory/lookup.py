@@ -1,0 +1,80 @@
+"""
+One question for one client id to the members of a site that keep its entry.
+
+Answers go in, a decision comes out. That no session exists is only concluded when a majority of the
+keepers says so, each of them settled; anything less means that there may be one (protocol rule 19).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+import attrs
+
+from txbroker.directory.entry import Entry
+from txbroker.directory.rendezvous import majority
+from txbroker.directory.requests import Answer
+
+
+@attrs.frozen(kw_only=True)
+class Nowhere:
+    """No session is kept; the last one known had this generation. `clean`: who is connected."""
+
+    generation: int
+    clean: Entry | None = None
+
+
+class MayExist(enum.Enum):
+    """Too few answered."""
+
+    MAY_EXIST = "may exist"
+
+
+Decision = Entry | Nowhere | MayExist
+"""An `Entry`: its node is the one to ask for the session."""
+
+
+class Lookup:
+    """
+    The answers of `keepers` so far. `void` names holders, with the incarnation up to which they
+    said themselves that they hold nothing.
+    """
+
+    def __init__(self, keepers: tuple[str, ...], void: Mapping[str, int]) -> None:
+        self.generation = 0
+        self._keepers = keepers
+        self._void = void
+        self._best: Entry | None = None
+        self._settled: set[str] = set()
+        self._done: set[str] = set()
+
+    def take(self, keeper: str, answer: Answer | None) -> bool:
+        """One answer, None where none came; True when no more need be waited for."""
+        self._done.add(keeper)
+        if answer is not None:
+            if answer.settled:
+                self._settled.add(keeper)
+            self.generation = max(self.generation, answer.generation)
+            entry = answer.entry
+            if entry is not None and self._is_better(entry):
+                self._best = entry
+        return self.has_majority or len(self._done) == len(self._keepers)
+
+    @property
+    def has_majority(self) -> bool:
+        """Whether enough keepers that would know have answered."""
+        return len(self._settled) >= majority(len(self._keepers))
+
+    def decide(self) -> Decision:
+        """What follows from what was answered so far."""
+        best = self._best
+        if best is not None and best.persistent:
+            return best
+        if not self.has_majority:
+            return MayExist.MAY_EXIST
+        return Nowhere(generation=self.generation, clean=best)
+
+    def _is_better(self, entry: Entry) -> bool:
+        is_void = entry.persistent and entry.incarnation <= self._void.get(entry.node, 0)
+        return not is_void and (self._best is None or entry.order > self._best.order)

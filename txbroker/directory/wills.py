@@ -1,0 +1,288 @@
+"""
+Wills of clients whose node is gone (protocol rule 25).
+
+Each keeper has the wills of its share of the clients. When a node has not been heard for `after`
+seconds and does not answer either, the first keeper of the client's id that can be reached
+publishes the will, unless a keeper knows a newer session of that id. A node that starts publishes
+what it had itself under the same condition, after the same time. Several may do so: the will's
+origin id lets its owner take it once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from txbroker.authority.handover import MarkKey
+from txbroker.directory.entry import (
+    Entry,
+    Testament,
+    pack,
+    testament_fields,
+    testament_from,
+    unpack,
+)
+from txbroker.directory.keeper import Keeper
+from txbroker.directory.members import Members
+from txbroker.directory.ports import SessionHost, Table
+from txbroker.directory.requests import Answers, Lookup, Ping, Reply, WillSent, WillsSent
+from txbroker.directory.steps import Ask, Pause, Procedure, ask
+from txbroker.mqtt.packets import Will
+
+CHUNK = 100
+"""Wills that are published before others have their turn."""
+
+SENT_LIMIT = 100_000
+"""Wills of unreachable nodes that are remembered as published."""
+
+
+def origin(client_id: str, node: str, testament: Testament, zone: str) -> tuple[MarkKey, int]:
+    """
+    The origin id of a will at the owner of `zone`: a stream and the place in it.
+
+    Wills of one client, node and life form a stream, in which places are left out: not those that
+    follow without a gap are new, but all above the mark.
+    """
+    return (f"will:{client_id}@{node}", testament.life, zone, 0), testament.number
+
+
+class OwnWills:
+    """The wills of the connections of this node, in the life `life`; durable."""
+
+    def __init__(self, table: Table, life: int) -> None:
+        self._table = table
+        self._life = life
+        self._last = 0
+        self._all = {key.decode(): _from_bytes(value) for key, value in table.items()}
+
+    def make(self, client_id: str, will: Will) -> Testament:
+        """A connection with a will begins; it replaces that of an earlier connection."""
+        self._last += 1
+        testament = Testament(life=self._life, number=self._last, will=will)
+        self._all[client_id] = testament
+        self._table.put(client_id.encode(), _to_bytes(testament))
+        return testament
+
+    def forget(self, client_id: str, testament: Testament | None = None) -> None:
+        """The will is discarded, or that one has been published."""
+        known = self._all.get(client_id)
+        if known is not None and (testament is None or known == testament):
+            del self._all[client_id]
+            self._table.delete(client_id.encode())
+
+    def get(self, client_id: str) -> Testament | None:
+        """The will of the client's connection."""
+        return self._all.get(client_id)
+
+    def of_earlier_lives(self) -> list[tuple[str, Testament]]:
+        """Those of connections that ended with the process."""
+        return [(c, t) for c, t in self._all.items() if t.life != self._life]
+
+
+class SentWills:
+    """
+    The wills that this node has published for others that were unreachable; durable.
+
+    Such a node is told when it is heard again, before it would publish them itself.
+    """
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._all: dict[tuple[str, str], WillSent] = {}
+        for _, value in table.items():
+            (node, client_id, life, number), _ = unpack(value)
+            self._all[node, client_id] = WillSent(client_id=client_id, life=life, number=number)
+
+    def add(self, node: str, will: WillSent) -> None:
+        """One was published; beyond the limit the oldest is forgotten."""
+        name = node, will.client_id
+        self._all[name] = will
+        self._table.put(_name(*name), pack([*name, will.life, will.number]))
+        if len(self._all) > SENT_LIMIT:
+            self._forget(next(iter(self._all)))
+
+    def nodes(self) -> set[str]:
+        """The nodes that have to be told."""
+        return {node for node, _ in self._all}
+
+    def of(self, node: str) -> tuple[WillSent, ...]:
+        """What that node has to be told; some of it, if it is much."""
+        return tuple(will for (name, _), will in self._all.items() if name == node)[:CHUNK]
+
+    def told(self, node: str, wills: Iterable[WillSent]) -> None:
+        """The node knows."""
+        for will in wills:
+            if self._all.get((node, will.client_id)) == will:
+                self._forget((node, will.client_id))
+
+    def _forget(self, name: tuple[str, str]) -> None:
+        del self._all[name]
+        self._table.delete(_name(*name))
+
+
+class WillWatch:
+    """Publishes what is due; `after` seconds of silence make a node unreachable."""
+
+    def __init__(
+        self,
+        *,
+        members: Members,
+        keeper: Keeper,
+        own: OwnWills,
+        sent: SentWills,
+        host: SessionHost,
+        after: float,
+        now: Callable[[], float],
+    ) -> None:
+        self._members = members
+        self._keeper = keeper
+        self._own = own
+        self._sent_wills = sent
+        self._host = host
+        self._after = after
+        self._now = now
+        self._start = now()
+        self._next: dict[str, float] = {}
+        self._is_own_due = True
+        self._told: dict[str, dict[str, list[WillSent]]] = {}
+
+    # from the directory
+
+    def due(self) -> list[Procedure[None]]:
+        """Now and then: what is to be done about nodes that are not heard."""
+        now = self._now()
+        procedures: list[Procedure[None]] = [self._tell_sent()] if self._told else []
+        for node in self._keeper.entries.nodes_with_wills():
+            silent_since = self._keeper.heard.get(node, self._start)
+            is_due = now - silent_since >= self._after and now >= self._next.get(node, 0.0)
+            if node != self._members.name and is_due:
+                self._next[node] = now + self._after / 2
+                procedures.append(self._execute(node))
+        procedures += [self._tell_back(node) for node in self._sent_wills.nodes()]
+        if self._is_own_due and now - self._start >= self._after:
+            self._is_own_due = False
+            procedures.append(self._execute_own())
+        return procedures
+
+    # internal
+
+    def _execute(self, node: str) -> Procedure[None]:
+        if (yield from ask(node, Ping())) is not None:
+            self._keeper.heard[node] = self._now()
+            return
+        self._next = {n: t for n, t in self._next.items() if t > self._now()}
+        mine: list[Entry] = []
+        reached: dict[str, bool] = {self._members.name: True, node: False}
+        for entry in self._keeper.entries.with_wills(node):
+            for name in self._members.keepers(entry.client_id):
+                if name not in reached:
+                    reached[name] = (yield from ask(name, Ping())) is not None
+                if reached[name]:
+                    if name == self._members.name:
+                        mine.append(entry)
+                    break
+        for first in range(0, len(mine), CHUNK):
+            yield from self._publish(node, mine[first : first + CHUNK])
+            yield Pause(seconds=0.0)
+
+    def _publish(self, node: str, entries: list[Entry]) -> Procedure[None]:
+        newer = yield from self._newer(entries)
+        for entry in entries:
+            known = self._keeper.entries.get(entry.client_id)
+            testament = entry.testament
+            if testament is None or known != entry or entry.client_id in newer:
+                continue  # the client connected elsewhere meanwhile
+            sent = partial(self._sent, entry.client_id, node, testament)
+            self._host.publish_will(entry.client_id, node, testament, sent)
+
+    def _sent(self, client_id: str, node: str, testament: Testament) -> None:
+        will = WillSent(client_id=client_id, life=testament.life, number=testament.number)
+        self._keeper.entries.will_is_sent(client_id, node, will.life, will.number)
+        self._sent_wills.add(node, will)
+        for name in self._members.keepers(client_id):
+            if name not in (node, self._members.name):
+                self._told.setdefault(name, {}).setdefault(node, []).append(will)
+
+    def _tell_sent(self) -> Procedure[None]:
+        """The other keepers need not do it again; one that does not hear it may, to no effect."""
+        told, self._told = self._told, {}
+        calls = tuple(
+            (name, WillsSent(node=node, wills=tuple(wills)))
+            for name, by_node in told.items()
+            for node, wills in by_node.items()
+        )
+        yield Ask(calls=calls, take=lambda _name, _reply: False)
+
+    def _tell_back(self, node: str) -> Procedure[None]:
+        """A node whose wills were published is here again, perhaps."""
+        wills = self._sent_wills.of(node)
+        gone = self._members.get(node) is None
+        if gone or (yield from ask(node, WillsSent(node=node, wills=wills))) is not None:
+            self._sent_wills.told(node, wills)
+
+    def _execute_own(self) -> Procedure[None]:
+        """What the connections of earlier lives of this node left."""
+        left = self._own.of_earlier_lives()
+        for first in range(0, len(left), CHUNK):
+            part = left[first : first + CHUNK]
+            newer = yield from self._newer(
+                [
+                    Entry(client_id=c, node=self._members.name, incarnation=0, persistent=True)
+                    for c, _ in part
+                ]
+            )
+            for client_id, testament in part:
+                if self._own.get(client_id) != testament:
+                    continue  # it connected here meanwhile
+                if client_id in newer:
+                    self._own.forget(client_id)
+                    continue
+                sent = partial(self._own.forget, client_id, testament)
+                self._host.publish_will(client_id, self._members.name, testament, sent)
+            yield Pause(seconds=0.0)
+
+    def _newer(self, entries: Iterable[Entry]) -> Procedure[set[str]]:
+        """The ids that some keeper knows to be at another node by now."""
+        by_id = {entry.client_id: entry for entry in entries}
+        asked: dict[str, list[str]] = {}
+        for client_id in by_id:
+            for name in self._members.keepers(client_id):
+                asked.setdefault(name, []).append(client_id)
+        newer: set[str] = set()
+        open_calls = len(asked)
+
+        def take(name: str, reply: Reply | None) -> bool:
+            nonlocal open_calls
+            open_calls -= 1
+            if isinstance(reply, Answers):
+                for client_id, answer in zip(asked[name], reply.answers, strict=False):
+                    if answer.entry is not None and _is_newer(answer.entry, by_id[client_id]):
+                        newer.add(client_id)
+            return open_calls == 0
+
+        view = self._members.view
+        calls = tuple(
+            (name, Lookup(view=view, client_ids=tuple(ids))) for name, ids in asked.items()
+        )
+        if calls:
+            yield Ask(calls=calls, take=take)
+        return newer
+
+
+def _name(node: str, client_id: str) -> bytes:
+    return f"{node}/{client_id}".encode()
+
+
+def _is_newer(other: Entry, entry: Entry) -> bool:
+    return other.node != entry.node and other.order > entry.order
+
+
+def _to_bytes(testament: Testament) -> bytes:
+    return pack([testament_fields(testament)], testament.will.payload)
+
+
+def _from_bytes(record: bytes) -> Testament:
+    (fields,), payload = unpack(record)
+    testament = testament_from(fields, payload)
+    assert testament is not None
+    return testament

@@ -1,0 +1,209 @@
+"""
+The sessions of an edge as the client directory moves them (its `SessionHost`).
+
+A move carries subscriptions, open flows and cursors, not messages: those are read again from the
+zones' journals, at the new node as at the old one. What the client published and was not
+acknowledged it sends again, there; what is on its way to an owner or in the outbox is finished
+here, and the new node is told of it. Of QoS 2 the id goes along that it was sent with, and this
+node keeps the owner from forgetting that id until the new one has asked (protocol rules 2 and 16).
+
+Where the new node has a session of that id already (`roaming: fresh`, or one begun while a site was
+away), it takes in the other's: what the other had not delivered yet is read again, from the lowest
+of its places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from txbroker.authority.handover import MarkKey
+from txbroker.directory.entry import Testament, pack, unpack
+from txbroker.directory.ports import Remains, Table
+from txbroker.edge.edge import Edge
+from txbroker.edge.roaming import Successions
+from txbroker.edge.stored import decode_move, encode_move
+from txbroker.mqtt.session import Incoming, Session
+from txbroker.mqtt.window import Outgoing
+
+TAKEN_OVER = "client id taken over"
+
+
+class Moving:
+    """See the module's text; `kept` holds the ids of publishes of sessions that left."""
+
+    def __init__(self, edge: Edge, successions: Successions, kept: Table) -> None:
+        self._edge = edge
+        self._clients = edge.clients
+        self._successions = successions
+        self._kept = kept
+        self._left: dict[str, list[Incoming]] = {}
+
+    # from the directory: here
+
+    def is_kept(self, client_id: str) -> bool:
+        """Whether there is a session with clean session 0."""
+        return self._session(client_id) is not None
+
+    def close(self, client_id: str) -> None:
+        """Close the client's connection, if there is one."""
+        session = self._clients.sessions.get(client_id)
+        if session is not None and session.sink is not None:
+            session.sink.close(TAKEN_OVER)
+
+    def discard(self, client_id: str) -> None:
+        """Forget the session, and close its connection."""
+        if self._session(client_id) is not None:
+            self.close(client_id)
+            self._clients.delete(client_id)
+
+    # from the directory: on the way to another node
+
+    def is_quiet(self, client_id: str) -> bool:
+        """Whether no publish of the client is just becoming an entry of an outbox."""
+        session = self._session(client_id)
+        return session is None or all(flow.entry is None for flow in _untaken(session))
+
+    def freeze(self, client_id: str) -> bytes | None:
+        """Close the connection, stop the session, give all of its state."""
+        session = self._session(client_id)
+        if session is None:
+            return None
+        # A session whose client is away takes nothing: it stands still.
+        self.close(client_id)
+        self._edge.publisher.withdraw(session)
+        return encode_move(session)
+
+    def thaw(self, client_id: str) -> None:
+        """Nothing to do: it goes on when its client is here."""
+
+    def release(self, client_id: str) -> None:
+        """It is another node's now."""
+        session = self._session(client_id)
+        if session is None:
+            return
+        flows = [flow for flow in _untaken(session) if flow.origin is not None]
+        if flows:
+            self._left[client_id] = flows
+            keys = dict.fromkeys(flow.origin[0] for flow in flows if flow.origin is not None)
+            self._kept.put(client_id.encode(), pack([list(keys)]))
+        self.discard(client_id)
+
+    def remains(self, client_id: str) -> Remains:
+        """What is still to be done here for a session that was here."""
+        flows = self._left.get(client_id, ())
+        return Remains(
+            zones=tuple(self._open_zones(client_id)),
+            taken=tuple(flow.packet_id for flow in flows if flow.taken),
+        )
+
+    def resolved(self, client_id: str) -> None:
+        """Its new node knows what became of every publish."""
+        self._left.pop(client_id, None)
+        self._kept.delete(client_id.encode())
+
+    def keys(self) -> Iterator[MarkKey]:
+        """The streams that owners may still be asked about."""
+        for _, record in self._kept.items():
+            (keys,), _ = unpack(record)
+            yield from ((edge, life, zone, stream) for edge, life, zone, stream in keys)
+
+    # from the directory: on the way here
+
+    def adopt(self, client_id: str, state: bytes, incarnation: int) -> None:
+        """Take over a session that was frozen elsewhere, or take it in."""
+        moved = self._clients.new_session(client_id)
+        window = decode_move(state, moved)
+        known = self._session(client_id)
+        if known is None:
+            moved.incarnation = incarnation
+            moved.restore(window.flows, window.held, window.publishes, window.last_id)
+            for flow in _untaken(moved):
+                flow.is_in_doubt = True
+            self._clients.adopt(moved, moved.subscriptions)
+        else:
+            known.incarnation = max(known.incarnation, incarnation)
+            added = moved.subscriptions.keys() - known.subscriptions.keys()
+            _take_in(known, moved, [*(entry for _, entry in window.flows), *window.held])
+            self._clients.adopt(known, added)
+
+    def await_remains(self, client_id: str, node: str, remains: Remains) -> None:
+        """What the earlier node has still to do goes first."""
+        session = self._session(client_id)
+        if session is not None and remains.taken:
+            for flow in _untaken(session):
+                if flow.packet_id in remains.taken and _is_from(flow, node):
+                    flow.is_in_doubt = False
+                    session.on_taken(flow)
+        self._successions.set(client_id, node, remains)
+
+    def is_resolved(self, client_id: str, node: str) -> bool:
+        """Whether nobody here has to ask what became of a publish that `node` sent."""
+        session = self._session(client_id)
+        return session is None or not any(_is_from(flow, node) for flow in _untaken(session))
+
+    # from the directory: wills
+
+    def publish_will(
+        self, client_id: str, node: str, testament: Testament, sent: Callable[[], None]
+    ) -> None:
+        """Publish the will of a client of `node`."""
+        self._clients.publish_will(client_id, testament.will, sent)
+
+    def forget_will(self, client_id: str) -> None:
+        """Another node has published the will of the client that is here."""
+        session = self._clients.sessions.get(client_id)
+        if session is not None:
+            session.will = None
+
+    # internal
+
+    def _session(self, client_id: str) -> Session | None:
+        session = self._clients.sessions.get(client_id)
+        return None if session is None or session.clean else session
+
+    def _open_zones(self, client_id: str) -> Iterable[str]:
+        found = dict.fromkeys(self._edge.publisher.zones_of(client_id))
+        found.update(dict.fromkeys(self._edge.outboxes.zones_of(client_id)))
+        return found
+
+
+def _untaken(session: Session) -> Iterator[Incoming]:
+    return (flow for flow in session.open_publishes() if not flow.taken)
+
+
+def _is_from(flow: Incoming, node: str) -> bool:
+    return flow.origin is not None and flow.origin[0][0] == node
+
+
+def _take_in(known: Session, other: Session, flows: list[Outgoing]) -> None:
+    """
+    Give a session the subscriptions and the backlog of another one of the same client.
+
+    What `known` has taken of a zone already is not its a second time, unless `other` subscribed to
+    the same filter: then it is, rather than that something is missing.
+    """
+    for part, cursor in other.behind.items():
+        mine = known.behind.get(part)
+        reached = known.taken.get(part, 0) if mine is None else mine.offset
+        for topic_filter, subscription in known.subscriptions.items():
+            if topic_filter not in other.subscriptions:
+                start = subscription.starts.get(part, 0)
+                subscription.starts[part] = max(start, reached)
+        if mine is None:
+            known.behind[part] = cursor
+        else:
+            mine.offset = min(mine.offset, cursor.offset)
+    for topic_filter, subscription in other.subscriptions.items():
+        mine_too = known.subscriptions.get(topic_filter)
+        if mine_too is None:
+            known.subscriptions[topic_filter] = subscription
+        else:
+            mine_too.qos = max(mine_too.qos, subscription.qos)
+            for part, start in mine_too.starts.items():
+                mine_too.starts[part] = min(start, subscription.starts.get(part, 0))
+    for entry in flows:
+        if entry.place is not None and not entry.released:
+            known.fall_behind(entry.place)
+        elif entry.message is not None:
+            known.deliver(entry.message, entry.qos, None, retain=entry.retain)
+    known.on_subscriptions_changed()

@@ -1,0 +1,127 @@
+"""
+Clients that roam: the session of a CONNECT is found, wherever it is, and brought here.
+
+A clean session, and a kept one that is here, are served at once. For any other kept session the
+directory's procedure runs first; the connection waits, unread. What a session's earlier node has
+still to publish for it goes first (protocol rule 18), so a publish to such a zone waits too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+import attrs
+
+from txbroker.directory.arrival import Arrived, Refused
+from txbroker.directory.directory import Directory
+from txbroker.directory.ports import Remains
+from txbroker.directory.steps import Procedure
+from txbroker.edge.clients import Clients
+from txbroker.mqtt.packets import Connect
+from txbroker.mqtt.session import Session
+from txbroker.topics import is_within
+
+T = TypeVar("T")
+
+
+class Runner(Protocol):
+    """The shell that runs procedures; `finished` is called in the turn in which one ends."""
+
+    def run(
+        self, procedure: Procedure[T], finished: Callable[[T], object] = lambda _: None
+    ) -> None:
+        """Run it to its end."""
+
+
+@attrs.define(slots=True, eq=False)
+class Attempt:
+    """A CONNECT whose session is being found; `is_wanted` until its connection is gone."""
+
+    packet: Connect
+    accept: Callable[[Session, bool], None]
+    refuse: Callable[[str, bool], None]
+    is_wanted: bool = True
+
+
+class Roaming:
+    """The connecting clients of one node."""
+
+    def __init__(self, clients: Clients, directory: Directory, runner: Runner) -> None:
+        self._clients = clients
+        self._directory = directory
+        self._runner = runner
+        self._attempts: dict[str, Attempt] = {}
+
+    def connect(
+        self,
+        packet: Connect,
+        accept: Callable[[Session, bool], None],
+        refuse: Callable[[str, bool], None],
+    ) -> Attempt:
+        """
+        Find or make the session; `accept` gets it and CONNACK's session present (see `Clients`).
+
+        `refuse` gets one line why there is none, and whether the client is to be told so: where its
+        id was taken over meanwhile it is not. The caller ends the attempt when the client is gone.
+        """
+        client_id = packet.client_id
+        attempt = Attempt(packet, accept, refuse)
+        earlier = self._attempts.pop(client_id, None)
+        if earlier is not None and earlier.is_wanted:
+            earlier.is_wanted = False
+            earlier.refuse("client id taken over", False)  # [MQTT-3.1.4-2]
+        if packet.clean_session or self._directory.is_here(client_id):
+            self._clients.connect(packet, accept)
+        else:
+            self._attempts[client_id] = attempt
+            procedure = self._directory.arrive(client_id, lambda: attempt.is_wanted)
+            self._runner.run(procedure, lambda outcome: self._found(attempt, outcome))
+        return attempt
+
+    def _found(self, attempt: Attempt, outcome: Arrived | Refused) -> None:
+        client_id = attempt.packet.client_id
+        if self._attempts.get(client_id) is attempt:
+            del self._attempts[client_id]
+        if not attempt.is_wanted:
+            if isinstance(outcome, Arrived) and not outcome.present:
+                self._directory.ended(client_id)  # nobody was told of it
+        elif isinstance(outcome, Refused):
+            attempt.refuse(outcome.reason, True)
+        else:
+            self._clients.connect(attempt.packet, attempt.accept)
+
+
+class Successions:
+    """Publishes that wait until an earlier node of the session has finished its own."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, dict[str, tuple[str, ...]]] = {}
+        self._waiting: dict[str, Callable[[], None]] = {}
+
+    def set(self, client_id: str, node: str, remains: Remains) -> None:
+        """That node has still to publish to these zones."""
+        nodes = self._open.setdefault(client_id, {})
+        nodes[node] = remains.zones
+        if not remains.zones:
+            del nodes[node]
+        if not nodes:
+            del self._open[client_id]
+            action = self._waiting.pop(client_id, None)
+            if action is not None:
+                action()
+
+    def has_to_wait(self, client_id: str, topic: str) -> bool:
+        """Whether a publish of the client to this topic would overtake an earlier one."""
+        nodes = self._open.get(client_id)
+        return nodes is not None and any(
+            is_within(topic, zone) for zones in nodes.values() for zone in zones
+        )
+
+    def when_done(self, client_id: str, action: Callable[[], None]) -> None:
+        """Run `action` when nothing is left of the earlier nodes."""
+        self._waiting[client_id] = action
+
+    def forget(self, client_id: str) -> None:
+        """The connection that waited is gone."""
+        self._waiting.pop(client_id, None)
