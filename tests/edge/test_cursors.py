@@ -155,7 +155,7 @@ class Owner(OwnerRecorder):
         self.stream: deque[tuple[str, int]] = deque()
         self.filters: set[str] = set()
 
-    def add_interest(self, topic_filter: str, request: int) -> None:
+    def add_interest(self, topic_filter: str, request: int, *, retained: bool = True) -> None:
         self.filters.add(topic_filter)
         self.stream.append(("answer", request))
 

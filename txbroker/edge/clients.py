@@ -360,7 +360,7 @@ class Clients:
             elif subscription.held is not None and subscription.is_fresh:
                 self._hold(session, subscription, message)
             else:
-                session.deliver_qos0(message)
+                self._give_qos0(session, message, place)
         self.delivered += len(best)
 
     # from sessions (Watcher)
@@ -434,6 +434,12 @@ class Clients:
             session.fall_behind(place)
         elif not session.clean:
             session.taken[part] = place.offset
+
+    def _give_qos0(self, session: Session, message: Message, place: Place | None) -> None:
+        if place is None:
+            session.deliver_qos0(message)
+        else:
+            session.deliver_qos0_after(message, place.part)
 
     def _hold(self, session: Session, subscription: Subscription, message: Message) -> None:
         assert subscription.held is not None

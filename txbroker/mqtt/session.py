@@ -27,6 +27,9 @@ from txbroker.topics import matches
 StreamKey = tuple[str, int, str, int]
 """(edge, incarnation, zone, stream): a stream of publishes between an edge and owners."""
 
+LATER_MESSAGES = 1_000
+"""QoS 0 messages of one part that wait until a session has caught up there."""
+
 TOPICS_REMEMBERED = 1_000
 """Topics for which a session that reads the journal keeps its subscriptions worked out."""
 
@@ -92,6 +95,7 @@ class Session:
         "_gone",
         "_incoming",
         "_limits",
+        "_later",
         "_matching",
         "_new",
         "_to_save",
@@ -141,6 +145,7 @@ class Session:
         self._gone: list[int] = []
         self._to_save: list[int] = []
         self._dropping: frozenset[bool] = frozenset()
+        self._later: dict[PartKey, list[Message]] = {}
         self._matching: dict[str, tuple[Subscription, ...]] = {}
         self._incoming: dict[int, Incoming] = {}
 
@@ -161,6 +166,7 @@ class Session:
         """
         self.sink = None
         self._matching.clear()
+        self._later.clear()
         self._dropping = frozenset()
         for flow in self._incoming.values():
             flow.owed = 0
@@ -201,6 +207,8 @@ class Session:
     def pass_part(self, cursor: Cursor) -> None:
         """It has taken all that there is behind the cursor."""
         del self.behind[cursor.part]
+        for message in self._later.pop(cursor.part, ()):
+            self.deliver_qos0(message)
         if cursor.until is None:
             self.taken[cursor.part] = cursor.offset
         else:
@@ -225,6 +233,22 @@ class Session:
         self._matching.clear()
 
     # from the edge: messages to the client
+
+    def deliver_qos0_after(self, message: Message, part: PartKey) -> None:
+        """
+        The same, but behind what the session has to catch up with in the part: a live message does
+        not overtake the backlog of a session that returns.
+        """
+        if part not in self.behind:
+            for earlier in self._later.pop(part, ()):
+                self.deliver_qos0(earlier)
+            self.deliver_qos0(message)
+        elif self.sink is not None:
+            later = self._later.setdefault(part, [])
+            if len(later) < LATER_MESSAGES:
+                later.append(message)
+            else:
+                self.drop(0)
 
     def deliver_qos0(self, message: Message, *, retain: bool = False) -> None:
         """Send the message to the client that is here and reads; otherwise it is dropped."""
