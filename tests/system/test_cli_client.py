@@ -22,7 +22,7 @@ from tests.support.rawclient import RawClient
 from txbroker.v1.control_pb2 import SysRequest
 from txbroker.v1.control_pb2_grpc import ControlStub
 
-from .commands import Running, at, environment, failure, line, output, wait_until, wrong_usage
+from .commands import Running, at, environment, failure, line, output, run, wait_until, wrong_usage
 from .conftest import House
 
 
@@ -200,27 +200,38 @@ def test_without_a_name_nothing_is_kept(house: House, base: str) -> None:
     assert before == sessions()
 
 
-def test_pub_waits_for_the_owner(house: House, base: str) -> None:
-    """Until the zone is back; or until the timeout, with one line."""
+def test_pub_while_the_owner_is_away(house: House, base: str) -> None:
+    """Acknowledged by the outbox of the node that it goes to; there once the zone is back."""
     house.a.terminate()
     try:
-        arguments = ["-t", f"{base}/x", "-m", "p", "-q", 1]
-        said = failure("pub", at(house.b.mqtt), *arguments, "--timeout", 0.7)
-        assert f"no acknowledgement in 0.7 s; the owner of '{base}/x' may be away" in said
-        with Running("pub", at(house.b.mqtt), *arguments) as command:
-            wait_until(lambda: connected(house.b), what="the publisher is connected")
-            house.a.start()
-            assert (0, "") == command.end(30.0)
+        assert "" == output("pub", at(house.b.mqtt), "-t", f"{base}/x", "-m", "p", "-q", 1, "-r")
+        house.b.wait_event("outbox.opened", zone="a")
     finally:
-        if not house.a.running:
-            house.a.start()
+        house.a.start()
+    house.b.wait_event("outbox.drained", zone="a", messages=1)
+    assert f"{base}/x p\n" == output("sub", at(house.a.mqtt), "-t", f"{base}/x", "-n", 1)
     house.wait_whole()
 
 
+def test_pub_waits_for_the_owner(tmp_path: Path) -> None:
+    """`unreachable: hold`: until the zone is back; or until the timeout, with one line."""
+    root = NodeProcess(tmp_path, topology("root", zone="", unreachable="hold"))
+    a = NodeProcess(tmp_path, topology("a", zone="a", parent=root.grpc))
+    with root, a:
+        a.wait_event("join.granted", zone="a")
+        a.terminate()
+        arguments = ["-t", "a/x", "-m", "p", "-q", 1]
+        said = failure("pub", at(root.mqtt), *arguments, "--timeout", 0.7)
+        assert "no acknowledgement in 0.7 s; the owner of 'a/x' may be away" in said
+        with Running("pub", at(root.mqtt), *arguments) as command:
+            wait_until(lambda: connected(root), what="the publisher is connected")
+            a.start()
+            assert (0, "") == command.end(30.0)
+
+
 def connected(node: NodeProcess) -> bool:
-    """Whether the node has a client."""
-    text = output("tree", node.grpc, "--json")
-    return '"clients": 0' not in text
+    """Whether the node has a client; `tree` may end with status 1, as a zone is away."""
+    return '"clients": 1' in run("tree", node.grpc, "--json").stdout
 
 
 @pytest.mark.parametrize("arguments", [["pub", "-t", "x", "-m", "y"], ["sub", "-t", "x"]])

@@ -244,7 +244,7 @@ def test_limit_of_connections(make: Make) -> None:
     with client_of(node, "first") as first, client_of(node, "second") as second:
         first.subscribe("x")
         assert refused(node.mqtt, "third")
-        node.wait_event("client.refused", limit="connections", value=2)
+        node.wait_event("client.refused", limit="limits.connections", value=2)
         second.publish("x", b"1", qos=1)
         assert b"1" == first.take(1)[0].payload
         second.disconnect()
