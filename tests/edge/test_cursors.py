@@ -185,7 +185,7 @@ class Machine(RuleBasedStateMachine):
         """A process over what is durable."""
         limits = EdgeLimits(session=SessionLimits(inflight=2), suback_wait=1.0)
         bench = EdgeBench("a", "b", limits=limits, commit=self.commit, journals=self.journals)
-        bench.edge.clients.load()
+        bench.edge.load()
         for owner in self.owners.values():
             owner.stream.clear()
         bench.edge.interests.refresh()
