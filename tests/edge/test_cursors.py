@@ -207,11 +207,12 @@ class Machine(RuleBasedStateMachine):
             if value is None or session is None:
                 continue
             for kept in state_pb2.StoredSession.FromString(value).subscriptions:
-                starts = {(s.part.zone, s.part.epoch): s.offset for s in kept.starts}
-                is_confirmed = part.zone not in kept.pending and starts.get(part, offset) < offset
                 now = session.subscriptions.get(kept.filter)
-                is_kept = now is not None and min(now.qos, kept.qos) > 0
-                if is_kept and is_confirmed and matches(kept.filter, topic):
+                if now is None or part.zone in kept.pending or part.zone in now.pending:
+                    continue
+                starts = {(s.part.zone, s.part.epoch): s.offset for s in kept.starts}
+                since = max(starts.get(part, offset), now.starts.get(part, offset))
+                if min(now.qos, kept.qos) and since < offset and matches(kept.filter, topic):
                     self.promised[name].add(payload)
 
     # owners
