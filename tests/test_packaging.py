@@ -37,6 +37,7 @@ CORES = (
     "link.deliveries",
     "link.edge_end",
     "link.frames",
+    "link.intake",
     "link.owner_end",
 )
 SHELLS_IN_CORES = ("mqtt.protocol",)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import random
 import shutil
@@ -42,6 +43,8 @@ def main() -> int:
         if options.network == "namespaces":
             print("no namespaces: this takes root, unshare and /dev/net/tun", file=sys.stderr)
             return 2
+    # Clients do write to connections whose end they do not read.
+    logging.getLogger("asyncio").setLevel(logging.ERROR)
     faults = available(options)
     deadline = time.monotonic() + 60 * options.minutes
     seed = options.seed
