@@ -171,9 +171,7 @@ class Writer(_Client):
 
     def _publish(self, packet_id: int, number: int, *, dup: bool) -> None:
         payload = b"%d" % number
-        self._send(
-            wire.publish(self.topic, payload, qos=self.qos, packet_id=packet_id, dup=dup)
-        )
+        self._send(wire.publish(self.topic, payload, qos=self.qos, packet_id=packet_id, dup=dup))
 
     def _on_packet(self, found: Packet) -> None:
         packet_id = found.packet_id

@@ -205,9 +205,7 @@ class EdgeEnd:
 
     def add_interest(self, topic_filter: str, request: int, *, retained: bool) -> None:
         """Ask for deliveries, and once for the `retained` messages."""
-        interest = link_pb2.InterestRequest(
-            request=request, filter=topic_filter, retained=retained
-        )
+        interest = link_pb2.InterestRequest(request=request, filter=topic_filter, retained=retained)
         self._write(encode_frame(LinkFrame(interest=interest)))
 
     def remove_interest(self, topic_filter: str) -> None:
