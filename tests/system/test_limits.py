@@ -182,7 +182,7 @@ def test_links(node: NodeProcess, tmp_path: Path) -> None:
     """An edge too many waits, tries again, and gets its link when there is one."""
     start(node, limits={"links": 1})
     first = NodeProcess(tmp_path, topology("first", parent=node.grpc))
-    second = NodeProcess(tmp_path, topology("second", parent=node.grpc))
+    second = NodeProcess(tmp_path, topology("second", parent=node.grpc, unreachable="hold"))
     with first, second, client(first, "1") as one, client(second, "2") as two:
         one.publish("t", qos=1)
         two.send(wire.publish("t", qos=1, packet_id=1))

@@ -128,7 +128,11 @@ def test_random_frames(fuzz: Fuzz) -> None:
     interest = link_pb2.InterestRequest(request=1, filter="a/#/b", retained=True)
     others = [
         link_pb2.LinkFrame(interest=interest),
-        link_pb2.LinkFrame(sync=link_pb2.InterestSync(filters=["#/a", "", "+"], claims=["", "q"])),
+        link_pb2.LinkFrame(
+            sync=link_pb2.InterestSync(
+                filters=["#/a", "", "+"], claims=[link_pb2.Claim(apex=""), link_pb2.Claim(apex="q")]
+            )
+        ),
         link_pb2.LinkFrame(position=link_pb2.Position(offset=1 << 63, consumed=1 << 63)),
         link_pb2.LinkFrame(credit=link_pb2.Credit(consumed=1 << 63)),
         link_pb2.LinkFrame(cut=cut),
