@@ -12,6 +12,9 @@ from twisted.internet.defer import Deferred
 from txbroker.telemetry import get_logger
 from txbroker.turn import Turn
 
+STOP_LIMIT = 2.0
+"""Seconds that tasks have to end in; the process does not wait longer for any of them."""
+
 T = TypeVar("T")
 
 log = get_logger()
@@ -45,7 +48,8 @@ class Tasks:
         """Cancel all that runs and wait for it."""
         # Once is not enough: a gRPC call that has just been answered swallows a cancellation, and
         # what ends may start something else.
-        while self._running:
+        deadline = time.monotonic() + STOP_LIMIT
+        while self._running and time.monotonic() < deadline:
             for task in self._running:
                 task.cancel()
             await asyncio.wait(self._running, timeout=CANCEL_AGAIN)
