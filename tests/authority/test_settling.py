@@ -9,6 +9,7 @@ from txbroker.authority.handover import EdgeInterest, Incoming, Snapshot
 from txbroker.authority.peer import Greeting, Peer, Verdict
 from txbroker.delegation.table import DelegationTable, TableState
 from txbroker.message import Message
+from txbroker.place import PartKey
 
 
 class Zone:
@@ -323,6 +324,21 @@ def test_claim_that_was_not_finished_survives() -> None:
 
     assert {"z": 0} == open_
     assert [] == list(zone.authority.unclaimed())
+
+
+def test_what_an_edge_has_not_claimed_is_kept_for_it() -> None:
+    """Its low-water mark knows nothing of that."""
+    zone = Zone()
+    zone.say("a", "1")
+    zone.journal.sync()
+    part, other = PartKey("", 1), PartKey("x", 4)
+    zone.authority.keep(zone.peer, {part: 9})
+    zone.peer.unclaimed["z"] = 1
+    zone.authority.keep(zone.peer, {part: 9, other: 3})
+    zone.authority.keep(zone.peer, {})
+
+    kept = [noted for noted in zone.journal.noted if not noted.startswith("e from")]
+    assert ["e  9", "e  1", "e x 3", "e  1"] == kept
 
 
 # -- links of one edge

@@ -226,3 +226,20 @@ def test_qos0_beyond_the_queue_is_dropped_and_counted() -> None:
     pair.link.pump()
 
     assert (3, OVERFLOW // HIGH_MARK) == (dropped, len(pair.client.payloads))
+
+
+def test_nothing_follows_the_end_of_the_zone() -> None:
+    """Also where it is served again before the link has gone: the edge comes back for that."""
+    pair = Pair("a", lazy=True)
+    pair.client.subscribe(("a/x", 0))
+    pair.link.pump()
+    pair.say("a/x", b"last")
+    pair.authority.suspend()
+    pair.authority.open(1)
+    pair.say("a/x", b"after")
+    pair.journal.sync()
+    pair.link.owner_end.beat()
+    pair.link.pump()
+
+    assert [b"last"] == pair.client.payloads
+    assert pair.edge.zones.get("a") is None

@@ -211,7 +211,10 @@ class Authority:
         return peer, catch_up
 
     def keep(self, peer: Peer, places: dict[PartKey, int]) -> None:
-        """What the edge's sessions need lies above these offsets."""
+        """What the edge's sessions need lies above these offsets, and what it is still to claim."""
+        claims, part = peer.open_claims().values(), PartKey(self.apex, self.epoch)
+        if claims:
+            places = {**places, part: min(*claims, places.get(part, self.delivered))}
         self._journal.keep(peer.edge, places)
 
     def sync(self, peer: Peer, filters: Iterable[str], claims: Mapping[str, int | None]) -> CatchUp:

@@ -61,7 +61,7 @@ class ZoneStore:
         self._part: Part | None = None
         self._authority: Authority | None = None
         self._durable = 0
-        self._groups: deque[int] = deque()
+        self._groups: deque[tuple[Part | None, int]] = deque()
         self._is_asked = False
         self._checkpoint = 0
         self._changed: set[str] = set()
@@ -190,10 +190,13 @@ class ZoneStore:
 
     def _close_group(self) -> None:
         self._is_asked = False
-        self._groups.append(self.offset)
+        self._groups.append((self._part, self.offset))
 
     def _on_group(self) -> None:
-        self._durable = self._groups.popleft()
+        part, durable = self._groups.popleft()
+        if part is not self._part:
+            return  # of an earlier epoch, whose offsets say nothing of this one
+        self._durable = durable
         assert self._authority is not None
         self._authority.on_durable(self._durable)
         if self.offset - self._checkpoint > CHECKPOINT_EVERY:

@@ -1,0 +1,121 @@
+"""A zone on a real disk: what its authority shows, and when."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from tests.support.apart import run_apart
+from tests.support.clock import Clock
+from tests.support.recorders import EdgeRecorder
+from txbroker.authority.authority import Authority
+from txbroker.authority.journal import Record
+from txbroker.authority.peer import Greeting
+from txbroker.counters import Counters
+from txbroker.delegation.table import DelegationTable
+from txbroker.message import Message
+from txbroker.store.ceiling import Ceiling
+from txbroker.store.committer import Committer
+from txbroker.store.disk import Disk
+from txbroker.store.retention import Policy, Retention
+from txbroker.store.zone import ZoneStore
+from txbroker.turn import Turn
+
+
+class Syncs(EdgeRecorder):
+    """An edge that notes how often the disk had been synced when something came."""
+
+    def __init__(self, committer: Committer) -> None:
+        super().__init__()
+        self.at_delivery: list[int] = []
+        self._committer = committer
+
+    def deliver(self, record: Record) -> None:
+        self.at_delivery.append(self._committer.syncs)
+
+
+class Zone:
+    """The root zone of a node that was just started."""
+
+    def __init__(self, data: Path) -> None:
+        self.turn = Turn(lambda action: None)
+        self.disk = Disk(
+            data,
+            durability="sync",
+            sync_interval=0.1,
+            segment_bytes=1 << 20,
+            turn=self.turn,
+            timers=Clock(),
+            on_full=lambda *_: None,
+            on_failed=lambda _: None,
+        )
+        store = ZoneStore(
+            node="n",
+            zone="",
+            incarnation=1,
+            disk=self.disk,
+            now=lambda: 1,
+            retention=Retention(
+                journals=self.disk.journals,
+                table=self.disk.tables.table("kept"),
+                policy=Policy(age=1, size=1, session_age=1, session_size=1),
+                counters=Counters(),
+                now=lambda: 1,
+            ),
+            ceiling=Ceiling(self.disk.tables.table("zone"), Counters(), survives_kill=True),
+            keeps_qos0=True,
+        )
+        self.authority = Authority("", DelegationTable(""), store)
+        store.wire(self.authority)
+        self.port: EdgeRecorder = EdgeRecorder()
+
+    def open(self, epoch: int) -> None:
+        self.authority.open(epoch)
+        greeting = Greeting(edge="e", incarnation=1, filters=("#",), stream=epoch)
+        assert self.authority.connect(greeting, self.port)
+
+    def say(self, text: str) -> None:
+        self.authority.publish(Message("t", text.encode(), 1))
+
+    async def settle(self) -> None:
+        """Commit what there is."""
+        while not self.authority.is_settled:
+            self.turn.end()
+            await asyncio.sleep(0.001)
+
+
+def test_nothing_is_shown_before_it_is_synced(tmp_path: Path) -> None:
+    """Neither in the turn of the publish nor at its end, when it is written."""
+
+    async def scenario() -> list[int]:
+        zone = Zone(tmp_path)
+        zone.open(1)
+        zone.say("1")
+        shown = [len(zone.port.events)]
+        zone.turn.end()
+        shown.append(len(zone.port.events))
+        await zone.settle()
+        shown.append(len(zone.port.events))
+        zone.disk.close()
+        return shown
+
+    assert [0, 0, 1] == run_apart(scenario())
+
+
+def test_commit_of_an_earlier_epoch_settles_nothing_of_a_later_one(tmp_path: Path) -> None:
+    """Its offsets are other ones."""
+
+    async def scenario() -> list[int]:
+        zone = Zone(tmp_path)
+        zone.open(1)
+        for number in range(5):
+            zone.say(str(number))
+        zone.turn.end()  # written, and being synced
+        zone.port = syncs = Syncs(zone.disk.committer)
+        zone.open(2)
+        zone.say("second epoch")
+        await zone.settle()
+        zone.disk.close()
+        return syncs.at_delivery
+
+    assert [2] == run_apart(scenario())
