@@ -148,6 +148,7 @@ class Publisher:
     def look_again(self) -> None:
         """Something went, or time has passed: who was paused may go on."""
         if self._is_full and not self._outboxes.is_full:
+            self._is_full = False
             for route in self._zones:
                 if route.is_away and (route.waiting or route.doubts):
                     self._put_down(route)
@@ -250,8 +251,8 @@ class Publisher:
             route.wait_first(group)
         self._outboxes.refresh()
         for route in groups:
-            # What drains bring was there before, or is of others.
-            route.is_behind_outbox = route.is_draining
+            if any(p.message.qos and self._outboxes.holds(route, p) for p in groups[route]):
+                route.is_behind_outbox = True
             if route.is_away:
                 self.on_unreachable(route)
             self.wake(route)
