@@ -464,7 +464,9 @@ class Clients:
         subscriptions = session.subscriptions
         pending = {f: subscriptions[f] for f in filters if subscriptions[f].pending}
         if pending:
-            self._interests.begin(self._subscribing(session, pending, frozenset(pending), None))
+            subscribing = self._subscribing(session, pending, frozenset(pending), None)
+            subscribing.is_resumed = True
+            self._interests.begin(subscribing)
 
     def _follow_zones(self, session: Session, filters: Iterable[str]) -> None:
         """Of filters that came along with a session: from where on they hold at this node."""
@@ -546,7 +548,7 @@ class Clients:
         for subscribing in self._interests.of(session):
             for topic_filter in topic_filters:
                 subscribing.leave(topic_filter)
-            if not subscribing.open:
+            if subscribing.is_done:
                 self._interests.cancel(subscribing)
                 subscribing.finish()
 

@@ -398,7 +398,7 @@ class Edge:
         for below in self.zones.within(route.apex):
             is_here = below.port is not None or below.is_local
             if not is_here and not any(is_within(below.apex, apex) for apex in cuts):
-                self.on_gone(below)
+                self.on_gone(below, is_whole=False)
 
     def _retry(self, route: Route) -> None:
         if self.zones.get(route.apex) is route and route.is_needed and route.port is None:

@@ -60,12 +60,16 @@ class Interests:
         self._pending[subscribing] = None
         self._of.setdefault(subscribing.session, {})[subscribing] = None
         zoned = sorted(subscribing.zoned)
-        for topic_filter in zoned:
-            for route in self._zones.cover(topic_filter):
-                subscribing.await_zone(topic_filter, route.apex)
-        for topic_filter in zoned:
-            for route in self._zones.cover(topic_filter):
-                self._ask(subscribing, topic_filter, route)
+        asked = [
+            (topic_filter, route)
+            for topic_filter in zoned
+            for route in self._zones.cover(topic_filter)
+            if subscribing.concerns(topic_filter, route.apex)
+        ]
+        for topic_filter, route in asked:
+            subscribing.await_zone(topic_filter, route.apex)
+        for topic_filter, route in asked:
+            self._ask(subscribing, topic_filter, route)
         self._settle(subscribing)
 
     def cancel(self, subscribing: Subscribing) -> None:
@@ -192,14 +196,24 @@ class Interests:
             for open_filter, apex in sorted(subscribing.open):
                 if open_filter == topic_filter and apex not in apexes:
                     subscribing.drop_zone(topic_filter, apex)
+            if subscribing.is_resumed:
+                self._drop_unknown(subscribing, topic_filter, apexes)
             for route in cover:
                 pair = (topic_filter, route.apex)
-                if pair not in subscribing.open and pair not in subscribing.answered:
+                is_told = pair in subscribing.open or pair in subscribing.answered
+                if not is_told and subscribing.concerns(topic_filter, route.apex):
                     subscribing.await_zone(topic_filter, route.apex)
                     self._ask(subscribing, topic_filter, route)
         self._settle(subscribing)
 
+    def _drop_unknown(self, subscribing: Subscribing, topic_filter: str, cover: set[str]) -> None:
+        """Zones that were pending and that there are no more."""
+        for apex in sorted(subscribing.subscriptions[topic_filter].pending - cover):
+            above = self._zones.enclosing(apex)
+            if self._zones.get(apex) is None and above.cuts is not None:
+                subscribing.drop_zone(topic_filter, apex)
+
     def _settle(self, subscribing: Subscribing) -> None:
-        if not subscribing.open:
+        if subscribing.is_done:
             self.cancel(subscribing)
             subscribing.finish()

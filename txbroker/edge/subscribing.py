@@ -19,6 +19,7 @@ from txbroker.mqtt.cursor import Cursor, Subscription
 from txbroker.mqtt.session import Session
 from txbroker.place import Place
 from txbroker.timers import Cancellable
+from txbroker.topics import is_within
 
 HELD_LIMIT = 10_000
 """Messages held for one SUBSCRIBE; the SUBACK leaves early rather than hold more."""
@@ -34,7 +35,8 @@ class Subscribing:
     `open` and `answered` hold (filter, apex). `acknowledge` sends the SUBACK; None once it is gone.
     `commit` runs an action when the session's subscriptions are as safe as it needs. `is_moved`: no
     packet, but a session that came from another node. It has had its retained messages, and takes
-    nothing before this edge knows how far its zones have come.
+    nothing before this edge knows how far its zones have come. `is_resumed`: no packet, but what was
+    pending when the earlier process ended; zones that had answered are not asked again.
     """
 
     session: Session
@@ -47,6 +49,24 @@ class Subscribing:
     answered: set[tuple[str, str]] = attrs.Factory(set)
     alarm: Cancellable | None = None
     is_moved: bool = False
+    is_resumed: bool = False
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no zone is waited for, known here by now or not."""
+        is_waiting = self.is_resumed and any(s.pending for s in self.subscriptions.values())
+        return not self.open and not is_waiting
+
+    def concerns(self, topic_filter: str, apex: str) -> bool:
+        """Whether the zone has to be asked."""
+        if not self.is_resumed:
+            return True
+        subscription = self.subscriptions[topic_filter]
+        if apex in subscription.pending:
+            return True
+        has_answered = any(part.zone == apex for part in subscription.starts)
+        # Zones below a pending one were not known yet.
+        return not has_answered and any(is_within(apex, above) for above in subscription.pending)
 
     def await_zone(self, topic_filter: str, apex: str) -> None:
         """The zone is asked; a new subscription takes nothing from it before the answer."""
