@@ -112,8 +112,10 @@ class EdgeBench:
         self.commit = commit or CommitRecorder()
         self.journals = journals or JournalsRecorder()
         self.outboxes = MemoryOutboxes(self.commit)
+        self._apexes = apexes
+        self._limits = limits or EdgeLimits()
         self._is_work_due = False
-        self.edge = self._make_edge(limits or EdgeLimits())
+        self.edge = self._make_edge(self._limits)
         self.edge.zones.add(cut(""))
         self.know("", *apexes)
         for apex in apexes:
@@ -133,6 +135,18 @@ class EdgeBench:
             again=self._have_work,
             limits=limits,
         )
+
+    def restart(self) -> EdgeBench:
+        """The process dies; another one over what was durable. Its zones are not online."""
+        bench = EdgeBench(
+            *self._apexes,
+            limits=self._limits,
+            commit=self.commit.crash(),
+            journals=self.journals,
+        )
+        bench.edge.load()
+        bench.edge.interests.refresh()
+        return bench
 
     def _have_work(self) -> None:
         self._is_work_due = True

@@ -33,10 +33,12 @@ class Subscribing:
     `zoned` are the filters that zones are asked for ($SYS is the node's own). `fresh` are those
     that the session had not; the others' live messages are not interrupted [MQTT-3.8.4-3].
     `open` and `answered` hold (filter, apex). `acknowledge` sends the SUBACK; None once it is gone.
-    `commit` runs an action when the session's subscriptions are as safe as it needs. `is_moved`: no
-    packet, but a session that came from another node. It has had its retained messages, and takes
-    nothing before this edge knows how far its zones have come. `is_resumed`: no packet, but what was
-    pending when the earlier process ended; zones that had answered are not asked again.
+    `commit` runs an action when the session's subscriptions are as safe as it needs.
+
+    `is_moved`: no packet, but a session that came from another node. It has had its retained
+    messages, and takes nothing before this edge knows how far its zones have come. `is_resumed`: no
+    packet, but what was pending when the earlier process ended; zones that had answered are not
+    asked again.
     """
 
     session: Session
@@ -140,4 +142,6 @@ class Subscribing:
             for message, retain in held or ():
                 self.give(subscription, message, retain=retain)
         self.session.subscribing -= 1
+        if self.session.sink is None and not self.session.is_over:
+            self.commit(lambda: None)
         self.session.pump()

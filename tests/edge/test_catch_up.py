@@ -1,0 +1,457 @@
+"""Sessions that are behind: what they get when they can take it, in which order, how often."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.edge_bench import Client, EdgeBench
+from txbroker.edge.chunks import RETRY, Missing
+from txbroker.edge.clients import EdgeLimits
+from txbroker.mqtt import window
+from txbroker.mqtt.packets import Publish, Pubrel
+from txbroker.mqtt.window import SessionLimits
+from txbroker.place import PartKey
+
+ROOT, A = PartKey("", 1), PartKey("a", 1)
+
+
+def bench_of(*apexes: str, **limits: int) -> EdgeBench:
+    """An edge whose zones are online."""
+    bench = EdgeBench(*apexes, limits=EdgeLimits(session=SessionLimits(**limits)))
+    bench.online("", *apexes)
+    for apex in apexes:
+        bench.online(apex)
+    return bench
+
+
+def subscribed(
+    bench: EdgeBench, *filters: str, name: str = "c", qos: int = 1, clean: bool = False
+) -> Client:
+    """A client whose subscriptions all zones have confirmed."""
+    client = Client(bench, name, clean=clean)
+    client.subscribe(*filters, qos=qos)
+    for topic_filter in filters:
+        for route in bench.edge.zones.cover(topic_filter):
+            bench.answer(route.apex, topic_filter)
+    assert ["Suback"] == client.got()
+    return client
+
+
+def everything(client: Client) -> list[str]:
+    """All that comes, as long as it is acknowledged."""
+    told: list[str] = []
+    while more := client.got():
+        told += more
+    return told
+
+
+def numbers(first: int, last: int) -> list[str]:
+    return [str(number) for number in range(first, last + 1)]
+
+
+def say(bench: EdgeBench, first: int, last: int, topic: str = "x", qos: int = 1) -> None:
+    """Live messages that say their offsets."""
+    apex = topic.partition("/")[0] if "/" in topic else ""
+    for offset in range(first, last + 1):
+        bench.deliver(apex, topic, str(offset), offset, qos)
+
+
+# -- away
+
+
+def test_session_that_is_away_costs_a_position_for_each_zone() -> None:
+    """However much there is for it, and nothing is written for it."""
+    bench = bench_of("a", "b")
+    client = subscribed(bench, "#", "x")
+    client.leave()
+    bench.settle()
+    puts = bench.commit.windows.puts
+    say(bench, 1, 500)
+    say(bench, 1, 500, "a/x")
+    bench.settle()
+
+    session = client.session
+    assert {("", 0), ("a", 0), ("b", 0)} == {(p.zone, c.offset) for p, c in session.behind.items()}
+    assert (None, puts) == (session.window, bench.commit.windows.puts)
+    assert [] == bench.journals.reads
+
+
+def test_what_came_meanwhile_comes_in_order_before_what_is_live() -> None:
+    """Also while reads take their time."""
+    bench = bench_of()
+    client = subscribed(bench, "x", qos=2)
+    client.leave()
+    say(bench, 1, 3)
+    say(bench, 4, 6, qos=2)
+    bench.journals.late = True
+    client = Client(bench, "c", clean=False)
+    say(bench, 7, 8)
+    before = client.got()
+    bench.journals.answer()
+    bench.settle()
+    say(bench, 9, 9)
+    bench.journals.late = False
+    bench.journals.answer()
+
+    assert ([], numbers(1, 9)) == (before, everything(client))
+
+
+def test_overlapping_subscriptions_give_one_copy_with_the_higher_qos() -> None:
+    """[MQTT-3.3.5-1] also from the journal; QoS 0 is not queued."""
+    bench = bench_of()
+    client = subscribed(bench, "x", qos=1)
+    client.subscribe("#", qos=2)
+    bench.answer("", "#")
+    client.subscribe("+", qos=0)
+    bench.answer("", "+")
+    client.got()
+    client.leave()
+    bench.deliver("", "x", "1", 1, 2)
+    bench.deliver("", "x", "2", 2, 1)
+    bench.deliver("", "x", "none", 3, 0)
+    client = Client(bench, "c", clean=False)
+    bench.settle()
+
+    sent = [packet for packet in client.events if isinstance(packet, Publish)]
+    assert [(b"1", 2), (b"2", 1)] == [(packet.payload, packet.qos) for packet in sent]
+
+
+def test_client_that_does_not_keep_up_reads_on_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Window and queue are full, the rest waits in the journal: nothing is lost, or comes twice."""
+    monkeypatch.setattr(window, "QUEUE_MESSAGES", 4)
+    bench = bench_of(inflight=2)
+    client = subscribed(bench, "x")
+    say(bench, 1, 20)
+    assert client.session.queued == 4
+    assert [6] == [cursor.offset for cursor in client.session.behind.values()]
+
+    assert numbers(1, 20) == everything(client)
+    assert {} == client.session.behind
+    say(bench, 21, 21)
+    assert ["21"] == client.got()
+
+
+def test_clean_session_reads_on_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a cursor that nobody keeps."""
+    monkeypatch.setattr(window, "QUEUE_MESSAGES", 4)
+    bench = bench_of(inflight=2)
+    client = subscribed(bench, "x", clean=True)
+    say(bench, 1, 20)
+
+    assert numbers(1, 20) == everything(client)
+    assert {} == bench.commit.windows.values
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 7])
+def test_chunks_that_are_cut_short_go_on_where_they_ended(limit: int) -> None:
+    """By their size, or at a border."""
+    bench = bench_of()
+    bench.journals.limit = limit
+    client = subscribed(bench, "x")
+    client.leave()
+    say(bench, 1, 10)
+    client = Client(bench, "c", clean=False)
+
+    assert numbers(1, 10) == everything(client)
+
+
+def test_journal_may_be_ahead_of_what_is_live() -> None:
+    """What was read there does not come a second time, also when the client leaves in between."""
+    bench = bench_of()
+    client = subscribed(bench, "x", qos=2)
+    client.leave()
+    say(bench, 1, 3)
+    position = bench.route("").position
+    say(bench, 4, 6)
+    bench.route("").position = position  # the link is slower than the journal
+    client = Client(bench, "c", clean=False)
+    first = everything(client)
+    client.leave()
+    client = Client(bench, "c", clean=False)
+    second = everything(client)
+    bench.journals.parts[ROOT] = bench.journals.parts[ROOT][:3]
+    say(bench, 4, 7)
+
+    assert (numbers(1, 6), []) == (first, second)
+    assert ["7"] == everything(client)
+
+
+def test_sessions_share_what_is_read() -> None:
+    """A hundred of them cost what one does."""
+    bench = bench_of()
+    clients = [subscribed(bench, "x", name=f"c{number}") for number in range(100)]
+    for client in clients:
+        client.leave()
+    say(bench, 1, 100)
+    clients = [Client(bench, client.session.client_id, clean=False) for client in clients]
+
+    assert all(numbers(1, 100) == everything(client) for client in clients)
+    assert len(bench.journals.reads) <= 2
+
+
+# -- reads that fail
+
+
+def test_read_that_fails_is_tried_again() -> None:
+    """And holds back nobody else's messages."""
+    bench = bench_of("a")
+    client = subscribed(bench, "#")
+    client.leave()
+    say(bench, 1, 3)
+    say(bench, 1, 3, "a/x")
+    bench.journals.missing[A] = Missing.UNREACHABLE
+    client = Client(bench, "c", clean=False)
+    at_first = everything(client)
+    say(bench, 4, 4)
+    say(bench, 4, 4, "a/x")
+    meanwhile = everything(client)
+    del bench.journals.missing[A]
+    bench.clock.advance(RETRY)
+
+    assert (numbers(1, 3), ["4"], numbers(1, 4)) == (at_first, meanwhile, everything(client))
+
+
+def test_part_that_nobody_keeps_is_given_up() -> None:
+    """Counted; what is live comes again."""
+    bench = bench_of()
+    client = subscribed(bench, "x")
+    client.leave()
+    say(bench, 1, 3)
+    bench.journals.missing[ROOT] = Missing.GONE
+    client = Client(bench, "c", clean=False)
+    before = everything(client)
+    say(bench, 4, 4)
+
+    assert ([], ["4"]) == (before, everything(client))
+    assert 1 == bench.counters.get("session.part_gone")
+
+
+def test_what_the_journal_has_no_more_is_counted() -> None:
+    """The rest comes."""
+    bench = bench_of()
+    client = subscribed(bench, "x")
+    client.leave()
+    say(bench, 1, 10)
+    bench.journals.trim(ROOT, 4)
+    client = Client(bench, "c", clean=False)
+
+    assert numbers(5, 10) == everything(client)
+    assert 4 == bench.counters.get("session.missed")
+
+
+# -- subscriptions that change meanwhile
+
+
+def test_subscription_takes_nothing_from_before_it_was_confirmed() -> None:
+    """Added by a client that has not caught up yet."""
+    bench = bench_of(inflight=1)
+    client = subscribed(bench, "x")
+    client.leave()
+    say(bench, 1, 2)
+    say(bench, 3, 3, "a")
+    client = Client(bench, "c", clean=False)
+    client.subscribe("#")
+    say(bench, 4, 4, "a")
+    bench.answer("", "#")
+    say(bench, 5, 5, "a")
+    say(bench, 6, 6)
+
+    told = everything(client)
+    assert "Suback" in told
+    assert ["1", "2", "5", "6"] == [each for each in told if each != "Suback"]
+
+
+def test_subscription_that_is_given_up_takes_nothing_more() -> None:
+    """What waits in the journal for it is not read for anybody [MQTT-3.10.4-2]."""
+    bench = bench_of(inflight=1)
+    client = subscribed(bench, "x", "y")
+    client.leave()
+    say(bench, 1, 2)
+    say(bench, 3, 4, "y")
+    bench.journals.late = True
+    client = Client(bench, "c", clean=False)
+    client.unsubscribe("x")
+    bench.journals.late = False
+    bench.journals.answer(9)
+
+    assert ["Unsuback", "3", "4"] == everything(client)
+
+
+# -- in flight when the client left
+
+
+def test_what_was_in_flight_is_read_again_and_sent_first() -> None:
+    """After a start: with its packet identifiers, in order, before anything else [MQTT-4.4.0-1]."""
+    bench = bench_of("a", inflight=3)
+    client = subscribed(bench, "#", qos=2)
+    say(bench, 1, 1)
+    say(bench, 1, 1, "a/x", qos=2)
+    say(bench, 2, 4)
+    bench.settle()
+    sent = [packet for packet in client.events if isinstance(packet, Publish)]
+    client.session.on_pubrec(2)
+    bench.settle()
+    bench = bench.restart()
+    client = Client(bench, "c", clean=False)
+    bench.online("", "a", offset=4)
+    bench.online("a", offset=1)
+    bench.settle()
+
+    assert [1, 2, 3] == [packet.packet_id for packet in sent]
+    assert [
+        Publish("x", b"1", 1, False, True, 1),
+        Pubrel(2),
+        Publish("x", b"2", 1, False, True, 3),
+    ] == client.events
+    client.session.on_pubcomp(2)
+    assert ["1", "Pubrel", "2", "3", "4"] == everything(client)
+
+
+def test_zone_that_cannot_be_read_holds_back_its_own_messages_only() -> None:
+    """What is in flight from another zone is sent again, and what is behind that comes."""
+    bench = bench_of("a")
+    client = subscribed(bench, "#")
+    say(bench, 1, 2, "a/x")
+    say(bench, 1, 2)
+    bench.settle()
+    client.leave()
+    say(bench, 3, 3, "a/x")
+    say(bench, 3, 3)
+    bench.settle()
+    bench = bench.restart()
+    bench.journals.missing[A] = Missing.UNREACHABLE
+    client = Client(bench, "c", clean=False)
+    bench.online("", "a", offset=3)
+    bench.online("a", offset=3)
+    bench.settle()
+    first = [(p.payload, p.packet_id) for p in client.events if isinstance(p, Publish)]
+    bench.deliver("a", "a/x", "4", 4)
+    del bench.journals.missing[A]
+    client.events.clear()
+    bench.clock.advance(RETRY)
+    bench.settle()
+    second = [(p.payload, p.packet_id) for p in client.events if isinstance(p, Publish)]
+
+    assert [(b"1", 3), (b"2", 4), (b"3", 5)] == first
+    assert [(b"1", 1), (b"2", 2), (b"3", 6), (b"4", 7)] == second
+
+
+def test_what_was_in_flight_and_is_kept_no_longer_is_dropped() -> None:
+    """And counted; the rest goes on."""
+    bench = bench_of()
+    client = subscribed(bench, "x")
+    say(bench, 1, 3)
+    bench.settle()
+    bench = bench.restart()
+    bench.journals.trim(ROOT, 2)
+    client = Client(bench, "c", clean=False)
+    bench.online("", offset=3)
+
+    assert ["3"] == everything(client)
+    assert 2 == client.session.dropped
+
+
+def test_messages_in_flight_leave_the_memory_of_a_client_that_stays_away() -> None:
+    """They are read again when it is back."""
+    bench = bench_of()
+    client = subscribed(bench, "x")
+    say(bench, 1, 2)
+    bench.settle()
+    client.leave()
+    for _ in range(62):
+        bench.clock.advance(1.0)
+        bench.edge.positions.checkpoint()
+    held = [entry.message for _, entry in client.session.flows()]
+    client = Client(bench, "c", clean=False)
+
+    assert ([None, None], numbers(1, 2)) == (held, everything(client))
+
+
+# -- limits
+
+
+def test_newest_messages_are_kept() -> None:
+    """Exactly as many as `session_limits` say; QoS 0 does not wait, and does not count."""
+    bench = bench_of(messages=10)
+    client = subscribed(bench, "x")
+    client.leave()
+    for offset in range(1, 26):
+        bench.deliver("", "x", str(offset), offset, 1)
+        bench.deliver("", "x", "nothing", 0, 0)
+    client = Client(bench, "c", clean=False)
+
+    assert numbers(16, 25) == everything(client)
+    assert 15 == client.session.dropped == bench.counters.get("session.dropped.queue_full")
+    assert 1 == sum(event[0] == "session.dropping" for event in bench.reporter.events)
+
+
+def test_newest_bytes_are_kept() -> None:
+    """Few messages may be too much as well."""
+    bench = bench_of(size=1_000_000)
+    client = subscribed(bench, "x")
+    client.leave()
+    for offset in range(1, 31):
+        bench.deliver("", "x", str(offset) * 40_000, offset)
+    client = Client(bench, "c", clean=False)
+    told = everything(client)
+
+    sizes = [len(each) + 65 for each in told]
+    assert sum(sizes) <= 1_000_000 < sum(sizes) + 80_065
+    assert told[-1] == "30" * 40_000
+
+
+def test_nothing_is_counted_where_it_cannot_be_too_much() -> None:
+    """By offsets and bytes: a large backlog is read once."""
+    bench = bench_of(messages=1000)
+    client = subscribed(bench, "x")
+    client.leave()
+    say(bench, 1, 1000)
+    client = Client(bench, "c", clean=False)
+    everything(client)
+
+    assert sorted({after for _, after, _ in bench.journals.reads}) == [
+        after for _, after, _ in bench.journals.reads
+    ]
+
+
+def test_what_others_get_does_not_count() -> None:
+    """A session's limits are about what it would get."""
+    bench = bench_of(messages=10)
+    client = subscribed(bench, "x")
+    other = subscribed(bench, "y", name="other")
+    client.leave()
+    say(bench, 1, 50, "y")
+    say(bench, 51, 60)
+    client = Client(bench, "c", clean=False)
+
+    assert numbers(51, 60) == everything(client)
+    assert 0 == client.session.dropped
+    assert 50 == len(everything(other))
+
+
+def test_limits_hold_for_a_client_that_is_here_and_takes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """When it goes on, it gets what was in flight, and of what waited behind that the newest."""
+    monkeypatch.setattr(window, "QUEUE_MESSAGES", 2)
+    bench = bench_of(messages=10, inflight=1)
+    client = subscribed(bench, "x")
+    say(bench, 1, 100)
+
+    assert [*numbers(1, 3), *numbers(91, 100)] == everything(client)
+    assert 87 == client.session.dropped
+
+
+def test_dropping_is_told_again_when_the_client_had_caught_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once for each time that it was too much."""
+    monkeypatch.setattr(window, "QUEUE_MESSAGES", 2)
+    bench = bench_of(messages=10, inflight=1)
+    client = subscribed(bench, "x")
+    say(bench, 1, 100)
+    everything(client)
+    say(bench, 101, 200)
+    everything(client)
+
+    assert 2 == sum(event[0] == "session.dropping" for event in bench.reporter.events)
