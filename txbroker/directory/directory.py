@@ -15,6 +15,7 @@ from typing import TypeVar
 import attrs
 
 from txbroker.directory.arrival import Arrivals, Arrived, Refused
+from txbroker.directory.conflicts import Conflicts
 from txbroker.directory.entries import Entries
 from txbroker.directory.entry import Entry, Testament
 from txbroker.directory.holdings import Holdings
@@ -23,13 +24,11 @@ from txbroker.directory.members import Members
 from txbroker.directory.ports import Remains, SessionHost, Table
 from txbroker.directory.registrar import Registrar
 from txbroker.directory.requests import (
-    Accepted,
     AskRemains,
     Busy,
     Claim,
     Left,
     Lookup,
-    MovedTo,
     Noted,
     NotHeld,
     Offer,
@@ -37,14 +36,12 @@ from txbroker.directory.requests import (
     Ping,
     Pong,
     Register,
-    Registered,
     Release,
     RemainsReply,
     Reply,
     Request,
     ShareMembers,
     Supersede,
-    Superseded,
     Take,
     WillsSent,
 )
@@ -54,17 +51,11 @@ from txbroker.mqtt.packets import Will
 
 T = TypeVar("T")
 
-FRESH = 2.0
-"""
-Seconds for which a clean session that meets another entry is the newer one of the two. After that
-it may be a connection long dead, and gives way; at worst its client connects again.
-"""
-
 CLOSING_LIMIT = 5.0
 """Seconds for which keepers that cannot be reached are waited for with a clean session's end."""
 
-TOLD_AT_ONCE = 500
-"""Entries in one call to a node whose sessions they count above."""
+AT_WORK = 100
+"""Procedures beside those of connecting clients that run at a time."""
 
 
 @attrs.frozen(kw_only=True)
@@ -122,7 +113,7 @@ class Directory:
             members,
             self.keeper.entries,
             life,
-            on_conflict=self.supersede,
+            on_conflict=lambda other, ended: self.conflicts.supersede(other, has_ended=ended),
             kept=lambda: [*self.holdings.arriving, *self.arrivals.claims],
             on_known=self._forget_if_known,
             wake=wake,
@@ -133,6 +124,16 @@ class Directory:
             registrar=self.registrar,
             wait=settings.roaming_wait,
             is_fresh=settings.is_fresh,
+            now=now,
+            spawn=spawn,
+        )
+        self.conflicts = Conflicts(
+            members=members,
+            keeper=self.keeper,
+            holdings=self.holdings,
+            registrar=self.registrar,
+            arrivals=self.arrivals,
+            host=host,
             now=now,
             spawn=spawn,
         )
@@ -149,9 +150,8 @@ class Directory:
         self._host = host
         self._now = now
         self._spawn = spawn
-        self._fresh: dict[str, float] = {}
         self._closing: dict[str, float] = {}
-        self._offers: dict[str, str] = {}
+        self._at_work: set[tuple[str, ...]] = set()
         self._removed = {m.name for m in members.all if m.removed}
         members.when_changed(self._on_members)
 
@@ -173,23 +173,22 @@ class Directory:
 
     def tick(self) -> None:
         """Now and then, every second or so."""
-        now = self._now()
-        self.holdings.expire(now)
-        self._fresh = {c: t for c, t in self._fresh.items() if now - t <= FRESH}
+        self.holdings.expire(self._now())
+        self.conflicts.tick()
         for client_id in list(self._closing):
             self._close_if_told(client_id)
-        procedures = self._watch.due()
-        procedures += [self.arrivals.finish_alone(c) for c in list(self.holdings.arriving)]
-        procedures += [self._follow(c, left) for c, left in self.holdings.left()]
-        procedures += [self._offer(c) for c in list(self._offers)]
-        procedures += [
-            self.arrivals.ask_unasked(client_id)
-            for client_id, holding in self.holdings.held.items()
-            if holding.unasked
-        ]
-        procedures += [self._tell_losers(node) for node in self.keeper.entries.losers()]
-        for procedure in procedures:
-            self._spawn(procedure)
+        for node in self.keeper.entries.losers():
+            self._begin(("losers", node), self.conflicts.tell_losers(node))
+        for key, procedure in self._watch.due():
+            self._begin(key, procedure)
+        for client_id in list(self.holdings.arriving):
+            self._begin(("finish", client_id), self.arrivals.finish_alone(client_id))
+        for client_id in list(self.conflicts.offers):
+            self._begin(("offer", client_id), self.conflicts.offer(client_id))
+        for client_id, left in self.holdings.left():
+            self._begin(("follow", client_id, left.node), self._follow(client_id, left))
+        for client_id in self.holdings.unasked():
+            self._begin(("ask", client_id), self.arrivals.ask_unasked(client_id))
 
     # from the edge
 
@@ -260,13 +259,13 @@ class Directory:
             case Claim():
                 return self.keeper.claim(source, request)
             case Supersede():
-                return self._superseded(request)
+                return self.conflicts.superseded(request)
             case Take():
                 return self._take(source, request)
             case Release():
                 return self._release(source, request)
             case Offer():
-                return self._offered(source, request)
+                return self.conflicts.offered(source, request)
             case AskRemains():
                 return self._tell_remains(request)
             case WillsSent():
@@ -284,38 +283,6 @@ class Directory:
         if self.members.view == reply.view:
             return None
         return ShareMembers(members=self.members.all)
-
-    def on_registered(self, reply: Registered) -> None:
-        """A keeper knows entries that count above ours."""
-        for entry in reply.conflicts:
-            self.supersede(entry, False)
-        for entry in reply.past:
-            self.supersede(entry, True)
-
-    def supersede(self, other: Entry, has_ended: bool) -> bool:
-        """
-        Another entry is said to count above one of ours: act on it; `has_ended` as in `Above`.
-
-        True when all that follows has been done here; it is safe when the store says so.
-        """
-        client_id = other.client_id
-        own = self.registrar.own.get(client_id)
-        if own is None:
-            return True
-        if has_ended or other.node == self.members.name or self._is_new(own):
-            if other.order >= own.order:
-                self._raise_above(own, other)
-        elif own.order > other.order:
-            self.registrar.tell_again(client_id)
-        elif not own.persistent:
-            self.registrar.drop(client_id)
-            self._host.close(client_id)
-        elif not other.persistent:
-            self.ended(client_id)
-            self._host.discard(client_id)
-        else:
-            self._offers[client_id] = other.node
-        return True
 
     # internal: connections
 
@@ -335,7 +302,7 @@ class Directory:
             known.append(own.generation)
         holdings.drop(client_id)
         if not self.members.is_alone:
-            self._fresh[client_id] = self._now()
+            self.conflicts.note_fresh(client_id)
         return Entry(
             client_id=client_id,
             node=self.members.name,
@@ -379,37 +346,6 @@ class Directory:
             if own is not None and not own.persistent:
                 self.registrar.drop(client_id)
 
-    # internal: conflicts
-
-    def _is_new(self, own: Entry) -> bool:
-        """Whether it is a clean session of just now; it may count itself above others once."""
-        since = None if own.persistent else self._fresh.get(own.client_id)
-        return since is not None and self._now() - since <= FRESH
-
-    def _raise_above(self, own: Entry, other: Entry) -> None:
-        self._fresh.pop(own.client_id, None)
-        raised = own.above(other)
-        if raised.persistent:
-            holding = self.holdings.held[own.client_id]
-            self.holdings.hold(own.client_id, attrs.evolve(holding, incarnation=raised.incarnation))
-        self.registrar.set(raised)
-
-    def _superseded(self, request: Supersede) -> Superseded:
-        done = [entry.client_id for entry in request.entries if self.supersede(entry, False)]
-        return Superseded(client_ids=tuple(done))
-
-    def _tell_losers(self, node: str) -> Procedure[None]:
-        entries = self.keeper.entries.due_to(node, TOLD_AT_ONCE)
-        if node == self.members.name:
-            done = {entry.client_id for entry in entries if self.supersede(entry, False)}
-        else:
-            told = tuple(attrs.evolve(entry, testament=None) for entry in entries)
-            reply = yield from ask(node, Supersede(entries=told))
-            done = set(reply.client_ids) if isinstance(reply, Superseded) else set()
-        for entry in entries:
-            if entry.client_id in done:
-                self.keeper.entries.told(node, entry)
-
     def _note_sent(self, request: WillsSent) -> None:
         if request.node != self.members.name:
             self.keeper.wills_sent(request)
@@ -448,7 +384,7 @@ class Directory:
         reply = self.holdings.release(source, request)
         if was_here and client_id not in self.holdings.held:
             self._register_gone(client_id)
-            self._offers.pop(client_id, None)
+            self.conflicts.offers.pop(client_id, None)
         return reply
 
     def _register_gone(self, client_id: str) -> None:
@@ -492,41 +428,21 @@ class Directory:
         if isinstance(reply, RemainsReply):
             self.holdings.on_remains(client_id, left, reply.remains, is_resolved=is_resolved)
 
-    # internal: sessions that count below another
+    # internal: now and then
 
-    def _offer(self, client_id: str) -> Procedure[None]:
-        node = self._offers[client_id]
-        own = self.registrar.own.get(client_id)
-        if own is None or not own.persistent or self.members.get(node) is None:
-            del self._offers[client_id]
-            return
-        offer = Offer(client_id=client_id, incarnation=own.incarnation)
-        reply = yield from ask(node, offer)
-        if self._offers.get(client_id) != node:
-            return
-        if isinstance(reply, MovedTo):
-            self._offers[client_id] = reply.node
-        elif isinstance(reply, NotHeld):
-            # The entry that counted above was nobody's session: ours is the one there is.
-            del self._offers[client_id]
-            own = self.registrar.own.get(client_id)
-            if own is not None and own.persistent:
-                void = attrs.evolve(own, node=node, incarnation=reply.incarnation)
-                self._raise_above(own, void)
+    def _begin(self, key: tuple[str, ...], procedure: Procedure[None]) -> None:
+        """Run it, unless it runs already, or as many as may; then the next time."""
+        if key in self._at_work or len(self._at_work) >= AT_WORK:
+            procedure.close()
+        else:
+            self._at_work.add(key)
+            self._spawn(self._once(key, procedure))
 
-    def _offered(self, source: str, request: Offer) -> Reply:
-        client_id = request.client_id
-        held = self.holdings.held.get(client_id)
-        if held is not None:
-            self._spawn(self.arrivals.merge(client_id, source, request.incarnation))
-            return Accepted()
-        if client_id in self.holdings.arriving or client_id in self.arrivals.busy:
-            return Busy()
-        gone = self.holdings.tombstone(client_id)
-        if gone is not None and gone.node != source:
-            return MovedTo(node=gone.node, incarnation=gone.incarnation)
-        incarnation = max(request.incarnation, self.keeper.entries.generation(client_id))
-        return NotHeld(incarnation=incarnation)
+    def _once(self, key: tuple[str, ...], procedure: Procedure[None]) -> Procedure[None]:
+        try:
+            yield from procedure
+        finally:
+            self._at_work.discard(key)
 
     def _on_members(self) -> None:
         removed = {m.name for m in self.members.all if m.removed}

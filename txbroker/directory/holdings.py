@@ -111,6 +111,9 @@ class Holdings:
         self._gone = {key.decode(): _tombstones(value) for key, value in gone.items()}
         self.arriving = {key.decode(): _arriving(value) for key, value in arriving.items()}
         self.frozen: dict[str, Frozen] = {}
+        self._unfinished: dict[str, None] = {}
+        for client_id, holding in self.held.items():
+            self._note(client_id, holding)
 
     # from the directory
 
@@ -139,12 +142,14 @@ class Holdings:
     def hold(self, client_id: str, holding: Holding) -> None:
         """The session is here from now on, or what is known of it changed."""
         self.held[client_id] = holding
+        self._note(client_id, holding)
         self._held_table.put(client_id.encode(), _holding_record(holding))
         self.forget_gone(client_id)
 
     def drop(self, client_id: str) -> None:
         """The session has ended."""
         self.frozen.pop(client_id, None)
+        self._unfinished.pop(client_id, None)
         if self.held.pop(client_id, None) is not None:
             self._held_table.delete(client_id.encode())
 
@@ -267,9 +272,13 @@ class Holdings:
 
     def left(self) -> Iterator[tuple[str, Left]]:
         """Client ids here with earlier holders that are not done."""
-        for client_id, holding in list(self.held.items()):
-            for left in holding.left:
+        for client_id in list(self._unfinished):
+            for left in self.held[client_id].left:
                 yield client_id, left
+
+    def unasked(self) -> list[str]:
+        """Client ids here of which other sites have still to be asked."""
+        return [client_id for client_id in self._unfinished if self.held[client_id].unasked]
 
     def on_remains(
         self, client_id: str, left: Left, remains: Remains, *, is_resolved: bool
@@ -291,6 +300,12 @@ class Holdings:
             self.hold(client_id, attrs.evolve(holding, left=others))
 
     # internal
+
+    def _note(self, client_id: str, holding: Holding) -> None:
+        if holding.left or holding.unasked:
+            self._unfinished[client_id] = None
+        else:
+            self._unfinished.pop(client_id, None)
 
     def _await_remains(self, client_id: str, holding: Holding) -> None:
         for left in holding.left:

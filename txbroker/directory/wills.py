@@ -148,20 +148,23 @@ class WillWatch:
 
     # from the directory
 
-    def due(self) -> list[Procedure[None]]:
-        """Now and then: what is to be done about nodes that are not heard."""
+    def due(self) -> list[tuple[tuple[str, ...], Procedure[None]]]:
+        """Now and then: what is to be done about nodes that are not heard, each with a name."""
         now = self._now()
-        procedures: list[Procedure[None]] = [self._tell_sent()] if self._told else []
+        procedures: list[tuple[tuple[str, ...], Procedure[None]]] = []
+        if self._told:
+            procedures.append((("wills sent",), self._tell_sent()))
         for node in self._keeper.entries.nodes_with_wills():
             silent_since = self._keeper.heard.get(node, self._start)
             is_due = now - silent_since >= self._after and now >= self._next.get(node, 0.0)
             if node != self._members.name and is_due:
                 self._next[node] = now + self._after / 2
-                procedures.append(self._execute(node))
-        procedures += [self._tell_back(node) for node in self._sent_wills.nodes()]
+                procedures.append((("wills", node), self._execute(node)))
+        for node in self._sent_wills.nodes():
+            procedures.append((("wills back", node), self._tell_back(node)))
         if self._is_own_due and now - self._start >= self._after:
             self._is_own_due = False
-            procedures.append(self._execute_own())
+            procedures.append((("own wills",), self._execute_own()))
         return procedures
 
     # internal

@@ -1,0 +1,184 @@
+"""
+Two entries for one client id: what follows for the session that is here.
+
+Which of the two counts says `entry`. A connection that counts below another one is closed. A kept
+session that counts below a clean one has ended. One that counts below another kept one is offered
+to that one's node, which fetches it and takes it in: nothing of it is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+
+from txbroker.directory.arrival import Arrivals
+from txbroker.directory.entry import Entry
+from txbroker.directory.holdings import Holdings
+from txbroker.directory.keeper import Keeper
+from txbroker.directory.members import Members
+from txbroker.directory.ports import SessionHost
+from txbroker.directory.registrar import Registrar
+from txbroker.directory.requests import (
+    Accepted,
+    Busy,
+    MovedTo,
+    NotHeld,
+    Offer,
+    Registered,
+    Reply,
+    Supersede,
+    Superseded,
+)
+from txbroker.directory.steps import Procedure, ask
+
+FRESH = 2.0
+"""
+Seconds for which a clean session that meets another entry is the newer one of the two. After that
+it may be a connection long dead, and gives way; at worst its client connects again.
+"""
+
+TOLD_AT_ONCE = 500
+"""Entries in one call to a node whose sessions they count above."""
+
+
+class Conflicts:
+    """What is here of one node, against what others say."""
+
+    def __init__(
+        self,
+        *,
+        members: Members,
+        keeper: Keeper,
+        holdings: Holdings,
+        registrar: Registrar,
+        arrivals: Arrivals,
+        host: SessionHost,
+        now: Callable[[], float],
+        spawn: Callable[[Procedure[None]], object],
+    ) -> None:
+        self.offers: dict[str, str] = {}
+        self._members = members
+        self._keeper = keeper
+        self._holdings = holdings
+        self._registrar = registrar
+        self._arrivals = arrivals
+        self._host = host
+        self._now = now
+        self._spawn = spawn
+        self._fresh: dict[str, float] = {}
+
+    # from the directory
+
+    def note_fresh(self, client_id: str) -> None:
+        """A clean session begins here, now."""
+        self._fresh[client_id] = self._now()
+
+    def tick(self) -> None:
+        """Now and then: what was fresh is not any more."""
+        now = self._now()
+        self._fresh = {c: since for c, since in self._fresh.items() if now - since <= FRESH}
+
+    # from the keepers of our entries
+
+    def on_registered(self, reply: Registered) -> None:
+        """A keeper knows entries that count above ours."""
+        for entry in reply.conflicts:
+            self.supersede(entry, has_ended=False)
+        for entry in reply.past:
+            self.supersede(entry, has_ended=True)
+
+    def superseded(self, request: Supersede) -> Superseded:
+        """A keeper tells of them unasked."""
+        for entry in request.entries:
+            self.supersede(entry, has_ended=False)
+        return Superseded(client_ids=tuple(entry.client_id for entry in request.entries))
+
+    def supersede(self, other: Entry, *, has_ended: bool) -> None:
+        """
+        Another entry is said to count above one of ours: act on it; `has_ended` as in `Above`.
+
+        All that follows has been done when this returns; it is safe when the store says so.
+        """
+        client_id = other.client_id
+        own = self._registrar.own.get(client_id)
+        if own is None:
+            return
+        if has_ended or other.node == self._members.name or self._is_new(own):
+            if other.order >= own.order:
+                self._raise_above(own, other)
+        elif own.order > other.order:
+            self._registrar.tell_again(client_id)
+        elif not own.persistent:
+            self._registrar.drop(client_id)
+            self._host.close(client_id)
+        elif not other.persistent:
+            self._holdings.drop(client_id)
+            self._registrar.drop(client_id)
+            self._host.discard(client_id)
+        else:
+            self.offers[client_id] = other.node
+
+    # from the entries that are kept here
+
+    def tell_losers(self, node: str) -> Procedure[None]:
+        """Tell a node what counts above sessions that it had."""
+        entries = self._keeper.entries.due_to(node, TOLD_AT_ONCE)
+        told = tuple(attrs.evolve(entry, testament=None) for entry in entries)
+        reply = yield from ask(node, Supersede(entries=told))
+        done = reply.client_ids if isinstance(reply, Superseded) else ()
+        for entry in entries:
+            if entry.client_id in done:
+                self._keeper.entries.told(node, entry)
+
+    # sessions that count below another
+
+    def offer(self, client_id: str) -> Procedure[None]:
+        """Ask the node whose session counts above ours to take ours in."""
+        node = self.offers[client_id]
+        own = self._registrar.own.get(client_id)
+        if own is None or not own.persistent or self._members.get(node) is None:
+            del self.offers[client_id]
+            return
+        reply = yield from ask(node, Offer(client_id=client_id, incarnation=own.incarnation))
+        if self.offers.get(client_id) != node:
+            return
+        if isinstance(reply, MovedTo):
+            self.offers[client_id] = reply.node
+        elif isinstance(reply, NotHeld):
+            # The entry that counted above was nobody's session: ours is the one there is.
+            del self.offers[client_id]
+            own = self._registrar.own.get(client_id)
+            if own is not None and own.persistent:
+                void = attrs.evolve(own, node=node, incarnation=reply.incarnation)
+                self._raise_above(own, void)
+
+    def offered(self, source: str, request: Offer) -> Reply:
+        """A node has a session that counts below ours."""
+        client_id = request.client_id
+        if client_id in self._holdings.held:
+            self._spawn(self._arrivals.merge(client_id, source, request.incarnation))
+            return Accepted()
+        if client_id in self._holdings.arriving or client_id in self._arrivals.busy:
+            return Busy()
+        gone = self._holdings.tombstone(client_id)
+        if gone is not None and gone.node != source:
+            return MovedTo(node=gone.node, incarnation=gone.incarnation)
+        generation = self._keeper.entries.generation(client_id)
+        return NotHeld(incarnation=max(request.incarnation, generation))
+
+    # internal
+
+    def _is_new(self, own: Entry) -> bool:
+        """Whether it is a clean session of just now; it may count itself above others once."""
+        since = None if own.persistent else self._fresh.get(own.client_id)
+        return since is not None and self._now() - since <= FRESH
+
+    def _raise_above(self, own: Entry, other: Entry) -> None:
+        self._fresh.pop(own.client_id, None)
+        raised = own.above(other)
+        if raised.persistent:
+            holding = self._holdings.held[own.client_id]
+            raised_holding = attrs.evolve(holding, incarnation=raised.incarnation)
+            self._holdings.hold(own.client_id, raised_holding)
+        self._registrar.set(raised)
