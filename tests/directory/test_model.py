@@ -13,7 +13,7 @@ from typing import Any
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from .sim import Connection, Site
+from tests.support.site import Connection, Site
 
 NAMES = ("a", "b", "c", "d", "e")
 

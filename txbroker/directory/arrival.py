@@ -69,11 +69,15 @@ class Refused:
 
 @attrs.define(slots=True, eq=False)
 class _Search:
-    """What is known so far; `void` as in `Lookup`, `unasked` sites did not answer."""
+    """
+    What is known so far; `void` as in `Lookup`, `unasked` sites did not answer, `claimed` is the
+    last generation that was.
+    """
 
     client_id: str
     void: dict[str, int] = attrs.Factory(dict)
     generation: int = 0
+    claimed: int = 0
     unasked: set[str] = attrs.Factory(set)
     clean: list[Entry] = attrs.Factory(list)
     reason: str = ""
@@ -128,6 +132,8 @@ class Arrivals:
                 yield Pause(seconds=RETRY)
         if self._is_fresh and is_wanted() and client_id not in self._holdings.held:
             return self._begin(search, search.generation + 1)
+        if search.claimed and client_id not in self._holdings.held:
+            self._registrar.withdraw(client_id, search.claimed)
         return Refused(reason=search.reason or "the client is gone")
 
     def merge(self, client_id: str, node: str, incarnation: int) -> Procedure[None]:
@@ -348,6 +354,7 @@ class Arrivals:
             return True
 
         request = Claim(view=members.view, entry=entry)
+        search.claimed = entry.incarnation
         self.claims[client_id] = entry
         try:
             yield Ask(calls=tuple((name, request) for name in keepers), take=take)

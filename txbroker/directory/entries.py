@@ -121,10 +121,17 @@ class Entries:
         if record is not None and record.entry.node == node:
             record.sync = max(record.sync, sync)
 
-    def end(self, client_id: str, node: str) -> None:
-        """The node holds no session of this id any more."""
+    def end(self, client_id: str, node: str, generation: int) -> None:
+        """
+        The node holds no session of this id any more.
+
+        A claim does not come in one order with what else a node says: this is about that generation
+        and earlier ones only.
+        """
         record = self._records.get(client_id)
-        if record is not None and record.entry.node == node and not record.ended:
+        if record is None or record.entry.node != node or record.ended:
+            return
+        if record.entry.generation <= generation:
             self._end(record)
 
     def end_unlisted(self, node: str, sync: int) -> None:

@@ -106,8 +106,8 @@ class Keeper:
                     full.append(entry.client_id)
                 case Above(entry=known, has_ended=has_ended):
                     (past if has_ended else conflicts).append(attrs.evolve(known, testament=None))
-        for client_id in batch.ended:
-            self.entries.end(client_id, source)
+        for ended in batch.ended:
+            self.entries.end(ended.client_id, source, ended.generation)
         for client_id in batch.kept:
             self.entries.renew(client_id, source, sync)
         for entry in batch.relayed:

@@ -19,7 +19,7 @@ from txbroker.directory.entries import Above, Entries
 from txbroker.directory.entry import Entry
 from txbroker.directory.members import Members
 from txbroker.directory.rendezvous import majority
-from txbroker.directory.requests import Register, Registered
+from txbroker.directory.requests import Ended, Register, Registered
 
 BATCH = 500
 """Entries in one call."""
@@ -35,7 +35,12 @@ HEARTBEAT = 1.0
 
 @attrs.define(slots=True, eq=False)
 class _Peer:
-    """One keeper, as this node has to do with it. `listing` is what is left of a complete list."""
+    """
+    One keeper, as this node has to do with it. `listing` is what is left of a complete list.
+
+    `pending` are ids with news, each with the generation up to which its sessions have ended, for
+    the case that there is none now.
+    """
 
     name: str
     life: int = 0
@@ -45,7 +50,7 @@ class _Peer:
     relaying: Iterator[Entry] | None = None
     wants_relays: bool = False
     has_entries: bool = False
-    pending: dict[str, None] = attrs.Factory(dict)
+    pending: dict[str, int] = attrs.Factory(dict)
     in_flight: Register | None = None
     pause: float = FIRST_PAUSE
     due: float = 0.0
@@ -123,8 +128,13 @@ class Registrar:
 
     def drop(self, client_id: str) -> None:
         """No session of that id is here any more."""
-        if self.own.pop(client_id, None) is not None:
-            self._tell(client_id)
+        own = self.own.pop(client_id, None)
+        if own is not None:
+            self._tell(client_id, own.generation)
+
+    def withdraw(self, client_id: str, generation: int) -> None:
+        """A claim up to this generation came to nothing."""
+        self._tell(client_id, generation)
 
     def give_away(self, entry: Entry) -> None:
         """The session is at `entry.node` now."""
@@ -212,7 +222,7 @@ class Registrar:
             peer.listing = peer.relaying = None
         peer.has_entries = peer.has_entries or bool(batch.entries)
         for client_id in reply.full:
-            peer.pending[client_id] = None
+            peer.pending.setdefault(client_id, 0)
         is_busy = not peer.is_listed or (peer.pending and not reply.full)
         peer.due = now if is_busy else now + HEARTBEAT
         for entry in batch.entries:
@@ -234,32 +244,33 @@ class Registrar:
         if not peer.is_listed:
             peer.start_over()
             return
-        again = [entry.client_id for entry in batch.entries] + list(batch.ended)
-        peer.pending = dict.fromkeys(again) | peer.pending
+        again = {entry.client_id: 0 for entry in batch.entries}
+        again |= {ended.client_id: ended.generation for ended in batch.ended}
+        peer.pending = again | peer.pending
         if len(peer.pending) > PENDING:
             peer.start_over()
 
     # internal
 
-    def _tell(self, client_id: str) -> None:
+    def _tell(self, client_id: str, generation: int = 0) -> None:
         for name in self._members.keepers(client_id):
             peer = self._peers.get(name)
             if peer is None:
-                self._tell_here(client_id)
+                self._tell_here(client_id, generation)
                 continue
             if not peer.is_listed and peer.listing is None:
                 continue  # the list will have it
-            peer.pending[client_id] = None
+            peer.pending[client_id] = max(generation, peer.pending.get(client_id, 0))
             if not peer.failures:
                 peer.due = 0.0
                 self._wake()
             if len(peer.pending) > PENDING:
                 peer.start_over()
 
-    def _tell_here(self, client_id: str) -> None:
+    def _tell_here(self, client_id: str, generation: int) -> None:
         entry = self._entry_for(client_id)
         if entry is None:
-            self._entries.end(client_id, self._members.name)
+            self._entries.end(client_id, self._members.name, generation)
         else:
             self._put_here(entry)
 
@@ -296,10 +307,10 @@ class Registrar:
     def _news(self, peer: _Peer) -> Register:
         entries, ended = [], []
         for client_id in list(islice(peer.pending, BATCH)):
-            del peer.pending[client_id]
+            generation = peer.pending.pop(client_id)
             entry = self._entry_for(client_id)
             if entry is None:
-                ended.append(client_id)
+                ended.append(Ended(client_id=client_id, generation=generation))
             else:
                 entries.append(entry)
         return self._register(peer, entries=tuple(entries), ended=tuple(ended))
@@ -336,7 +347,8 @@ class Registrar:
             peer.relaying = self._entries.durable()
         relayed = []
         for entry in peer.relaying:
-            if entry.node != peer.name and peer.name in self._members.keepers(entry.client_id):
+            is_heard_of = entry.node in (peer.name, self._members.name)
+            if not is_heard_of and peer.name in self._members.keepers(entry.client_id):
                 relayed.append(entry)
                 if len(relayed) == BATCH:
                     break
@@ -352,7 +364,7 @@ class Registrar:
         first: bool = False,
         last: bool = False,
         entries: tuple[Entry, ...] = (),
-        ended: tuple[str, ...] = (),
+        ended: tuple[Ended, ...] = (),
         kept: tuple[str, ...] = (),
         relayed: tuple[Entry, ...] = (),
     ) -> Register:

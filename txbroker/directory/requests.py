@@ -85,6 +85,14 @@ class Claimed:
 
 
 @attrs.frozen(kw_only=True)
+class Ended:
+    """The asker's session of that generation, or an earlier one, has ended; a later one has not."""
+
+    client_id: str
+    generation: int
+
+
+@attrs.frozen(kw_only=True)
 class Register:
     """
     A part of what `node` has to say to one keeper of entries; empty, it is a sign of life.
@@ -104,7 +112,7 @@ class Register:
     first: bool = False
     last: bool = False
     entries: tuple[Entry, ...] = ()
-    ended: tuple[str, ...] = ()
+    ended: tuple[Ended, ...] = ()
     kept: tuple[str, ...] = ()
     relayed: tuple[Entry, ...] = ()
 

@@ -1,0 +1,265 @@
+"""What a keeper keeps: which of two entries counts, what is durable, who has to be told."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.roaming import MemoryTable
+from txbroker.directory import entry as words
+from txbroker.directory.entries import Above, Entries, Full
+from txbroker.directory.entry import Entry, pack, unpack
+from txbroker.errors import StoreError
+from txbroker.mqtt.packets import Will
+
+WILL = Will(topic="w", payload=b"\x00gone", qos=1, retain=True)
+
+
+def kept(node: str, incarnation: int, client_id: str = "x", **fields: Any) -> Entry:
+    """An entry of a session that is kept."""
+    return Entry(client_id=client_id, node=node, incarnation=incarnation, persistent=True, **fields)
+
+
+def clean(node: str, incarnation: int, replaces: int = 0, **fields: Any) -> Entry:
+    """An entry of a clean session."""
+    return Entry(
+        client_id="x",
+        node=node,
+        incarnation=incarnation,
+        persistent=False,
+        replaces=replaces,
+        **fields,
+    )
+
+
+def entries(table: MemoryTable | None = None, **keys: Any) -> Entries:
+    return Entries(table or MemoryTable(), **keys)
+
+
+ORDER = [
+    clean("b", 9),  # it has seen no kept session: any counts above it
+    kept("a", 1),
+    kept("b", 1),
+    clean("a", 1, 1),
+    clean("b", 1, 1),
+    clean("a", 2, 1),
+    kept("a", 2),
+]
+
+
+@pytest.mark.parametrize(("lower", "higher"), list(itertools.pairwise(ORDER)))
+def test_which_of_two_counts(lower: Entry, higher: Entry) -> None:
+    """Whichever comes first."""
+    for first, second in ((lower, higher), (higher, lower)):
+        book = entries()
+        book.put(first)
+        verdict = book.put(second)
+
+        assert book.get("x") == higher
+        assert verdict == (Above(higher, False) if second == lower else None)
+
+
+entry_values = st.builds(
+    Entry,
+    client_id=st.just("x"),
+    node=st.sampled_from("abc"),
+    incarnation=st.integers(0, 3),
+    persistent=st.booleans(),
+    replaces=st.integers(0, 3),
+)
+
+
+@given(entry_values, entry_values)
+def test_raised_above_it_counts_above(one: Entry, other: Entry) -> None:
+    """And it is the same session still."""
+    raised = one.above(other)
+
+    assert raised.order > other.order
+    assert attrs.evolve(raised, incarnation=0, replaces=0) == attrs.evolve(
+        one, incarnation=0, replaces=0
+    )
+
+
+def test_of_two_claims_with_one_incarnation_the_first_stands() -> None:
+    """Else both could have a majority; the same node may repeat its own."""
+    book = entries()
+    assert book.claim(kept("a", 1)) is None
+    assert book.claim(kept("b", 1)) == Above(kept("a", 1), False)
+    assert book.claim(kept("a", 1)) is None
+    assert book.claim(kept("b", 2)) is None
+
+
+def test_a_claim_stands_above_a_clean_session_only_if_it_has_seen_it() -> None:
+    """A new kept session begins above what the clean one has ended."""
+    book = entries()
+    book.put(clean("a", 1, 4))
+
+    assert book.claim(kept("b", 4)) == Above(clean("a", 1, 4), False)
+    assert book.claim(kept("b", 5)) is None
+
+
+def test_who_is_pushed_aside_is_remembered_until_told() -> None:
+    """Also when what pushed it aside has ended: its session must not come back."""
+    book = entries()
+    book.put(kept("a", 3))
+    book.put(clean("b", 1, 3))
+    book.end("x", "b", 3)
+    assert book.get("x") is None
+    assert book.generation("x") == 3
+    assert book.put(kept("a", 3)) == Above(clean("b", 1, 3), False)
+    assert ("a",) == book.losers()
+    (due,) = book.due_to("a", 10)
+    book.told("a", due)
+
+    assert (book.losers(), len(book)) == ((), 0)
+
+
+def test_who_never_lost_may_count_itself_above_what_has_ended() -> None:
+    """A session that was begun where nobody knew of the one that ended."""
+    book = entries()
+    book.put(kept("a", 3))
+    book.put(clean("b", 1, 3))
+    book.end("x", "b", 3)
+
+    assert book.put(kept("c", 1)) == Above(clean("b", 1, 3), True)
+    assert book.put(kept("c", 4)) is None
+    assert book.get("x") == kept("c", 4)
+
+
+def test_what_was_told_of_an_older_entry_is_not_told() -> None:
+    """The loser may have been told of something that does not count any more."""
+    book = entries()
+    book.put(kept("a", 1))
+    book.put(kept("b", 2))
+    (due,) = book.due_to("a", 10)
+    book.put(kept("c", 3))
+    book.told("a", due)
+    assert {"a", "b"} == {node for node in book.losers() if book.due_to(node, 1)} | {"a"}
+    book.told("b", kept("c", 4))
+    assert ("b",) == book.losers()
+
+
+def test_what_comes_back_is_no_loser() -> None:
+    """It has the session, and knows."""
+    book = entries()
+    for entry in (kept("a", 1), kept("b", 2), kept("a", 3)):
+        book.put(entry)
+
+    assert ("b",) == book.losers()
+
+
+def test_only_the_holder_ends_its_entry() -> None:
+    """A late word of an earlier one changes nothing."""
+    book = entries()
+    book.put(kept("b", 2))
+    book.end("x", "a", 3)
+
+    assert book.get("x") == kept("b", 2)
+
+
+def test_a_late_end_does_not_end_what_was_claimed_since() -> None:
+    """It is about a generation."""
+    book = entries()
+    book.put(kept("a", 1))
+    book.claim(kept("a", 2))
+    book.end("x", "a", 1)
+    assert book.get("x") == kept("a", 2)
+    book.end("x", "a", 2)
+
+    assert book.get("x") is None
+
+
+def test_what_a_list_does_not_have_has_ended() -> None:
+    """But not what came, or was renewed, since the list began; nor what is another node's."""
+    book = entries()
+    for name, sync in (("old", 1), ("listed", 2), ("kept", 0)):
+        book.put(kept("a", 1, name), sync)
+    book.put(kept("b", 1, "other"))
+    book.renew("kept", "a", 2)
+    book.renew("old", "b", 2)
+    book.end_unlisted("a", 2)
+
+    assert book.get("old") is None
+    assert all(book.get(name) for name in ("listed", "kept", "other"))
+
+
+def test_what_lasts_is_there_after_a_restart() -> None:
+    """Kept sessions, wills, and those who lost a kept session; not mere connections."""
+    table = MemoryTable()
+    book = entries(table)
+    testament = words.Testament(life=2, number=5, will=WILL)
+    book.put(kept("a", 1))
+    book.put(kept("a", 1, "moved"))
+    book.put(kept("b", 2, "moved"))
+    book.put(attrs.evolve(clean("a", 1), client_id="connection"))
+    book.put(attrs.evolve(clean("a", 1, testament=testament), client_id="will"))
+    book.put(clean("b", 1, 1))
+    book.end("x", "b", 3)
+    again = entries(table)
+
+    assert again.get("moved") == kept("b", 2, "moved")
+    assert again.get("connection") is None
+    assert ("a",) == again.losers()
+    assert {"x", "moved"} == {due.client_id for due in again.due_to("a", 10)}
+    assert [testament] == [entry.testament for entry in again.with_wills("a")]
+    assert again.generation("x") == 1
+
+
+def test_a_will_is_kept_until_it_is_sent() -> None:
+    """Or replaced, or its connection is gone."""
+    book = entries()
+    first = kept("a", 1, testament=words.Testament(life=1, number=1, will=WILL))
+    second = kept("a", 1, testament=words.Testament(life=1, number=2, will=WILL))
+    book.put(first)
+    book.put(second)
+    book.will_is_sent("x", "a", 1, 1)
+    assert (second,) == book.with_wills("a")
+    book.will_is_sent("x", "b", 1, 2)
+    assert ("a",) == book.nodes_with_wills()
+    book.will_is_sent("x", "a", 1, 2)
+    assert (book.nodes_with_wills(), book.get("x")) == ((), kept("a", 1))
+    book.put(second)
+    book.put(kept("b", 2))
+
+    assert () == book.nodes_with_wills()
+
+
+def test_a_removed_node_is_forgotten() -> None:
+    """With its sessions, and with what it would have to be told."""
+    table = MemoryTable()
+    book = entries(table)
+    book.put(kept("a", 1))
+    book.put(kept("a", 1, "moved"))
+    book.put(kept("b", 2, "moved"))
+    book.forget_node("a")
+
+    assert (book.get("x"), book.losers()) == (None, ())
+    assert book.get("moved") == kept("b", 2, "moved")
+    assert len(table.values) == 1
+
+
+def test_there_is_a_limit() -> None:
+    """What is known may still change."""
+    book = entries(limit=1)
+    book.put(kept("a", 1))
+
+    assert book.put(kept("a", 1, "y")) is Full.FULL
+    assert book.put(kept("b", 2)) is None
+
+
+@given(st.lists(st.none() | st.integers() | st.text()), st.binary())
+def test_records_are_read_back(fields: list[Any], tail: bytes) -> None:
+    """Fields and bytes."""
+    assert (fields, tail) == unpack(pack(fields, tail))
+
+
+@pytest.mark.parametrize("record", [b"", b"\0\0\0\2[]", b'\0\0\0\7[2,"x"]', b"\0\0\0\3{}!"])
+def test_a_record_of_another_version_is_refused(record: bytes) -> None:
+    """In one line."""
+    with pytest.raises(StoreError):
+        unpack(record)

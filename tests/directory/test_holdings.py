@@ -1,0 +1,323 @@
+"""Sessions that move: who has one after each step, and after each crash."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.roaming import MemoryTable
+from txbroker.directory.holdings import FREEZE_LIMIT, LEFT_LIMIT, PATIENCE, Holding, Holdings
+from txbroker.directory.ports import Remains
+from txbroker.directory.requests import (
+    Busy,
+    Left,
+    MovedTo,
+    NotHeld,
+    NotReleased,
+    Release,
+    Released,
+    Reply,
+    Take,
+    Taken,
+)
+
+
+class Host:
+    """Sessions by client id, and what was done to them."""
+
+    def __init__(self) -> None:
+        self.sessions: dict[str, bytes] = {}
+        self.events: list[Any] = []
+        self.is_busy = False
+        self.zones: tuple[str, ...] = ()
+        self.is_asking = False
+
+    def is_kept(self, client_id: str) -> bool:
+        return client_id in self.sessions
+
+    def close(self, client_id: str) -> None:
+        self.events.append("close")
+
+    def is_quiet(self, client_id: str) -> bool:
+        return not self.is_busy
+
+    def freeze(self, client_id: str) -> bytes | None:
+        self.events.append("freeze")
+        return self.sessions.get(client_id)
+
+    def thaw(self, client_id: str) -> None:
+        self.events.append("thaw")
+
+    def adopt(self, client_id: str, state: bytes, incarnation: int) -> None:
+        self.events.append(("adopt", incarnation))
+        self.sessions[client_id] = self.sessions.get(client_id, b"") + state
+
+    def release(self, client_id: str) -> None:
+        self.events.append("release")
+        self.sessions.pop(client_id, None)
+
+    def discard(self, client_id: str) -> None:
+        self.events.append("discard")
+        self.sessions.pop(client_id, None)
+
+    def remains(self, client_id: str) -> Remains:
+        return Remains(zones=self.zones)
+
+    def await_remains(self, client_id: str, node: str, remains: Remains) -> None:
+        self.events.append((node, remains.zones))
+
+
+class Node:
+    """One node through its lives; `tokens` are 1, 2, ..."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.host = Host()
+        self.tables = [MemoryTable() for _ in range(3)]
+        self.tokens = 0
+        self.restart()
+
+    def restart(self) -> None:
+        held, gone, arriving = self.tables
+        self.holdings = Holdings(
+            self.name,
+            held=held,
+            gone=gone,
+            arriving=arriving,
+            host=self.host,  # type: ignore[arg-type]
+            make_token=self.make_token,
+        )
+        self.holdings.start()
+
+    def make_token(self) -> bytes:
+        self.tokens += 1
+        return b"%s%d" % (self.name.encode(), self.tokens)
+
+    def begin(self, state: bytes = b"state", incarnation: int = 1) -> None:
+        self.host.sessions["x"] = state
+        self.holdings.hold("x", Holding(incarnation=incarnation))
+
+    def take(self, by: str, now: float = 0.0, **fields: Any) -> Reply:
+        return self.holdings.take(by, Take(client_id="x", incarnation=1, **fields), now)
+
+    def taken(self, by: str, now: float = 0.0, **fields: Any) -> Taken:
+        reply = self.take(by, now, **fields)
+        assert isinstance(reply, Taken)
+        return reply
+
+    def release(self, by: str, taken: Taken) -> bool:
+        reply = self.holdings.release(by, Release(client_id="x", token=taken.token))
+        assert isinstance(reply, Released | NotReleased)
+        return isinstance(reply, Released)
+
+    @property
+    def has_it(self) -> bool:
+        return "x" in self.holdings.held
+
+
+def move(source: Node, target: Node, now: float = 0.0) -> None:
+    taken = source.taken(target.name, now)
+    target.holdings.arrive("x", source.name, taken)
+    assert source.release(target.name, taken)
+    target.holdings.adopt("x")
+
+
+@pytest.fixture
+def a() -> Node:
+    node = Node("a")
+    node.begin()
+    return node
+
+
+def test_a_session_moves(a: Node) -> None:
+    """Copy, durable there, tombstone here, open there; the incarnation grows."""
+    b = Node("b")
+    a.host.zones = ("home",)
+    taken = a.taken("b")
+    assert (taken.incarnation, taken.state) == (2, b"state")
+    assert ["close", "freeze"] == a.host.events
+    b.holdings.arrive("x", "a", taken)
+    assert a.has_it and not b.has_it
+    assert a.release("b", taken)
+    assert not a.has_it and not a.host.sessions
+    b.holdings.adopt("x")
+
+    assert b.holdings.held["x"].incarnation == 2
+    assert b.host.sessions == {"x": b"state"}
+    assert [("adopt", 2), ("a", ("home",))] == b.host.events
+    assert not b.holdings.arriving
+    assert a.take("c") == MovedTo(node="b", incarnation=2)
+
+
+def test_nobody_has_it() -> None:
+    """Neither here nor gone; or the session itself is not there."""
+    a = Node("a")
+    assert a.take("b") == NotHeld()
+    a.holdings.hold("x", Holding(incarnation=3))
+
+    assert a.take("b") == NotHeld(incarnation=3)
+    assert not a.has_it
+
+
+def test_only_with_the_token_of_the_last_copy(a: Node) -> None:
+    """And only the node that got it."""
+    first, second = a.taken("b"), a.taken("b")
+
+    assert not a.release("b", first)
+    assert not a.release("c", second)
+    assert a.release("b", second)
+
+
+def test_the_same_answer_again(a: Node) -> None:
+    """The first one may have been lost; a restart changes nothing."""
+    taken = a.taken("b")
+    for _ in range(2):
+        assert a.release("b", taken)
+        a.restart()
+    assert not a.has_it
+
+
+def test_a_crash_before_the_tombstone_leaves_it_here(a: Node) -> None:
+    """The copy is worth nothing then."""
+    taken = a.taken("b")
+    a.restart()
+
+    assert a.has_it
+    assert not a.release("b", taken)
+
+
+def test_a_copy_outlives_a_crash_of_the_taker(a: Node) -> None:
+    """It asks again, and opens it."""
+    b = Node("b")
+    taken = a.taken("b")
+    b.holdings.arrive("x", "a", taken)
+    b.restart()
+    assert not b.has_it
+    assert a.release("b", taken)
+    b.restart()
+    b.holdings.adopt("x")
+    b.restart()
+
+    assert b.has_it and not b.holdings.arriving
+
+
+def test_a_void_copy_is_forgotten(a: Node) -> None:
+    """For good."""
+    b = Node("b")
+    b.holdings.arrive("x", "a", a.taken("b"))
+    b.holdings.refuse("x")
+    b.restart()
+
+    assert not b.holdings.arriving
+
+
+def test_who_does_not_come_for_it_loses_it(a: Node) -> None:
+    """Another one gets it after a while, and the session goes on here in the end."""
+    taken = a.taken("b", 0.0)
+    assert a.take("c", PATIENCE - 0.1) == Busy()
+    a.taken("c", PATIENCE)
+    assert not a.release("b", taken)
+    a.holdings.expire(PATIENCE + FREEZE_LIMIT)
+
+    assert "thaw" in a.host.events
+    assert a.has_it and not a.holdings.frozen
+
+
+def test_the_client_that_is_here_again_takes_it_back(a: Node) -> None:
+    """Its copies are void."""
+    taken = a.taken("b")
+    a.holdings.thaw("x")
+
+    assert not a.release("b", taken)
+
+
+def test_it_waits_until_all_can_be_said(a: Node) -> None:
+    """The connection is closed by then, so that it comes to an end."""
+    a.host.is_busy = True
+
+    assert a.take("b") == Busy()
+    assert ["close"] == a.host.events
+
+
+def test_a_tombstone_outlives_a_new_session_until_its_taker_uses_the_copy(a: Node) -> None:
+    """`roaming: fresh`: the taker may be away, and ask whether it was released."""
+    taken = a.taken("b")
+    assert a.release("b", taken)
+    a.begin(b"fresh", 7)
+    other = a.taken("c")
+    assert a.release("c", other)
+    assert a.release("b", taken)
+    assert a.take("d") == MovedTo(node="c", incarnation=8)
+    assert a.holdings.confirm("x", taken.token)
+    assert not a.holdings.confirm("x", taken.token)
+    a.holdings.forget_gone("x")
+    a.restart()
+
+    assert not a.release("b", taken)
+    assert a.release("c", other)
+
+
+def test_a_later_tombstone_wins_over_a_session_that_a_crash_left(a: Node) -> None:
+    """What is written in one is read in one; if it were not, the tombstone counts."""
+    taken = a.taken("b")
+    assert a.release("b", taken)
+    a.host.sessions["x"] = b"state"
+    a.tables[0].put(b"x", Node("z").tables[0].values.get(b"x", _held(1)))
+    a.restart()
+
+    assert not a.has_it and not a.host.sessions
+
+
+def _held(incarnation: int) -> bytes:
+    node = Node("z")
+    node.begin(incarnation=incarnation)
+    return node.tables[0].values[b"x"]
+
+
+def test_what_comes_to_a_session_is_taken_in(a: Node) -> None:
+    """The greater incarnation, the sites not asked and the earlier holders of both."""
+    b = Node("b")
+    b.begin(b"fresh,", 5)
+    b.holdings.hold("x", Holding(incarnation=5, unasked=("far",)))
+    taken = a.taken("b", holds=5)
+    assert taken.incarnation == 6
+    b.holdings.arrive("x", "a", taken)
+    b.holdings.adopt("x")
+
+    assert b.host.sessions == {"x": b"fresh,state"}
+    holding = b.holdings.held["x"]
+    assert (holding.incarnation, holding.unasked) == (6, ("far",))
+    assert ["a"] == [left.node for left in holding.left]
+
+
+def test_earlier_holders_are_followed_until_they_are_done(a: Node) -> None:
+    """By whoever has the session, over moves and restarts."""
+    b, c = Node("b"), Node("c")
+    a.host.zones = ("home",)
+    move(a, b)
+    move(b, c)
+    c.restart()
+    left = {left.node: left for _, left in c.holdings.left()}
+    assert {"a": ("home",), "b": ()} == {name: one.remains.zones for name, one in left.items()}
+    c.holdings.on_remains("x", left["b"], Remains(), is_resolved=False)
+    c.holdings.on_remains("x", left["b"], Remains(), is_resolved=True)
+    c.holdings.on_remains("x", left["a"], Remains(zones=("home/x",)), is_resolved=True)
+    ((_, now),) = c.holdings.left()
+    assert now == Left(node="a", token=left["a"].token, remains=Remains(zones=("home/x",)))
+    c.holdings.on_remains("x", left["a"], Remains(), is_resolved=True)
+    assert [now] == [one for _, one in c.holdings.left()]
+    c.holdings.on_remains("x", now, Remains(), is_resolved=True)
+
+    assert not list(c.holdings.left())
+    assert ("a", ()) == c.host.events[-1]
+
+
+def test_so_many_earlier_holders_are_remembered() -> None:
+    """The oldest is forgotten."""
+    nodes = [Node(f"n{number}") for number in range(LEFT_LIMIT + 3)]
+    nodes[0].begin()
+    for number in range(len(nodes) - 1):
+        move(nodes[number], nodes[number + 1])
+
+    assert len(nodes[-1].holdings.held["x"].left) == LEFT_LIMIT

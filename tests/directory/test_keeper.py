@@ -1,0 +1,187 @@
+"""A keeper says that it knows of no session only when it would know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from tests.support.roaming import MemoryTable
+from txbroker.directory.entries import Entries
+from txbroker.directory.entry import Entry
+from txbroker.directory.keeper import Keeper
+from txbroker.directory.members import Member, Members
+from txbroker.directory.requests import (
+    Answer,
+    Answers,
+    Claim,
+    Claimed,
+    Lookup,
+    OtherView,
+    Register,
+    Registered,
+)
+
+LIFE = 4
+
+
+def kept(node: str, incarnation: int, client_id: str = "x") -> Entry:
+    return Entry(client_id=client_id, node=node, incarnation=incarnation, persistent=True)
+
+
+class Bench:
+    """The keeper `a`, among these members; not the root unless it is alone."""
+
+    def __init__(self, *others: str, table: MemoryTable | None = None) -> None:
+        self.table = table or MemoryTable()
+        self.members = Members("a", "", self.table, is_root=not others)
+        self.members.announce("a:1")
+        self.keeper = Keeper(self.members, Entries(MemoryTable()), LIFE)
+        self.add(*others)
+
+    def add(self, *others: str) -> None:
+        if others:
+            self.members.learn(Member(name=n, grpc="b:1", site="", version=1) for n in others)
+
+    def register(self, source: str, **fields: Any) -> Registered | OtherView:
+        batch = Register(
+            view=self.members.view, established=True, life=1, keeper_life=LIFE, **fields
+        )
+        return self.keeper.register(source, batch, 0.0)
+
+    def list(self, source: str, *entries: Entry, established: bool = True, sync: int = 1) -> None:
+        self.register(source, sync=sync, first=True)
+        batch = Register(
+            view=self.members.view,
+            established=established,
+            life=1,
+            keeper_life=LIFE,
+            sync=sync,
+            last=True,
+            entries=entries,
+        )
+        assert isinstance(self.keeper.register(source, batch, 0.0), Registered)
+
+    @property
+    def is_settled(self) -> bool:
+        return self.keeper.find("unknown").settled
+
+
+def test_a_root_that_is_alone_is_settled() -> None:
+    """It knows all there is."""
+    assert Bench().is_settled
+
+
+def test_a_node_that_was_told_nothing_is_not() -> None:
+    """It may be one of many."""
+    bench = Bench("b")
+    alone = Bench()
+    alone.members.is_joined = False
+
+    assert not bench.is_settled
+
+
+def test_one_list_of_two_may_be_missing() -> None:
+    """Not the only one, and not if no list is worth anything."""
+    two, three = Bench("b"), Bench("b", "c")
+    three.list("b")
+    assert not two.is_settled and three.is_settled
+    two.list("b")
+    assert two.is_settled
+
+    nobody = Bench("b", "c")
+    nobody.list("b", established=False)
+    assert not nobody.is_settled
+    nobody.list("c", established=False)
+    assert nobody.is_settled
+
+
+def test_a_list_of_another_view_counts_for_nothing() -> None:
+    """The members of it may have promised something under the new one."""
+    bench = Bench("b", "c", "d")
+    bench.list("b")
+    assert not bench.is_settled
+    bench.add("e")
+    bench.list("c")
+    assert not bench.is_settled
+    bench.list("b")
+    bench.list("d")
+    assert bench.is_settled
+
+
+def test_a_removal_asks_for_new_lists() -> None:
+    """Ids of the one that went have a new keeper; an addition has none."""
+    bench = Bench("b", "c", "d")
+    for name in ("b", "c", "d"):
+        bench.list(name)
+    bench.add("e")
+    assert bench.is_settled
+    bench.members.remove("e")
+    assert not bench.is_settled
+    again = Bench(table=bench.table)
+    assert not again.is_settled
+
+
+def test_those_who_see_other_members_get_no_answer() -> None:
+    """But the members, so that they can come to agree."""
+    bench = Bench("b")
+    for answer in (
+        bench.keeper.lookup(Lookup(view=b"other", client_ids=("x",))),
+        bench.keeper.claim("b", Claim(view=b"other", entry=kept("b", 1))),
+        bench.keeper.register(
+            "b", Register(view=b"other", established=True, life=1, keeper_life=LIFE), 0.0
+        ),
+    ):
+        assert answer == OtherView(view=bench.members.view, members=bench.members.all)
+    assert bench.keeper.find("x").entry is None
+
+
+def test_lookups_are_answered_without_wills() -> None:
+    """A will is nobody's concern but the keepers'."""
+    bench = Bench("b")
+    bench.list("b", kept("b", 3))
+    reply = bench.keeper.lookup(Lookup(view=bench.members.view, client_ids=("x", "y")))
+
+    assert reply == Answers(
+        answers=(Answer(settled=True, entry=kept("b", 3), generation=3), Answer(settled=True))
+    )
+
+
+def test_a_claim_is_the_claimants() -> None:
+    """Whatever its entry says."""
+    bench = Bench("b", "c")
+    claim = Claim(view=bench.members.view, entry=kept("c", 1))
+
+    assert bench.keeper.claim("b", claim) == Claimed()
+    assert bench.keeper.find("x").entry == kept("b", 1)
+
+
+def test_what_others_tell_during_a_list_does_not_end_with_it() -> None:
+    """A session that arrives while its new node sends its list, and one that it claims."""
+    bench = Bench("b", "c")
+    bench.register("b", sync=1, first=True)
+    bench.register("c", entries=(kept("b", 2),))
+    bench.keeper.claim("b", Claim(view=bench.members.view, entry=kept("b", 1, "y")))
+    bench.register("b", sync=1, last=True)
+
+    assert bench.keeper.find("x").entry == kept("b", 2)
+    assert bench.keeper.find("y").entry == kept("b", 1, "y")
+    bench.list("b", sync=2)
+    assert bench.keeper.find("x").entry is None
+
+
+def test_a_keeper_in_a_new_life_asks_for_the_whole_list() -> None:
+    """It has forgotten connections, and where a list was."""
+    bench = Bench("b")
+    bench.register("b", sync=1, first=True)
+    other = attrs.evolve(
+        Register(view=bench.members.view, established=True, life=1, keeper_life=LIFE - 1),
+        entries=(kept("b", 1),),
+    )
+
+    for reply in (
+        bench.keeper.register("b", other, 0.0),
+        bench.register("b", sync=2, last=True),
+    ):
+        assert isinstance(reply, Registered) and reply.restart
+    assert bench.keeper.find("x").entry is None

@@ -1,0 +1,159 @@
+"""Who is there: a union by versions, the same everywhere, kept."""
+
+from __future__ import annotations
+
+import attrs
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.roaming import MemoryTable
+from txbroker.directory.members import LIMIT, Member, Members
+
+
+def member(name: str, version: int = 1, **fields: object) -> Member:
+    return Member(name=name, grpc=f"{name}:1", site="", version=version, **fields)  # type: ignore[arg-type]
+
+
+def members(name: str = "a", *others: Member, table: MemoryTable | None = None) -> Members:
+    made = Members(name, "", table or MemoryTable(), is_root=True)
+    made.announce(f"{name}:1")
+    made.merge(others)
+    return made
+
+
+def test_a_node_that_was_never_told_knows_nothing() -> None:
+    """Until its parent has told it all."""
+    node = Members("b", "", MemoryTable(), is_root=False)
+    node.announce("b:1")
+    assert not node.is_joined
+    node.merge([member("a")])
+    assert not node.is_joined
+    node.learn([member("a")])
+
+    assert node.is_joined
+    assert node.peers() == ("a",)
+
+
+def test_it_is_remembered() -> None:
+    """Over a restart, with what was learnt."""
+    table = MemoryTable()
+    node = Members("b", "", table, is_root=False)
+    node.announce("b:1")
+    node.learn([member("a")])
+    node.settle()
+    again = Members("b", "", table, is_root=False)
+
+    assert (node.all, node.view) == (again.all, again.view)
+    assert again.is_joined and again.is_settled and again.was_settled
+
+
+def test_the_greater_version_counts() -> None:
+    """A new address wins wherever it comes first."""
+    old, new = member("b", 1), attrs.evolve(member("b", 2), grpc="b:2")
+    for order in ((old, new), (new, old)):
+        node = members("a", *order)
+
+        assert node.get("b") == new
+
+
+def test_a_node_is_right_about_itself() -> None:
+    """Whatever others remember of an earlier life of it, with an empty disk, say."""
+    node = members("a", attrs.evolve(member("a", 7), grpc="old:1"))
+
+    assert node.get("a") == attrs.evolve(member("a", 8), grpc="a:1")
+
+
+def test_a_new_address_is_a_new_version() -> None:
+    """The same address is not."""
+    table = MemoryTable()
+    members("a", table=table)
+    same = Members("a", "", table, is_root=True)
+    same.announce("a:1")
+    moved = Members("a", "", table, is_root=True)
+    moved.announce("a:2")
+
+    assert [1, 2] == [node.all[0].version for node in (same, moved)]
+
+
+def test_a_removed_member_is_gone_until_it_comes_back() -> None:
+    """It keeps nothing any more, and a late word of its old self changes nothing."""
+    node = members("a", member("b"), member("c"))
+    node.settle()
+    before = node.view
+    assert node.remove("b")
+    assert not node.remove("b")
+    node.merge([member("b")])
+
+    assert node.get("b") is None
+    assert ("c",) == node.peers()
+    assert before != node.view
+    assert not node.is_settled and node.was_settled
+    node.merge([member("b", 3)])
+    assert before == node.view
+
+
+def test_one_more_leaves_a_node_settled() -> None:
+    """It keeps a part of what it kept."""
+    node = members("a")
+    node.settle()
+    node.merge([member("b")])
+
+    assert node.is_settled
+
+
+def test_sites_keep_apart() -> None:
+    """A view is that of a site; another site's members are known, and keep nothing here."""
+    node = members("a", member("b"), attrs.evolve(member("x"), site="far"))
+
+    assert ("far",) == node.sites()
+    assert {"a", "b"} == set(node.keepers("id"))
+    assert ("x",) == node.keepers("id", "far")
+    assert node.view == members("b", member("a")).view
+
+
+def test_news_are_told_once() -> None:
+    """By version."""
+    node, told = members("a", member("b")), dict[str, int]()
+    assert {"a", "b"} == {one.name for one in node.news_for(told)}
+    assert () == node.news_for(told)
+    node.merge([member("b", 2)])
+
+    assert (member("b", 2),) == node.news_for(told)
+
+
+def test_who_is_told_hears_of_the_first_word_of_a_parent_without_news() -> None:
+    """Children of this node may conclude something only from then on."""
+    node = Members("b", "", MemoryTable(), is_root=False)
+    node.announce("b:1")
+    node.merge([member("a")])
+    heard: list[bool] = []
+    node.when_changed(lambda: heard.append(node.is_joined))
+    node.learn([member("a")])
+
+    assert [True] == heard
+
+
+def test_there_is_a_limit() -> None:
+    """Beyond it, nobody is taken in."""
+    node = members("a", *(member(f"n{number}") for number in range(LIMIT + 5)))
+
+    assert len(node.all) == LIMIT
+
+
+versions = st.builds(
+    Member,
+    name=st.sampled_from(["b", "c", "d"]),
+    grpc=st.sampled_from(["x:1", "x:2"]),
+    site=st.sampled_from(["", "far"]),
+    version=st.integers(1, 3),
+    removed=st.booleans(),
+)
+
+
+@given(st.lists(versions, max_size=8), st.lists(versions, max_size=8))
+def test_merging_is_a_union(one: list[Member], other: list[Member]) -> None:
+    """In any order and however often: all come to know the same."""
+    first, second = members("a", *one, *other), members("a", *other, *one, *other)
+
+    assert set(first.all) == set(second.all)
+    assert first.view == second.view

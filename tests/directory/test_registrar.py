@@ -1,0 +1,299 @@
+"""What a node tells the keepers of its entries: each change once, and all of it when in doubt."""
+
+from __future__ import annotations
+
+from tests.support.roaming import MemoryTable
+from txbroker.directory.entries import Entries
+from txbroker.directory.entry import Entry
+from txbroker.directory.keeper import Keeper
+from txbroker.directory.members import Member, Members
+from txbroker.directory.registrar import BATCH, HEARTBEAT, PENDING, Registrar
+from txbroker.directory.requests import Ended, Register, Registered
+
+
+def kept(number: int = 1, node: str = "a", incarnation: int = 1) -> Entry:
+    return Entry(client_id=f"c{number}", node=node, incarnation=incarnation, persistent=True)
+
+
+class Bench:
+    """The registrar of `a`, and a real keeper `b`; every id has both."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.members = self._members("a")
+        self.here = Entries(MemoryTable())
+        self.conflicts: list[tuple[Entry, bool]] = []
+        self.known: list[str] = []
+        self.kept: list[str] = []
+        self.registrar = Registrar(
+            self.members,
+            self.here,
+            7,
+            on_conflict=lambda entry, ended: self.conflicts.append((entry, ended)),
+            kept=lambda: self.kept,
+            on_known=self.known.append,
+            wake=lambda: None,
+        )
+        self.restart_keeper(1)
+        self.sent: list[Register] = []
+
+    def _members(self, name: str) -> Members:
+        members = Members(name, "", MemoryTable(), is_root=True)
+        members.announce(f"{name}:1")
+        members.merge(Member(name=n, grpc=f"{n}:1", site="", version=1) for n in ("a", "b"))
+        return members
+
+    def restart_keeper(self, life: int) -> None:
+        self.keeper = Keeper(self._members("b"), Entries(MemoryTable()), life)
+
+    def batch(self) -> Register | None:
+        return self.registrar.batch("b", self.now)
+
+    def answer(self, batch: Register) -> Registered:
+        reply = self.keeper.register("a", batch, self.now)
+        assert isinstance(reply, Registered)
+        self.registrar.answered("b", batch, reply, self.now)
+        return reply
+
+    def pump(self) -> list[Register]:
+        """Send what is to be sent now; what was sent, signs of life left out."""
+        sent = []
+        while (batch := self.batch()) is not None:
+            self.answer(batch)
+            sent.append(batch)
+        return sent
+
+    def there(self, number: int = 1) -> Entry | None:
+        return self.keeper.entries.get(f"c{number}")
+
+
+def test_the_complete_list_comes_first() -> None:
+    """In parts, begun before what is in it is decided; what is not in it has ended there."""
+    bench = Bench()
+    bench.keeper.entries.put(kept(999))
+    for number in range(BATCH + 1):
+        bench.registrar.set(kept(number))
+    sent = bench.pump()
+
+    assert [0, 0, BATCH, 1, 0] == [len(batch.entries) for batch in sent]
+    assert sent[0].first and sent[-1].last
+    assert bench.there(BATCH) == kept(BATCH)
+    assert bench.there(999) is None
+    assert bench.here.get("c0") == kept(0)
+
+
+def test_then_each_change() -> None:
+    """The last state of an id, not its history."""
+    bench = Bench()
+    bench.pump()
+    bench.registrar.set(kept(1))
+    bench.registrar.set(kept(1, incarnation=2))
+    bench.registrar.set(kept(2))
+    bench.registrar.drop("c2")
+    (batch,) = bench.pump()
+
+    assert (batch.entries, batch.ended) == (
+        (kept(1, incarnation=2),),
+        (Ended(client_id="c2", generation=1),),
+    )
+    assert bench.registrar.is_told("c1")
+
+
+def test_what_got_no_answer_is_said_again() -> None:
+    """After a pause, with what came meanwhile; one call at a time."""
+    bench = Bench()
+    bench.pump()
+    bench.registrar.set(kept(1))
+    batch = bench.batch()
+    assert batch is not None and bench.batch() is None
+    assert not bench.registrar.is_told("c1")
+    bench.registrar.failed("b", batch, bench.now)
+    bench.registrar.set(kept(2))
+    assert bench.batch() is None
+    assert bench.registrar.is_cut_off("c1")
+    bench.now += 10
+    (again,) = bench.pump()
+
+    assert (kept(1), kept(2)) == again.entries
+    assert not bench.registrar.is_cut_off("c1")
+
+
+def test_a_keeper_in_a_new_life_gets_the_complete_list() -> None:
+    """It is noticed by its answer, or when it speaks itself."""
+    for is_heard in (True, False):
+        bench = Bench()
+        bench.registrar.set(kept(1))
+        bench.pump()
+        bench.restart_keeper(2)
+        bench.now += 10
+        if is_heard:
+            bench.registrar.met("b", 2)
+        sent = bench.pump()
+
+        assert sent[-1].last
+        assert bench.there() == kept(1)
+
+
+def test_a_view_of_other_members_begins_anew() -> None:
+    """A list counts under one view."""
+    bench = Bench()
+    bench.registrar.set(kept(1))
+    bench.pump()
+    news = [Member(name="c", grpc="c:1", site="", version=1)]
+    late = bench.batch()
+    bench.members.merge(news)
+    bench.keeper = Keeper(bench._members("b"), bench.keeper.entries, 1)
+    bench.keeper._members.merge(news)
+    assert late is None
+    sent = bench.pump()
+
+    assert sent[0].first and sent[-1].last
+
+
+def test_too_much_news_become_a_list() -> None:
+    """Memory is bounded while a keeper is away."""
+    bench = Bench()
+    bench.pump()
+    batch = bench.batch()
+    for number in range(PENDING + 1):
+        bench.registrar.set(kept(number))
+        bench.registrar.drop(f"c{number}")
+    assert batch is None
+    sent = bench.pump()
+
+    assert sent[0].first and sent[-1].last
+    assert not any(batch.ended for batch in sent)
+
+
+def test_what_ends_while_it_is_listed_has_ended() -> None:
+    """And what begins meanwhile is told after the list."""
+    bench = Bench()
+    for number in range(3):
+        bench.registrar.set(kept(number))
+    first = bench.batch()
+    assert first is not None and first.first
+    bench.answer(first)
+    listing = bench.batch()
+    assert listing is not None
+    bench.registrar.drop("c0")
+    bench.registrar.set(kept(7))
+    bench.answer(listing)
+    bench.pump()
+
+    assert [None, kept(1), kept(2)] == [bench.there(number) for number in range(3)]
+    assert bench.there(7) == kept(7)
+
+
+def test_ids_that_are_on_their_way_are_kept() -> None:
+    """There is an entry for them before there is anything to say."""
+    bench = Bench()
+    bench.keeper.entries.put(kept(1))
+    bench.kept.append("c1")
+    bench.pump()
+
+    assert bench.there() == kept(1)
+
+
+def test_signs_of_life_while_something_is_kept_there() -> None:
+    """One in a while; none where nothing is."""
+    bench = Bench()
+    bench.pump()
+    bench.now += 10
+    assert bench.batch() is None
+    bench.registrar.set(kept(1))
+    bench.pump()
+    assert bench.batch() is None
+    bench.now += HEARTBEAT
+    (sign,) = bench.pump()
+
+    assert not (sign.entries or sign.ended or sign.sync)
+
+
+def test_what_was_given_away_is_told_until_a_majority_knows() -> None:
+    """Here, both of two keepers; one that knows better knows."""
+    bench = Bench()
+    bench.pump()
+    bench.registrar.set(kept(1))
+    bench.registrar.give_away(kept(1, "c", 2))
+    assert not bench.known and not bench.registrar.is_known("c1")
+    bench.keeper.entries.put(kept(1, "d", 3))
+    bench.pump()
+
+    assert ["c1"] == bench.known
+    assert bench.registrar.is_known("c1")
+    assert bench.here.get("c1") == kept(1, "c", 2)
+
+
+def test_a_session_that_came_back_is_its_own_again() -> None:
+    """What it was given away as is not told any more."""
+    bench = Bench()
+    bench.registrar.give_away(kept(1, "c", 2))
+    bench.registrar.set(kept(1, "a", 3))
+    bench.pump()
+
+    assert bench.there() == kept(1, "a", 3)
+
+
+def test_conflicts_here_are_told_at_once() -> None:
+    """This node is a keeper like the others."""
+    bench = Bench()
+    bench.here.put(kept(1, "z", 5))
+    bench.registrar.set(kept(1))
+
+    assert [(kept(1, "z", 5), False)] == bench.conflicts
+
+
+def test_conflicts_there_are_in_the_answer() -> None:
+    """With those of sessions that have ended apart."""
+    bench = Bench()
+    bench.pump()
+    bench.keeper.entries.put(kept(1, "z", 5))
+    bench.keeper.entries.put(kept(2, "y", 4))
+    bench.keeper.entries.put(kept(2, "z", 5))
+    bench.keeper.entries.end("c2", "z", 5)
+    for number in (1, 2):
+        bench.registrar.set(kept(number))
+    batch = bench.batch()
+    assert batch is not None
+    reply = bench.answer(batch)
+
+    assert ((kept(1, "z", 5),), (kept(2, "z", 5),)) == (reply.conflicts, reply.past)
+
+
+def test_a_keeper_without_room_is_asked_again_later() -> None:
+    """What found none is not forgotten."""
+    bench = Bench()
+    bench.pump()
+    bench.keeper.entries._limit = 0
+    bench.registrar.set(kept(1))
+    bench.pump()
+    assert not bench.registrar.is_told("c1")
+    bench.keeper.entries._limit = 10
+    bench.now += 10
+    bench.pump()
+
+    assert bench.there() == kept(1)
+
+
+def test_relays_for_a_keeper_that_needs_them() -> None:
+    """What is kept here for others goes along with the list of one that is not settled."""
+    bench = Bench()
+    bench.here.put(kept(1, "dead", 4))
+    bench.here.put(Entry(client_id="c2", node="dead", incarnation=1, persistent=False))
+    bench.keeper._members.is_settled = False
+    sent = bench.pump()
+
+    assert [(kept(1, "dead", 4),)] == [batch.relayed for batch in sent if batch.relayed]
+    assert bench.there() == kept(1, "dead", 4)
+
+
+def test_after_a_start_what_is_kept_here_agrees() -> None:
+    """Entries of sessions that are gone go, what is arriving stays."""
+    bench = Bench()
+    for number in (1, 2, 3):
+        bench.here.put(kept(number))
+    bench.kept.append("c2")
+    bench.registrar.own["c3"] = kept(3)
+    bench.registrar.start()
+
+    assert [None, kept(2), kept(3)] == [bench.here.get(f"c{n}") for n in (1, 2, 3)]

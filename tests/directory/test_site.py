@@ -1,0 +1,393 @@
+"""
+A whole site in memory, one scenario each; what happens in any order is in test_model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from tests.support.site import Connection, Site
+from txbroker.directory.ports import Remains
+from txbroker.directory.requests import Lookup, Register, Release, Take
+from txbroker.mqtt.packets import Will
+
+WILL = Will(topic="w", payload=b"gone", qos=1, retain=False)
+NAMES = ("a", "b", "c", "d")
+
+
+def site(names: Iterable[str] = NAMES, seed: int = 1, **keys: Any) -> Site:
+    """All nodes are started, and know each other."""
+    made = Site(names, seed, **keys)
+    made.start(len(made.nodes))
+    made.run(3.0)
+    return made
+
+
+def connect(site: Site, node: str, client_id: str = "x", **options: Any) -> Connection:
+    """A client's connection, accepted or refused."""
+    connection = site.nodes[node].connect(client_id, **options)
+    site.run_until(lambda: connection.is_answered)
+    return connection
+
+
+def subscribe(site: Site, connection: Connection, piece: str) -> None:
+    """Something that the session has to keep."""
+    acked: list[bool] = []
+    connection.add(piece, lambda: acked.append(True))
+    site.run_until(lambda: bool(acked))
+
+
+def keepers(site: Site, client_id: str = "x") -> tuple[str, ...]:
+    return site.nodes["a"].directory.members.keepers(client_id)
+
+
+def id_kept_by(site: Site, *, but_not: str) -> str:
+    """A client id of which that node keeps no entry."""
+    names = (f"id{number}" for number in range(1_000))
+    return next(name for name in names if but_not not in keepers(site, name))
+
+
+def test_a_node_that_is_alone_asks_nobody() -> None:
+    """And answers in the turn in which it is asked, but for its disk."""
+    alone = site(["a"])
+    before = alone.now
+    connection = connect(alone, "a")
+    connection.lost(is_will_due=False)
+    again = connect(alone, "a")
+
+    assert [False, True] == [connection.present, again.present]
+    assert not alone.calls
+    assert alone.now - before < 0.2
+
+
+def test_a_known_session_is_served_without_a_word() -> None:
+    """Whoever can be reached."""
+    all_nodes = site()
+    subscribe(all_nodes, connect(all_nodes, "a"), "p")
+    all_nodes.isolate("a")
+    all_nodes.run(5.0)
+    all_nodes.calls.clear()
+    again = connect(all_nodes, "a")
+
+    assert again.present and again.content == {"p"}
+    assert not any(isinstance(call, Lookup | Take) for _, _, call in all_nodes.calls)
+
+
+def test_a_dead_node_is_named() -> None:
+    """The client is refused, and the reason says which node holds its session."""
+    all_nodes = site(roaming_wait=1.0)
+    client_id = id_kept_by(all_nodes, but_not="d")
+    connect(all_nodes, "d", client_id)
+    all_nodes.nodes["d"].kill()
+    refused = connect(all_nodes, "a", client_id)
+
+    assert refused.refused == "node d, which holds the session, cannot be reached"
+
+
+def test_one_dead_keeper_is_no_reason_to_refuse() -> None:
+    """Two of three are a majority, for a new session, and for one that is known."""
+    all_nodes = site()
+    client_id = id_kept_by(all_nodes, but_not="a")
+    first, *_ = keepers(all_nodes, client_id)
+    all_nodes.nodes[first].kill()
+    connection = connect(all_nodes, "a", client_id)
+
+    assert connection.present is False
+    other = next(name for name in NAMES if name not in (first, "a"))
+    assert connect(all_nodes, other, client_id).present
+
+
+def test_with_two_dead_keepers_nobody_knows() -> None:
+    """A new session may be one too many."""
+    all_nodes = site(roaming_wait=0.5)
+    client_id = id_kept_by(all_nodes, but_not="a")
+    for name in keepers(all_nodes, client_id)[:2]:
+        all_nodes.nodes[name].kill()
+    refused = connect(all_nodes, "a", client_id)
+
+    assert refused.refused is not None and "too few" in refused.refused
+    assert connect(all_nodes, "a", client_id, clean=True).present is False
+
+
+def test_a_node_that_has_not_joined_knows_nothing() -> None:
+    """It may be one of many; clean sessions it serves."""
+    late = Site(["a", "b"], 1, roaming_wait=0.5)
+    late.nodes["b"].start()
+    refused = connect(late, "b")
+
+    assert refused.refused is not None
+    assert connect(late, "b", clean=True).present is False
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_two_nodes_begin_the_same_session_once(seed: int) -> None:
+    """A new client id connects at two nodes at the same time: one moves to the other, or waits."""
+    all_nodes = site(seed=seed)
+    both = [all_nodes.nodes[name].connect("x") for name in ("b", "c")]
+    all_nodes.run(8.0)
+
+    assert len(all_nodes.holders("x")) == 1
+    assert sum(one.is_open for one in both) <= 1
+    assert any(one.present is not None for one in both)
+
+
+def test_a_second_connect_at_one_node_waits_for_the_first() -> None:
+    """One search at a time for an id."""
+    all_nodes = site()
+    subscribe(all_nodes, connect(all_nodes, "a"), "p")
+    first = all_nodes.nodes["b"].connect("x")
+    second = all_nodes.nodes["b"].connect("x")
+    all_nodes.run_until(lambda: second.is_answered)
+
+    assert second.content == {"p"}
+    assert not first.is_open
+
+
+def test_a_client_that_leaves_early_leaves_nothing() -> None:
+    """No session that nobody was told of."""
+    all_nodes = site()
+    connection = all_nodes.nodes["b"].connect("x")
+    connection.lost(is_will_due=False)
+    all_nodes.run(10.0)
+
+    assert not all_nodes.holders("x")
+    assert not any(len(node.directory.keeper.entries) for node in all_nodes.nodes.values())
+
+
+def test_nothing_is_left_when_all_are_gone() -> None:
+    """Entries, tombstones, copies and notes to others go with what they are about."""
+    all_nodes = site()
+    for name in ("a", "b", "c", "a"):
+        connect(all_nodes, name)
+        all_nodes.run(1.0)
+    connect(all_nodes, "d", clean=True).lost(is_will_due=False)
+    all_nodes.run(10.0)
+
+    for node in all_nodes.nodes.values():
+        assert not len(node.directory.keeper.entries)
+        assert not any(
+            node.store.now[name] for name in ("entries", "held", "gone", "arriving", "wills")
+        )
+
+
+def test_publishes_wait_for_those_of_the_node_before() -> None:
+    """Until it has told that all are answered; over a restart of the new one, too."""
+    all_nodes = site()
+    connect(all_nodes, "a")
+    host = all_nodes.nodes["a"].host
+    host.open_zones["x"] = Remains(zones=("home",))
+    connect(all_nodes, "b")
+    new = all_nodes.nodes["b"]
+    assert new.host.awaited["x"]["a"].zones == ("home",)
+    new.kill()
+    new.start()
+    all_nodes.run(2.0)
+    assert new.host.awaited["x"]["a"].zones == ("home",)
+    del host.open_zones["x"]
+    all_nodes.run(2.0)
+
+    assert new.host.awaited["x"]["a"].zones == ()
+    assert not list(new.directory.holdings.left())
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_fresh_session_takes_in_the_old_one(seed: int) -> None:
+    """Whichever counts above the other, nothing of either is lost."""
+    all_nodes = site(seed=seed, is_fresh=True, roaming_wait=0.3)
+    subscribe(all_nodes, connect(all_nodes, "a"), "old")
+    all_nodes.isolate("a")
+    all_nodes.run(2.0)
+    at_a = connect(all_nodes, "a")
+    subscribe(all_nodes, at_a, "cut off")
+    fresh = connect(all_nodes, "b")
+    assert fresh.present is False
+    subscribe(all_nodes, fresh, "fresh")
+    all_nodes.heal()
+    all_nodes.run(10.0)
+    (holder,) = all_nodes.holders("x")
+
+    assert {"old", "cut off", "fresh"} == all_nodes.nodes[holder].host.kept["x"]
+
+
+SITES = {"a": "s", "b": "s", "c": "t", "d": "t"}
+
+
+def test_an_unknown_id_is_looked_up_at_other_sites() -> None:
+    """And moves here."""
+    two = site(sites=SITES)
+    subscribe(two, connect(two, "a"), "p")
+    moved = connect(two, "c")
+
+    assert moved.present and moved.content == {"p"}
+    assert ["c"] == two.holders("x")
+
+
+def test_another_site_that_is_away_is_no_reason_to_refuse() -> None:
+    """A new session, and what the other site has is merged when it is back."""
+    two = site(sites=SITES)
+    subscribe(two, connect(two, "a"), "p")
+    for here in "ab":
+        for there in "cd":
+            two.cut(here, there)
+    new = connect(two, "d")
+    assert new.present is False
+    subscribe(two, new, "q")
+    two.heal()
+    two.run(8.0)
+    (holder,) = two.holders("x")
+
+    assert {"p", "q"} == two.nodes[holder].host.kept["x"]
+
+
+def test_a_new_member_takes_its_share() -> None:
+    """It knows what a dead node holds, from those that keep its entries."""
+    growing = Site(["a", "b", "c", "d", "e"], 3, roaming_wait=0.5)
+    growing.start(4)
+    growing.run(3.0)
+    late = growing.nodes["e"]
+    names = [f"id{number}" for number in range(30)]
+    for name in names:
+        connect(growing, "d", name)
+    growing.nodes["d"].kill()
+    late.start()
+    growing.run(5.0)
+
+    assert late.directory.members.is_settled
+    for name in names:
+        assert connect(growing, "e", name).refused is not None
+
+
+def test_a_removed_member_takes_its_sessions_along() -> None:
+    """By command: nobody waits for them any more, and others keep what it kept."""
+    all_nodes = site(roaming_wait=0.5)
+    connect(all_nodes, "d", "lost")
+    names = [f"id{number}" for number in range(30)]
+    for name in names:
+        connect(all_nodes, "b", name)
+    all_nodes.nodes["d"].kill()
+    assert connect(all_nodes, "a", "lost").refused is not None
+    all_nodes.nodes["a"].directory.members.remove("d")
+    all_nodes.run(5.0)
+
+    assert connect(all_nodes, "a", "lost").present is False
+    for name in names:
+        assert connect(all_nodes, "c", name).present
+
+
+def test_strangers_get_no_answer() -> None:
+    """Only members of the tree ask."""
+    all_nodes = site()
+    connect(all_nodes, "a")
+    node = all_nodes.nodes["a"].directory
+
+    assert node.handle("stranger", Take(client_id="x", incarnation=1)) is None
+    assert node.handle("stranger", Release(client_id="x", token=b"")) is None
+    assert "x" in node.holdings.held
+
+
+def test_what_is_not_durable_does_not_leave() -> None:
+    """Neither as an answer nor as a question: a crash takes back what nobody has heard."""
+    all_nodes = site()
+    connect(all_nodes, "a")
+    asked = len(all_nodes.calls)
+    all_nodes.nodes["a"].directory.ended("x")
+    all_nodes.nodes["a"].beat()
+    told = [c for _, _, c in all_nodes.calls[asked:] if isinstance(c, Register) and c.ended]
+    assert not told
+    all_nodes.run(1.0)
+    told = [c for _, _, c in all_nodes.calls[asked:] if isinstance(c, Register) and c.ended]
+    assert told
+
+
+# -- wills
+
+
+def test_the_will_of_a_dead_node_is_published_once() -> None:
+    """After `will_after`, by the first keeper that is left; not again when the node is back."""
+    all_nodes = site(will_after=3.0)
+    connect(all_nodes, "b", will=WILL)
+    connect(all_nodes, "b", "clean", clean=True, will=WILL)
+    all_nodes.run(1.0)
+    all_nodes.nodes["b"].kill()
+    all_nodes.run(2.5)
+    assert not all_nodes.wills
+    all_nodes.run(5.0)
+    assert [("clean", "b", 1, 2), ("x", "b", 1, 1)] == sorted(all_nodes.wills)
+    all_nodes.nodes["b"].start()
+    all_nodes.run(10.0)
+
+    assert len(all_nodes.wills) == 2
+
+
+def test_the_next_keeper_publishes_it_when_the_first_is_dead_too() -> None:
+    """Once."""
+    all_nodes = site(will_after=3.0)
+    client_id = id_kept_by(all_nodes, but_not="b")
+    connect(all_nodes, "b", client_id, will=WILL)
+    all_nodes.run(1.0)
+    all_nodes.nodes["b"].kill()
+    all_nodes.nodes[keepers(all_nodes, client_id)[0]].kill()
+    all_nodes.run(15.0)
+
+    assert len(all_nodes.wills) == 1
+
+
+def test_no_will_of_a_client_that_came_back() -> None:
+    """Elsewhere, or at the node that was started again."""
+    all_nodes = site(will_after=3.0, roaming_wait=0.3, is_fresh=True)
+    for client_id in ("x", "y", "z"):
+        connect(all_nodes, "b", client_id, clean=client_id == "z", will=WILL)
+    all_nodes.run(1.0)
+    all_nodes.nodes["b"].kill()
+    connect(all_nodes, "c", "x")
+    connect(all_nodes, "d", "z", clean=True)
+    all_nodes.run(1.0)
+    all_nodes.nodes["b"].start()
+    connect(all_nodes, "b", "y")
+    all_nodes.run(15.0)
+
+    assert not all_nodes.wills
+
+
+def test_a_node_that_is_back_publishes_what_nobody_did() -> None:
+    """A tree of one node has no keeper but itself."""
+    alone = site(["a"], will_after=3.0)
+    connect(alone, "a", will=WILL)
+    alone.run(1.0)
+    alone.nodes["a"].kill()
+    alone.nodes["a"].start()
+    alone.run(2.0)
+    assert not alone.wills
+    alone.run(3.0)
+
+    assert [("x", "a", 1, 1)] == alone.wills
+
+
+def test_no_will_after_a_disconnect() -> None:
+    """Neither here nor by a keeper."""
+    all_nodes = site(will_after=3.0)
+    connect(all_nodes, "b", will=WILL).lost(is_will_due=False)
+    all_nodes.run(1.0)
+    all_nodes.nodes["b"].kill()
+    all_nodes.run(10.0)
+
+    assert not all_nodes.wills
+
+
+def test_a_node_that_was_cut_off_is_told_what_was_published() -> None:
+    """It does not publish that will again when the connection is lost."""
+    all_nodes = site(will_after=3.0)
+    connection = connect(all_nodes, "b", will=WILL)
+    all_nodes.run(1.0)
+    all_nodes.isolate("b")
+    all_nodes.run(8.0)
+    assert len(all_nodes.wills) == 1
+    all_nodes.heal()
+    all_nodes.run(3.0)
+    assert ["x"] == all_nodes.nodes["b"].host.forgotten
+    connection.lost(is_will_due=True)
+
+    assert len(all_nodes.wills) == 1
