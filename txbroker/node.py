@@ -185,6 +185,7 @@ class Node:
             channels=self.channels,
             tasks=self.tasks,
             turn=self.turn,
+            counters=self.counters,
             now=reactor.seconds,
         )
         self._successions = Successions()

@@ -68,7 +68,7 @@ async def test_a_new_address_is_learnt(tmp_path: Path) -> None:
 
 @on_loop
 async def test_sites_keep_apart(tmp_path: Path) -> None:
-    """Each keeps entries for itself; a session that is known nowhere in it is found in the other."""
+    """Each keeps its own entries; a session that one does not know is found in the other."""
     async with Cluster(tmp_path, {"root": "", "a": "a", "b": "b"}, waiting=("b",)) as cluster:
         cluster.documents["b"]["site"] = "far"
         await cluster.start("b")

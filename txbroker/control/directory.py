@@ -17,6 +17,7 @@ import grpc.aio
 from txbroker.aio import Tasks
 from txbroker.control import directory_wire as wire
 from txbroker.control.channels import Channels
+from txbroker.counters import Counters
 from txbroker.directory import steps
 from txbroker.directory.directory import Directory
 from txbroker.directory.requests import (
@@ -64,12 +65,14 @@ class DirectoryShell(directory_pb2_grpc.DirectoryServicer):
         channels: Channels,
         tasks: Tasks,
         turn: Turn,
+        counters: Counters,
         now: Callable[[], float],
     ) -> None:
         self._commit = commit
         self._channels = channels
         self._tasks = tasks
         self._turn = turn
+        self._counters = counters
         self._now = now
         self._ready = asyncio.Event()
 
@@ -134,7 +137,10 @@ class DirectoryShell(directory_pb2_grpc.DirectoryServicer):
             answer = self._directory.handle(request.source, _checked(question))
             self._turn.end()
         if answer is None:
+            self._counters.add("directory.refused")
             log.info("directory.refused", peer=request.source)
+        elif isinstance(answer, Registered) and answer.full:
+            self._counters.add("directory.full", len(answer.full))
         await self._safe()
         return wire.reply(me, answer)
 
