@@ -80,6 +80,14 @@ class Ended(Event):
     status: int
 
 
+@event
+class Stuck(Event):
+    """A node that was told to end, by this order, went on running."""
+
+    node: str
+    order: str
+
+
 # of every client
 
 
@@ -239,6 +247,7 @@ KINDS: dict[str, type[Event]] = {
         Granted,
         Returned,
         Ended,
+        Stuck,
         Connecting,
         Connected,
         Disconnected,

@@ -18,7 +18,7 @@ The rules, and the numbers of the invariants that they stand for:
   that it had before is closed.
 - `packet`: nothing illegal comes; topic, payload and QoS are as published and granted; a packet
   identifier is free before it is used again.
-- `ended`: no node ends by itself.
+- `ended`: no node ends by itself, and each does when it is told to.
 - `late`: all is caught up in time.
 
 What may be undecided is not judged: a message counts for a session if it was first sent after a
@@ -52,6 +52,7 @@ from .events import (
     Remembered,
     Returned,
     Sent,
+    Stuck,
 )
 from .rules import Report, Violation
 
@@ -91,6 +92,8 @@ class Checker:
                 self._report.add("late", event, event.what)
             case Disconnected(why=why) if why.startswith("illegal"):
                 self._report.add("packet", event, why)
+            case Stuck():
+                self._report.add("ended", event, f"{event.node} did not end on {event.order}")
             case Ended():
                 self._report.add("ended", event, f"{event.node}, status {event.status}")
 

@@ -31,6 +31,7 @@ from .events import (
     Overdue,
     Remembered,
     Returned,
+    Stuck,
 )
 from .history import Checker, Tally, Violation, summary
 from .publisher import Publisher
@@ -45,6 +46,9 @@ PATIENCE = 60.0
 
 SHORT_PATIENCE = 15.0
 """The same once something is broken already: long enough to see what else is."""
+
+START_PATIENCE = 150.0
+"""Seconds until a tree that has never run must be whole; many processes start at once."""
 
 PROBES = 6
 POLL = 0.2
@@ -100,7 +104,7 @@ class Play:
         await self._until_whole()
         for client in (*self._subscribers, *self._publishers):
             self._spawn(client.run())
-        deadline = self._now() + PATIENCE
+        deadline = self._now() + START_PATIENCE
         while missing := self._missing():
             if self._now() > deadline:
                 raise DoesNotStart(missing)
@@ -235,7 +239,7 @@ class Play:
         return f"zones that are not with their nodes: {gone}" if gone else ""
 
     async def _until_whole(self) -> None:
-        deadline = self._now() + PATIENCE
+        deadline = self._now() + START_PATIENCE
         while gap := await self._tree_gap():
             self._world.notice_deaths()
             if self._world.died or self._now() > deadline:
@@ -315,6 +319,9 @@ class Play:
         while self._world.died:
             name, status = self._world.died.pop()
             self._note(Ended, node=name, status=status)
+        while self._world.stuck:
+            name, order = self._world.stuck.pop()
+            self._note(Stuck, node=name, order=order)
 
     def _note_logs(self) -> None:
         """What the nodes said about zones since the last time, in its order."""

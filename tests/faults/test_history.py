@@ -29,6 +29,7 @@ from .events import (
     Returned,
     Sent,
     Settled,
+    Stuck,
     Subscribed,
     SubscribeSent,
 )
@@ -335,6 +336,7 @@ def bad() -> Iterator[tuple[str, str, Any]]:
     yield "hops", "to an edge that wants nothing", lambda s: _copied(s, "o", "x")
     yield "copies", "twice to an edge", lambda s: _copied(s, "o", "h", count=2)
     yield "ended", "a node", lambda s: s.add(Ended, node="a", status=1)
+    yield "ended", "not, when told", lambda s: s.add(Stuck, node="a", order="SIGTERM")
     yield "late", "still something to do", lambda s: s.heal().add(Overdue, what="a zone is away")
 
 

@@ -37,6 +37,7 @@ QUICK = {
 }
 """Verbs that do not wait for a process."""
 
+END_TIMEOUT = 20.0
 JOIN_TIMEOUT = 8.0
 COMMAND_TIMEOUT = 40.0  # seconds; a command that hangs is not waited for any longer
 
@@ -75,6 +76,7 @@ class World:
         self.network = network
         self.nodes: dict[str, FaultyNode] = {}
         self.died: list[tuple[str, int]] = []  # nodes that ended by themselves, status
+        self.stuck: list[tuple[str, str]] = []  # nodes that did not end, the order
         self._rng = Random(f"{seed}/{tree.name}/disks")
         self._cuts: Counter[tuple[str, str]] = Counter()
         self._turns = {name: asyncio.Lock() for name in tree.names}
@@ -207,7 +209,18 @@ class World:
     def _stop(self, step: Step) -> str:
         node = self.nodes[step.targets[0]]
         node.should_run = False
-        return f"status {node.terminate()}" if node.running else "was down"
+        return self._end(node, signal.SIGTERM, "SIGTERM") if node.running else "was down"
+
+    def _end(self, node: FaultyNode, number: signal.Signals | None, order: str) -> str:
+        """Wait for the end of a node that was told to; with force if it does not come."""
+        if number is not None:
+            node.send_signal(number)
+        try:
+            return f"status {node.wait(END_TIMEOUT)}"
+        except NodeFailed:
+            self.stuck.append((node.name, order))
+            node.kill()
+            return f"did not end on {order}"
 
     def _freeze(self, name: str) -> None:
         if self.nodes[name].running:
@@ -226,8 +239,7 @@ class World:
         if status:
             node.should_run = True
             return f"status {status}: {output}"
-        node.wait(20.0)
-        return "retired"
+        return f"retired, {self._end(node, None, 'retire')}"
 
     def _broken_retire(self, step: Step) -> str:
         """The command is loaded and waits for a word, so that the moment is well chosen."""
