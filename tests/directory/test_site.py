@@ -134,6 +134,34 @@ def test_two_nodes_begin_the_same_session_once(seed: int) -> None:
     assert any(one.present is not None for one in both)
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_a_clean_session_elsewhere_replaces_one_that_was_left(seed: int) -> None:
+    """However soon the client moves on, and however often it had connected."""
+    all_nodes = site(seed=seed)
+    before = connect(all_nodes, "b", clean=True)
+    if seed % 2:
+        before = connect(all_nodes, "b", clean=True)
+    all_nodes.run(seed % 5 * 0.02)
+    before.lost(is_will_due=False)
+    after = connect(all_nodes, "c", clean=True)
+    all_nodes.run(8.0)
+
+    assert after.is_open
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_clean_session_elsewhere_closes_the_one_before(seed: int) -> None:
+    """As soon as that one was known; of two at the same time one goes on."""
+    all_nodes = site(seed=seed)
+    before = connect(all_nodes, "b", clean=True)
+    all_nodes.run(seed % 3 * 0.2)
+    after = connect(all_nodes, "c", clean=True)
+    all_nodes.run(8.0)
+
+    assert before.is_open != after.is_open
+    assert after.is_open or not seed % 3
+
+
 def test_a_second_connect_at_one_node_waits_for_the_first() -> None:
     """One search at a time for an id."""
     all_nodes = site()

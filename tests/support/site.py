@@ -357,7 +357,7 @@ class Node:
                 def answered(reply: Reply | None, peer: str = peer, batch: Any = batch) -> None:
                     if isinstance(reply, Registered):
                         directory.registrar.answered(peer, batch, reply, site.now)
-                        directory.conflicts.on_registered(reply)
+                        directory.conflicts.on_registered(batch, reply)
                     else:
                         directory.registrar.failed(peer, batch, site.now)
 

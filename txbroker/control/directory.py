@@ -244,7 +244,7 @@ class DirectoryShell(directory_pb2_grpc.DirectoryServicer):
         answer = await self._send(name, batch)
         if isinstance(answer, Registered):
             directory.registrar.answered(name, batch, answer, self._now())
-            directory.conflicts.on_registered(answer)
+            directory.conflicts.on_registered(batch, answer)
         else:
             if isinstance(answer, OtherView):
                 share = directory.on_other_view(answer)

@@ -25,6 +25,7 @@ from txbroker.directory.requests import (
     MovedTo,
     NotHeld,
     Offer,
+    Register,
     Registered,
     Reply,
     Supersede,
@@ -34,12 +35,25 @@ from txbroker.directory.steps import Procedure, ask
 
 FRESH = 2.0
 """
-Seconds for which a clean session that meets another entry is the newer one of the two. After that
-it may be a connection long dead, and gives way; at worst its client connects again.
+Seconds for which a clean session that meets another entry may be the newer one of the two. After
+that it may be a connection long dead, and gives way; at worst its client connects again.
+"""
+
+RAISES = 3
+"""
+Times that a clean session counts itself above others: two that begin at once do not do so for ever.
 """
 
 TOLD_AT_ONCE = 500
 """Entries in one call to a node whose sessions they count above."""
+
+
+@attrs.define(slots=True, eq=False)
+class _Fresh:
+    """A clean session began at `since`."""
+
+    since: float
+    raises: int = 0
 
 
 class Conflicts:
@@ -66,27 +80,35 @@ class Conflicts:
         self._host = host
         self._now = now
         self._spawn = spawn
-        self._fresh: dict[str, float] = {}
+        self._fresh: dict[str, _Fresh] = {}
 
     # from the directory
 
     def note_fresh(self, client_id: str) -> None:
         """A clean session begins here, now."""
-        self._fresh[client_id] = self._now()
+        self._fresh[client_id] = _Fresh(self._now())
+
+    def note_old(self, client_id: str) -> None:
+        """Its connection has ended: whatever it meets now is newer."""
+        self._fresh.pop(client_id, None)
 
     def tick(self) -> None:
         """Now and then: what was fresh is not any more."""
         now = self._now()
-        self._fresh = {c: since for c, since in self._fresh.items() if now - since <= FRESH}
+        self._fresh = {c: one for c, one in self._fresh.items() if now - one.since <= FRESH}
 
     # from the keepers of our entries
 
-    def on_registered(self, reply: Registered) -> None:
-        """A keeper knows entries that count above ours."""
+    def on_registered(self, batch: Register, reply: Registered) -> None:
+        """A keeper heard of ours, and knows some that count above."""
         for entry in reply.conflicts:
             self.supersede(entry, has_ended=False)
         for entry in reply.past:
             self.supersede(entry, has_ended=True)
+        for entry in batch.entries:
+            # What most keepers took is what a client that connects elsewhere from now on replaces.
+            if self._registrar.is_told_to_most(entry.client_id):
+                self._fresh.pop(entry.client_id, None)
 
     def superseded(self, request: Supersede) -> Superseded:
         """A keeper tells of them unasked."""
@@ -170,12 +192,16 @@ class Conflicts:
     # internal
 
     def _is_new(self, own: Entry) -> bool:
-        """Whether it is a clean session of just now; it may count itself above others once."""
-        since = None if own.persistent else self._fresh.get(own.client_id)
-        return since is not None and self._now() - since <= FRESH
+        """Whether it is a clean session of just now, which most keepers have not heard of yet."""
+        fresh = None if own.persistent else self._fresh.get(own.client_id)
+        if fresh is None:
+            return False
+        return fresh.raises < RAISES and self._now() - fresh.since <= FRESH
 
     def _raise_above(self, own: Entry, other: Entry) -> None:
-        self._fresh.pop(own.client_id, None)
+        fresh = self._fresh.get(own.client_id)
+        if fresh is not None:
+            fresh.raises += 1
         raised = own.above(other)
         if raised.persistent:
             holding = self._holdings.held[own.client_id]

@@ -331,6 +331,7 @@ class Directory:
             own = attrs.evolve(own, testament=None)
             self.registrar.set(own)
         if not own.persistent:
+            self.conflicts.note_old(own.client_id)
             self._closing[own.client_id] = self._now()
             self._close_if_told(own.client_id)
 

@@ -169,8 +169,11 @@ class Registrar:
 
     def is_told(self, client_id: str) -> bool:
         """Whether all its keepers have heard all there is to say of this id."""
-        peers = [self._peers.get(name) for name in self._members.keepers(client_id)]
-        return all(peer is None or peer.has_heard(client_id) for peer in peers)
+        return self._heard(client_id) == len(self._members.keepers(client_id))
+
+    def is_told_to_most(self, client_id: str) -> bool:
+        """Whether a majority of its keepers has."""
+        return self._heard(client_id) >= majority(len(self._members.keepers(client_id)))
 
     def is_cut_off(self, client_id: str) -> bool:
         """Whether some keeper of the id does not answer, or has not heard all that is here."""
@@ -251,6 +254,10 @@ class Registrar:
             peer.start_over()
 
     # internal
+
+    def _heard(self, client_id: str) -> int:
+        peers = [self._peers.get(name) for name in self._members.keepers(client_id)]
+        return sum(peer is None or peer.has_heard(client_id) for peer in peers)
 
     def _tell(self, client_id: str, generation: int = 0) -> None:
         for name in self._members.keepers(client_id):
