@@ -9,6 +9,7 @@ import asyncio
 import itertools
 import json
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -85,6 +86,7 @@ class Play:
         self._checker = Checker()
         self._loop = asyncio.get_running_loop()
         self._start = self._loop.time()
+        self.log.append(f"   0.00   0.00 begin {datetime.now(UTC).isoformat()}")  # as nodes log it
         self._read: dict[str, int] = dict.fromkeys(tree.names, 0)
         self._tasks: set[asyncio.Task[Any]] = set()
         numbers = itertools.count(1)

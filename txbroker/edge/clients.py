@@ -373,6 +373,10 @@ class Clients:
         """A durable session changed."""
         self.keeper.save(session, urgent=urgent)
 
+    def save_all(self, session: Session) -> None:
+        """The subscriptions of a durable session changed, or where they begin."""
+        self.keeper.save_all(session)
+
     def save_then(self, session: Session, action: Callable[[], None]) -> None:
         """A durable session changed; run `action` when that is durable."""
         self.keeper.save_then(session, action)

@@ -84,7 +84,6 @@ class Keeper:
         self._waiting: list[tuple[Session, list[int]]] = []
         self._is_urgent = False
         self._told: dict[str, tuple[int, int]] = {}
-        self._ended: list[PartKey] = []
 
     # from sessions and their clients
 
@@ -159,11 +158,6 @@ class Keeper:
     def checkpoint(self, positions: Iterable[tuple[str, int, int]]) -> None:
         """Once a second: write what changed lazily, and the positions (zone, epoch, offset)."""
         self._put()
-        for zone, epoch in self._ended:
-            if self._told.get(zone, (epoch, 0))[0] <= epoch:
-                self._told.pop(zone, None)
-                self._positions.delete(zone.encode())
-        self._ended.clear()
         for zone, epoch, offset in positions:
             if self._told.get(zone) != (epoch, offset):
                 self._told[zone] = (epoch, offset)
@@ -171,8 +165,18 @@ class Keeper:
                 self._positions.put(zone.encode(), point.SerializeToString())
 
     def on_ended(self, part: PartKey) -> None:
-        """Whoever is not behind in the part has all there will ever be of it."""
-        self._ended.append(part)
+        """
+        Whoever is not behind in the part has all there will ever be of it.
+
+        The position goes with what the sessions have instead, in one commit: alone it would make
+        them behind again after a crash.
+        """
+        value = self._positions.get(part.zone.encode())
+        if value is not None and state_pb2.Checkpoint.FromString(value).epoch <= part.epoch:
+            self._positions.delete(part.zone.encode())
+        if self._told.get(part.zone, (part.epoch, 0))[0] <= part.epoch:
+            self._told.pop(part.zone, None)
+        self._commit.before_write(self._put)
 
     # internal
 

@@ -153,7 +153,7 @@ class Positions:
                 self._begin(session, Cursor(ended, offset))
             cursor = session.behind.get(ended)
             if cursor is None:
-                self._forget(session, ended)
+                session.forget_part(ended)
                 continue
             cursor.until = offset if is_whole else None
             self._gate(session, ended, heir)
@@ -239,17 +239,6 @@ class Positions:
         later.stops += (Place(ended, max(later.offset, heir.position.offset)),)
         if not session.clean:
             self._keeper.save(session, urgent=False)
-
-    def _forget(self, session: Session, part: PartKey) -> None:
-        """Nothing of the part will ever come again."""
-        session.ahead.pop(part, None)
-        starts = [s.starts for s in session.subscriptions.values() if part in s.starts]
-        if session.taken.pop(part, None) is None and not starts:
-            return
-        for each in starts:
-            del each[part]
-        if not session.clean:
-            self._keeper.save_all(session)
 
     def _wants(self, session: Session, apex: str) -> bool:
         return any(

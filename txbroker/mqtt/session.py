@@ -56,6 +56,9 @@ class Watcher(Protocol):
     def save(self, session: Session, *, urgent: bool) -> None:
         """It changed; `urgent`: tell its `on_saved` as soon as that is durable."""
 
+    def save_all(self, session: Session) -> None:
+        """Its subscriptions changed, or where they begin."""
+
     def save_then(self, session: Session, action: Callable[[], None]) -> None:
         """Run `action` when the session is durable as it is now."""
 
@@ -212,11 +215,21 @@ class Session:
         if cursor.until is None:
             self.taken[cursor.part] = cursor.offset
         else:
-            self.taken.pop(cursor.part, None)
-            self.ahead.pop(cursor.part, None)
+            self.forget_part(cursor.part)
         if not self.behind:
             self._dropping -= {True}
         self._save()
+
+    def forget_part(self, part: PartKey) -> None:
+        """Nothing of the part will ever come again: also not because its subscriptions name it."""
+        self.ahead.pop(part, None)
+        starts = [s.starts for s in self.subscriptions.values() if part in s.starts]
+        if self.taken.pop(part, None) is None and not starts:
+            return
+        for each in starts:
+            del each[part]
+        if not self.clean and not self.is_over:
+            self._watcher.save_all(self)
 
     def matching(self, topic: str) -> tuple[Subscription, ...]:
         """Its subscriptions that match the topic."""
