@@ -373,3 +373,29 @@ def test_message_in_flight_is_kept_by_its_owner() -> None:
     bench.edge.positions.tell_low_water()
 
     assert [("", "keep", {ROOT: 2})] == bench.take()
+
+
+# -- parts that have ended
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+def test_part_that_has_ended_is_not_begun_again_after_a_crash(is_away: bool) -> None:
+    """Neither by an old position of the node, nor by where a subscription began."""
+    bench = bench_of("a")
+    client = subscribed(bench, "a/x")
+    bench.edge.positions.checkpoint()
+    bench.settle()
+    if is_away:
+        client.leave()
+    for offset in (1, 2):
+        bench.deliver("a", "a/x", str(offset), offset)
+    bench.settle()
+    bench.edge.on_gone(bench.route("a"))
+    if is_away:
+        client = Client(bench, "c", clean=False)
+    before = everything(client)
+    bench.settle()
+    bench = bench.restart()
+
+    assert ["1", "2"] == before
+    assert PartKey("a", 1) not in bench.edge.clients.sessions["c"].behind
