@@ -7,7 +7,9 @@ import pytest
 from tests.support.edge_bench import Client, EdgeBench
 from txbroker.edge.chunks import RETRY, Missing
 from txbroker.edge.clients import EdgeLimits
+from txbroker.message import Message
 from txbroker.mqtt import window
+from txbroker.mqtt.cursor import Cursor
 from txbroker.mqtt.packets import Publish, Pubrel
 from txbroker.mqtt.window import SessionLimits
 from txbroker.place import PartKey
@@ -455,3 +457,21 @@ def test_dropping_is_told_again_when_the_client_had_caught_up(
     everything(client)
 
     assert 2 == sum(event[0] == "session.dropping" for event in bench.reporter.events)
+
+
+def test_zone_of_which_nothing_is_wanted_any_more_is_left_at_its_end() -> None:
+    """What the session wants is served below by now: nobody here follows the zone above."""
+    bench = bench_of("a")
+    client = subscribed(bench, "a/x")
+    client.leave()
+    bench.journals.add(ROOT, 1, Message("a/x", b"before the cut", 1))
+    client.session.behind[ROOT] = Cursor(ROOT, 0)
+    bench.edge.clients.keeper.save(client.session, urgent=False)
+    bench.edge.positions.checkpoint()
+    bench.settle()
+    bench = bench.restart()
+    bench.online("a")
+    client = Client(bench, "c", clean=False)
+
+    assert ["before the cut"] == everything(client)
+    assert ROOT not in client.session.behind

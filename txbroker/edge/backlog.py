@@ -64,7 +64,12 @@ class Backlog:
         self.limits = limits
         self._again = again
         self._chunks = Chunks(
-            reader, timers, wake=self.wake, gone=self._give_up, late=Session.put_off
+            reader,
+            timers,
+            wake=self.wake,
+            gone=self._give_up,
+            late=Session.put_off,
+            end=self._leave,
         )
         self._hungry: dict[Session, None] = {}
 
@@ -248,6 +253,19 @@ class Backlog:
         if cursor.waiting is not None:
             cursor.waiting.take(record.offset, message)
         return True
+
+    def _leave(self, session: Session, part: PartKey) -> None:
+        """
+        The part has nothing more for now. Where the session wants nothing of that zone any more, as
+        all that it wants of it is served below by now, nothing is to come either.
+        """
+        cursor = session.behind.get(part)
+        if cursor is not None and not any(
+            route.apex == part.zone
+            for topic_filter in session.subscriptions
+            for route in self._zones.cover(topic_filter)
+        ):
+            session.pass_part(cursor)
 
     def _give_up(self, session: Session, part: PartKey) -> None:
         """The part is kept nowhere any more."""

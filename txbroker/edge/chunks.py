@@ -49,7 +49,7 @@ class Reader(Protocol):
 class Chunks:
     """
     `wake` is called for sessions when it is worth their while to look again, `gone` where a part is
-    kept nowhere, `late` where it cannot be read for now.
+    kept nowhere, `late` where it cannot be read for now, `end` where it has nothing more for now.
     """
 
     def __init__(
@@ -60,12 +60,14 @@ class Chunks:
         wake: Callable[[Session], None],
         gone: Callable[[Session, PartKey], None],
         late: Callable[[Session, PartKey], None],
+        end: Callable[[Session, PartKey], None],
     ) -> None:
         self._reader = reader
         self._timers = timers
         self._wake = wake
         self._gone = gone
         self._late = late
+        self._end = end
         self._kept: OrderedDict[tuple[PartKey, int], Chunk] = OrderedDict()
         self._starts: dict[PartKey, list[int]] = {}
         self._size = 0
@@ -127,6 +129,8 @@ class Chunks:
                 self._keep(key, found)
                 self._wake_all(key)
                 return
+            for session in self._asked[key]:
+                self._end(session, part)
         elif found is Missing.GONE:
             for session in self._asked[key]:
                 self._gone(session, part)

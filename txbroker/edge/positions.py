@@ -175,7 +175,7 @@ class Positions:
         if part not in self._met:
             self._met[part] = route.position.offset
             for session in self._all():
-                if session.sink is None and self._wants(session, part.zone):
+                if session.sink is None and self._covers(session, route):
                     self._begin(session, Cursor(part, start))
         for session in self._here:
             self._backlog.wake(session)
@@ -239,6 +239,14 @@ class Positions:
         later.stops += (Place(ended, max(later.offset, heir.position.offset)),)
         if not session.clean:
             self._keeper.save(session, urgent=False)
+
+    def _covers(self, session: Session, route: Route) -> bool:
+        """Whether the session wants something of the zone that no zone below it serves."""
+        return any(
+            route in self._zones.cover(topic_filter) and route.apex not in subscription.pending
+            for topic_filter, subscription in session.subscriptions.items()
+            if not is_sys(topic_filter)
+        )
 
     def _wants(self, session: Session, apex: str) -> bool:
         return any(
