@@ -53,6 +53,9 @@ class Tasks:
             for task in self._running:
                 task.cancel()
             await asyncio.wait(self._running, timeout=CANCEL_AGAIN)
+        if self._running:
+            left = sorted(getattr(task.get_coro(), "__qualname__", "") for task in self._running)
+            log.warning("task.left", tasks=left)
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
