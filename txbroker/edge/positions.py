@@ -89,13 +89,13 @@ class Positions:
         """
         if part in self.followed:
             return False
-        place = predecessor.offset
+        place = predecessor.offset  # who came exactly as far has still all of the part before it
         if self._met.get(predecessor.part, place + 1) > place:
-            return self.followed.get(predecessor.part, place) < place
+            return self.followed.get(predecessor.part, place + 1) <= place
         # It was cut while its stream was followed here, which says so itself unless it broke.
         above = self._zones.get(predecessor.part.zone)
         position = None if above is None or above.port is not None else above.position
-        return position is not None and position.offset < place
+        return position is not None and position.offset <= place
 
     def on_cut(self, route: Route, below: Route) -> None:
         """
