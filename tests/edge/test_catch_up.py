@@ -9,7 +9,7 @@ from txbroker.edge.chunks import RETRY, Missing
 from txbroker.edge.clients import EdgeLimits
 from txbroker.message import Message
 from txbroker.mqtt import window
-from txbroker.mqtt.cursor import Cursor
+from txbroker.mqtt.cursor import Cursor, Subscription
 from txbroker.mqtt.packets import Publish, Pubrel
 from txbroker.mqtt.window import SessionLimits
 from txbroker.place import PartKey
@@ -475,3 +475,20 @@ def test_zone_of_which_nothing_is_wanted_any_more_is_left_at_its_end() -> None:
 
     assert ["before the cut"] == everything(client)
     assert ROOT not in client.session.behind
+
+
+def test_session_that_moved_here_before_its_zone_could_be_asked_goes_on_with_its_answer() -> None:
+    """And not only when the client says something the next time."""
+    bench = EdgeBench()
+    moved = bench.edge.clients.new_session("c")
+    moved.subscriptions["x"] = Subscription("x", 1)
+    bench.edge.clients.adopt(moved, ["x"])
+    bench.clock.advance(60.0)
+    bench.settle()
+    client = Client(bench, "c", clean=False)
+    bench.journals.add(ROOT, 1, Message("x", b"before", 1))
+    bench.online("", offset=1)
+    bench.answer("", "x")
+    say(bench, 2, 2)
+
+    assert ["before", "2"] == everything(client)

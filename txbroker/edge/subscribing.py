@@ -98,6 +98,7 @@ class Subscribing:
             self.give(subscription, message, retain=True)
         if self.acknowledge is None:
             self.commit(lambda: None)
+            session.pump()  # it may have something to read only now
 
     def drop_zone(self, topic_filter: str, apex: str) -> None:
         """The zone is no longer one that the filter touches."""
