@@ -492,3 +492,23 @@ def test_session_that_moved_here_before_its_zone_could_be_asked_goes_on_with_its
     say(bench, 2, 2)
 
     assert ["before", "2"] == everything(client)
+
+
+def test_qos0_that_a_session_had_before_it_moved_is_not_given_again() -> None:
+    """The stream of the new node is behind that of the old one."""
+    bench = EdgeBench()
+    bench.online("", offset=3)
+    moved = bench.edge.clients.new_session("c")
+    moved.subscriptions["x"] = Subscription("x", 1)
+    moved.behind[ROOT] = Cursor(ROOT, 5)
+    bench.edge.clients.adopt(moved, ["x"])
+    bench.answer("", "x")
+    client = Client(bench, "c", clean=False)
+    before = everything(client)
+    bench.deliver("", "x", "stale", qos=0)
+    for offset in (4, 5):
+        bench.deliver("", "x", str(offset), offset)
+    bench.deliver("", "x", "new", qos=0)
+    say(bench, 6, 6)
+
+    assert ([], ["new", "6"]) == (before, everything(client))

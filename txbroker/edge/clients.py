@@ -442,8 +442,20 @@ class Clients:
     def _give_qos0(self, session: Session, message: Message, place: Place | None) -> None:
         if place is None:
             session.deliver_qos0(message)
-        else:
+        elif not self._is_past(session, place):
             session.deliver_qos0_after(message, place.part)
+
+    def _is_past(self, session: Session, place: Place) -> bool:
+        """Whether the session, which moved here, had what comes now at the node before."""
+        part = place.part
+        cursor = session.behind.get(part)
+        reached = session.ahead.get(part, 0) if cursor is None else cursor.offset
+        if not reached:
+            return False
+        route = self._zones.get(part.zone)
+        position = None if route is None else route.position
+        come = place.offset or (0 if position is None else position.offset + 1)
+        return come <= reached
 
     def _hold(self, session: Session, subscription: Subscription, message: Message) -> None:
         assert subscription.held is not None
