@@ -5,7 +5,7 @@ The rules of `history` about messages and the sessions that they are for: loss, 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 import attrs
 
@@ -30,12 +30,16 @@ Id = tuple[str, int]
 
 @attrs.define(kw_only=True)
 class _Message:
-    """`owed` are the sessions that it must reach, `sends` counts its PUBLISH packets."""
+    """
+    `owed` are the sessions that it must reach, `sends` counts its PUBLISH packets, `anew` those in
+    a session that knew nothing of it.
+    """
 
     topic: str
     qos: int
     owed: frozenset[str]
     sends: int = 1
+    anew: int = 0
 
 
 @attrs.define(kw_only=True)
@@ -76,6 +80,7 @@ class _Session:
     newest: dict[tuple[str, str, int], int] = attrs.field(factory=dict)
     half: dict[int, Id] = attrs.field(factory=dict)  # QoS 2, by packet identifier
     unsettled: dict[int, _Copy] = attrs.field(factory=dict)  # by packet identifier
+    is_merging: bool = False  # with one at another site; until the next calm
 
     def is_owed(self, topic: str) -> bool:
         """Whether a QoS 1/2 message that is sent now must come."""
@@ -100,10 +105,15 @@ class _Session:
 
 
 class Deliveries:
-    """`missing` and the sessions' state are kept up to date with each event."""
+    """
+    `missing` and the sessions' state are kept up to date with each event. `begun_elsewhere`:
+    connections that began a new session while the client's own may have been away.
+    """
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Report, begun_elsewhere: Container[int] = ()) -> None:
         self.missing: set[tuple[str, Id]] = set()
+        self._begun_elsewhere = begun_elsewhere
+        self._anew: set[str] = set()
         self._report = report
         self._messages: dict[Id, _Message] = {}
         self._sessions: dict[str, _Session] = {}
@@ -159,7 +169,14 @@ class Deliveries:
         if session.is_known and not event.session_present:
             session.subscriptions.clear()
             session.half.clear()
+            if event.connection in self._begun_elsewhere:
+                session.is_merging = True
+                session.first.clear()
         session.is_known = True
+        if event.session_present:
+            self._anew.discard(event.client)
+        else:
+            self._anew.add(event.client)
 
     def _on_subscribe(self, event: SubscribeSent) -> None:
         session = self._session(event.client)
@@ -179,6 +196,7 @@ class Deliveries:
         self._is_calm = True
         self._report_missing(event)
         for session in self._sessions.values():
+            session.is_merging = False
             for subscription in session.subscriptions.values():
                 subscription.is_firm = subscription.qos is not None
             for copies in session.copies.values():
@@ -191,6 +209,7 @@ class Deliveries:
         message = self._messages.get((event.client, event.number))
         if message is not None:
             message.sends += 1
+            message.anew += event.client in self._anew
             return
         owed = frozenset(
             client for client, session in self._sessions.items() if session.is_owed(event.topic)
@@ -248,7 +267,7 @@ class Deliveries:
     def _on_first(self, event: Delivered, session: _Session, number: Id, message: _Message) -> None:
         session.copies[number] = [session.took(event)]
         self.missing.discard((event.client, number))
-        if event.client not in message.owed:
+        if event.client not in message.owed or session.is_merging:
             return
         session.first.append(number)
         key = (event.publisher, event.topic, message.qos)
@@ -267,7 +286,8 @@ class Deliveries:
                 copies[copies.index(copy)] = session.took(event)
                 return
         copies.append(session.took(event))
-        if event.qos != 1 or message.qos != 1 or len(copies) > message.sends:
+        allowed = 1 + message.anew if message.qos == 2 else message.sends
+        if not event.qos or len(copies) > allowed:
             what = f"{number} for the {len(copies)}. time, sent {message.sends} times: {event}"
             self._report.add("duplicate", event, what)
 

@@ -15,7 +15,9 @@ The rules, and the numbers of the invariants that they stand for:
 - `order`: messages of a publisher on a topic and QoS arrive in its order; so no live message
   overtakes a backlog [6].
 - `session`: it is present wherever it is looked for; not refused while all is calm; the connection
-  that it had before is closed.
+  that it had before is closed. At another site, while its own may be away, a client begins a new
+  one, and the old one's subscriptions and messages come when that site is back: none is lost and
+  none doubled, but they come behind newer ones.
 - `packet`: nothing illegal comes; topic, payload and QoS are as published and granted; a packet
   identifier is free before it is used again.
 - `ended`: no node ends by itself, and each does when it is told to.
@@ -29,7 +31,7 @@ then may have confirmed later).
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 import attrs
@@ -59,24 +61,28 @@ from .rules import Report, Violation
 __all__ = ["Checker", "Violation", "check"]
 
 
-def check(history: Iterable[Event]) -> list[Violation]:
-    """All that this history breaks, in order; empty if nothing."""
-    checker = Checker()
+def check(history: Iterable[Event], sites: Mapping[str, str] | None = None) -> list[Violation]:
+    """All that this history breaks, in order; empty if nothing. `sites`: as for `Checker`."""
+    checker = Checker(sites or {})
     for each in history:
         checker.feed(each)
     return checker.verdict()
 
 
 class Checker:
-    """Feed it every event, in order; `verdict` may be asked at any time."""
+    """
+    Feed it every event, in order; `verdict` may be asked at any time. `sites` are the sites of
+    nodes; those that it does not name share one.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, sites: Mapping[str, str]) -> None:
         self._report = Report()
-        self.deliveries = Deliveries(self._report)
         self.acknowledgements = _Acknowledgements(self._report)
+        sessions = _Sessions(self._report, sites)
+        self.deliveries = Deliveries(self._report, sessions.begun_elsewhere)
         self._rules: list[_Rule] = [
             self.acknowledgements,
-            _Sessions(self._report),
+            sessions,
             _Owners(self._report),
             _Retained(self._report),
             _Copies(self._report),
@@ -150,10 +156,13 @@ class _Acknowledgements:
 class _Sessions:
     """A session that has been confirmed once is found again at every node."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Report, sites: Mapping[str, str]) -> None:
+        self.begun_elsewhere: set[int] = set()  # connections
         self._report = report
+        self._sites = sites
         self._attempts: dict[str, int] = defaultdict(int)
-        self._known: set[str] = set()
+        self._known: dict[str, str] = {}  # client: the site of its session
+        self._tries: dict[int, str] = {}  # connection: site
         self._is_calm = True
 
     def feed(self, event: Event) -> None:
@@ -164,6 +173,7 @@ class _Sessions:
                 self._is_calm = True
             case Connecting():
                 self._attempts[event.client] += 1
+                self._tries[event.connection] = self._sites.get(event.node, "")
             case Connected(code=0):
                 self._accepted(event)
             case Connected(code=3) if not self._is_calm:
@@ -174,11 +184,16 @@ class _Sessions:
                 self._report.add("session", event, "its old connection was not closed")
 
     def _accepted(self, event: Connected) -> None:
-        if event.client in self._known and not event.session_present:
-            self._report.add("session", event, "lost: session present is 0")
+        site = self._tries.pop(event.connection)
+        home = self._known.get(event.client)
+        if home is not None and not event.session_present:
+            if site != home and not self._is_calm:
+                self.begun_elsewhere.add(event.connection)
+            else:
+                self._report.add("session", event, "lost: session present is 0")
         if self._attempts[event.client] == 1 and event.session_present:
             self._report.add("session", event, "session present is 1, but it has never been here")
-        self._known.add(event.client)
+        self._known[event.client] = site
 
 
 class _Owners:

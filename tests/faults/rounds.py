@@ -83,7 +83,7 @@ class Play:
         self._world = world
         self._seed = seed
         self._rng = Random(f"{seed}/{tree.name}/play")
-        self._checker = Checker()
+        self._checker = Checker({each.name: each.site or "" for each in tree.nodes})
         self._loop = asyncio.get_running_loop()
         self._start = self._loop.time()
         self.log.append(f"   0.00   0.00 begin {datetime.now(UTC).isoformat()}")  # as nodes log it

@@ -38,6 +38,7 @@ from .rules import matches
 
 P, S, T = "pub", "sub", "other"
 TOPIC = "a/t"
+SITES = {"south": "s"}
 
 
 class Story:
@@ -56,9 +57,11 @@ class Story:
         self.events.append(what(at=float(next(self._clock)), **fields))
         return self
 
-    def connect(self, client: str, *, present: bool = True, code: int = 0) -> Story:
+    def connect(
+        self, client: str, *, present: bool = True, code: int = 0, node: str = "a"
+    ) -> Story:
         connection = self.connection[client] = next(self._connections)
-        self.add(Connecting, client=client, connection=connection, node="a")
+        self.add(Connecting, client=client, connection=connection, node=node)
         return self.add(
             Connected,
             client=client,
@@ -121,7 +124,7 @@ class Story:
     @property
     def broken(self) -> list[str]:
         """The rules that it breaks, each once."""
-        return sorted({violation.rule for violation in check(self.events)})
+        return sorted({violation.rule for violation in check(self.events, SITES)})
 
 
 @pytest.fixture
@@ -214,6 +217,24 @@ def test_session_may_be_refused_while_its_holder_is_away(story: Story) -> None:
     assert [] == story.broken
 
 
+def test_session_may_begin_at_another_site_while_its_own_is_away(story: Story) -> None:
+    """What the old one waits for comes later, behind newer messages; then all is as ever."""
+    story.publish(1).fault().connect(S, present=False, node="south").subscribe(S, ("#", 1))
+    story.publish(2).deliver(2).heal().deliver(1).calm()
+    story.publish(3).deliver(3)
+
+    assert [] == story.broken
+
+
+def test_publisher_whose_session_is_at_another_site_sends_as_new(story: Story) -> None:
+    """Nobody there knows that QoS 2 was sent before."""
+    story.send(1, 2).fault().connect(P, present=False, node="south").send(1, 2)
+    story.acked(1, "PUBREC").acked(1, "PUBCOMP").heal()
+    story.deliver(1, 2, packet_id=1).deliver(1, 2, packet_id=2).calm()
+
+    assert [] == story.broken
+
+
 # what is not
 
 
@@ -289,6 +310,9 @@ def bad() -> Iterator[tuple[str, str, Any]]:
     )
     yield "disagreement", "two publishers, two sessions", _disagree
     yield "session", "lost", lambda s: s.connect(S, present=False)
+    yield "session", "lost at another site", lambda s: s.connect(S, present=False, node="south")
+    yield "lost", "what waited at another site", _lost_elsewhere
+    yield "duplicate", "at another site, too", _twice_elsewhere
     yield "session", "refused in the calm", lambda s: s.connect(S, code=3)
     yield "session", "refused for good", lambda s: s.fault().connect(S, code=2)
     yield "session", "of nobody", lambda s: s.connect(T, present=True)
@@ -338,6 +362,19 @@ def bad() -> Iterator[tuple[str, str, Any]]:
     yield "ended", "a node", lambda s: s.add(Ended, node="a", status=1)
     yield "ended", "not, when told", lambda s: s.add(Stuck, node="a", order="SIGTERM")
     yield "late", "still something to do", lambda s: s.heal().add(Overdue, what="a zone is away")
+
+
+def _begin_elsewhere(story: Story) -> Story:
+    story.publish(1).fault().connect(S, present=False, node="south")
+    return story.subscribe(S, ("#", 1))
+
+
+def _lost_elsewhere(story: Story) -> Story:
+    return _begin_elsewhere(story).heal().calm()
+
+
+def _twice_elsewhere(story: Story) -> Story:
+    return _begin_elsewhere(story).deliver(1).heal().deliver(1, packet_id=2).calm()
 
 
 def _lost_for_one(story: Story) -> Story:
