@@ -85,12 +85,12 @@ class Positions:
     def is_late(self, predecessor: Place, part: PartKey) -> bool:
         """
         Whether the part, which goes on from `predecessor`, began while this node was away: what was
-        followed up to some offset before that place has to be followed on in the part.
+        followed up to that place, or not that far, has to be followed on in the part.
         """
         if part in self.followed:
             return False
-        place = predecessor.offset  # who came exactly as far has still all of the part before it
-        if self._met.get(predecessor.part, place + 1) > place:
+        place = predecessor.offset
+        if self._met.get(predecessor.part, place) >= place:
             return self.followed.get(predecessor.part, place + 1) <= place
         # It was cut while its stream was followed here, which says so itself unless it broke.
         above = self._zones.get(predecessor.part.zone)
