@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from txbroker.mqtt.codec import encode_publish
+from txbroker.mqtt.codec import encode_publish, publish_head
 
 OVERHEAD = 64
 """Bytes that a message counts for beside its payload and topic."""
@@ -27,6 +27,7 @@ class Message:
     client_id: str = ""
     _link_packet: bytes | None = attrs.field(default=None, init=False, repr=False)
     _qos0_packet: bytes | None = attrs.field(default=None, init=False, repr=False)
+    _qos1_head: bytes | None = attrs.field(default=None, init=False, repr=False)
 
     @property
     def link_packet(self) -> bytes:
@@ -48,6 +49,15 @@ class Message:
             packet = encode_publish(self.topic, self.payload, 0, False, False, None)
             self._qos0_packet = packet
         return packet
+
+    def head(self, qos: int, *, retain: bool, dup: bool) -> bytes:
+        """The PUBLISH for a QoS 1/2 subscriber up to its packet id (`publish_head`)."""
+        if qos != 1 or retain or dup:
+            return publish_head(self.topic, len(self.payload), qos, retain, dup)
+        head = self._qos1_head
+        if head is None:
+            head = self._qos1_head = publish_head(self.topic, len(self.payload), 1)
+        return head
 
     @property
     def size(self) -> int:

@@ -75,6 +75,15 @@ class Wire:
         self.is_open = False
 
 
+def flows_in(window: bytes) -> dict[int, state_pb2.StoredFlow]:
+    """What a stored window has in flight, by packet id; the flows of a run share one value."""
+    return {
+        packet_id: flow
+        for flow in state_pb2.StoredWindow.FromString(window).flows
+        for packet_id in range(flow.packet_id, flow.packet_id + 1 + len(flow.steps))
+    }
+
+
 @attrs.define(eq=False)
 class User:
     """A client and what it knows, whatever becomes of its connections and of the broker."""
@@ -133,7 +142,7 @@ class User:
         session = self.session
         assert session is not None
         if kind == "ack":
-            session.on_puback(packet_id)
+            session.on_pubacks((packet_id,))
         elif kind == "rec":
             session.on_pubrec(packet_id)
         else:
@@ -192,11 +201,8 @@ class Machine(RuleBasedStateMachine):
         return bench
 
     def durable_flow(self, name: str, packet_id: int) -> state_pb2.StoredFlow | None:
-        value = self.commit.durable(self.commit.windows).get(name.encode())
-        if value is None:
-            return None
-        flows = state_pb2.StoredWindow.FromString(value).flows
-        return next((flow for flow in flows if flow.packet_id == packet_id), None)
+        value = self.commit.durable(self.commit.windows).get(name.encode(), b"")
+        return flows_in(value).get(packet_id)
 
     def promise(self, topic: str, payload: str, offset: int) -> None:
         """Who has a durable subscription that the zone has confirmed is to get it."""
@@ -285,7 +291,7 @@ class Machine(RuleBasedStateMachine):
         self.commit.sync()
         for name, user in self.users.items():
             value = self.commit.durable(self.commit.windows).get(name.encode(), b"")
-            ids = {flow.packet_id for flow in state_pb2.StoredWindow.FromString(value).flows}
+            ids = flows_in(value)
             done = [packet_id for packet_id in user.finished if packet_id not in ids]
             user.settled.update(user.finished.pop(packet_id) for packet_id in done)
 
@@ -455,7 +461,7 @@ class Machine(RuleBasedStateMachine):
         for user in self.users.values():
             if user.wire is None:
                 session = self.bench.edge.clients.sessions.get(user.name)
-                assert session is None or not list(session.queue())
+                assert session is None or not session.first_queued()
 
     def settle(self) -> None:
         """Everything that can happen without a fault happens."""

@@ -155,7 +155,7 @@ def test_writing_does_not_grow_with_what_waits() -> None:
     client.subscribe("#")
     bench.answer("", "#", *(f"topic/{number}=value" for number in range(500)))
     bench.settle()
-    client.session.on_puback(1)
+    client.session.on_pubacks((1,))
     bench.settle()
 
     assert len(bench.commit.windows.values[b"c"]) < 100
@@ -347,7 +347,7 @@ def test_owners_are_told_what_sessions_need() -> None:
     away.leave()
     say(bench, 3, 5, "a/x")
     say(bench, 1, 5)
-    here.session.on_puback(3)
+    here.session.on_pubacks((3,))
     bench.settle()
     bench.edge.positions.checkpoint()
     bench.take()
@@ -366,7 +366,7 @@ def test_message_in_flight_is_kept_by_its_owner() -> None:
     say(bench, 1, 4)
     bench.settle()
     for packet_id in (1, 2, 4):
-        client.session.on_puback(packet_id)
+        client.session.on_pubacks((packet_id,))
     for _ in range(2):
         bench.edge.positions.checkpoint()
     bench.take()

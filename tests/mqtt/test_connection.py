@@ -6,8 +6,8 @@ import pytest
 
 from tests.mqtt.packet_table import LEGAL as PACKETS
 from txbroker.mqtt.codec import encode
-from txbroker.mqtt.connection import LEGAL, Connection, Phase
-from txbroker.mqtt.packets import Connect, Disconnect, Packet, Pingreq, Publish
+from txbroker.mqtt.connection import LEGAL, Connection, Phase, Pubacks
+from txbroker.mqtt.packets import Connect, Disconnect, Packet, Pingreq, Puback, Publish
 from txbroker.mqtt.return_codes import ConnackCode, ProtocolViolation
 
 CONNECT = encode(Connect(client_id="c"))
@@ -48,6 +48,27 @@ def test_client_sends_what_a_client_may_send(packet: Packet) -> None:
 def test_second_connect_is_refused() -> None:
     """A connection has one [MQTT-3.1.0-2]."""
     assert "MQTT-3.1.0-2" == rule_of(connected(), Connect(client_id="c"))
+
+
+def test_pubacks_in_a_row_come_at_once() -> None:
+    """As far as they are whole; the rest comes with its last byte."""
+    connection = connected()
+    data = b"".join(encode(Puback(packet_id)) for packet_id in (1, 256, 65_535, 0x4002))
+
+    assert [Pubacks((1, 256, 65_535))] == list(connection.receive(data[:-1]))
+    assert [Pubacks((0x4002,)), Pingreq(), Pubacks((7,))] == list(
+        connection.receive(data[-1:] + encode(Pingreq()) + encode(Puback(7)))
+    )
+
+
+@pytest.mark.parametrize("illegal", [b"\x40\x02\x00\x00", b"\x40\x06\x00\x01\x40\x02\x00\x02"])
+def test_illegal_puback_among_others(illegal: bytes) -> None:
+    """Those before it count."""
+    received = connected().receive(encode(Puback(1)) + encode(Puback(2)) + illegal)
+
+    assert Pubacks((1, 2)) == next(received)
+    with pytest.raises(ProtocolViolation):
+        next(received)
 
 
 def test_nothing_counts_after_disconnect() -> None:

@@ -101,7 +101,7 @@ def test_window_bounds_what_is_unacknowledged() -> None:
     bench = attached(inflight=2)
     bench.deliver("1", "2", "3", "4")
     first = bench.take()
-    bench.session.on_puback(2)
+    bench.session.on_pubacks((2,))
 
     assert [sent("1", 1), sent("2", 2)] == first
     assert [sent("3", 3)] == bench.take()
@@ -114,10 +114,10 @@ def test_window_is_bounded_in_bytes() -> None:
     bench = attached(memory=2 * size)
     bench.deliver("x" * 100, "y" * 100, "z" * 100)
     first = len(bench.take())
-    bench.session.on_puback(1)
+    bench.session.on_pubacks((1,))
     second = len(bench.take())
-    bench.session.on_puback(2)
-    bench.session.on_puback(3)
+    bench.session.on_pubacks((2,))
+    bench.session.on_pubacks((3,))
     bench.deliver("x" * 10_000, "queued")
 
     assert (2, 1) == (first, second)
@@ -153,7 +153,7 @@ def test_qos2_goes_through_all_its_steps() -> None:
     bench = attached(inflight=1)
     bench.deliver("1", "2", qos=2)
     bench.session.on_pubcomp(1)  # too early: no PUBREC yet
-    bench.session.on_puback(1)  # the wrong acknowledgement
+    bench.session.on_pubacks((1,))  # the wrong acknowledgement
     bench.session.on_pubrec(1)
     before = bench.take()
     bench.session.on_pubrec(1)
@@ -167,7 +167,7 @@ def test_qos2_goes_through_all_its_steps() -> None:
 def test_unknown_acknowledgements_are_harmless() -> None:
     """PUBREC is answered all the same: the client waits for it."""
     bench = attached()
-    bench.session.on_puback(9)
+    bench.session.on_pubacks((9,))
     bench.session.on_pubrec(9)
     bench.session.on_pubcomp(9)
 
@@ -209,12 +209,12 @@ def test_room_is_told_when_half_of_the_queue_is_gone(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(module, "QUEUE_MESSAGES", 4)
     bench = attached(inflight=1)
     bench.deliver("1", "2", "3", "4", "5")
-    bench.session.on_puback(1)
+    bench.session.on_pubacks((1,))
     bench.take()
     bench.session.fall_behind(Place(PART, 6))
     heard = []
     for packet_id in (2, 3, 4):
-        bench.session.on_puback(packet_id)
+        bench.session.on_pubacks((packet_id,))
         bench.take()
         heard.append(bench.watcher.events.count(("room",)))
 
@@ -317,7 +317,7 @@ def test_what_is_in_flight_is_sent_again_in_its_order() -> None:
     bench.deliver("2", "3", qos=2)
     bench.deliver("4", "5")
     bench.session.on_pubrec(2)
-    bench.session.on_puback(1)
+    bench.session.on_pubacks((1,))
     bench.take()
     bench.session.detach()
     bench.deliver("6", retain=True)

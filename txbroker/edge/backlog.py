@@ -228,30 +228,21 @@ class Backlog:
             cursor.offset = chunk.first - 1
         if chunk.is_closed:
             cursor.until = chunk.last
-        limit = _limit(session, cursor)
-        for record in _above(chunk, cursor.offset):
+        limit = min(_limit(session, cursor), chunk.through)
+        for record, qos in _wanted(session, cursor, chunk):
             if record.offset > limit:
                 break
-            if not self._give(session, cursor, record, excess):
-                return True
-            cursor.offset = record.offset
-        cursor.offset = max(cursor.offset, min(chunk.through, limit))
-        return True
-
-    def _give(self, session: Session, cursor: Cursor, record: Record, excess: _Excess) -> bool:
-        """Give one record; False: no room for it."""
-        qos = _granted(session, cursor.part, record)
-        if not qos:
-            return True
-        message = record.message
-        if excess.messages > 0 or excess.size > 0:
-            excess.messages -= 1
-            excess.size -= message.size
-            session.drop(qos)
-        elif not session.deliver(message, qos, Place(cursor.part, record.offset)):
-            return False
-        if cursor.waiting is not None:
-            cursor.waiting.take(record.offset, message)
+            if excess.messages > 0 or excess.size > 0:
+                excess.messages -= 1
+                excess.size -= record.message.size
+                session.drop(qos)
+            elif not session.queue(record.message, qos, Place(cursor.part, record.offset)):
+                limit = record.offset - 1
+                break
+            if cursor.waiting is not None:
+                cursor.waiting.take(record.offset, record.message)
+        cursor.offset = max(cursor.offset, limit)
+        session.send_queued()
         return True
 
     def _leave(self, session: Session, part: PartKey) -> None:
@@ -289,6 +280,22 @@ def _message(chunk: Chunk, offset: int) -> Message | None:
     """The message at the offset, if the journal has it still."""
     record = next(_above(chunk, offset - 1), None)
     return record.message if record is not None and record.offset == offset else None
+
+
+def _wanted(session: Session, cursor: Cursor, chunk: Chunk) -> Iterator[tuple[Record, int]]:
+    """What the session gets of what lies behind its cursor, and with which QoS."""
+    part = cursor.part
+    known: dict[tuple[str, int], int] = {}
+    # Records of one topic and QoS are alike to it, unless one of its filters began among them.
+    is_alike = all(s.starts.get(part, 0) <= cursor.offset for s in session.subscriptions.values())
+    for record in _above(chunk, cursor.offset):
+        message = record.message
+        key = message.topic, message.qos
+        qos = known.get(key)
+        if qos is None or not is_alike:
+            qos = known[key] = _granted(session, part, record)
+        if qos:
+            yield record, qos
 
 
 def _granted(session: Session, part: PartKey, record: Record) -> int:

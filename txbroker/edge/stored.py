@@ -5,7 +5,7 @@ messages that cannot be read again, each by itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 
 import attrs
@@ -56,8 +56,7 @@ def encode_window(session: Session, *, whole: bool = False) -> bytes:
     """
     window = state_pb2.StoredWindow(last_id=session.last_id)
     index = _Parts(window)
-    for packet_id, entry in session.flows():
-        index.add_flow(packet_id, entry, whole=whole)
+    index.add_flows(session.flows(), whole=whole)
     held = list(session.held())
     if whole:
         for entry in held:
@@ -65,10 +64,8 @@ def encode_window(session: Session, *, whole: bool = False) -> bytes:
     elif held:
         window.held_first, window.held = held[0].number, len(held)
     cursors = {part: cursor.offset for part, cursor in session.behind.items()}
-    for entry in session.queue():  # not in flight: it is read again
-        if entry.place is not None:
-            part, offset = entry.place
-            cursors[part] = min(cursors.get(part, offset), offset - 1)
+    for part, offset in session.first_queued().items():  # not in flight: it is read again
+        cursors[part] = min(cursors.get(part, offset), offset - 1)
     for part, offset in cursors.items():
         _add_cursor(window, index, session.behind.get(part) or Cursor(part, offset), offset)
     for part, offset in session.taken.items():
@@ -110,7 +107,7 @@ def decode_window(
         session.behind[part] = Cursor(part, kept.offset, kept.until or None, after, stops)
     for taken in window.taken:
         session.taken[parts[taken.part]] = taken.offset
-    flows = [(flow.packet_id, _flow(flow, parts, numbered)) for flow in window.flows]
+    flows = [flow for stored in window.flows for flow in _flows(stored, parts, numbered)]
     numbers = range(window.held_first, window.held_first + window.held)
     held = [_numbered(number, numbered(number)) for number in numbers]
     return Restored(
@@ -150,6 +147,26 @@ class _Parts:
             self._window.parts.add(zone=part.zone, epoch=part.epoch)
         return index
 
+    def add_flows(self, flows: Iterable[tuple[int, Outgoing]], *, whole: bool) -> None:
+        """Those of a run, which a session that catches up mostly has, become one flow."""
+        before: Outgoing | None = None
+        last_id = 0
+        steps: list[int] = []
+        for packet_id, entry in flows:
+            step = _step(before, entry) if before and packet_id == last_id + 1 else None
+            if step is None:
+                self._end_run(steps)
+                self.add_flow(packet_id, entry, whole=whole)
+            else:
+                steps.append(step)
+            before, last_id = entry, packet_id
+        self._end_run(steps)
+
+    def _end_run(self, steps: list[int]) -> None:
+        if steps:
+            self._window.flows[-1].steps.extend(steps)
+            steps.clear()
+
     def add_flow(self, packet_id: int, entry: Outgoing, *, whole: bool) -> None:
         place = entry.place
         flow = self._window.flows.add(
@@ -161,6 +178,21 @@ class _Parts:
             _add_message(flow, entry)
         else:
             flow.number = entry.number
+
+
+def _step(before: Outgoing, entry: Outgoing) -> int | None:
+    """How much farther on an entry lies; None where it differs in more from the one before."""
+    here, there = before.place, entry.place
+    if (
+        here is None
+        or there is None
+        or here.part != there.part
+        or before.qos != entry.qos
+        or before.retain != entry.retain
+        or before.released != entry.released
+    ):
+        return None
+    return there.offset - here.offset
 
 
 def _add_message(flow: state_pb2.StoredFlow, entry: Outgoing) -> None:
@@ -204,6 +236,19 @@ def _mark(key: StreamKey, sequence: int) -> state_pb2.StoredMark:
 
 def _sent_as(mark: state_pb2.StoredMark) -> tuple[StreamKey, int]:
     return (mark.edge, mark.incarnation, mark.zone, mark.stream), mark.sequence
+
+
+def _flows(
+    stored: state_pb2.StoredFlow, parts: list[PartKey], numbered: Callable[[int], bytes | None]
+) -> Iterator[tuple[int, Outgoing | None]]:
+    """Packet ids with their messages: one, or a run of them."""
+    entry = _flow(stored, parts, numbered)
+    yield stored.packet_id, entry
+    if entry is not None and entry.place is not None:
+        part, offset = entry.place
+        for packet_id, step in enumerate(stored.steps, stored.packet_id + 1):
+            offset += step
+            yield packet_id, attrs.evolve(entry, place=Place(part, offset))
 
 
 def _flow(

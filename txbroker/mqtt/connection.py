@@ -9,7 +9,11 @@ Sessions, sockets and time are not known here.
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Iterator
+from struct import unpack
+
+import attrs
 
 from txbroker.mqtt.codec import Framer, decode
 from txbroker.mqtt.packets import (
@@ -29,6 +33,16 @@ from txbroker.mqtt.return_codes import ConnackCode, ProtocolViolation
 
 CONNECT_BYTE = 0x10
 """With which a CONNECT begins, and so every connection of a client."""
+
+
+_MORE_PUBACKS = re.compile(rb"(?:\x40\x02(?!\0\0)..)+", re.DOTALL)
+
+
+@attrs.frozen
+class Pubacks:
+    """PUBACKs that came one right behind the other; a client that catches up sends many at once."""
+
+    packet_ids: tuple[int, ...]
 
 
 class Phase(enum.Enum):
@@ -76,9 +90,9 @@ class Connection:
         """What arrived meanwhile comes with the next `receive`."""
         self._is_held = False
 
-    def receive(self, data: bytes) -> Iterator[Packet]:
+    def receive(self, data: bytes) -> Iterator[Packet | Pubacks]:
         """
-        The legal packets that the bytes complete.
+        The legal packets that the bytes complete, each PUBACK with those right behind it.
 
         Raises `ProtocolViolation` in its turn, after the packets before the fault.
         """
@@ -92,6 +106,9 @@ class Connection:
             packet = decode(*frame)
             if type(packet) not in LEGAL[self.phase]:
                 raise self._misplaced(packet)
+            if isinstance(packet, Puback):
+                yield self._with_more(packet)
+                continue
             if isinstance(packet, Connect):
                 _check_client_id(packet)
                 self.phase = Phase.CONNECTED
@@ -102,6 +119,10 @@ class Connection:
                 return
         if self.phase is Phase.EXPECTING_CONNECT:
             self._check_first_byte()
+
+    def _with_more(self, packet: Puback) -> Pubacks:
+        run = self._framer.take(_MORE_PUBACKS)
+        return Pubacks((packet.packet_id, *unpack(f"!{'xxH' * (len(run) // 4)}", run)))
 
     def _holds(self) -> bool:
         return self._is_held

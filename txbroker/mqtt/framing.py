@@ -6,6 +6,7 @@ Sockets of clients and links between nodes share it: what a type means is not kn
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from txbroker.mqtt.return_codes import ProtocolViolation
@@ -49,6 +50,18 @@ class Framer:
         else:
             self._tail += data
 
+    def take(self, pattern: re.Pattern[bytes]) -> bytes:
+        """
+        What follows the frame at hand, as far as it is here and matches; only between two of them.
+
+        A pattern that stands for whole frames spares its caller to have them one by one.
+        """
+        found = pattern.match(self._buffer, self._offset)
+        if found is None:
+            return b""
+        self._offset = found.end()
+        return found.group()
+
     def frames(self) -> Iterator[tuple[int, bytes]]:
         """
         The complete frames, each once; whoever stops halfway gets the rest from the next call.
@@ -80,7 +93,7 @@ class Framer:
                     break
                 self._offset = stop
                 yield buffer[offset], buffer[start:stop]
-                offset = stop
+                offset = self._offset
             # A few bytes left over must not keep a read of 256 KiB in memory.
             self._buffer = self._buffer[self._offset :]
             self._offset = 0

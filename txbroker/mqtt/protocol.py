@@ -22,7 +22,7 @@ from txbroker.counters import Counters
 from txbroker.edge.edge import Edge
 from txbroker.edge.roaming import Attempt, Roaming, Successions
 from txbroker.mqtt.codec import encode
-from txbroker.mqtt.connection import Connection
+from txbroker.mqtt.connection import Connection, Pubacks
 from txbroker.mqtt.packets import (
     Connack,
     Connect,
@@ -30,7 +30,6 @@ from txbroker.mqtt.packets import (
     Packet,
     Pingreq,
     Pingresp,
-    Puback,
     Pubcomp,
     Publish,
     Pubrec,
@@ -136,7 +135,7 @@ class MqttProtocol(Protocol):
         self._client_id = ""
         self._handlers: dict[type, Callable[..., None]] = {
             Publish: self._on_publish,
-            Puback: self._on_puback,
+            Pubacks: self._on_pubacks,
             Pubrec: self._on_pubrec,
             Pubrel: self._on_pubrel,
             Pubcomp: self._on_pubcomp,
@@ -295,9 +294,9 @@ class MqttProtocol(Protocol):
         else:
             self._edge.clients.publish(session, packet)
 
-    def _on_puback(self, packet: Puback) -> None:
+    def _on_pubacks(self, packets: Pubacks) -> None:
         assert self._session is not None
-        self._session.on_puback(packet.packet_id)
+        self._session.on_pubacks(packets.packet_ids)
 
     def _on_pubrec(self, packet: Pubrec) -> None:
         assert self._session is not None

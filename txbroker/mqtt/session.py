@@ -17,7 +17,7 @@ from typing import Protocol
 import attrs
 
 from txbroker.message import Message
-from txbroker.mqtt.codec import encode, encode_publish
+from txbroker.mqtt.codec import encode, encode_publish, pack_packet_id
 from txbroker.mqtt.cursor import Cursor, Subscription
 from txbroker.mqtt.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel, Will
 from txbroker.mqtt.window import Outgoing, SessionLimits, Window
@@ -297,6 +297,7 @@ class Session:
         sink = self.sink
         if sink is not None and not window.waiting and self._can_launch(window, sink):
             self._launch(window, entry)
+            self._on_launched(window)
             return True
         if place is not None and not self.has_room():
             return False
@@ -305,6 +306,21 @@ class Session:
             self._bound(window)
         self._save()
         return True
+
+    def queue(self, message: Message, qos: int, place: Place) -> bool:
+        """Queue a QoS 1/2 message that was read from the journal; False: there is no room."""
+        window = self.window
+        if window is None:
+            window = self.window = Window()
+        if not window.has_room:
+            return False
+        window.wait(Outgoing(message, qos, False, place))
+        return True
+
+    def send_queued(self) -> None:
+        """Send of what was queued as much as may be in flight."""
+        self._save()
+        self._go_on()
 
     def drop(self, qos: int) -> None:
         """A message that was its is not delivered: it is counted."""
@@ -331,11 +347,20 @@ class Session:
 
     # from the connection: acknowledgements of the client
 
-    def on_puback(self, packet_id: int) -> None:
-        """The client has the QoS 1 message."""
-        entry = self._flight(packet_id)
-        if entry is not None and entry.qos == 1 and entry.is_sent:
-            self._complete(packet_id)
+    def on_pubacks(self, packet_ids: Iterable[int]) -> None:
+        """The client has these QoS 1 messages."""
+        window = self.window
+        if window is None:
+            return
+        flights, is_changed = window.flights, False
+        for packet_id in packet_ids:
+            entry = flights.get(packet_id)
+            if entry is not None and entry.qos == 1 and entry.is_sent:
+                self._forget(window.land(packet_id))
+                is_changed = True
+        if is_changed:
+            self._save()
+            self._go_on()
 
     def on_pubrec(self, packet_id: int) -> None:
         """The client has the QoS 2 message; the answer is PUBREL, whatever is known of it."""
@@ -354,7 +379,10 @@ class Session:
         """The QoS 2 delivery is complete."""
         entry = self._flight(packet_id)
         if entry is not None and entry.qos == 2 and entry.released:
-            self._complete(packet_id)
+            assert self.window is not None
+            self._forget(self.window.land(packet_id))
+            self._save()
+            self._go_on()
 
     # from the connection: publishes of the client
 
@@ -434,9 +462,9 @@ class Session:
         """What waits behind it and cannot be read again."""
         return () if self.window is None else self.window.held
 
-    def queue(self) -> Iterable[Outgoing]:
-        """What waits behind that and can be read again."""
-        return () if self.window is None else self.window.queue
+    def first_queued(self) -> dict[PartKey, int]:
+        """The lowest offset of each part that waits behind that, and can be read again."""
+        return {} if self.window is None else self.window.first_queued()
 
     def open_publishes(self) -> Iterable[Incoming]:
         """QoS 2 publishes of the client that it has not released."""
@@ -558,11 +586,11 @@ class Session:
     def _flight(self, packet_id: int) -> Outgoing | None:
         return None if self.window is None else self.window.flights.get(packet_id)
 
-    def _tell_if_full(self, window: Window, size: int) -> None:
-        """Before a message of this size enters the window: whether it is the last one."""
-        if len(window.flights) + 1 == self._limits.inflight:
+    def _tell_if_full(self, window: Window) -> None:
+        """After something entered the window: whether it was the last one."""
+        if len(window.flights) == self._limits.inflight:
             self._watcher.window_is_full(self, "limits.inflight")
-        elif window.flight_size + size >= self._limits.memory:
+        elif window.flight_size >= self._limits.memory:
             self._watcher.window_is_full(self, "limits.session_memory")
 
     def _acknowledge(self, flow: Incoming) -> None:
@@ -576,12 +604,6 @@ class Session:
 
     def _can_launch(self, window: Window, sink: Sink) -> bool:
         return window.is_open(self._limits) and sink.has_room()
-
-    def _complete(self, packet_id: int) -> None:
-        assert self.window is not None
-        self._forget(self.window.land(packet_id))
-        self._save()
-        self._go_on()
 
     def _number(self, entry: Outgoing) -> None:
         self.last_number = entry.number = self.last_number + 1
@@ -612,21 +634,35 @@ class Session:
             window.resend.popleft()
             if entry is not None and not entry.is_unsaved:
                 self._send(packet_id, entry)
-        while window is not None and self._can_launch(window, sink):
-            waiting = window.next_waiting()
-            if waiting is None:
-                break
-            self._launch(window, waiting)
+        if window is not None:
+            self._launch_waiting(window, sink)
         if self.behind and (window is None or window.is_short):
             self._watcher.has_room(self)
 
+    def _launch_waiting(self, window: Window, sink: Sink) -> None:
+        is_launched = False
+        while self._can_launch(window, sink):
+            entry = window.next_waiting()
+            if entry is None:
+                break
+            self._launch(window, entry)
+            is_launched = True
+        if is_launched:
+            self._on_launched(window)
+
     def _launch(self, window: Window, entry: Outgoing) -> None:
-        self._tell_if_full(window, entry.size)
+        """It enters the window; `_on_launched` has to follow."""
         packet_id = self.last_id = window.launch(entry, self.last_id)
         if self.clean:
             self._send(packet_id, entry)
         else:
-            self._save_first(packet_id, entry)
+            entry.is_unsaved = True
+            self._to_save.append(packet_id)
+
+    def _on_launched(self, window: Window) -> None:
+        self._tell_if_full(window)
+        if not self.clean:
+            self._watcher.save(self, urgent=True)
 
     def _save_first(self, packet_id: int, entry: Outgoing) -> None:
         entry.is_unsaved = True
@@ -640,9 +676,6 @@ class Session:
             return
         message = entry.message
         assert message is not None, "its message is read before anything is sent"
-        self.sink.send(
-            encode_publish(
-                message.topic, message.payload, entry.qos, entry.retain, entry.is_sent, packet_id
-            )
-        )
+        head = message.head(entry.qos, retain=entry.retain, dup=entry.is_sent)
+        self.sink.send(head + pack_packet_id(packet_id) + message.payload)
         entry.is_sent = True

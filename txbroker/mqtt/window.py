@@ -43,7 +43,7 @@ class Outgoing:
 
     `place` says where it can be read again; None: only here, and where the session is durable it is
     kept under `number`. `message` None: to be read again before it can be sent. `is_unsaved`: its
-    packet (PUBLISH, or PUBREL) waits until its flow is durable.
+    packet (PUBLISH, or PUBREL) waits until its flow is durable. `size`: bytes that it counts for.
     """
 
     message: Message | None
@@ -54,11 +54,10 @@ class Outgoing:
     released: bool = False
     is_sent: bool = False
     is_unsaved: bool = False
+    size: int = attrs.field(init=False)
 
-    @property
-    def size(self) -> int:
-        """Bytes that it counts for."""
-        return 0 if self.message is None else self.message.size
+    def __attrs_post_init__(self) -> None:
+        self.size = 0 if self.message is None else self.message.size
 
     @property
     def is_unread(self) -> bool:
@@ -79,6 +78,7 @@ class Window:
         self.held_size = 0
         self.queue: deque[Outgoing] = deque()
         self.queue_size = 0
+        self._queued: dict[PartKey, int] = {}  # how many of the queue lie in each part
         self.resend: deque[int] = deque()
         self.late: set[PartKey] = set()
 
@@ -130,6 +130,7 @@ class Window:
     def give(self, entry: Outgoing, message: Message) -> None:
         """Its message was read again."""
         entry.message = message
+        entry.size = message.size
         self.flight_size += entry.size
 
     def unload(self) -> None:
@@ -138,6 +139,7 @@ class Window:
             if entry.place is not None:
                 self.flight_size -= entry.size
                 entry.message = None
+                entry.size = 0
 
     def unread(self) -> Iterator[tuple[int, Place]]:
         """What has to be read, in the order of sending."""
@@ -162,12 +164,14 @@ class Window:
 
     def wait(self, entry: Outgoing) -> None:
         """Behind those of its kind."""
-        if entry.place is None:
+        place = entry.place
+        if place is None:
             self.held.append(entry)
             self.held_size += entry.size
         else:
             self.queue.append(entry)
             self.queue_size += entry.size
+            self._queued[place.part] = self._queued.get(place.part, 0) + 1
 
     def next_waiting(self) -> Outgoing | None:
         """Take the first one."""
@@ -177,6 +181,11 @@ class Window:
             return None
         entry = self.queue.popleft()
         self.queue_size -= entry.size
+        assert entry.place is not None
+        part = entry.place.part
+        self._queued[part] -= 1
+        if not self._queued[part]:
+            del self._queued[part]
         return entry
 
     def next_held(self) -> Outgoing:
@@ -185,7 +194,18 @@ class Window:
         self.held_size -= entry.size
         return entry
 
+    def first_queued(self) -> dict[PartKey, int]:
+        """The lowest offset in the queue of each part that has any: in each it goes upwards."""
+        found: dict[PartKey, int] = {}
+        for entry in self.queue:
+            if len(found) == len(self._queued):
+                break
+            assert entry.place is not None
+            found.setdefault(*entry.place)
+        return found
+
     def leave_queue(self) -> Iterable[Place]:
         """Forget what waits and can be read again; returns where it lies."""
         queue, self.queue, self.queue_size = self.queue, deque(), 0
+        self._queued.clear()
         return [entry.place for entry in queue if entry.place is not None]

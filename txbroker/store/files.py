@@ -8,6 +8,7 @@ from pathlib import Path
 _MAX_BUFFERS = 1024  # that one pwritev takes (IOV_MAX)
 _FIRST_STEP = 64 * 1024
 _LARGEST_STEP = 4 * 1024 * 1024
+_SHARE = 16  # of what a file holds, what is taken ahead beyond the first step
 
 
 class Descriptor:
@@ -77,8 +78,8 @@ class Tail:
 
     def _allocate(self, end: int, limit: int) -> None:
         step = min(_FIRST_STEP, self._step)
-        while step * 2 <= min(self._step, end):
-            step *= 2  # small logs stay small
+        while step * 2 <= min(self._step, end // _SHARE):
+            step *= 2
         target = max(min(end - end % step + step, limit), end)
         try:
             os.posix_fallocate(self.file.fd, self._allocated, target - self._allocated)

@@ -16,10 +16,10 @@ from txbroker.errors import CallerError, StoreError
 from txbroker.store.committer import Committer
 from txbroker.store.log import Log
 
-SEGMENT_BYTES = 4 * 1024 * 1024
+SEGMENT_BYTES = 1024 * 1024
 """For the log of tables: only whole segments can be dropped."""
 
-SLACK = 8 * 1024 * 1024
+SLACK = 2 * 1024 * 1024
 """A log may hold so many bytes besides twice the live ones before it is cleaned."""
 
 CLEAN_BYTES = 256 * 1024
