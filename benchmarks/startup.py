@@ -1,0 +1,177 @@
+"""
+How long a node takes from its start to `node.ready` after kill -9: `python -m benchmarks.startup`.
+
+For each size a node gets durable sessions that are away and retained messages; the store's own
+classes put most of the records behind that, since publishing them takes long; the last ones, so
+that there is something to recover, are published to a node, which is then killed. Measured is the
+whole process, from its launch by twistd, several times, killed again each time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.brokers import free_port
+from benchmarks.load import Load, connect
+from txbroker.message import Message
+from txbroker.place import PartKey
+from txbroker.store.disk import Disk, wall
+from txbroker.store.records import encode_records
+from txbroker.turn import Turn
+from txbroker.v1 import state_pb2
+
+SIZES = (1_000_000, 50_000_000)
+PAYLOAD = b"21.5 degrees C.."
+SEGMENT_BYTES = 64 * 1024 * 1024
+ZONE = PartKey("", 1)
+
+
+class NoTimers:
+    """Nothing rings while the journal is made."""
+
+    def now(self) -> float:
+        """Never later."""
+        return 0.0
+
+    def call_later(self, delay: float, action: Callable[[], None]) -> NoTimers:
+        """Not called."""
+        return self
+
+    def cancel(self) -> None:
+        """There is nothing to take back."""
+
+
+class Node:
+    """One node in a folder; `seconds` is how long it took to be ready."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        Path(folder, "bench.yaml").write_text(
+            f"node: bench\nzone: ''\nmqtt: [tcp:{self.port}:interface=127.0.0.1]\n"
+            f"grpc: 127.0.0.1:{free_port()}\ndata: data\nretention: {{size: 1024GiB}}\n"
+        )
+
+    def start(self) -> float:
+        """Seconds from the launch until it said `node.ready`."""
+        twistd = str(Path(sys.executable).with_name("twistd"))
+        command = [twistd, "--pidfile=", "--reactor=asyncio", "-n", "txbroker", "--topology"]
+        begin = time.monotonic()
+        self._process = subprocess.Popen(
+            [*command, "bench.yaml"], cwd=self.folder, stderr=subprocess.PIPE, text=True
+        )
+        assert self._process.stderr is not None
+        said = []
+        for line in self._process.stderr:
+            said.append(line)
+            if '"node.ready"' in line:
+                return time.monotonic() - begin
+        raise SystemExit("".join(said))
+
+    def end(self, number: signal.Signals) -> None:
+        """Have it end by a signal."""
+        self._process.send_signal(number)
+        self._process.communicate()
+
+
+def populate(node: Node, sessions: int, retained: int) -> None:
+    """Durable sessions that want everything and are away, and retained messages."""
+    for number in range(sessions):
+        client = connect(node.port, f"away-{number}".encode(), clean=False)
+        client.sendall(b"\x82\x06\x00\x01\x00\x01#\x01")
+        assert client.recv(5)[4] == 1, "not granted"
+        client.sendall(b"\xe0\x00")
+        client.close()
+    client = connect(node.port, b"publisher")
+    for number in range(retained):
+        topic = b"retained/%06d" % number
+        body = len(topic).to_bytes(2) + topic + (number % 65_535 + 1).to_bytes(2) + PAYLOAD
+        client.sendall(bytes([0x33, len(body)]) + body)
+    wanted = 4 * retained
+    while wanted:
+        wanted -= len(client.recv(wanted))
+    client.close()
+
+
+def fill(data: Path, records: int, batch: int) -> None:
+    """Append records to the journal of the root zone, as a node that is up to date with them."""
+    asyncio.set_event_loop(asyncio.new_event_loop())
+    disk = Disk(
+        data,
+        durability="memory",
+        sync_interval=0.1,
+        segment_bytes=SEGMENT_BYTES,
+        turn=Turn(lambda _: None),
+        timers=NoTimers(),
+        on_full=lambda _, reason: sys.exit(reason),
+        on_failed=lambda error: sys.exit(str(error)),
+    )
+    log = disk.journals.parts[ZONE].log
+    message = Message("home/kitchen/temperature", PAYLOAD, 1, False, "sensor")
+    body = encode_records([message] * batch, {("bench", 1, "", 0): 0})
+    last = 0
+    for number in range(0, records, batch):
+        last = log.append(body, batch, time=wall()) + batch - 1
+        if number // batch % 1000 == 0:
+            log.write()
+            log.sync()
+    point = state_pb2.Checkpoint(epoch=ZONE.epoch, offset=last).SerializeToString()
+    disk.tables.table("zone").put(b"checkpoint", point)
+    disk.tables.table("positions").put(b"", point)
+    disk.close()
+
+
+def measure(records: int, given: argparse.Namespace) -> dict[str, object]:
+    """Start a node with so many records several times."""
+    folder = Path(tempfile.mkdtemp(prefix="txbroker-bench-", dir=given.folder))
+    try:
+        node = Node(folder)
+        node.start()
+        populate(node, given.sessions, given.retained)
+        node.end(signal.SIGTERM)
+        fill(folder / "data", records, given.batch)
+        node.start()
+        Load(node.port, qos=1, size=64, window=1000, rate=0).run(2.0)
+        node.end(signal.SIGKILL)
+        seconds = []
+        for _ in range(given.runs):
+            seconds.append(node.start())
+            node.end(signal.SIGKILL)
+        files = list((folder / "data").rglob("*"))
+        return {
+            "records": records,
+            "bytes": sum(file.stat().st_size for file in files if file.is_file()),
+            "seconds": [round(one, 3) for one in seconds],
+            "median": round(statistics.median(seconds), 3),
+        }
+    finally:
+        shutil.rmtree(folder)
+
+
+def main() -> None:
+    """See the module's text."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=7)
+    parser.add_argument("--batch", type=int, default=20, help="records appended at once")
+    parser.add_argument("--sessions", type=int, default=100)
+    parser.add_argument("--retained", type=int, default=5_000)
+    parser.add_argument("--folder", default=None, help="where the data is made")
+    parser.add_argument("sizes", type=int, nargs="*", default=SIZES)
+    given = parser.parse_args()
+    for records in given.sizes:
+        print(json.dumps(measure(records, given)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
