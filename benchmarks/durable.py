@@ -2,7 +2,8 @@
 QoS 1 with `durability: sync` beside Mosquitto, which does not sync: `python -m benchmarks.durable`.
 
 The brokers take turns, `--runs` times each; the table has medians with their spread, and the ratio
-to the better of Mosquitto with and without `set_tcp_nodelay`, figure by figure.
+to the better of Mosquitto with and without `set_tcp_nodelay`, figure by figure. `--json FILE` keeps
+the figures of each run.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
+from pathlib import Path
 
 from benchmarks.brokers import Running, mosquitto, txbroker
+from benchmarks.load import sys_value
 
 Broker = Callable[[], AbstractContextManager[Running]]
 
@@ -32,6 +35,7 @@ SCENARIOS = {
     "throughput, window 1000": ("--window", "1000"),
     "throughput, window 100": ("--window", "100"),
     "1,000 messages a second": ("--rate", "1000"),
+    "1,000 messages a second to a durable session": ("--rate", "1000", "--durable"),
 }
 
 Figures = dict[str, float]
@@ -48,6 +52,8 @@ def measure(broker: Broker, arguments: tuple[str, ...], seconds: float) -> Figur
             raise SystemExit(f"{running.name}: {done.stderr.strip() or done.stdout}")
         found: Figures = json.loads(done.stdout)
         found["cpu"] = (running.cpu_seconds() - before) / found["messages"] * 1e6
+        if running.name.startswith("txbroker"):
+            found["syncs"] = float(sys_value(running.port, "txbroker/store/syncs")) / seconds
         return found
 
 
@@ -56,20 +62,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=5)
+    parser.add_argument("--json", type=Path)
     given = parser.parse_args()
+    results: dict[str, dict[str, list[Figures]]] = {}
     for scenario, arguments in SCENARIOS.items():
         runs: dict[str, list[Figures]] = {name: [] for name in BROKERS}
         for _ in range(given.runs):
             for name, broker in BROKERS.items():
                 runs[name].append(measure(broker, arguments, given.seconds))
         print_table(scenario, runs)
+        results[scenario] = runs
+    if given.json is not None:
+        given.json.write_text(json.dumps(results, indent=1) + "\n")
 
 
 def print_table(scenario: str, runs: dict[str, list[Figures]]) -> None:
     """Medians, spread and ratios of one scenario."""
     print(f"\n### {scenario}\n")
-    print("| | messages/s (min–max) | × | p50 µs | p99 µs | CPU µs a message |")
-    print("|---|---|---|---|---|---|")
+    print("| | messages/s (min–max) | × | p50 µs | p99 µs | CPU µs a message | syncs/s |")
+    print("|---|---|---|---|---|---|---|")
     best = max(median(runs[name], "rate") for name in BROKERS if name.startswith("mosquitto"))
     for name, figures in runs.items():
         rate = median(figures, "rate")
@@ -77,7 +88,9 @@ def print_table(scenario: str, runs: dict[str, list[Figures]]) -> None:
         print(
             f"| {name} | {rate:,.0f} ({min(spread):,.0f}–{max(spread):,.0f}) | {rate / best:.2f}"
             f" | {median(figures, 'p50'):,.0f} | {median(figures, 'p99'):,.0f}"
-            f" | {median(figures, 'cpu'):.1f} |"
+            f" | {median(figures, 'cpu'):.1f}"
+            f" | {format(median(figures, 'syncs'), ',.0f') if 'syncs' in figures[0] else ''} |",
+            flush=True,
         )
 
 

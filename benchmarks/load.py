@@ -37,15 +37,36 @@ def subscribe(sock: socket.socket, qos: int) -> None:
     assert sock.recv(5)[4] == qos, "not granted"
 
 
-class Load:
-    """One run; `rate` 0 means as fast as a window of `window` unacknowledged publishes allows."""
+def sys_value(port: int, name: str) -> str:
+    """The next value that the broker publishes below `$SYS`."""
+    with connect(port, b"bench-sys") as sock:
+        topic = b"$SYS/" + name.encode()
+        body = b"\x00\x01" + struct.pack(">H", len(topic)) + topic + b"\x00"
+        sock.sendall(bytes([0x82, len(body)]) + body)
+        buffer = b""
+        while True:
+            buffer += sock.recv(1 << 16)
+            while (found := _packet(buffer, 0)) is not None:
+                start, end = found
+                if buffer[0] == 0x30:  # not the retained one, which is from before
+                    return buffer[start + 2 + len(topic) : end].decode()
+                buffer = buffer[end:]
 
-    def __init__(self, port: int, *, qos: int, size: int, window: int, rate: float) -> None:
+
+class Load:
+    """
+    One run; `rate` 0 means as fast as a window of `window` unacknowledged publishes allows,
+    `durable` that the subscriber's session survives its connection.
+    """
+
+    def __init__(
+        self, port: int, *, qos: int, size: int, window: int, rate: float, durable: bool = False
+    ) -> None:
         self.qos = qos
         self.window = window
         self.rate = rate
         self.payload = b"x" * max(size - HEAD.size, 0)
-        self.sub = connect(port, b"bench-sub")
+        self.sub = connect(port, b"bench-sub", clean=not durable)
         subscribe(self.sub, qos)
         self.pub = connect(port, b"bench-pub")
         self.sent = self.acked = self.received = 0
@@ -154,9 +175,10 @@ def main() -> None:
     parser.add_argument("--window", type=int, default=1000)
     parser.add_argument("--rate", type=float, default=0)
     parser.add_argument("--seconds", type=float, default=5)
-    given = parser.parse_args()
-    load = Load(given.port, qos=given.qos, size=given.size, window=given.window, rate=given.rate)
-    print(json.dumps(load.run(given.seconds)))
+    parser.add_argument("--durable", action="store_true", help="the subscriber's session is")
+    given = vars(parser.parse_args())
+    seconds = given.pop("seconds")
+    print(json.dumps(Load(**given).run(seconds)))
 
 
 if __name__ == "__main__":
