@@ -39,9 +39,6 @@ class Place:
 class Network(Protocol):
     """What a world needs of its network."""
 
-    faults: frozenset[str]
-    """Those that this network can play besides cuts."""
-
     places: dict[str, Place]
 
     def started(self, name: str, pid: int) -> None:
@@ -99,6 +96,9 @@ class _Ordered:
     def cut(self, pairs: Iterable[tuple[str, str]]) -> None:
         self._process.order("cut", sorted(set(pairs)))
 
+    def lose(self, share: float) -> None:
+        self._process.order("lose", share)
+
     def watch(self) -> None:
         self._process.order("watch", True)
 
@@ -112,8 +112,6 @@ class _Ordered:
 class Namespaces(_Ordered):
     """One namespace a node; only root can make them."""
 
-    faults = frozenset({"lose", "unplug"})
-
     def __init__(self, names: Sequence[str]) -> None:
         self._process = _Process("switch", *names)
         spaces = self._process.answer()
@@ -124,9 +122,6 @@ class Namespaces(_Ordered):
 
     def started(self, name: str, pid: int) -> None:
         """Nothing to do: addresses tell who is who."""
-
-    def lose(self, share: float) -> None:
-        self._process.order("lose", share)
 
     def _place(self, host: str, space: str) -> Place:
         return Place(
@@ -142,9 +137,7 @@ class Namespaces(_Ordered):
 
 
 class Relays(_Ordered):
-    """One relay for each port of a node where other nodes dial. Packets are not lost here."""
-
-    faults = frozenset[str]()
+    """One relay for each port of a node where other nodes dial; what is lost there is late."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.places, listeners = {}, []
@@ -167,6 +160,3 @@ class Relays(_Ordered):
 
     def started(self, name: str, pid: int) -> None:
         self._process.order("pid", name, pid)
-
-    def lose(self, share: float) -> None:
-        raise NotImplementedError("a relay loses no packets")

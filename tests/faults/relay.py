@@ -4,10 +4,11 @@ Relays for every connection between nodes: `python -m tests.faults.relay`, for w
 All nodes are on 127.0.0.1 and tell others another address of the loopback network as theirs, where
 one of these relays listens on the same port. Which node has dialled is found in /proc, by the
 socket at the other end. A cut holds bytes back, one way or both; what was on its way arrives after
-it.
+it. There are no packets here that could be lost, but what both ends notice of a loss there is: a
+share of what is read waits for as long as TCP takes to repeat it, and again at each repetition.
 
 The first line on stdin is a JSON list of [NAME, LISTEN, TARGET, PORT]; "ready" is answered. Then
-orders as in `switch` ("lose" is not known here), and ["pid", NAME, NUMBER].
+orders as in `switch`, and ["pid", NAME, NUMBER].
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ import socket
 import sys
 from collections import Counter
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from .switch import OUTSIDE, TAG
 
 LONGEST_TAG = 80
+REPEAT = 0.2
+"""Seconds after which a packet that was lost is sent again: the least that Linux waits."""
 
 
 class Relays:
@@ -33,6 +37,8 @@ class Relays:
         self._pids: dict[str, int] = {}
         self._cut: set[tuple[str, str]] = set()
         self._changed = asyncio.Event()
+        self._share = 0.0
+        self._rng = Random("relays")
         self._watched: Counter[tuple[str, str, str]] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -44,6 +50,8 @@ class Relays:
             self._cut = {(source, target) for source, target in values[0]}
             self._changed.set()
             self._changed = asyncio.Event()
+        elif verb == "lose":
+            self._share = values[0]
         elif verb == "watch":
             seen, self._watched = self._watched, Counter() if values[0] else None
             return [[*key, count] for key, count in (seen or {}).items()]
@@ -89,7 +97,7 @@ class Relays:
         rest = b""
         try:
             while data := await reader.read(65_536):
-                await self._passable(source, target)
+                await self._arrive(source, target)
                 rest = self._watch(source, target, rest + data)
                 writer.write(data)
                 await writer.drain()
@@ -97,6 +105,13 @@ class Relays:
             writer.close()
         except OSError:
             writer.transport.abort()
+
+    async def _arrive(self, source: str, target: str) -> None:
+        """As soon as nothing is cut, and it is not lost once more."""
+        await self._passable(source, target)
+        while self._share > 0 and self._rng.random() < self._share:
+            await asyncio.sleep(REPEAT)
+            await self._passable(source, target)
 
     async def _passable(self, source: str, target: str) -> None:
         while (source, target) in self._cut:

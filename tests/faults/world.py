@@ -135,8 +135,7 @@ class World:
         """No more faults: all that is cut, slow, full, frozen or dead ends."""
         self._cuts.clear()
         self.network.cut([])
-        if "lose" in self.network.faults:
-            self.network.lose(0.0)
+        self.network.lose(0.0)
         for node in self.nodes.values():
             node.disk.slow(0)
             node.disk.free()
