@@ -6,6 +6,12 @@ import attrs
 
 from txbroker.mqtt.codec import encode_publish, publish_head
 
+WillId = tuple[str, int, int]
+"""
+A will: whose it is (client and node, see `directory.wills`), the life of that node, and the number
+of the connection in it.
+"""
+
 OVERHEAD = 64
 """Bytes that a message counts for beside its payload and topic."""
 
@@ -16,6 +22,7 @@ class Message:
     One application message.
 
     `qos` and `retain` are the publisher's; `client_id` is the publisher's, for the record. The
+    `will` is the id of a will, which may be sent more than once and is to be taken once. The
     encoded forms are made once and shared by all who send the message on, so a message is never
     changed after it was built.
     """
@@ -25,6 +32,7 @@ class Message:
     qos: int = 0
     retain: bool = False
     client_id: str = ""
+    will: WillId | None = None
     _link_packet: bytes | None = attrs.field(default=None, init=False, repr=False)
     _qos0_packet: bytes | None = attrs.field(default=None, init=False, repr=False)
     _qos1_head: bytes | None = attrs.field(default=None, init=False, repr=False)

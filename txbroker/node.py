@@ -162,7 +162,6 @@ class Node:
             tasks=self.tasks,
             turn=self.turn,
             pressure=self.pressure,
-            max_packet=limits.packet,
         )
         self._reader = JournalReader(
             disk=self.disk,
@@ -471,7 +470,6 @@ class Node:
             counters=self.counters,
             turn=self.turn,
             clock=self._reactor,
-            max_packet=self.config.limits.packet,
             max_links=self.config.limits.links,
         )
 
@@ -479,11 +477,10 @@ class Node:
         """Other limits from now on: of packets for new connections, of the rest for all."""
         self.config = config
         limits = config.limits
-        self.mqtt.max_packet = self._dialer.max_packet = limits.packet
+        self.mqtt.max_packet = limits.packet
         self.mqtt.max_connections = limits.connections
         self.mqtt.connect_timeout = limits.connect_timeout
         if self._links is not None:
-            self._links.max_packet = limits.packet
             self._links.max_links = limits.links
         self.edge.clients.set_limits(_edge_limits(config))
         self.edge.outboxes.limit = limits.outbox

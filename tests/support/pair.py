@@ -29,8 +29,6 @@ from txbroker.mqtt.packets import Connect, Publish, Subscribe
 from txbroker.mqtt.session import Session
 from txbroker.pressure import Pressure
 
-MAX_PACKET = 1024 * 1024
-
 
 class Alarms:
     """Time that stands until `advance`."""
@@ -223,7 +221,6 @@ class Link:
             self.host,
             write=self.down.extend,
             close=self.closed.append,
-            max_packet=MAX_PACKET,
         )
         self.edge_end = EdgeEnd(
             self.edge,
@@ -232,7 +229,6 @@ class Link:
             close=self.closed.append,
             mark_dirty=self.dirty.append,
             pressure=Pressure(Alarms()),
-            max_packet=MAX_PACKET,
         )
 
     def open(self) -> Link:

@@ -25,6 +25,7 @@ from txbroker.authority.outgoing import Outgoing
 from txbroker.authority.peer import CatchUp, EdgePort, Greeting, ParkedInterest, Peer, Verdict
 from txbroker.authority.peers import LONGEST_REMEMBERED, TOPICS_REMEMBERED, Peers
 from txbroker.authority.settling import Settling, Taken
+from txbroker.authority.wills import TakenWills
 from txbroker.delegation.cut import Cut
 from txbroker.delegation.table import DelegationTable
 from txbroker.matching.retained import RetainedTree
@@ -48,6 +49,7 @@ class Authority:
         self._table = table
         self._journal = journal
         self._settling = Settling()
+        self._wills = TakenWills(self.marks)
         self._awaiting: dict[EdgePort, None] = {}
         self._ours: set[str] = set()
         self._fences: set[str] = set()
@@ -61,15 +63,20 @@ class Authority:
         Order the message and append it, or say why not.
 
         A QoS 1/2 one is delivered once it is durable: `await_durable` tells. `key` and `sequence`
-        are its origin id, where it came from another node; one of QoS 0 has none.
+        are its origin id, where it came from another node; one of QoS 0 has none. A will that was
+        taken before counts as taken and is no record: `settles_at` is where the first one was.
         """
         topic = message.topic
         if topic not in self._ours:
             verdict = self._judge(topic)
             if verdict is not Verdict.TAKEN:
                 return verdict
+        if message.will is not None and not self._wills.begin(message.will):
+            return Verdict.TAKEN
         if not message.qos:
             self.offset = self._journal.append(message, None, 0) or self.offset
+            if message.will is not None:
+                self._wills.settle(message.will)
             self._deliver(Record(0, message))
             return Verdict.TAKEN
         offset = self.offset = self._journal.append(message, key, sequence)
@@ -77,6 +84,11 @@ class Authority:
         if self._journal.durable >= offset:
             self.on_durable(offset)
         return Verdict.TAKEN
+
+    @property
+    def settles_at(self) -> int:
+        """The offset at which all that was taken so far is durable."""
+        return self._settling.last
 
     def await_durable(self, port: EdgePort) -> None:
         """Tell the port's `on_durable` once what it has published so far is durable."""
@@ -135,6 +147,8 @@ class Authority:
             if isinstance(item, Taken):
                 if item.key is not None:
                     self.marks[item.key] = item.sequence
+                if item.record.message.will is not None:
+                    self._wills.settle(item.record.message.will)
                 self._deliver(item.record)
             else:
                 item()
@@ -409,6 +423,7 @@ class Authority:
         # Those of this zone's own streams went away with an earlier handover, and are older now.
         news = {k: last for k, last in incoming.marks.items() if last > self.marks.get(k, 0)}
         self.marks.update(news)
+        self._wills.learn(news)
         for interest in incoming.interests:
             self.peers.inherit(apex, interest, self.delivered)
         self._judge_anew()
@@ -434,6 +449,7 @@ class Authority:
             else:
                 self._journal.note_retained((message.topic,))  # it went with the cut
         self.marks.update(state.marks)
+        self._wills.load()
         for inherited in state.unclaimed:
             for apex, offset in inherited.apexes.items():
                 self.peers.inherit(apex, inherited.interest, offset)

@@ -14,13 +14,27 @@ from collections.abc import Iterable, Iterator
 import attrs
 
 from txbroker.delegation.cut import Cut
-from txbroker.message import Message
+from txbroker.message import Message, WillId
 
 PART_BYTES = 1024 * 1024
 """A part of a snapshot ends when it holds this much; well below gRPC's message limit."""
 
 MarkKey = tuple[str, int, str, int]
 """(edge, incarnation, zone, stream): what a duplicate mark belongs to."""
+
+_WILL = "will/"  # no node's name has a slash
+
+
+def mark_of_will(will: WillId) -> MarkKey:
+    """What says that a will was taken, in whatever zone its topic is: a stream of it alone."""
+    name, life, number = will
+    return _WILL + name, life, "", number
+
+
+def will_of_mark(key: MarkKey) -> WillId | None:
+    """The mirror of `mark_of_will`; None for other streams."""
+    name, life, _, number = key
+    return (name.removeprefix(_WILL), life, number) if name.startswith(_WILL) else None
 
 
 @attrs.frozen(kw_only=True)

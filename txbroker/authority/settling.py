@@ -29,12 +29,15 @@ class Taken:
 
 
 class Settling:
-    """Everything up to offset `through` has settled: it is durable and was shown."""
+    """
+    Everything up to offset `through` has settled: it is durable and was shown. `last` is the last
+    record that was taken.
+    """
 
     def __init__(self, through: int = 0) -> None:
         self.through = through
         self._queue: deque[tuple[int, Taken | Action]] = deque()
-        self._last = through
+        self.last = through
         self._retained: dict[str, int] = {}
         self._overtaken: dict[str, int] = {}
 
@@ -46,7 +49,7 @@ class Settling:
     def add(self, taken: Taken) -> None:
         """A record was appended."""
         record = taken.record
-        self._last = record.offset
+        self.last = record.offset
         self._queue.append((record.offset, taken))
         if record.message.retain:
             self._retained[record.message.topic] = record.offset
@@ -55,7 +58,7 @@ class Settling:
         """Run it when everything that was taken before has settled."""
         if self._queue:
             # Not at the last offset of all: that may be a QoS 0 record's, which nothing waits for.
-            self._queue.append((self._last, action))
+            self._queue.append((self.last, action))
         else:
             action()
 

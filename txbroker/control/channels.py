@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from txbroker.v1.control_pb2_grpc import ControlAsyncStub
     from txbroker.v1.directory_pb2_grpc import DirectoryAsyncStub
 
+LARGEST_CALL = 320 * 1024 * 1024
+"""Bytes: a message as large as MQTT has any, and what goes along with it."""
+
 OPTIONS = (
     # A cut and its healing are to be noticed within seconds, not minutes.
     ("grpc.keepalive_time_ms", 1_000),
@@ -23,8 +26,8 @@ OPTIONS = (
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 500),
-    ("grpc.max_receive_message_length", 64 * 1024 * 1024),
-    ("grpc.max_send_message_length", 64 * 1024 * 1024),
+    ("grpc.max_receive_message_length", LARGEST_CALL),
+    ("grpc.max_send_message_length", LARGEST_CALL),
     # Two nodes in one process must not share a connection.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),

@@ -16,7 +16,7 @@ import grpc.aio
 from txbroker.aio import Tasks
 from txbroker.authority.authority import Authority
 from txbroker.authority.journal import Chunk, Record
-from txbroker.control.channels import CALL_TIMEOUT, Channels
+from txbroker.control.channels import Channels
 from txbroker.edge.chunks import Missing
 from txbroker.edge.zonemap import ZoneMap
 from txbroker.link.frames import FrameReader
@@ -28,7 +28,8 @@ from txbroker.v1 import control_pb2
 
 Done = Callable[[Chunk | Missing], None]
 
-LARGEST_PACKET = 256 * 1024 * 1024
+READ_TIMEOUT = 30.0
+"""Seconds that a reply may take: it can be one message as large as there are any."""
 
 
 class JournalReader:
@@ -102,7 +103,7 @@ class JournalReader:
         found: Chunk | Missing = Missing.GONE if self._is_known(part.zone) else Missing.UNREACHABLE
         for address in self._addresses(part.zone):
             try:
-                reply = await self._channels.stub(address).Read(request, timeout=CALL_TIMEOUT)
+                reply = await self._channels.stub(address).Read(request, timeout=READ_TIMEOUT)
             except grpc.aio.AioRpcError:
                 found = Missing.UNREACHABLE
                 continue
@@ -134,7 +135,7 @@ class JournalReader:
 
 
 def _chunk(reply: control_pb2.ReadReply) -> Chunk:
-    packets = [p for p in FrameReader(LARGEST_PACKET).read(reply.packets) if isinstance(p, Publish)]
+    packets = [p for p in FrameReader().read(reply.packets) if isinstance(p, Publish)]
     records = tuple(
         Record(offset, Message(packet.topic, packet.payload, packet.qos, packet.retain))
         for offset, packet in zip(reply.offsets, packets, strict=True)

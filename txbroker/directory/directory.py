@@ -142,6 +142,7 @@ class Directory:
             members=members,
             keeper=self.keeper,
             own=self.own_wills,
+            forget=self._forget_will,
             sent=SentWills(tables.sent_wills),
             host=host,
             after=settings.will_after,
@@ -151,6 +152,7 @@ class Directory:
         self._now = now
         self._spawn = spawn
         self._closing: dict[str, float] = {}
+        self._leaving: dict[str, Testament] = {}
         self._at_work: set[tuple[str, ...]] = set()
         self._removed = {m.name for m in members.all if m.removed}
         members.when_changed(self._on_members)
@@ -168,6 +170,7 @@ class Directory:
                 node=self.members.name,
                 incarnation=holding.incarnation,
                 persistent=True,
+                testament=self.own_wills.get(client_id),
             )
         self.registrar.start()
 
@@ -208,6 +211,7 @@ class Directory:
         """
         testament = None
         self._closing.pop(client_id, None)
+        self._leaving.pop(client_id, None)
         if will is not None:
             testament = self.own_wills.make(client_id, will)
         else:
@@ -221,18 +225,24 @@ class Directory:
     def disconnected(self, client_id: str, *, is_will_due: bool) -> Testament | None:
         """
         The connection is gone. Where its will is due and there is one, it is returned: the caller
-        publishes it and calls `will_is_sent`. Otherwise it is discarded.
+        publishes it and calls `will_is_sent`; until then the keepers have it, too. Otherwise it is
+        discarded.
         """
         if not is_will_due:
             self.own_wills.forget(client_id)
-        own = self.registrar.own.get(client_id)
-        if own is not None:
-            self._disconnect(own)
-        return self.own_wills.get(client_id)
+        testament = self.own_wills.get(client_id)
+        if testament is None:
+            self._disconnect(client_id)
+        else:
+            self._leaving[client_id] = testament
+        return testament
 
     def will_is_sent(self, client_id: str, testament: Testament) -> None:
-        """That will of a connection here is published, durably."""
-        self.own_wills.forget(client_id, testament)
+        """That will of a connection here, which is gone, is published, durably."""
+        self._forget_will(client_id, testament)
+        if self._leaving.get(client_id) == testament:
+            del self._leaving[client_id]
+            self._disconnect(client_id)
 
     def ended(self, client_id: str) -> None:
         """The kept session ended here, if one was: its time is over, or somebody deleted it."""
@@ -326,7 +336,10 @@ class Directory:
             persistent=True,
         )
 
-    def _disconnect(self, own: Entry) -> None:
+    def _disconnect(self, client_id: str) -> None:
+        own = self.registrar.own.get(client_id)
+        if own is None:
+            return
         if own.testament is not None:
             own = attrs.evolve(own, testament=None)
             self.registrar.set(own)
@@ -347,6 +360,13 @@ class Directory:
             if own is not None and not own.persistent:
                 self.registrar.drop(client_id)
 
+    def _forget_will(self, client_id: str, testament: Testament) -> None:
+        """It was published, or is not to be; the keepers need not have it any more."""
+        self.own_wills.forget(client_id, testament)
+        own = self.registrar.own.get(client_id)
+        if own is not None and own.testament == testament:
+            self.registrar.set(attrs.evolve(own, testament=None))
+
     def _note_sent(self, request: WillsSent) -> None:
         if request.node != self.members.name:
             self.keeper.wills_sent(request)
@@ -354,7 +374,7 @@ class Directory:
         for will in request.wills:
             own = self.own_wills.get(will.client_id)
             if own is not None and (own.life, own.number) == (will.life, will.number):
-                self.own_wills.forget(will.client_id)
+                self._forget_will(will.client_id, own)
                 self._host.forget_will(will.client_id)
 
     # internal: sessions that move

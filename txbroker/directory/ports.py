@@ -105,5 +105,5 @@ class SessionHost(Protocol):
     ) -> None:
         """
         Publish the will of a client of `node`; `sent` is called when its owner has it, or the
-        outbox (at QoS 0: when it has left). See `wills.origin` for the id that makes it go once.
+        outbox (at QoS 0: when it has left). See `wills.will_id` for the id that makes it go once.
         """

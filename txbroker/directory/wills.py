@@ -5,15 +5,15 @@ Each keeper has the wills of its share of the clients. When a node has not been 
 seconds and does not answer either, the first keeper of the client's id that can be reached
 publishes the will, unless a keeper knows a newer session of that id. A node that starts publishes
 what it had itself under the same condition, after the same time. Several may do so: the will's
-origin id lets its owner take it once.
+id lets its owner take it once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from hashlib import blake2b
 
-from txbroker.authority.handover import MarkKey
 from txbroker.directory.entry import (
     Entry,
     Testament,
@@ -27,6 +27,7 @@ from txbroker.directory.members import Members
 from txbroker.directory.ports import SessionHost, Table
 from txbroker.directory.requests import Answers, Lookup, Ping, Reply, WillSent, WillsSent
 from txbroker.directory.steps import Ask, Pause, Procedure, ask
+from txbroker.message import WillId
 from txbroker.mqtt.packets import Will
 
 CHUNK = 100
@@ -36,14 +37,10 @@ SENT_LIMIT = 100_000
 """Wills of unreachable nodes that are remembered as published."""
 
 
-def origin(client_id: str, node: str, testament: Testament, zone: str) -> tuple[MarkKey, int]:
-    """
-    The origin id of a will at the owner of `zone`: a stream and the place in it.
-
-    Wills of one client, node and life form a stream, in which places are left out: not those that
-    follow without a gap are new, but all above the mark.
-    """
-    return (f"will:{client_id}@{node}", testament.life, zone, 0), testament.number
+def will_id(client_id: str, node: str, testament: Testament) -> WillId:
+    """By which the owner of its topic takes a will once, whoever sends it."""
+    whose = blake2b(f"{node}\0{client_id}".encode(), digest_size=16)
+    return whose.hexdigest(), testament.life, testament.number
 
 
 class OwnWills:
@@ -129,14 +126,17 @@ class WillWatch:
         members: Members,
         keeper: Keeper,
         own: OwnWills,
+        forget: Callable[[str, Testament], None],
         sent: SentWills,
         host: SessionHost,
         after: float,
         now: Callable[[], float],
     ) -> None:
+        """`forget` is called for an own will that was published, or that is not to be."""
         self._members = members
         self._keeper = keeper
         self._own = own
+        self._forget = forget
         self._sent_wills = sent
         self._host = host
         self._after = after
@@ -238,9 +238,9 @@ class WillWatch:
                 if self._own.get(client_id) != testament:
                     continue  # it connected here meanwhile
                 if client_id in newer:
-                    self._own.forget(client_id)
+                    self._forget(client_id, testament)
                     continue
-                sent = partial(self._own.forget, client_id, testament)
+                sent = partial(self._forget, client_id, testament)
                 self._host.publish_will(client_id, self._members.name, testament, sent)
             yield Pause(seconds=0.0)
 

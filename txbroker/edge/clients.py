@@ -9,6 +9,7 @@ The node-local `$SYS` tree is here too, as it concerns nobody but this node's cl
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Protocol
 from weakref import WeakSet
 
@@ -17,6 +18,7 @@ import attrs
 from txbroker.authority.handover import MarkKey
 from txbroker.counters import Counters
 from txbroker.directory.entry import Testament
+from txbroker.directory.wills import will_id
 from txbroker.edge.backlog import Backlog
 from txbroker.edge.interests import Interests
 from txbroker.edge.keeper import Keeper
@@ -29,7 +31,7 @@ from txbroker.edge.subscribing import HELD_LIMIT, Subscribing
 from txbroker.edge.zonemap import ZoneMap
 from txbroker.matching.index import SubscriptionIndex
 from txbroker.matching.retained import RetainedTree
-from txbroker.message import Message
+from txbroker.message import Message, WillId
 from txbroker.mqtt.cursor import Subscription
 from txbroker.mqtt.packets import Connect, Publish, Subscribe, Will
 from txbroker.mqtt.session import Session, Sink
@@ -76,12 +78,13 @@ class EdgeLimits:
 
 
 class Clients:
-    """The clients of one edge; `zones`, `publisher` and `interests` are the edge's."""
+    """The clients of the edge `node`; `zones`, `publisher` and `interests` are the edge's."""
 
     def __init__(
         self,
         sessions: dict[str, Session],
         *,
+        node: str,
         zones: ZoneMap,
         publisher: Publisher,
         interests: Interests,
@@ -99,6 +102,7 @@ class Clients:
         self.sys: RetainedTree[Message] = RetainedTree()
         self.received = 0
         self.delivered = 0
+        self._node = node
         self._zones = zones
         self._publisher = publisher
         self._interests = interests
@@ -219,9 +223,11 @@ class Clients:
         if session.sink is not None:
             self._positions.arrive(session)
 
-    def publish_will(self, client_id: str, will: Will, sent: Callable[[], None]) -> None:
+    def publish_will(
+        self, client_id: str, will: Will, which: WillId | None, sent: Callable[[], None]
+    ) -> None:
         """Publish a will; `sent` is called when its owner has it, at QoS 0 when it has left."""
-        message = Message(will.topic, will.payload, will.qos, will.retain, client_id)
+        message = Message(will.topic, will.payload, will.qos, will.retain, client_id, which)
         if is_sys(will.topic):
             sent()
         elif will.qos:
@@ -520,7 +526,9 @@ class Clients:
         if self._presence is not None:
             testament = self._presence.disconnected(client_id, is_will_due=is_will_due)
         if is_will_due and will is not None:
-            self.publish_will(client_id, will, lambda: self._on_will_sent(client_id, testament))
+            which = None if testament is None else will_id(client_id, self._node, testament)
+            sent = partial(self._on_will_sent, client_id, testament)
+            self.publish_will(client_id, will, which, sent)
 
     def _on_will_sent(self, client_id: str, testament: Testament | None) -> None:
         if self._presence is not None and testament is not None:

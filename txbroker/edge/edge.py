@@ -106,6 +106,7 @@ class Edge:
         )
         self.clients = Clients(
             sessions,
+            node=name,
             zones=self.zones,
             publisher=self.publisher,
             interests=self.interests,

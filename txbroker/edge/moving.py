@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from txbroker.authority.handover import MarkKey
 from txbroker.directory.entry import Testament, pack, unpack
 from txbroker.directory.ports import Remains, Table
+from txbroker.directory.wills import will_id
 from txbroker.edge.edge import Edge
 from txbroker.edge.roaming import Successions
 from txbroker.edge.stored import decode_move, encode_move
@@ -147,7 +148,8 @@ class Moving:
         self, client_id: str, node: str, testament: Testament, sent: Callable[[], None]
     ) -> None:
         """Publish the will of a client of `node`."""
-        self._clients.publish_will(client_id, testament.will, sent)
+        which = will_id(client_id, node, testament)
+        self._clients.publish_will(client_id, testament.will, which, sent)
 
     def forget_will(self, client_id: str) -> None:
         """Another node has published the will of the client that is here."""

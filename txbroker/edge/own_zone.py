@@ -198,7 +198,7 @@ class OwnZone:
 
     def when_taken(self, action: Callable[[], None]) -> None:
         """Run `action` when what was taken last is durable."""
-        self._open.append((self._authority.offset, action))
+        self._open.append((self._authority.settles_at, action))
         self.on_durable(self._authority.delivered)
 
     def when_settled(self, action: Callable[[], None]) -> None:

@@ -58,14 +58,12 @@ class Dialer:
         tasks: Tasks,
         turn: Turn,
         pressure: Pressure,
-        max_packet: int,
     ) -> None:
         self._reactor = reactor
         self._channels = channels
         self._tasks = tasks
         self._turn = turn
         self._pressure = pressure
-        self.max_packet = max_packet
         self._dials: dict[Route, asyncio.Task[None]] = {}
         self._open: dict[Route, LinkProtocol] = {}
         self._edge: Edge
@@ -178,7 +176,6 @@ class Dialer:
             close=protocol.drop,
             mark_dirty=self._turn.mark_dirty,
             pressure=self._pressure,
-            max_packet=self.max_packet,
         )
         protocol.attach(end)
         self._open[route] = protocol

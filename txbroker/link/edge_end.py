@@ -45,7 +45,6 @@ class EdgeEnd:
         close: Callable[[str], None],
         mark_dirty: Callable[[Flushable], None],
         pressure: Pressure,
-        max_packet: int,
     ) -> None:
         self.was_online = False
         self._edge = edge
@@ -55,7 +54,7 @@ class EdgeEnd:
         self._mark_dirty = mark_dirty
         self._pressure = pressure
         self._counters: Counters = edge.counters
-        self._reader = FrameReader(max_packet)
+        self._reader = FrameReader()
         self._told: tuple[set[str], set[str]] = (set(), set())
         self._epoch = 0
         self._marks: dict[MarkKey, int] = {}
@@ -429,6 +428,13 @@ class EdgeEnd:
             count=len(messages),
             clients=clients,
             client=[index[message.client_id] for message in messages],
+            wills=[
+                link_pb2.WillId(
+                    index=place, name=message.will[0], life=message.will[1], number=message.will[2]
+                )
+                for place, message in enumerate(messages)
+                if message.will is not None
+            ],
         )
 
 

@@ -21,6 +21,9 @@ from txbroker.v1.link_pb2 import LinkFrame
 LINK_VERSION = 1
 """Version of the format; a newer one is refused in one line."""
 
+LARGEST = 268_435_460
+"""Bytes of the largest packet that MQTT's framing can spell."""
+
 _CONTROL = 0x00
 _PUBLISH = 0x30
 
@@ -45,11 +48,20 @@ def _remaining_length(length: int) -> bytes:
 
 
 class FrameReader:
-    """Bytes in, control frames and messages out."""
+    """
+    Bytes in, control frames and messages out.
 
-    def __init__(self, max_packet: int) -> None:
-        # A message passes with its topic and header; control frames have the same bound.
-        self._framer = Framer(max_packet + 65_536)
+    What a node has taken from its client passes every link, whatever `limits.packet` says at the
+    other nodes: a message that one of them refused would be lost for its clients, or be sent again
+    and again. `max_frame` is for those at the other end who have not said yet who they are.
+    """
+
+    def __init__(self, max_frame: int = LARGEST) -> None:
+        self._framer = Framer(max_frame)
+
+    def trust(self) -> None:
+        """The other end is a node."""
+        self._framer.max_packet = LARGEST
 
     def read(self, data: bytes) -> Iterator[LinkFrame | Publish]:
         """Every whole frame; raises `LinkError`."""

@@ -21,7 +21,7 @@ from txbroker.counters import Counters
 from txbroker.delegation.cut import Cut
 from txbroker.link.convert import cut_to_wire, key_from_mark
 from txbroker.link.frames import LinkError, encode_frame
-from txbroker.message import Message
+from txbroker.message import Message, WillId
 from txbroker.mqtt.packets import Publish
 from txbroker.v1 import link_pb2
 from txbroker.v1.link_pb2 import LinkFrame
@@ -64,6 +64,7 @@ class Intake:
         self._stream: _Stream | None = None
         self._sequences: list[int] = []
         self._clients: list[str] = []
+        self._wills: dict[int, WillId] = {}  # by how many publishes were left with it
         self._is_stale = False
 
     def open(self, number: int, mark: MarkKey, *, has_gaps: bool) -> None:
@@ -102,14 +103,18 @@ class Intake:
         self._stream = stream
         self._sequences = list(reversed(batch.sequences))
         self._clients = [batch.clients[index] for index in reversed(batch.client)]
+        self._wills = {
+            batch.count - will.index: (will.name, will.life, will.number) for will in batch.wills
+        }
 
     def on_publish(self, packet: Publish) -> None:
         """The next publish of the batch."""
         stream = self._stream
         if not self._clients or stream is None:
             raise LinkError("a PUBLISH on a link follows its batch header")
+        will = self._wills.get(len(self._clients))
         client_id = self._clients.pop()
-        message = Message(packet.topic, packet.payload, packet.qos, packet.retain, client_id)
+        message = Message(packet.topic, packet.payload, packet.qos, packet.retain, client_id, will)
         self.received += message.size
         if stream.has_gaps:
             self._on_sequence(stream, packet, self._sequences.pop())
@@ -124,7 +129,7 @@ class Intake:
             if verdict is not Verdict.TAKEN:
                 self._counters.add("publish.dropped.not_authoritative")
         elif verdict is Verdict.TAKEN:
-            self._open.append((self._authority.offset, stream, stream.next))
+            self._open.append((self._authority.settles_at, stream, stream.next))
             stream.next += 1
         else:
             stream.is_stopped = True

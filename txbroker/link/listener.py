@@ -38,13 +38,11 @@ class LinkListener(Factory):
         counters: Counters,
         turn: Turn,
         clock: Clock,
-        max_packet: int,
         max_links: int,
     ) -> None:
         self.authority = authority
         self.pressure = pressure
         self.counters = counters
-        self.max_packet = max_packet
         self.max_links = max_links
         self._space = space
         self._turn = turn
@@ -97,7 +95,7 @@ class LinkListener(Factory):
             on_end=self._open.discard,
         )
         self._open.add(protocol)
-        end = OwnerEnd(self, write=protocol.write, close=protocol.drop, max_packet=self.max_packet)
+        end = OwnerEnd(self, write=protocol.write, close=protocol.drop)
         protocol.attach(end)
         protocol.expect_hello(lambda: end.peer is not None)
         return protocol

@@ -36,6 +36,9 @@ PATIENCE = 2.0
 """Seconds without any credit from an edge after which publishers no longer wait for it. More than
 the edge itself waits for a session of its own, so that the two do not add up to a loss."""
 
+LARGEST_HELLO = 64 * 1024 * 1024
+"""Bytes of the first frame, which has the whole interest of an edge."""
+
 HIGH_MARK = 1024 * 1024
 LOW_MARK = 256 * 1024
 """Bytes of live messages queued for one edge between which publishers wait."""
@@ -75,14 +78,13 @@ class OwnerEnd:
         *,
         write: Callable[[bytes], None],
         close: Callable[[str], None],
-        max_packet: int,
     ) -> None:
         self.peer: Peer | None = None
         self._host = host
         self._authority = host.authority
         self._write = write
         self._close = close
-        self._reader = FrameReader(max_packet)
+        self._reader = FrameReader(LARGEST_HELLO)
         self._deliveries = Deliveries(host.authority, host.counters, lambda: host.mark_next(self))
         self._intake = Intake(host.authority, host.counters, self._send)
         self._has_hello = False
@@ -290,6 +292,7 @@ class OwnerEnd:
             in_doubt=tuple(key_from_mark(mark) for mark in hello.in_doubt),
         )
         self._has_hello = True
+        self._reader.trust()
         mark = (hello.edge, hello.incarnation, authority.apex, hello.stream)
         self._intake.open(hello.stream, mark, has_gaps=False)
         # Its marks are an answer to its publishes: they, too, wait until these are durable.

@@ -21,7 +21,7 @@ class Framer:
 
     def __init__(self, max_packet: int) -> None:
         """`max_packet` is the size in bytes of the largest packet taken, its header included."""
-        self._max_packet = max_packet
+        self.max_packet = max_packet
         # What arrived is `_buffer[_offset:] + _tail`. The tail grows in place while a packet is
         # incomplete and moves over when it completes it, so each byte is copied a fixed number
         # of times, however it trickles in.
@@ -85,8 +85,8 @@ class Framer:
                         self._wanted = end - offset + 1
                         break
                 stop = start + length
-                if stop - offset > self._max_packet:
-                    reason = f"A packet is larger than {self._max_packet} bytes."
+                if stop - offset > self.max_packet:
+                    reason = f"A packet is larger than {self.max_packet} bytes."
                     raise ProtocolViolation("limits.packet", reason)
                 if stop > end:
                     self._wanted = stop - offset

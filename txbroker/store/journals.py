@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 import attrs
 
-from txbroker.authority.handover import MarkKey
+from txbroker.authority.handover import MarkKey, mark_of_will
 from txbroker.errors import StoreError
 from txbroker.message import Message
 from txbroker.place import PartKey
@@ -120,6 +120,8 @@ class Part:
         self._bytes += message.size
         if origin_key is not None:
             self._marks[origin_key] = sequence
+        if message.will is not None:
+            self._marks[mark_of_will(message.will)] = 1
         return self._first + len(self._gathered) - 1
 
     def skip_to(self, offset: int) -> None:

@@ -3,7 +3,8 @@ SHELL: the outboxes of a node: for each, a log of entries under `data/outbox/<zo
 
 What an outbox is (see `edge.outbox`) is in a table; the log has the entries alone: the raw PUBLISH
 packets, who published them, and, where they were sent before, in which stream from which sequence
-on: such entries have a batch for each run of sequences.
+on: such entries have a batch for each run of sequences. A will has a batch of its own, with its id
+as a mark.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from txbroker.authority.handover import MarkKey
+import attrs
+
+from txbroker.authority.handover import MarkKey, mark_of_will, will_of_mark
 from txbroker.edge.outbox import Chunk, DrainState, Entry, OriginId, OutboxLog, OutboxState
 from txbroker.errors import StoreError
-from txbroker.message import Message
+from txbroker.message import Message, WillId
 from txbroker.store.committer import Committer
 from txbroker.store.journals import BATCH_BYTES, BATCH_RECORDS, zone_folder
 from txbroker.store.log import Log
-from txbroker.store.records import decode_records, encode_records, read_marks
+from txbroker.store.records import Marks, decode_records, encode_records, read_marks
 from txbroker.store.recovery import OnTrimmed
 from txbroker.store.tables import Tables
 from txbroker.v1 import state_pb2
@@ -79,14 +82,12 @@ class EntryLog:
             limit = min(READ_ENTRIES - len(entries), last - batch.first + 1 - skip)
             if limit <= 0 or room <= 0:
                 break
-            marks, _ = read_marks(batch.body)
+            origin, will = _what_marks_say(read_marks(batch.body)[0])
             for record in decode_records(batch, skip, limit):
-                origin = None
-                if marks:
-                    key, first = marks[0]
-                    origin = key, first + record.offset - batch.first
-                entries.append(Entry(record.offset, record.message, origin))
-                room -= record.message.size
+                sent = origin and (origin[0], origin[1] + record.offset - batch.first)
+                message = attrs.evolve(record.message, will=will) if will else record.message
+                entries.append(Entry(record.offset, message, sent))
+                room -= message.size
             through = batch.first + skip + limit - 1
         return Chunk(entries, through)
 
@@ -113,13 +114,14 @@ class EntryLog:
 
     def _stage_batch(self, until: int | None) -> None:
         first = self._gathered[0]
-        following = first.origin
+        following, will = first.origin, first.message.will
         messages: list[Message] = []
         size = 0
         while (
             self._gathered
             and self._gathered[0].number != until
             and self._gathered[0].origin == following
+            and not (messages and (will or self._gathered[0].message.will))
             and len(messages) < BATCH_RECORDS
             and size < BATCH_BYTES
         ):
@@ -129,11 +131,23 @@ class EntryLog:
             if following is not None:
                 following = following[0], following[1] + 1
         marks = {} if first.origin is None else dict([first.origin])
+        if will is not None:
+            marks[mark_of_will(will)] = 1
         self.log.append(encode_records(messages, marks), len(messages), time=self._now())
 
     def _on_durable(self) -> None:
         self.durable = self._groups.popleft()
         self.on_durable()
+
+
+def _what_marks_say(marks: Marks) -> tuple[OriginId | None, WillId | None]:
+    """Of a batch: the origin id of its first entry, and the id of its only one that is a will."""
+    origin, will = None, None
+    for key, sequence in marks:
+        will = will or will_of_mark(key)
+        if will_of_mark(key) is None:
+            origin = key, sequence
+    return origin, will
 
 
 class _Name(NamedTuple):
