@@ -68,6 +68,15 @@ def test_what_is_no_link_frame_is_refused(data: bytes) -> None:
         list(FrameReader(LIMIT).read(data))
 
 
+def test_who_is_trusted_may_send_what_mqtt_can_spell() -> None:
+    """What another node has taken from a client is not refused here."""
+    reader = FrameReader(LIMIT)
+    reader.trust()
+    packet = Message("a", b"x" * (2 * LIMIT), 1).link_packet
+
+    assert 2 * LIMIT == sum(len(item.payload) for item in reader.read(packet))
+
+
 def test_frames_before_a_fault_are_read() -> None:
     """The fault is raised in its turn."""
     read = FrameReader(LIMIT).read(encode_frame(FRAMES[1]) + b"\xf0\x00")

@@ -119,3 +119,22 @@ def test_commit_of_an_earlier_epoch_settles_nothing_of_a_later_one(tmp_path: Pat
         return syncs.at_delivery
 
     assert [2] == run_apart(scenario())
+
+
+def test_a_will_that_was_taken_is_known_after_a_crash(tmp_path: Path) -> None:
+    """Its mark is in the batch of its record."""
+
+    async def scenario() -> list[object]:
+        will = Message("t", b"gone", 1, client_id="c", will=("whose", 1, 2))
+        seen: list[object] = []
+        for _ in range(2):
+            zone = Zone(tmp_path)
+            zone.open(1)
+            zone.authority.publish(will)
+            await zone.settle()
+            seen += [event for event in zone.port.events if event[0] == "deliver"]
+            # Nothing is closed in order: that would write a checkpoint.
+            zone.disk.close()
+        return seen
+
+    assert [("deliver", 1, "gone")] == run_apart(scenario())

@@ -1,0 +1,95 @@
+"""A will is taken once, whoever sends it, and never acknowledged before it is safe."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.journal import authority_of
+from tests.support.recorders import EdgeRecorder
+from txbroker.authority.authority import Authority
+from txbroker.authority.handover import MarkKey, mark_of_will, will_of_mark
+from txbroker.authority.peer import Greeting, Verdict
+from txbroker.authority.wills import TakenWills
+from txbroker.delegation.table import DelegationTable
+from txbroker.message import Message, WillId
+
+WILL: WillId = ("whose", 3, 7)
+
+
+def will(number: int = 7, qos: int = 1) -> Message:
+    return Message("w", b"gone", qos, client_id="c", will=("whose", 3, number))
+
+
+def watched(authority: Authority) -> EdgeRecorder:
+    port = EdgeRecorder()
+    assert authority.connect(Greeting(edge="e", incarnation=1, filters=("#",)), port)
+    return port
+
+
+def serving(*, lazy: bool = False) -> tuple[Authority, EdgeRecorder, object]:
+    authority, journal = authority_of("", DelegationTable(""), lazy=lazy)
+    authority.open(1)
+    return authority, watched(authority), journal
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_the_second_one_counts_as_taken_and_is_no_record(qos: int) -> None:
+    """Those of other connections, and other messages, are."""
+    authority, port, _ = serving()
+    for message in (will(qos=qos), will(qos=qos), will(8, qos), Message("w", b"gone", qos)):
+        assert Verdict.TAKEN is authority.publish(message, ("edge", 1, "", 1), 1)
+
+    assert 3 == len([event for event in port.events if event[0] == "deliver"])
+
+
+def test_the_second_one_waits_for_the_first_to_be_durable() -> None:
+    """Also where a message of QoS 0 came between, which nothing waits for."""
+    authority, journal = authority_of("", DelegationTable(""), lazy=True)
+    authority.open(1)
+    authority.publish(will(), ("one", 1, "", 1), 1)
+    authority.publish(Message("x", b"", 0))
+    authority.publish(will(), ("other", 1, "", 1), 1)
+
+    assert (1, 0) == (authority.settles_at, authority.delivered)
+    journal.sync(1)
+    assert 1 == authority.delivered
+
+
+def test_it_is_known_where_its_topic_went() -> None:
+    """Its mark goes along with a subtree, and is kept for the next process."""
+    authority, _, _ = serving()
+    authority.publish(will(), ("edge", 1, "", 1), 1)
+    outgoing = authority.prepare("w")
+    authority.fence(outgoing)
+    marks = [key for part in outgoing.rest() for key, _ in part.marks]
+
+    assert mark_of_will(WILL) in marks
+    assert (WILL, None) == (will_of_mark(mark_of_will(WILL)), will_of_mark(("whose", 3, "", 7)))
+
+
+def test_an_epoch_that_ends_forgets_what_was_not_durable() -> None:
+    """Whoever sent it was not told that it was taken, and sends it again."""
+    authority, journal = authority_of("", DelegationTable(""), lazy=True)
+    authority.open(1)
+    authority.publish(will(), ("edge", 1, "", 1), 1)
+    authority.close()
+    authority.open(2)
+    port = watched(authority)
+    authority.publish(will(), ("edge", 1, "", 1), 1)
+    journal.sync()
+
+    assert [("deliver", 1, "gone")] == [event for event in port.events if event[0] == "deliver"]
+
+
+def test_beyond_the_limit_the_oldest_are_forgotten() -> None:
+    """Marks of streams are not."""
+    stream: MarkKey = ("edge", 1, "", 1)
+    marks = {stream: 5, mark_of_will(("a", 1, 1)): 1}
+    wills = TakenWills(marks, limit=2)
+    wills.load()
+    for number in (2, 3):
+        assert wills.begin(("a", 1, number))
+        wills.settle(("a", 1, number))
+
+    assert {stream, mark_of_will(("a", 1, 2)), mark_of_will(("a", 1, 3))} == marks.keys()
+    assert [True, False, False] == [wills.begin(("a", 1, number)) for number in (1, 2, 3)]
