@@ -145,6 +145,11 @@ class Writer(_Client):
         self._is_done = True
         self.wait(lambda: not (self._open or self._released), "all is acknowledged")
 
+    @property
+    def is_stuck(self) -> bool:
+        """Whether it has said as much as it may without an answer."""
+        return len(self._open) + len(self._released) >= self._window
+
     def wait_acknowledged(self, count: int) -> None:
         """Until so many more are acknowledged."""
         goal = len(self.acknowledged) + count

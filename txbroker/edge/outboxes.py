@@ -35,6 +35,10 @@ from txbroker.mqtt.session import Session
 from txbroker.topics import is_within
 
 
+WELL_BELOW = 0.75
+"""Share of the limit below which it counts as reached another time when it is."""
+
+
 class Outboxes:
     """All outboxes of the edge `edge`, which is in the life `incarnation` of its process."""
 
@@ -113,7 +117,9 @@ class Outboxes:
     def has_room(self, route: Route) -> bool:
         """Whether a publish for this zone may be put down now; it is told where not."""
         if not self.is_full:
-            self._is_told_full = False
+            # What becomes durable takes less than what waited for that: it is up and down at first.
+            is_well_below = self._store.size + self.unsafe_size < self.limit * WELL_BELOW
+            self._is_told_full = self._is_told_full and not is_well_below
             return True
         if not self._is_told_full:
             self._is_told_full = True
