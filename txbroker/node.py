@@ -552,6 +552,8 @@ class Node:
         known = self.edge.zones.known()
         if self._known.is_news(known):
             self.tasks.start(self._known.save(known))
+        if self._holding is not None:
+            self._holding.own_zone.beat()
         self.edge.positions.checkpoint()
         self.edge.outboxes.save()
         if self._zone_store is not None:

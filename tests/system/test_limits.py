@@ -197,6 +197,45 @@ def test_links(node: NodeProcess, tmp_path: Path) -> None:
         two.expect(PUBACK, 1)
 
 
+# -- the journal
+
+
+def test_journal(node: NodeProcess) -> None:
+    """
+    Its oldest records go, but not those that a session within its own limits waits for; beyond
+    both it is told that somebody misses something, and how much.
+    """
+    payload = b"x" * 10_000
+    start(node, retention={"size": "1MiB"}, session_limits={"bytes": "2MiB"})
+    journal = node.data / "journal"
+
+    def size() -> int:
+        return sum(file.stat().st_size for file in journal.glob("*/*/*.log"))
+
+    with client(node, "away", clean=False) as sub, client(node, "pub") as pub:
+        for _ in range(250):
+            pub.publish("t", payload, qos=1)
+        # It is trimmed each 10 s, as far as the node itself has said by then that it has had all.
+        node.wait_event("journal.trimmed", 40.0, limit="retention.size")
+        is_told(node, "retention.size", "journal.trimmed", "journal.trimmed")
+        assert size() < 3 * MIB
+        assert 0 == counter(node, "journal.overtaken")
+
+        sub.subscribe(("t", 1))
+        sub.disconnect()
+        for number in range(600):
+            pub.publish("t", b"%d " % number + payload, qos=1)
+        limit = "retention.size, session_limits.bytes"
+        node.wait_event("journal.overtaken", 40.0)
+        is_told(node, limit, "journal.overtaken", "journal.overtaken")
+        assert size() < 5 * MIB
+    with client(node, "away", clean=False) as sub:
+        numbers = [int(message.payload.split()[0]) for message in sub.take(150)]
+        assert numbers == list(range(numbers[0], numbers[0] + 150))
+        assert numbers[0] > 0
+        wait_until(lambda: counter(node, "session.missed"), what="it is counted for the session")
+
+
 # -- the disk
 
 

@@ -34,7 +34,6 @@ from txbroker.edge.zonemap import ZoneMap
 from txbroker.mqtt.session import Session
 from txbroker.topics import is_within
 
-
 WELL_BELOW = 0.75
 """Share of the limit below which it counts as reached another time when it is."""
 

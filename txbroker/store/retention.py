@@ -102,19 +102,36 @@ class Retention:
     # internal
 
     def _trim(self, part: Part) -> None:
-        policy, log_ = self.policy, part.log
+        policy, log_, before = self.policy, part.log, part.log.first
+        by_size = 0
         if policy.keeps_history:
             oldest = self._now() - int(policy.age * SECOND)
-            through = max(log_.offset_at(oldest) - 1, log_.excess(policy.size))
+            by_size = log_.excess(policy.size)
+            through = max(log_.offset_at(oldest) - 1, by_size)
         else:
             through = log_.written
         needed = self._needed(part.key)
         if needed is not None and through > needed:
             limit = log_.excess(policy.size + policy.session_size)
-            if limit > needed:
-                self._counters.add("journal.overtaken", limit - needed)
+            self._overtake(part, max(needed, before - 1), limit)
             through = min(through, max(needed, limit))
-        log_.trim(through)
+        if log_.trim(through) and policy.keeps_history:
+            self._counters.add("journal.trimmed", log_.first - before)
+            limit_name = "retention.size" if log_.first <= by_size + 1 else "retention.age"
+            zone, epoch = part.key
+            log.info(
+                "journal.trimmed", zone=zone, epoch=epoch, limit=limit_name, through=log_.first - 1
+            )
+
+    def _overtake(self, part: Part, after: int, through: int) -> None:
+        """Edges wait for records that are above `after` and go all the same."""
+        if through > after:
+            self._counters.add("journal.overtaken", through - after)
+            zone, epoch = part.key
+            limit = "retention.size, session_limits.bytes"
+            log.warning(
+                "journal.overtaken", zone=zone, epoch=epoch, limit=limit, offsets=through - after
+            )
 
     def _may_go(self, part: Part) -> bool:
         """Whether a closed part has nothing that history or an edge would want."""

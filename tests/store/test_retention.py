@@ -1,0 +1,103 @@
+"""What of a journal is kept, and for whom."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import attrs
+import pytest
+
+from tests.store.test_committer import Bench
+from tests.support.roaming import MemoryTable
+from txbroker.counters import Counters
+from txbroker.message import Message
+from txbroker.place import PartKey
+from txbroker.store.committer import Durability
+from txbroker.store.journals import Journals, Part
+from txbroker.store.retention import SECOND, Policy, Retention
+
+KEY = PartKey("z", 1)
+SEGMENT = 64 * 1024
+
+
+class Keeping:
+    """A zone's journal of 100 records, one each second, about 6 in a segment."""
+
+    def __init__(self, folder: Path, policy: Policy) -> None:
+        self.counters = Counters()
+        self.time = 100
+        bench = Bench(folder / "others", Durability.SYNC)
+        self.journals = Journals(
+            folder / "journal", bench.committer, lambda *_: None, segment_bytes=SEGMENT
+        )
+        self.part: Part = self.journals.begin(KEY, None)
+        for second in range(100):
+            self.part.append(Message("t", bytes(10_000), 1), None, 0, time=second * SECOND)
+            bench.turn.end()
+            while bench.work:
+                bench.sync()
+        self.retention = Retention(
+            journals=self.journals,
+            table=MemoryTable(),  # type: ignore[arg-type]
+            policy=policy,
+            counters=self.counters,
+            now=lambda: self.time * SECOND,
+        )
+
+    def trim(self) -> int:
+        """The first offset that is left."""
+        self.retention.trim(KEY)
+        return self.part.log.first
+
+
+POLICY = Policy(age=1000.0, size=10**9, session_age=1000.0, session_size=10**9)
+
+
+@pytest.mark.parametrize(
+    ("policy", "lowest", "highest"),
+    [
+        (POLICY, 1, 1),
+        (attrs.evolve(POLICY, age=30.0), 60, 70),
+        (attrs.evolve(POLICY, size=400_000), 60, 75),
+        (attrs.evolve(POLICY, keeps_history=False), 94, 100),
+    ],
+    ids=["all", "age", "size", "nothing"],
+)
+def test_history_within_age_and_size(
+    tmp_path: Path, policy: Policy, lowest: int, highest: int
+) -> None:
+    """By whole segments, and the last one stays; each offset that went is counted once."""
+    keeping = Keeping(tmp_path, policy)
+
+    first = keeping.trim()
+
+    assert lowest <= first <= highest
+    assert first == keeping.trim()
+    expected = first - 1 if policy.keeps_history else 0
+    assert expected == keeping.counters.snapshot().get("journal.trimmed", 0)
+
+
+def test_what_sessions_wait_for_stays_within_their_limits(tmp_path: Path) -> None:
+    """Then it goes, and is counted once for all who wait."""
+    keeping = Keeping(tmp_path, attrs.evolve(POLICY, size=100_000))
+    for edge, offset in (("a", 20), ("b", 90)):
+        keeping.retention.keep(edge, {KEY: offset})
+    kept = keeping.trim()
+    keeping.retention.policy = attrs.evolve(POLICY, size=100_000, session_size=400_000)
+    first = keeping.trim()
+    keeping.trim()
+
+    assert 15 <= kept <= 21
+    assert 45 <= first <= 65
+    assert first - 21 == keeping.counters.snapshot()["journal.overtaken"]
+
+
+def test_an_edge_that_is_away_for_too_long_is_not_waited_for(tmp_path: Path) -> None:
+    """Its sessions have ended by then."""
+    keeping = Keeping(tmp_path, attrs.evolve(POLICY, size=100_000, session_age=50.0))
+    keeping.retention.keep("a", {KEY: 20})
+    before = keeping.trim()
+    keeping.time += 51
+
+    assert before <= 21 < keeping.trim()
+    assert "journal.overtaken" not in keeping.counters.snapshot()
