@@ -36,6 +36,7 @@ from txbroker.topics import is_within
 
 FIRST_RETRY = 0.05
 RETRY = 1.0
+MOST_DOUBLINGS = 10
 """Seconds until a question that got no answer is asked again: doubled from the first on."""
 
 ATTEMPTS = 3
@@ -315,8 +316,9 @@ class Edge:
         route.resolving = False
         if route.port is not None or route.cuts is not None:
             return
+        route.resolving = True  # whoever needs the answer meanwhile waits for the next attempt
         self.on_failed(route)
-        pause = min(FIRST_RETRY * 2**route.failures, RETRY)
+        pause = min(FIRST_RETRY * 2 ** min(route.failures, MOST_DOUBLINGS), RETRY)
         self._timers.call_later(pause, lambda: self._retry(route))
 
     def refresh_stale(self) -> None:
@@ -402,5 +404,6 @@ class Edge:
                 self.on_gone(below, is_whole=False)
 
     def _retry(self, route: Route) -> None:
+        route.resolving = False
         if self.zones.get(route.apex) is route and route.is_needed and route.port is None:
             self.publisher.wake(route)
