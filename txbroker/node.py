@@ -144,6 +144,7 @@ class Node:
             timers=self._timers,
             on_full=self.space.set_full,
             on_failed=lambda error: on_fatal(str(error)),
+            on_written=self.space.note_written,
         )
         if made is not None:
             self._restore(made)

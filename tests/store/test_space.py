@@ -59,6 +59,19 @@ def test_short_below_the_watermark_and_for_a_while_above_it() -> None:
     assert 1 == disk.counters.get("disk.short")
 
 
+def test_what_was_written_may_make_it_short_before_the_next_look() -> None:
+    """It ends with a look in its turn: whoever waits must not begin in the middle of a write."""
+    disk = Disk()
+    disk.free = TENTH - 1
+    disk.space.note_written()
+    assert disk.space.is_short
+
+    disk.free = TOTAL
+    disk.space.note_written()
+    assert disk.space.is_short
+    assert not disk.is_short(TOTAL)
+
+
 def test_most_of_a_tiny_disk_is_usable() -> None:
     """The default, and a reserve that was meant for a large one."""
     disk = Disk()

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -15,6 +16,7 @@ from tests.support.nodes import NodeProcess, free_port, topology
 from txbroker.v1 import control_pb2_grpc
 
 from .commands import run, wait_until
+from .disks import mounted
 from .strangers import assert_json, is_fine
 
 
@@ -104,3 +106,10 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[NodeProcess
         is_fine(root, a)
     for node in (root, a):
         assert_json(node)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 MiB."""
+    with mounted(tmp_path / "disk") as folder:
+        yield folder

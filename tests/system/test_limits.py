@@ -6,9 +6,7 @@ The limits of what waits for zones that are away are in `test_absence.py`.
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from tests.support.wire import PUBACK, SUBACK
 from txbroker.store.space import measure
 
 from .commands import as_json, output, wait_until
+from .disks import fill
 from .strangers import counter
 
 MIB = 1 << 20
@@ -237,26 +236,6 @@ def test_journal(node: NodeProcess) -> None:
 
 
 # -- the disk
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)]
-    if os.geteuid() or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a file system needs root")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def fill(disk: Path, free: int) -> Path:
-    """A file that leaves so many bytes."""
-    ballast = disk / "ballast"
-    with ballast.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, measure(disk)[0] - free)
-    return ballast
 
 
 def test_disk(node: NodeProcess, small_disk: Path, tmp_path: Path) -> None:

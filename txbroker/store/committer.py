@@ -53,10 +53,12 @@ class Committer:
         end_turn: _Action,
         on_full: Callable[[bool, str], None],
         on_failed: Callable[[StoreError], None],
+        on_written: _Action = lambda: None,
     ) -> None:
         """
         `on_full` is told when the disk got full, with the reason, and when it is no more;
-        `on_failed` that the disk cannot be trusted any more: no action will ever run again.
+        `on_written` that something was written; `on_failed` that the disk cannot be trusted any
+        more: no action will ever run again.
         """
         self.is_full = False
         self.syncs = 0
@@ -68,6 +70,7 @@ class Committer:
         self._end_turn = end_turn
         self._on_full = on_full
         self._on_failed = on_failed
+        self._on_written = on_written
         self._logs: dict[Log, None] = {}
         self._before_write: dict[_Action, None] = {}
         self._staged: dict[Log, None] = {}
@@ -164,8 +167,9 @@ class Committer:
 
     def _write(self) -> bool:
         """Write what is staged; whether all of it is."""
+        staged = list(self._staged)
         try:
-            for log in list(self._staged):
+            for log in staged:
                 log.write()
                 del self._staged[log]
                 self._unsynced[log] = None
@@ -178,6 +182,8 @@ class Committer:
         except StoreError as error:
             self._fail(error)
             return False
+        if staged:
+            self._on_written()
         return True
 
     def _retry(self) -> None:

@@ -51,6 +51,7 @@ class Disk:
         timers: Timers,
         on_full: Callable[[bool, str], None],
         on_failed: Callable[[StoreError], None],
+        on_written: Callable[[], None] = lambda: None,
     ) -> None:
         self._thread = WorkThread(asyncio.get_event_loop())
         self.committer = Committer(
@@ -62,6 +63,7 @@ class Disk:
             end_turn=turn.end,
             on_full=on_full,
             on_failed=on_failed,
+            on_written=on_written,
         )
         self._tables_log = Log(
             data / "tables", segment_bytes=SEGMENT_BYTES, on_trimmed=_on_trimmed, data=data

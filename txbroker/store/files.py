@@ -9,6 +9,7 @@ _MAX_BUFFERS = 1024  # that one pwritev takes (IOV_MAX)
 _FIRST_STEP = 64 * 1024
 _LARGEST_STEP = 4 * 1024 * 1024
 _SHARE = 16  # of what a file holds, what is taken ahead beyond the first step
+_SHARE_OF_FREE = 16
 
 
 class Descriptor:
@@ -78,7 +79,9 @@ class Tail:
 
     def _allocate(self, end: int, limit: int) -> None:
         step = min(_FIRST_STEP, self._step)
-        while step * 2 <= min(self._step, end // _SHARE):
+        # Small logs stay small, and what is kept free on a short disk is not taken ahead.
+        most = min(self._step, end // _SHARE, _free(self.file.fd) // _SHARE_OF_FREE)
+        while step * 2 <= most:
             step *= 2
         target = max(min(end - end % step + step, limit), end)
         try:
@@ -86,6 +89,11 @@ class Tail:
         except OSError:
             target = end  # unsupported, or full: that the write itself will tell
         self._allocated = target
+
+
+def _free(fd: int) -> int:
+    found = os.fstatvfs(fd)
+    return found.f_bavail * found.f_frsize
 
 
 def write_all(fd: int, buffers: list[bytes], position: int) -> None:

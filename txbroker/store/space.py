@@ -88,6 +88,14 @@ class DiskSpace:
 
     # from the committer
 
+    def note_written(self) -> None:
+        """
+        Something was written: look whether it still may be. A small disk is full in less time than
+        passes between two looks.
+        """
+        if not self.is_short:
+            self.look()
+
     def set_full(self, is_full: bool, reason: str) -> None:
         """The disk has refused a write, for this `reason`; or it has taken what it refused."""
         self._refusal = reason if is_full else None
