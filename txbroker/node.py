@@ -79,6 +79,9 @@ SMALL_SEGMENT = 1024 * 1024
 LARGE_SEGMENT = 64 * 1024 * 1024
 """Bytes of a journal's segment: a sixteenth of what is kept, within these bounds."""
 
+SETTLE_GRACE = 1.0
+"""Seconds that other nodes have to hear of the end of this one's connections."""
+
 RETIRE_GRACE = 2.0
 """Seconds that links have to drain after the zone was given back."""
 
@@ -276,14 +279,16 @@ class Node:
 
     async def stop(self) -> None:
         """Close listeners and connections without sending wills; then the store."""
-        self.mqtt.is_stopping = True
         self.space.stop()
         for looping in (self._sampler, self._publisher):
             if looping.running:
                 looping.stop()
         await self._listeners.close()
         for connection in list(self.mqtt.connections):
-            connection.transport.abortConnection()
+            connection.end()
+        self.turn.end()
+        # Whoever keeps entries must not take this for a death, and publish their wills.
+        await self._directory_shell.settle(SETTLE_GRACE)
         self.parent.close()
         await self.tasks.stop()
         await self.channels.close()

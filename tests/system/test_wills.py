@@ -272,3 +272,14 @@ def test_the_root_is_dead_too(tree: Tree) -> None:
     assert expected == tree.wills
     tree.b.start()
     tree.hear_no_more()
+
+
+def test_a_node_that_is_stopped_in_good_order(tree: Tree) -> None:
+    """It discards them, and the others do not publish them either."""
+    tree.watch(tree.root)
+    many(tree, 24)
+    tree.b.terminate()
+
+    tree.hear_no_more()
+    tree.b.start()
+    tree.hear_no_more()

@@ -47,6 +47,9 @@ BEAT = 0.1
 TICK = 0.5
 """Seconds between two looks at what is due: to keepers, and of all else."""
 
+SETTLE_PAUSE = 0.02
+"""Seconds between two looks when the node stops."""
+
 
 class Commit(Protocol):
     """The node's group commit."""
@@ -87,6 +90,14 @@ class DirectoryShell(directory_pb2_grpc.DirectoryServicer):
         self._ready.set()
         self._tasks.start(self._beat())
         self._tasks.start(self._tick())
+
+    async def settle(self, seconds: float) -> None:
+        """Return when the keepers that answer have heard all there is to say, or time is over."""
+        until = self._now() + seconds
+        while self._now() < until and not self._directory.registrar.is_settled:
+            await asyncio.sleep(SETTLE_PAUSE)
+            self.flush()
+            self._turn.end()
 
     def wake(self) -> None:
         """There is something to tell to keepers: at the end of this turn."""

@@ -180,6 +180,14 @@ class Registrar:
         peers = [self._peers.get(name) for name in self._members.keepers(client_id)]
         return any(peer is not None and (peer.failures or not peer.is_listed) for peer in peers)
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether every keeper has heard all there is to say, but for those that do not answer."""
+        return all(
+            peer.failures or (peer.is_listed and not peer.pending and peer.in_flight is None)
+            for peer in self._peers.values()
+        )
+
     # from the shell that calls the keepers
 
     def met(self, name: str, life: int) -> None:

@@ -104,7 +104,6 @@ class MqttService:
         self.max_connections = max_connections
         self.connect_timeout = connect_timeout
         self.connections: set[MqttProtocol] = set()
-        self.is_stopping = False
 
 
 @implementer(IPushProducer)
@@ -170,7 +169,7 @@ class MqttProtocol(Protocol):
         self._service.turn.end()
 
     def connectionLost(self, reason: Failure | None = None) -> None:
-        self._leave(will=not self._service.is_stopping)
+        self._leave(will=True)
         self._cancel_alarm()
         self._service.turn.end()
 
@@ -207,6 +206,11 @@ class MqttProtocol(Protocol):
         """Another connection has the client id."""
         log.info("client.closed", client_id=self._client_id, reason=reason)
         self._leave(will=True)
+        self._abort()
+
+    def end(self) -> None:
+        """The node stops: its client's will is discarded."""
+        self._leave(will=False)
         self._abort()
 
     def flush(self) -> None:
