@@ -18,13 +18,13 @@ MIB = 1 << 20
 def test_taken_ahead_is_a_small_part_of_what_is_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, most: int
 ) -> None:
-    """So that a disk's reserve is still there when the watermark is reached."""
+    """And of the file: a disk's reserve is still there when the watermark is reached."""
     monkeypatch.setattr(files, "_free", lambda fd: free)
     file = tmp_path / "log"
     tail = Tail(file, is_new=True, step=64 * MIB)
     ahead = []
-    for position in range(0, 8 * MIB, 128 * 1024):
-        tail.write([bytes(128 * 1024)], position, 64 * MIB)
-        ahead.append(file.stat().st_size - position - 128 * 1024)
+    for position in range(0, 80 * MIB, MIB // 2):
+        tail.write([bytes(MIB // 2)], position, 128 * MIB)
+        ahead.append(file.stat().st_size - position - MIB // 2)
 
     assert most // 2 <= max(ahead) <= most
