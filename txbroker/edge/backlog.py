@@ -287,7 +287,9 @@ def _wanted(session: Session, cursor: Cursor, chunk: Chunk) -> Iterator[tuple[Re
     part = cursor.part
     known: dict[tuple[str, int], int] = {}
     # Records of one topic and QoS are alike to it, unless one of its filters began among them.
-    is_alike = all(s.starts.get(part, 0) <= cursor.offset for s in session.subscriptions.values())
+    is_alike = part not in session.had and all(
+        s.starts.get(part, 0) <= cursor.offset for s in session.subscriptions.values()
+    )
     for record in _above(chunk, cursor.offset):
         message = record.message
         key = message.topic, message.qos
@@ -301,7 +303,10 @@ def _wanted(session: Session, cursor: Cursor, chunk: Chunk) -> Iterator[tuple[Re
 def _granted(session: Session, part: PartKey, record: Record) -> int:
     """With which QoS the session gets the record; 0: not at all, as QoS 0 is not queued."""
     granted = 0
-    for subscription in session.matching(record.message.topic):
+    topic = record.message.topic
+    if session.had and session.has_had(Place(part, record.offset), topic):
+        return 0
+    for subscription in session.matching(topic):
         is_its = subscription.starts.get(part, 0) < record.offset
         if is_its and part.zone not in subscription.pending:
             granted = max(granted, subscription.qos)

@@ -434,6 +434,8 @@ class Clients:
             if cursor.waiting is not None:
                 cursor.waiting.add(message)
             return  # it comes from the journal, in its turn
+        if session.had and session.has_had(place, message.topic):
+            return
         if session.ahead:
             ahead = session.ahead.get(part, 0)
             if place.offset <= ahead:

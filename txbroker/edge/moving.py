@@ -8,8 +8,7 @@ here, and the new node is told of it. Of QoS 2 the id goes along that it was sen
 node keeps the owner from forgetting that id until the new one has asked (protocol rules 2 and 16).
 
 Where the new node has a session of that id already (`roaming: fresh`, or one begun while a site was
-away), it takes in the other's: what the other had not delivered yet is read again, from the lowest
-of its places.
+away), it takes in the other one (see `merging`).
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from txbroker.directory.entry import Testament, pack, unpack
 from txbroker.directory.ports import Remains, Table
 from txbroker.directory.wills import will_id
 from txbroker.edge.edge import Edge
+from txbroker.edge.merging import take_in
 from txbroker.edge.roaming import Successions
 from txbroker.edge.stored import decode_move, encode_move
 from txbroker.mqtt.session import Incoming, Session
-from txbroker.mqtt.window import Outgoing
 
 TAKEN_OVER = "client id taken over"
 
@@ -124,7 +123,7 @@ class Moving:
         else:
             known.incarnation = max(known.incarnation, incarnation)
             added = moved.subscriptions.keys() - known.subscriptions.keys()
-            _take_in(known, moved, [*(entry for _, entry in window.flows), *window.held])
+            take_in(known, moved, [*(entry for _, entry in window.flows), *window.held])
             self._clients.adopt(known, added)
 
     def await_remains(self, client_id: str, node: str, remains: Remains) -> None:
@@ -175,37 +174,3 @@ def _untaken(session: Session) -> Iterator[Incoming]:
 
 def _is_from(flow: Incoming, node: str) -> bool:
     return flow.origin is not None and flow.origin[0][0] == node
-
-
-def _take_in(known: Session, other: Session, flows: list[Outgoing]) -> None:
-    """
-    Give a session the subscriptions and the backlog of another one of the same client.
-
-    What `known` has taken of a zone already is not its a second time, unless `other` subscribed to
-    the same filter: then it is, rather than that something is missing.
-    """
-    for part, cursor in other.behind.items():
-        mine = known.behind.get(part)
-        reached = known.taken.get(part, 0) if mine is None else mine.offset
-        for topic_filter, subscription in known.subscriptions.items():
-            if topic_filter not in other.subscriptions:
-                start = subscription.starts.get(part, 0)
-                subscription.starts[part] = max(start, reached)
-        if mine is None:
-            known.behind[part] = cursor
-        else:
-            mine.offset = min(mine.offset, cursor.offset)
-    for topic_filter, subscription in other.subscriptions.items():
-        mine_too = known.subscriptions.get(topic_filter)
-        if mine_too is None:
-            known.subscriptions[topic_filter] = subscription
-        else:
-            mine_too.qos = max(mine_too.qos, subscription.qos)
-            for part, start in mine_too.starts.items():
-                mine_too.starts[part] = min(start, subscription.starts.get(part, 0))
-    for entry in flows:
-        if entry.place is not None and not entry.released:
-            known.fall_behind(entry.place)
-        elif entry.message is not None:
-            known.deliver(entry.message, entry.qos, None, retain=entry.retain)
-    known.on_subscriptions_changed()

@@ -11,7 +11,7 @@ from functools import lru_cache
 import attrs
 
 from txbroker.message import Message
-from txbroker.mqtt.cursor import Cursor, Subscription
+from txbroker.mqtt.cursor import Cursor, Had, Subscription
 from txbroker.mqtt.session import Incoming, Session, StreamKey
 from txbroker.mqtt.window import Outgoing
 from txbroker.place import PartKey, Place
@@ -71,6 +71,9 @@ def encode_window(session: Session, *, whole: bool = False) -> bytes:
     for part, offset in session.taken.items():
         if part not in cursors:
             window.taken.add(part=index.of(part), offset=offset)
+    for part, known in session.had.items():
+        for had in known:
+            _add_had(window, index.of(part), had)
     for publish in session.open_publishes():
         if publish.taken or publish.origin or publish.entry:
             _add_publish(window, publish)
@@ -107,6 +110,9 @@ def decode_window(
         session.behind[part] = Cursor(part, kept.offset, kept.until or None, after, stops)
     for taken in window.taken:
         session.taken[parts[taken.part]] = taken.offset
+    for stored in window.had:
+        part = parts[stored.part]
+        session.had[part] = (*session.had.get(part, ()), _had(stored))
     flows = [flow for stored in window.flows for flow in _flows(stored, parts, numbered)]
     numbers = range(window.held_first, window.held_first + window.held)
     held = [_numbered(number, numbered(number)) for number in numbers]
@@ -206,6 +212,17 @@ def _add_cursor(window: state_pb2.StoredWindow, index: _Parts, cursor: Cursor, o
     if cursor.after is not None:
         kept.after.CopyFrom(_place(cursor.after))
     kept.stops.extend(_places(cursor.stops))
+
+
+def _add_had(window: state_pb2.StoredWindow, part: int, had: Had) -> None:
+    filters, starts = [text for text, _ in had.filters], [start for _, start in had.filters]
+    left = sorted(had.left)
+    window.had.add(part=part, through=had.through, filters=filters, starts=starts, left=left)
+
+
+def _had(stored: state_pb2.StoredHad) -> Had:
+    filters = tuple(zip(stored.filters, stored.starts, strict=True))
+    return Had(through=stored.through, filters=filters, left=frozenset(stored.left))
 
 
 def _add_publish(window: state_pb2.StoredWindow, publish: Incoming) -> None:

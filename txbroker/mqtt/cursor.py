@@ -6,6 +6,7 @@ import attrs
 
 from txbroker.message import Message
 from txbroker.place import PartKey, Place
+from txbroker.topics import matches
 
 
 @attrs.define(slots=True, eq=False)
@@ -56,6 +57,24 @@ class Waiting:
     def uncounted(self, offset: int) -> int:
         """How many there may be that are not counted, above this offset."""
         return max(self.end - max(self.seen, offset), 0)
+
+
+@attrs.frozen(kw_only=True)
+class Had:
+    """
+    What one of two sessions that became one was given of a part: up to the offset `through`, what
+    matches one of `filters` (each with the offset behind which it began), but not `left`.
+    """
+
+    through: int
+    filters: tuple[tuple[str, int], ...]
+    left: frozenset[int] = frozenset()
+
+    def has(self, offset: int, topic: str) -> bool:
+        """Whether the record was given."""
+        if offset > self.through or offset in self.left:
+            return False
+        return any(start < offset and matches(text, topic) for text, start in self.filters)
 
 
 @attrs.define(slots=True, eq=False)

@@ -18,7 +18,7 @@ import attrs
 
 from txbroker.message import Message
 from txbroker.mqtt.codec import encode, encode_publish, pack_packet_id
-from txbroker.mqtt.cursor import Cursor, Subscription
+from txbroker.mqtt.cursor import Cursor, Had, Subscription
 from txbroker.mqtt.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel, Will
 from txbroker.mqtt.window import Outgoing, SessionLimits, Window
 from txbroker.place import PartKey, Place
@@ -109,6 +109,7 @@ class Session:
         "clean",
         "client_id",
         "dropped",
+        "had",
         "held_size",
         "incarnation",
         "is_over",
@@ -138,6 +139,7 @@ class Session:
         self.behind: dict[PartKey, Cursor] = {}
         self.taken: dict[PartKey, int] = {}
         self.ahead: dict[PartKey, int] = {}
+        self.had: dict[PartKey, tuple[Had, ...]] = {}  # before it became one with another
         self.is_over = False
         self.window: Window | None = None  # None: nothing is on its way
         self.last_id = 0
@@ -177,12 +179,12 @@ class Session:
         if window is not None:
             window.resend.clear()
             window.late.clear()
-            for place in window.leave_queue():
-                self.fall_behind(place)
+            self.leave_queue()
             if window.is_empty:
                 self.window = None
         for cursor in self.behind.values():
             cursor.waiting = None
+        self._forget_had()
 
     def pump(self) -> None:
         """The output has room again."""
@@ -207,6 +209,16 @@ class Session:
             cursor.offset = min(cursor.offset, place.offset - 1)
         self._save()
 
+    def leave_queue(self) -> None:
+        """What waits and can be read again is left to the journal."""
+        if self.window is not None:
+            for place in self.window.leave_queue():
+                self.fall_behind(place)
+
+    def has_had(self, place: Place, topic: str) -> bool:
+        """Whether this record was given, before the session became one with another."""
+        return any(had.has(place.offset, topic) for had in self.had.get(place.part, ()))
+
     def pass_part(self, cursor: Cursor) -> None:
         """It has taken all that there is behind the cursor."""
         del self.behind[cursor.part]
@@ -223,6 +235,7 @@ class Session:
     def forget_part(self, part: PartKey) -> None:
         """Nothing of the part will ever come again: also not because its subscriptions name it."""
         self.ahead.pop(part, None)
+        self.had.pop(part, None)
         starts = [s.starts for s in self.subscriptions.values() if part in s.starts]
         if self.taken.pop(part, None) is None and not starts:
             return
@@ -582,6 +595,14 @@ class Session:
     def _save(self) -> None:
         if not self.clean and not self.is_over:
             self._watcher.save(self, urgent=False)
+
+    def _forget_had(self) -> None:
+        """Where nothing that was given before lies behind a cursor any more."""
+        for part, known in list(self.had.items()):
+            cursor = self.behind.get(part)
+            end = max(had.through for had in known)
+            if cursor is None or cursor.offset >= end:
+                del self.had[part]
 
     def _flight(self, packet_id: int) -> Outgoing | None:
         return None if self.window is None else self.window.flights.get(packet_id)

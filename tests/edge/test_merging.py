@@ -1,0 +1,96 @@
+"""Two sessions of one client become one: nothing is missing, nothing comes twice."""
+
+from __future__ import annotations
+
+from tests.edge.test_catch_up import bench_of, everything, say
+from tests.support.edge_bench import Client, EdgeBench
+from txbroker.edge.merging import take_in
+from txbroker.mqtt.cursor import Cursor, Subscription
+from txbroker.mqtt.session import Session
+from txbroker.mqtt.window import Outgoing
+from txbroker.place import PartKey, Place
+
+ROOT = PartKey("", 1)
+
+
+def newer(bench: EdgeBench, *filters: str) -> Client:
+    """The session that is here began after record 5, and was given 6 to 8."""
+    say(bench, 1, 5)
+    client = Client(bench, "c", clean=False)
+    client.subscribe(*filters)
+    for topic_filter in filters:
+        bench.answer("", topic_filter)
+    bench.settle()
+    client.got()
+    say(bench, 6, 8)
+    return client
+
+
+def older(bench: EdgeBench, offset: int, *filters: str) -> Session:
+    """The other one was given all up to an offset."""
+    session = bench.edge.clients.new_session("c")
+    for topic_filter in filters:
+        session.subscriptions[topic_filter] = Subscription(topic_filter, 1)
+    session.behind[ROOT] = Cursor(ROOT, offset)
+    return session
+
+
+def merge(bench: EdgeBench, client: Client, other: Session, *in_flight: int) -> None:
+    """As it is when the other node's session arrives."""
+    added = other.subscriptions.keys() - client.session.subscriptions.keys()
+    take_in(client.session, other, [_entry(offset) for offset in in_flight])
+    bench.edge.clients.adopt(client.session, added)
+    for topic_filter in added:
+        bench.answer("", topic_filter)
+
+
+def _entry(offset: int) -> Outgoing:
+    return Outgoing(message=None, qos=1, retain=False, place=Place(ROOT, offset), number=0)
+
+
+def test_what_the_older_one_waited_for_comes_and_nothing_else() -> None:
+    """Also what was in flight to its client, and not what that had acknowledged behind it."""
+    bench = bench_of()
+    client = newer(bench, "x")
+    before = everything(client)
+    merge(bench, client, older(bench, 3, "x"), 2)
+
+    assert ["6", "7", "8"] == before
+    assert ["2", "4", "5"] == everything(client)
+    say(bench, 9, 9)
+    assert ["9"] == everything(client)
+
+
+def test_what_the_older_one_had_beyond_the_newer_one_is_not_read_again() -> None:
+    """It went on where it was, while the newer one had nothing."""
+    bench = bench_of()
+    client = newer(bench, "y")
+    merge(bench, client, older(bench, 7, "x"))
+
+    assert ["8"] == everything(client)
+
+
+def test_a_crash_in_the_middle_repeats_nothing() -> None:
+    """What either had is as durable as where they stand."""
+    bench = bench_of(inflight=1)
+    client = newer(bench, "x")
+    assert ["6", "7", "8"] == everything(client)
+    merge(bench, client, older(bench, 3, "x"), 2)
+    assert ["2"] == everything(client)[:1]
+    bench.settle()
+    bench = bench.restart()
+    bench.online("", offset=8)
+    client = Client(bench, "c", clean=False)
+
+    assert not {"3", "6", "7", "8"} & set(everything(client))
+
+
+def test_what_either_had_is_forgotten_when_it_is_behind() -> None:
+    """A session that is done with it costs what every session costs."""
+    bench = bench_of()
+    client = newer(bench, "x")
+    merge(bench, client, older(bench, 3, "x"), 2)
+    everything(client)
+    client.leave()
+
+    assert {} == client.session.had

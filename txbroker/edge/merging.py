@@ -1,0 +1,76 @@
+"""
+Two sessions of one client become one: it has the subscriptions of both, and what each still waited
+for.
+
+Both were given a part of what the zones' journals have, by what each was subscribed to, and came to
+different offsets. The one that is left reads each journal on from the lower of the two, and leaves
+out what either had (`Had`): nothing is missing, and nothing comes a second time. What of the older
+one lies behind what its client had since comes late; there is no order between the two.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from txbroker.mqtt.cursor import Cursor, Had
+from txbroker.mqtt.session import Session
+from txbroker.mqtt.window import Outgoing
+from txbroker.place import PartKey
+
+ALL = (1 << 63) - 1
+"""An offset behind every record: of a part that had ended for the other session."""
+
+
+def take_in(known: Session, other: Session, waiting: Iterable[Outgoing]) -> None:
+    """
+    Give `known` what `other` is subscribed to and waits for. `waiting` was in flight to its client,
+    which does not know any more what of it had come: that is sent as new.
+    """
+    left: defaultdict[PartKey, set[int]] = defaultdict(set)
+    for entry in waiting:
+        if entry.place is not None and not entry.released:
+            left[entry.place.part].add(entry.place.offset)
+        elif entry.message is not None:
+            known.deliver(entry.message, entry.qos, None, retain=entry.retain)
+    known.leave_queue()
+    for part in {**other.behind, **dict.fromkeys(left)}:
+        _take_in_part(known, other, part, frozenset(left[part]))
+    _add_subscriptions(known, other)
+
+
+def _take_in_part(known: Session, other: Session, part: PartKey, left: frozenset[int]) -> None:
+    theirs = other.behind.get(part)
+    reached = ALL if theirs is None else theirs.offset
+    mine = known.behind.get(part)
+    come = known.taken.get(part, 0) if mine is None else mine.offset
+    known.had[part] = (
+        *known.had.get(part, ()),
+        *other.had.get(part, ()),
+        Had(through=come, filters=_began(known, part)),
+        Had(through=reached, filters=_began(other, part), left=left),
+    )
+    if mine is None:
+        mine = known.behind[part] = theirs or Cursor(part, come)
+    mine.offset = min((come, reached, *(offset - 1 for offset in left)))
+
+
+def _began(session: Session, part: PartKey) -> tuple[tuple[str, int], ...]:
+    """What the session was given of the part: by which filters, from where on."""
+    return tuple(
+        (topic_filter, subscription.starts.get(part, 0))
+        for topic_filter, subscription in session.subscriptions.items()
+        if subscription.qos and part.zone not in subscription.pending
+    )
+
+
+def _add_subscriptions(known: Session, other: Session) -> None:
+    for topic_filter, subscription in other.subscriptions.items():
+        mine = known.subscriptions.get(topic_filter)
+        if mine is None:
+            known.subscriptions[topic_filter] = subscription
+            continue
+        mine.qos = max(mine.qos, subscription.qos)
+        for part, start in mine.starts.items():
+            mine.starts[part] = min(start, subscription.starts.get(part, 0))
+    known.on_subscriptions_changed()
