@@ -280,6 +280,11 @@ class Deliveries:
     def _on_again(self, event: Delivered, session: _Session, number: Id, message: _Message) -> None:
         copies = session.copies[number]
         for copy in copies:
+            # A new session knows no packet identifiers: what was in flight in the old one is new.
+            is_again = copy.connection < event.connection and not copy.is_over
+            if session.is_merging and event.qos and is_again:
+                copies[copies.index(copy)] = session.took(event)
+                return
             if event.qos == 1 and event.dup and copy.is_before(event):
                 if copy.is_over:
                     self._report.add("duplicate", event, f"{number}, acknowledged before a calm")

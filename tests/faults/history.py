@@ -17,7 +17,7 @@ The rules, and the numbers of the invariants that they stand for:
 - `session`: it is present wherever it is looked for; not refused while all is calm; the connection
   that it had before is closed. At another site, while its own may be away, a client begins a new
   one, and the old one's subscriptions and messages come when that site is back: none is lost and
-  none doubled, but they come behind newer ones.
+  none doubled but what was in flight, yet they come behind newer ones.
 - `packet`: nothing illegal comes; topic, payload and QoS are as published and granted; a packet
   identifier is free before it is used again.
 - `ended`: no node ends by itself, and each does when it is told to.

@@ -218,10 +218,14 @@ def test_session_may_be_refused_while_its_holder_is_away(story: Story) -> None:
 
 
 def test_session_may_begin_at_another_site_while_its_own_is_away(story: Story) -> None:
-    """What the old one waits for comes later, behind newer messages; then all is as ever."""
-    story.publish(1).fault().connect(S, present=False, node="south").subscribe(S, ("#", 1))
-    story.publish(2).deliver(2).heal().deliver(1).calm()
-    story.publish(3).deliver(3)
+    """
+    What the old one waits for comes later, behind newer messages, and what was in flight as new;
+    then all is as ever.
+    """
+    story.publish(1).deliver(1).publish(2).fault()
+    story.connect(S, present=False, node="south").subscribe(S, ("#", 1))
+    story.publish(3).deliver(3).heal().deliver(1).deliver(2).calm()
+    story.publish(4).deliver(4)
 
     assert [] == story.broken
 
