@@ -140,7 +140,7 @@ def test_defaults(tmp_path: Path) -> None:
     )
     week = 7 * 86_400.0
     assert config.Retention(age=week, size=10 << 30) == node.retention
-    assert config.SessionLimits(messages=100_000, bytes=1 << 30, age=week) == node.session_limits
+    assert config.SessionLimits(messages=1_000_000, bytes=1 << 30, age=week) == node.session_limits
     assert (
         config.Limits(
             connections=50_000,

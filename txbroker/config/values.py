@@ -123,9 +123,14 @@ class Retention:
 
 @attrs.frozen(slots=True, kw_only=True)
 class SessionLimits:
-    """What one client session may have waiting while its client is slow or away."""
+    """
+    What one client session may have waiting while its client is slow or away.
 
-    messages: Count = Count(100_000)
+    A message that waits costs its session nothing: `bytes` bounds what the journals keep for it. So
+    `messages` is high: a site that was away for ten minutes at 1,000 messages a second gets all.
+    """
+
+    messages: Count = Count(1_000_000)
     bytes: Size = Size(1 * GIB)
     age: Timeout = Timeout(7 * DAY)
 
