@@ -15,6 +15,7 @@ from txbroker.errors import StoreError
 from txbroker.standing import Standing
 from txbroker.store.disk import Disk
 from txbroker.store.incoming import Arrived
+from txbroker.store.retention import Retention
 from txbroker.telemetry import get_logger
 from txbroker.timers import Timers
 from txbroker.turn import Turn
@@ -37,17 +38,21 @@ class Holding:
         authority: Authority,
         own_zone: OwnZone,
         disk: Disk,
+        retention: Retention,
         timers: Timers,
         turn: Turn,
     ) -> None:
         self._standing = standing
         self._authority = authority
         self.own_zone = own_zone
-        self._committer = disk.committer
+        self._disk = disk
+        self._retention = retention
         self._table = disk.tables.table("handover")
         self._timers = timers
         self._turn = turn
         self._told_cut_off = 0
+        waiting = standing.absorbing
+        disk.arrivals.clean(None if waiting is None else waiting.apex)
 
     @property
     def is_due(self) -> bool:
@@ -73,8 +78,16 @@ class Holding:
         arrived = self._standing.absorbing
         if arrived is None:
             return
+        try:
+            self._disk.arrivals.adopt(arrived.apex, self._disk.journals)
+        except StoreError as error:
+            log.error("journal.unadopted", zone=arrived.apex, reason=str(error))
+            return  # the next start tries again
         if not self._has(arrived):
             self._authority.absorb(arrived.apex, arrived.incoming)
+            for edge, places in arrived.needs.items():
+                for part, offset in places.items():
+                    self._retention.begin(edge, part, offset)
         self._note(arrived)
 
     def refuse(self, reason: str, cut_off: int) -> None:
@@ -98,7 +111,7 @@ class Holding:
     def _note(self, arrived: Arrived) -> None:
         # In the same turn, so in the same batch, as what was taken in.
         self._table.put(_ABSORBED, _name(arrived))
-        self._committer.when_durable(self._finish)
+        self._disk.committer.when_durable(self._finish)
 
     def _finish(self) -> None:
         try:

@@ -28,6 +28,7 @@ from txbroker.control.joiner import Joiner
 from txbroker.control.operator import losses, session_pages
 from txbroker.control.parent import Parent
 from txbroker.control.reading import JournalReader
+from txbroker.control.reclaim import Reclaimer
 from txbroker.control.servicer import ControlServicer
 from txbroker.control.takeback import TakeBack
 from txbroker.counters import Counters
@@ -211,8 +212,15 @@ class Node:
             authority=self.authority,
             holding=self._holding,
             parent=self.parent,
-            channels=self.channels,
+            disk=self.disk,
             turn=self.turn,
+            ownership=ownership,
+        )
+        self._reclaimer = Reclaimer(
+            standing=self.standing,
+            authority=self.authority,
+            parent=self.parent,
+            channels=self.channels,
             ownership=ownership,
         )
         self._joiner = Joiner(
@@ -220,6 +228,8 @@ class Node:
             authority=self.authority,
             members=self.members,
             channels=self.channels,
+            disk=self.disk,
+            retention=self.retention,
             turn=self.turn,
             ownership=ownership,
             on_granted=self._on_granted,
@@ -391,6 +401,7 @@ class Node:
             authority=self.authority,
             own_zone=OwnZone(self.edge, self.authority, self.pressure),
             disk=self.disk,
+            retention=self.retention,
             timers=self._timers,
             turn=self.turn,
         )
@@ -508,6 +519,7 @@ class Node:
             authority=self.authority,
             parent=self.parent,
             take_back=self._take_back,
+            reclaimer=self._reclaimer,
             joiner=self._joiner,
             links=self._links,
             reader=self._reader,

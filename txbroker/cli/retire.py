@@ -15,8 +15,8 @@ from txbroker.config import Address
 if TYPE_CHECKING:
     from txbroker.cli.asking import Channels
 
-HANDOVER_TIMEOUT = 60.0
-"""Seconds for the zone to go back."""
+HANDOVER_TIMEOUT = 1800.0
+"""Seconds for the zone to go back, with its whole journal."""
 STOP_TIMEOUT = 10.0
 """Seconds after that in which the node stops."""
 

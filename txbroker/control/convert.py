@@ -8,7 +8,11 @@ from txbroker.authority.handover import EdgeInterest, Snapshot
 from txbroker.delegation.table import Delegation, TableState
 from txbroker.link.convert import cut_from_wire, cut_to_wire, key_from_mark, mark_to_wire
 from txbroker.message import Message
+from txbroker.place import PartKey
 from txbroker.v1 import control_pb2, types_pb2
+
+Needs = dict[str, dict[PartKey, int]]
+"""By edge and part: what its sessions need lies above the offset."""
 
 
 def snapshot_to_wire(part: Snapshot) -> control_pb2.Snapshot:
@@ -72,6 +76,23 @@ def subtree_from_wire(subtree: control_pb2.Subtree) -> TableState:
         epochs=ended_from_wire(subtree.seen),
         reclaimed=tuple(cut_from_wire(cut) for cut in subtree.reclaimed),
     )
+
+
+def needs_to_wire(needs: Needs) -> list[control_pb2.Need]:
+    """What edges need of parts of the journal, as the wire has it."""
+    return [
+        control_pb2.Need(edge=edge, zone=part.zone, epoch=part.epoch, offset=offset)
+        for edge, places in needs.items()
+        for part, offset in places.items()
+    ]
+
+
+def needs_from_wire(needs: Iterable[control_pb2.Need]) -> Needs:
+    """What edges need of parts of the journal, as we have it."""
+    found: Needs = {}
+    for entry in needs:
+        found.setdefault(entry.edge, {})[PartKey(entry.zone, entry.epoch)] = entry.offset
+    return found
 
 
 def ended_to_wire(epochs: dict[str, int]) -> list[types_pb2.Gone]:

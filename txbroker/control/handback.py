@@ -1,7 +1,8 @@
 """
 SHELL: this node as a child that gives its zone back to its parent (`txbroker retire`).
 
-The steps are those of a join the other way round: bulk copy, fence, rest, and the parent commits.
+The journal goes first, as it is, while the zone is served. Then the steps are those of a join the
+other way round: bulk copy, fence, rest, and the parent commits.
 From the fence on only the parent knows how it ends (protocol rule 12), so it is asked until it
 answers, and a node that dies meanwhile asks when it starts again.
 """
@@ -17,12 +18,16 @@ from txbroker.aio import wait_until
 from txbroker.authority.authority import Authority
 from txbroker.authority.outgoing import Outgoing
 from txbroker.control.channels import CALL_TIMEOUT, Channels
-from txbroker.control.convert import snapshot_to_wire, subtree_to_wire
+from txbroker.control.convert import needs_to_wire, snapshot_to_wire, subtree_to_wire
 from txbroker.control.copying import settled
+from txbroker.control.journals import Sender
 from txbroker.control.streams import STREAM_ERRORS, describe, open_stream, read, write
 from txbroker.control.times import CLAIM_WAIT, HANDOVER_STEP, LONGEST_PAUSE
 from txbroker.errors import StoreError
+from txbroker.place import PartKey
 from txbroker.standing import Standing
+from txbroker.store.disk import Disk
+from txbroker.store.retention import Retention
 from txbroker.telemetry import get_logger
 from txbroker.turn import Turn
 from txbroker.v1 import control_pb2
@@ -37,7 +42,8 @@ class RetireError(Exception):
 
 class HandBack:
     """
-    One hand-back; `run` it once. `ownership` is the node's lock on all that changes who owns what.
+    One hand-back; `run` it once. `ownership` is the node's lock on all that changes who owns what,
+    `exchange` the one on what is asked of the parent.
     """
 
     def __init__(
@@ -46,54 +52,77 @@ class HandBack:
         standing: Standing,
         authority: Authority,
         channels: Channels,
+        disk: Disk,
+        retention: Retention,
         turn: Turn,
+        exchange: asyncio.Lock,
         ownership: asyncio.Lock,
     ) -> None:
         self._standing = standing
         self._authority = authority
         self._channels = channels
+        self._retention = retention
         self._turn = turn
+        self._exchange = exchange
+        self._sender = Sender(disk, authority.apex, PartKey(authority.apex, authority.epoch))
         self._ownership = ownership
         self._is_fenced = False
 
     async def run(self) -> None:
         """The zone is the parent's when this returns; raises `RetireError`."""
-        # What edges have inherited here and not claimed yet would not go along.
-        authority = self._authority
-        await wait_until(lambda: not authority.awaits_claims(authority.apex), CLAIM_WAIT)
-        async with self._ownership:
-            outgoing = authority.prepare(authority.apex)
-            try:
-                self._standing.set_fenced(True)
-                await self._give(outgoing)
-            except (RetireError, StoreError) as error:
-                self._roll_back(outgoing)
-                raise RetireError(str(error)) from error
-            self._complete(outgoing)
-
-    # internal
-
-    async def _give(self, outgoing: Outgoing) -> None:
         parent = self._standing.parent
         assert parent is not None, "the root does not retire"
         call = open_stream(self._channels.stub(parent).HandBack)
         try:
-            is_committed = await self._copy(outgoing, call)
+            await self._copy_journal(call)
+            # What edges have inherited here and not claimed yet would not go along.
+            authority = self._authority
+            await wait_until(lambda: not authority.awaits_claims(authority.apex), CLAIM_WAIT)
+            async with self._exchange, self._ownership:
+                await self._hand_over(call)
         except STREAM_ERRORS as error:
-            if not self._is_fenced:
-                raise RetireError(
-                    f"parent {parent} cannot be reached: {describe(error)}"
-                ) from error
-            is_committed = False
+            raise RetireError(f"parent {parent} cannot be reached: {describe(error)}") from error
+        except StoreError as error:
+            raise RetireError(str(error)) from error
         finally:
             call.cancel()
-        if not is_committed and not await self._has_ended():
-            raise RetireError(f"parent {parent} did not take the zone back")
+
+    # internal
+
+    async def _copy_journal(self, call: Any) -> None:
+        standing = self._standing
+        begin = control_pb2.HandBackBegin(
+            node=standing.node,
+            zone=standing.cut.apex,
+            epoch=standing.epoch,
+            journal=self._sender.size,
+        )
+        await write(call, HandBackRequest(begin=begin), CALL_TIMEOUT)
+        ready = await _ready(call)
+        await self._sender.copy(call, {PartKey(part.zone, part.epoch) for part in ready.have})
+        await write(call, HandBackRequest(copied=control_pb2.Copied()), HANDOVER_STEP)
+        await _ready(call)
+
+    async def _hand_over(self, call: Any) -> None:
+        outgoing = self._authority.prepare(self._authority.apex)
+        try:
+            self._standing.set_fenced(True)
+            try:
+                is_committed = await self._copy(outgoing, call)
+            except STREAM_ERRORS:
+                if not self._is_fenced:
+                    raise
+                is_committed = False
+            if not is_committed and not await self._has_ended():
+                raise RetireError("the parent did not take the zone back")
+        except (RetireError, StoreError, *STREAM_ERRORS):
+            self._roll_back(outgoing)
+            raise
+        self._complete(outgoing)
 
     async def _copy(self, outgoing: Outgoing, call: Any) -> bool:
         """Whether the parent said that it has committed."""
         authority = self._authority
-        await self._begin(call)
         for part in outgoing.bulk():
             await write(call, HandBackRequest(snapshot=snapshot_to_wire(part)), HANDOVER_STEP)
         offset = authority.fence(outgoing)
@@ -101,23 +130,17 @@ class HandBack:
         await settled(authority)
         for part in outgoing.rest():
             await write(call, HandBackRequest(snapshot=snapshot_to_wire(part)), HANDOVER_STEP)
-        subtree = subtree_to_wire(self._standing.table.subtree(authority.apex))
-        fence = control_pb2.Fence(epoch=authority.epoch, offset=offset, subtree=subtree)
+        await self._sender.rest(call)
+        fence = control_pb2.Fence(
+            zone=authority.apex,
+            epoch=authority.epoch,
+            offset=offset,
+            subtree=subtree_to_wire(self._standing.table.subtree(authority.apex)),
+            needs=needs_to_wire(self._retention.needs(authority.apex)),
+        )
         await write(call, HandBackRequest(fence=fence), HANDOVER_STEP)
         reply = await read(call, HANDOVER_STEP)
         return reply is not None and bool(reply.HasField("committed"))
-
-    async def _begin(self, call: Any) -> None:
-        standing = self._standing
-        begin = control_pb2.HandBackBegin(
-            node=standing.node, zone=standing.cut.apex, epoch=standing.epoch
-        )
-        await write(call, HandBackRequest(begin=begin), CALL_TIMEOUT)
-        reply = await read(call, HANDOVER_STEP)
-        if reply is None:
-            raise RetireError("the parent closed the call")
-        if reply.HasField("refused"):
-            raise RetireError(reply.refused.reason)
 
     async def _has_ended(self) -> bool:
         """Whether the parent, which may be another one by now, has taken the zone."""
@@ -153,3 +176,13 @@ class HandBack:
         self._authority.complete(outgoing)
         self._turn.end()
         log.info("zone.retired", zone=self._authority.apex, epoch=epoch)
+
+
+async def _ready(call: Any) -> control_pb2.Ready:
+    reply = await read(call, HANDOVER_STEP)
+    if reply is None:
+        raise RetireError("the parent closed the call")
+    if reply.HasField("refused"):
+        raise RetireError(reply.refused.reason)
+    ready: control_pb2.Ready = reply.ready
+    return ready

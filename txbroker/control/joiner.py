@@ -32,7 +32,9 @@ from txbroker.directory.members import Members
 from txbroker.errors import PeerError, StoreError
 from txbroker.link.convert import cut_from_wire, cut_to_wire
 from txbroker.standing import Standing
+from txbroker.store.disk import Disk
 from txbroker.store.incoming import Arrived
+from txbroker.store.retention import Retention
 from txbroker.telemetry import get_logger
 from txbroker.turn import Turn
 from txbroker.v1 import control_pb2
@@ -57,6 +59,8 @@ class Joiner:
         authority: Authority | None,
         members: Members,
         channels: Channels,
+        disk: Disk,
+        retention: Retention,
         turn: Turn,
         ownership: asyncio.Lock,
         on_granted: Callable[[], None],
@@ -67,6 +71,8 @@ class Joiner:
         self._authority = authority
         self._members = members
         self._channels = channels
+        self._disk = disk
+        self._retention = retention
         self._turn = turn
         self._ownership = ownership
         self._on_granted = on_granted
@@ -163,16 +169,18 @@ class Joiner:
             raise RetireError("the zone is being given back already")
         self._is_handing_back = True
         try:
-            async with self._exchange:
-                await HandBack(
-                    standing=standing,
-                    authority=authority,
-                    channels=self._channels,
-                    turn=self._turn,
-                    ownership=self._ownership,
-                ).run()
-                self._is_retiring = True
-                self._news.set()
+            await HandBack(
+                standing=standing,
+                authority=authority,
+                channels=self._channels,
+                disk=self._disk,
+                retention=self._retention,
+                turn=self._turn,
+                exchange=self._exchange,
+                ownership=self._ownership,
+            ).run()
+            self._is_retiring = True
+            self._news.set()
         finally:
             self._is_handing_back = False
 

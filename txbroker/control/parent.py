@@ -127,6 +127,19 @@ class Parent:
         for cut in cuts:
             self._tasks.start(self._adopt(cut))
 
+    def serve_again(self, apex: str, epoch: int) -> None:
+        """
+        A delegation ended, and is this node's own again: the edges are told, and the nodes of the
+        zones below it.
+        """
+        assert self._authority is not None
+        self._authority.announce_end(apex, epoch)
+        below = [entry.cut for entry in self._standing.table.subtree(apex).delegations]
+        for cut in below:
+            self._authority.announce(cut)
+        self._turn.end()
+        self.adopt(below)
+
     def close(self) -> None:
         """End all streams."""
         for child in list(self.children.values()):

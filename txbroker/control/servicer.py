@@ -16,7 +16,8 @@ from txbroker.control.handback import RetireError
 from txbroker.control.joiner import Joiner
 from txbroker.control.parent import Parent
 from txbroker.control.reading import JournalReader
-from txbroker.control.takeback import ReclaimError, TakeBack
+from txbroker.control.reclaim import Reclaimer, ReclaimError
+from txbroker.control.takeback import TakeBack
 from txbroker.errors import StoreError
 from txbroker.link.convert import cut_to_wire
 from txbroker.link.listener import LinkListener
@@ -42,6 +43,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         authority: Authority | None,
         parent: Parent,
         take_back: TakeBack,
+        reclaimer: Reclaimer,
         joiner: Joiner,
         links: LinkListener | None,
         reader: JournalReader,
@@ -58,6 +60,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         self._authority = authority
         self._parent = parent
         self._take_back = take_back
+        self._reclaimer = reclaimer
         self._joiner = joiner
         self._links = links
         self._reader = reader
@@ -190,7 +193,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         self, request: control_pb2.ReclaimRequest, context: Any
     ) -> control_pb2.ReclaimReply:
         try:
-            epoch = await self._take_back.reclaim(request.zone, request.epoch)
+            epoch = await self._reclaimer.reclaim(request.zone, request.epoch)
         except (ReclaimError, StoreError) as error:
             return control_pb2.ReclaimReply(done=False, reason=str(error))
         return control_pb2.ReclaimReply(done=True, epoch=epoch)

@@ -2,18 +2,21 @@
 SHELL: everything durable of a node but its standing: opened together, committed together.
 
 `data/tables` is one log for all small state; `data/journal` holds the parts of journals,
-`data/outbox` what waits for owners that cannot be reached.
+`data/outbox` what waits for owners that cannot be reached, `data/arriving` the journal of a zone
+that is on its way back here.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from txbroker.authority.journal import Chunk, Record
 from txbroker.errors import StoreError
+from txbroker.store.arriving import Arrivals
 from txbroker.store.committer import Committer, Durability
 from txbroker.store.journals import Journals, Part
 from txbroker.store.log import Log
@@ -78,6 +81,10 @@ class Disk:
             segment_bytes=segment_bytes,
             data=data,
         )
+        self.arrivals = Arrivals(
+            data / "arriving", self.committer, _on_trimmed, segment_bytes=segment_bytes
+        )
+        self._data = data
         self.outboxes = StoredOutboxes(
             data / "outbox", self.committer, self.tables, _on_trimmed, data=data, now=wall
         )
@@ -118,6 +125,12 @@ class Disk:
                     return
         except StoreError as error:
             self._on_failed(error)
+
+    @property
+    def room(self) -> int:
+        """Bytes free for this process."""
+        found = os.statvfs(self._data)
+        return found.f_bavail * found.f_frsize
 
     @property
     def size(self) -> int:

@@ -15,6 +15,9 @@ from google.protobuf.message import DecodeError
 
 from txbroker.authority.handover import Incoming, Snapshot, in_parts
 from txbroker.control.convert import (
+    Needs,
+    needs_from_wire,
+    needs_to_wire,
     snapshot_from_wire,
     snapshot_to_wire,
     subtree_from_wire,
@@ -35,12 +38,13 @@ class Arrived:
     The zone `apex` on its way here.
 
     `epoch` is the one at which this node is to serve it; of a zone that came back from a child, the
-    one at which the child did.
+    one at which the child did. `needs` is what edges need of its journal.
     """
 
     apex: str
     epoch: int
     incoming: Incoming
+    needs: Needs = attrs.field(factory=dict)
     subtree: TableState = TableState()
 
 
@@ -87,6 +91,7 @@ class IncomingFile:
             apex=head.apex,
             epoch=head.epoch,
             incoming=incoming,
+            needs=needs_from_wire(head.needs),
             subtree=subtree_from_wire(head.subtree),
         )
 
@@ -97,6 +102,7 @@ def _messages(arrived: Arrived) -> Iterator[bytes]:
         apex=arrived.apex,
         epoch=arrived.epoch,
         subtree=subtree_to_wire(arrived.subtree),
+        needs=needs_to_wire(arrived.needs),
     )
     incoming = arrived.incoming
     if incoming.predecessor is not None:

@@ -235,6 +235,25 @@ class Journals:
         _save(folder, meta)
         return self._part(folder, meta)
 
+    def adopt(self, folder: Path) -> None:
+        """
+        Take in a part that lies in another folder of the same disk, durably; raises `StoreError`.
+
+        One that is here already is the same, and stays.
+        """
+        meta = _load(folder)
+        target = self._folder / zone_folder(meta.key.zone) / str(meta.key.epoch)
+        try:
+            if meta.key in self.parts:
+                shutil.rmtree(folder)
+                return
+            make_folder(target.parent)
+            folder.rename(target)
+            sync_folder(target.parent)
+        except OSError as error:
+            raise StoreError(f"{target}: cannot be taken in: {error.strerror}") from error
+        self._part(target, meta)
+
     def get(self, key: PartKey) -> Part | None:
         """The part, if it is kept here."""
         return self.parts.get(key)

@@ -18,6 +18,7 @@ from txbroker.place import PartKey
 from txbroker.store.journals import Journals, Part
 from txbroker.store.tables import Table
 from txbroker.telemetry import get_logger
+from txbroker.topics import is_within
 from txbroker.v1 import state_pb2
 
 log = get_logger()
@@ -74,6 +75,14 @@ class Retention:
         if part not in known:
             known[part] = offset
             self._save(edge)
+
+    def needs(self, apex: str) -> dict[str, dict[PartKey, int]]:
+        """By edge: what it needs of the parts of a zone, and of zones below it."""
+        found = {
+            edge: {part: offset for part, offset in places.items() if is_within(part.zone, apex)}
+            for edge, places in self._kept.items()
+        }
+        return {edge: places for edge, places in found.items() if places}
 
     def keep(self, edge: str, places: dict[PartKey, int]) -> None:
         """The edge's sessions need what is above these offsets, and no other part."""

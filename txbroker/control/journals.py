@@ -1,0 +1,101 @@
+"""
+SHELL: a zone's journal on its way back to the parent, both ends.
+
+Batches go as they are stored. Most of it is copied before the fence, while the zone is served; what
+came meanwhile follows after it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from txbroker.control.streams import write
+from txbroker.control.times import HANDOVER_STEP
+from txbroker.place import PartKey, Place
+from txbroker.store.arriving import Arriving
+from txbroker.store.disk import Disk
+from txbroker.store.journals import Part
+from txbroker.store.segment import Batch
+from txbroker.topics import is_within
+from txbroker.v1 import control_pb2
+from txbroker.v1.control_pb2 import HandBackRequest
+
+
+class Sender:
+    """The child's end; `call` is its hand-back. What `have` names is not sent."""
+
+    def __init__(self, disk: Disk, apex: str, present: PartKey) -> None:
+        self._disk = disk
+        self._apex = apex
+        self._present = present
+        self._sent = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of the parts that may be sent."""
+        return sum(part.log.size for part in self._parts())
+
+    async def copy(self, call: Any, have: set[PartKey]) -> None:
+        """Send all parts as they are now, the present one last."""
+        for part in self._parts():
+            if part.key in have:
+                continue
+            header = control_pb2.JournalPart(zone=part.key.zone, epoch=part.key.epoch)
+            if part.predecessor is not None:
+                (zone, epoch), offset = part.predecessor
+                before = control_pb2.Predecessor(zone=zone, epoch=epoch, offset=offset)
+                header.predecessor.CopyFrom(before)
+            await write(call, HandBackRequest(part=header), HANDOVER_STEP)
+            sent = await self._send(call, part, 0)
+            if part.key == self._present:
+                self._sent = sent
+
+    async def rest(self, call: Any) -> None:
+        """Send what has been appended since."""
+        await self._disk.committer.drain()
+        part = self._disk.journals.get(self._present)
+        if part is not None:
+            self._sent = await self._send(call, part, self._sent)
+
+    async def _send(self, call: Any, part: Part, after: int) -> int:
+        for batch in part.log.batches(after):
+            await write(
+                call,
+                HandBackRequest(
+                    batch=control_pb2.JournalBatch(
+                        first=batch.first, count=batch.count, time=batch.time, body=batch.body
+                    )
+                ),
+                HANDOVER_STEP,
+            )
+            after = batch.first + batch.count - 1
+        return after
+
+    def _parts(self) -> list[Part]:
+        ours = [p for k, p in self._disk.journals.parts.items() if is_within(k.zone, self._apex)]
+        return sorted(ours, key=lambda part: (part.key == self._present, part.key))
+
+
+def parts_within(disk: Disk, apex: str) -> list[PartKey]:
+    """The parts of a zone, and of zones below it, that are here."""
+    return [key for key in disk.journals.parts if is_within(key.zone, apex)]
+
+
+async def take(arriving: Arriving, request: HandBackRequest) -> bool:
+    """The parent's end: take a message if it is about the journal; whether it was."""
+    match request.WhichOneof("kind"):
+        case "part":
+            header = request.part
+            before = None
+            if header.HasField("predecessor"):
+                earlier = header.predecessor
+                before = Place(PartKey(earlier.zone, earlier.epoch), earlier.offset)
+            arriving.begin(PartKey(header.zone, header.epoch), before)
+        case "batch":
+            batch = request.batch
+            await arriving.append(
+                Batch(first=batch.first, count=batch.count, time=batch.time, body=batch.body)
+            )
+        case _:
+            return False
+    return True
