@@ -145,12 +145,14 @@ async def test_joining(tmp_path: Path, step: str, victim: str, passes: bool) -> 
 
 RETIRING = [
     ("HandBack.begin", "child", False),
-    ("HandBack.ready", "child", False),
+    ("HandBack.batch", "child", False),
+    ("HandBack.copied", "child", False),
     ("HandBack.snapshot", "child", False),
     ("HandBack.fence", "child", False),
     ("HandBack.committed", "child", False),
     ("HandBack.begin", "root", False),
-    ("HandBack.ready", "root", True),
+    ("HandBack.batch", "root", False),
+    ("HandBack.copied", "root", False),
     ("HandBack.snapshot", "root", False),
     ("HandBack.fence", "root", False),
     ("HandBack.committed", "root", False),

@@ -1,0 +1,161 @@
+"""
+What a zone's journal has goes to the parent with the zone, and can be read there.
+
+Sessions that were away, and edges that were down, while their zone's node retired for good miss
+nothing; the parts are kept under their zone and epoch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from pathlib import Path
+from typing import Self
+
+import grpc
+
+from tests.support.cluster import on_loop
+from tests.support.mqttclient import Client, until
+from tests.support.nodes import NodeProcess, topology
+from tests.system.commands import run
+from txbroker.v1 import control_pb2
+from txbroker.v1.control_pb2_grpc import ControlStub
+
+away = asyncio.to_thread
+
+
+class House:
+    """A root, a child with the zone `z`, and an edge."""
+
+    def __init__(self, directory: Path) -> None:
+        self.root = NodeProcess(directory, topology("root", zone=""))
+        self.child = NodeProcess(directory, topology("child", zone="z", parent=self.root.grpc))
+        self.edge = NodeProcess(directory, topology("edge", parent=self.root.grpc))
+
+    async def __aenter__(self) -> Self:
+        for node in (self.root, self.child, self.edge):
+            await away(node.start)
+        await away(self.child.wait_event, "join.granted", zone="z")
+        return self
+
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
+        for node in (self.edge, self.child, self.root):
+            await away(node.close)
+        if error is None:
+            for node in (self.edge, self.child, self.root):
+                for line in node.lines:
+                    assert "Traceback" not in line and not line.startswith("Exception"), line
+
+    async def sleeper(self) -> None:
+        """A durable session at the edge that wants all of `z`; its client is away."""
+        client = await Client.open(self.edge.mqtt, "sleeper", clean=False)
+        await client.subscribe(("z/#", 2))
+        await client.close()
+
+    async def wake(self, expected: list[bytes]) -> None:
+        """The client comes back, and gets exactly this, in order."""
+        client = await Client.open(self.edge.mqtt, "sleeper", clean=False)
+        assert client.session_present
+        await until(
+            lambda: len(client.received) >= len(expected),
+            30,
+            lambda: f"{len(client.received)} of {len(expected)}",
+        )
+        await client.ping()
+        numbers = [int(payload.split(b":")[0]) for payload in client.payloads()]
+        assert numbers == [int(payload.split(b":")[0]) for payload in expected]
+        await client.close()
+
+    async def publish(self, numbers: range, size: int = 0) -> list[bytes]:
+        """Publish numbers at the edge; the payloads."""
+        client = await Client.open(self.edge.mqtt, f"pub{numbers.start}")
+        payloads = [f"{n}:".encode() + b"x" * size for n in numbers]
+        for start in range(0, len(payloads), 100):
+            some = payloads[start : start + 100]
+            futures = [client.start("z/x", payload, 1 + n % 2) for n, payload in enumerate(some)]
+            await asyncio.gather(*futures)
+        await client.close()
+        return payloads
+
+    async def retire(self) -> None:
+        """The child gives its zone back and is gone."""
+        done = await away(run, "retire", self.child.grpc, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert await away(self.child.wait) == 0
+
+
+def read(node: NodeProcess, epoch: int) -> control_pb2.ReadReply:
+    """All that the node has of the part, in one answer."""
+    with grpc.insecure_channel(node.grpc) as channel:
+        request = control_pb2.ReadRequest(zone="z", epoch=epoch, after=0, through=1 << 40)
+        reply: control_pb2.ReadReply = ControlStub(channel).Read(request, timeout=10)
+    return reply
+
+
+@on_loop
+async def test_session_that_was_away_reads_on_at_the_parent(tmp_path: Path) -> None:
+    """The child is gone for good, with all its data; nothing is missing."""
+    async with House(tmp_path) as house:
+        await house.sleeper()
+        sent = await house.publish(range(500), size=10_000)
+        await house.retire()
+        shutil.rmtree(house.child.data)
+        sent += await house.publish(range(500, 600))
+        await house.wake(sent)
+
+
+@on_loop
+async def test_edge_that_was_away_reads_on_at_the_parent(tmp_path: Path) -> None:
+    """It comes back when there is no such zone any more; after a restart of the parent as well."""
+    async with House(tmp_path) as house:
+        await house.sleeper()
+        sent = await house.publish(range(100))
+        await away(house.edge.kill)
+        await house.retire()
+        shutil.rmtree(house.child.data)
+        await away(house.root.kill)
+        await away(house.root.start)
+        await away(house.edge.start)
+        sent += await house.publish(range(100, 150))
+        await house.wake(sent)
+
+
+@on_loop
+async def test_zone_that_comes_and_goes_keeps_all_its_parts(tmp_path: Path) -> None:
+    """Each under its epoch, at the parent, whatever the child still has; then at a new child."""
+    async with House(tmp_path) as house:
+        await house.sleeper()
+        sent = await house.publish(range(30))
+        for start in (30, 60):
+            await house.retire()
+            sent += await house.publish(range(start, start + 15))
+            await away(house.child.start)
+            await away(house.child.wait_event, "join.granted", zone="z")
+            sent += await house.publish(range(start + 15, start + 30))
+        await house.retire()
+        parts = {epoch: read(house.root, epoch) for epoch in (1, 3, 5)}
+        assert [len(parts[epoch].offsets) for epoch in parts] == [30, 15, 15]
+        assert all(part.kept and part.closed for part in parts.values())
+        assert not read(house.root, 7).kept
+        assert not list((house.root.data / "arriving").iterdir())
+
+        shutil.rmtree(house.child.data)
+        await away(house.child.start)
+        await away(house.child.wait_event, "join.granted", zone="z")
+        await house.wake(sent)
+
+
+@on_loop
+async def test_hand_back_without_room_is_refused(tmp_path: Path) -> None:
+    """The parent says so before anything is copied, and the child goes on."""
+    async with House(tmp_path) as house:
+        call_options = {"node": "child", "zone": "z", "epoch": 1, "journal": 1 << 60}
+        async with grpc.aio.insecure_channel(house.root.grpc) as channel:
+            call = ControlStub(channel).HandBack()
+            begin = control_pb2.HandBackBegin(**call_options)
+            await call.write(control_pb2.HandBackRequest(begin=begin))
+            reply = await call.read()
+        assert "the parent's disk has no room for" in reply.refused.reason
+        tree = await away(run, "tree", house.root.grpc, "--json")
+        assert {row["zone"]: row["node"] for row in json.loads(tree.stdout)}["z"] == "child"
