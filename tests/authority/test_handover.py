@@ -401,5 +401,5 @@ def test_edge_that_was_away_hears_what_came_back_meanwhile() -> None:
     knows = authority.handed_back(attrs.evolve(hello, claims={"back": 0}))
     authority.sync(peer, ["#"], {"back": None})
 
-    assert [("back", 4)] == before
+    assert [("back", 3, 0)] == before
     assert ([], []) == (knows, authority.handed_back(hello))

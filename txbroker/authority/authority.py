@@ -265,13 +265,16 @@ class Authority:
         due = [record for record in chunk.records if catch_up.has(record)]
         return attrs.evolve(chunk, records=tuple(self.peers.wanted(peer, due)))
 
-    def handed_back(self, greeting: Greeting) -> list[tuple[str, int]]:
-        """Apexes, with their last epoch, that came back here and that the edge may not know of."""
+    def handed_back(self, greeting: Greeting) -> list[tuple[str, int, int]]:
+        """
+        Apexes that came back here, and that the edge may not know of: with the last epoch at which
+        they were another node's, and the offset after which they are this zone's again.
+        """
         peer = self.peers.get(greeting.edge)
         if peer is None:
             return []
         return [
-            (apex, self._table.epoch_of(apex))
+            (apex, self._table.epoch_of(apex) - 1, peer.unclaimed[apex])
             for apex in peer.unheard(greeting.claims)
             if apex != self.apex and self._table.get(apex) is None
         ]

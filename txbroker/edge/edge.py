@@ -239,13 +239,17 @@ class Edge:
         self.publisher.hold_below(route, below)
         self.interests.refresh()
 
-    def on_cut_ended(self, route: Route, apex: str, epoch: int) -> None:
-        """The owner's stream says: that child gave its zone back."""
+    def on_cut_ended(self, route: Route, apex: str, epoch: int, offset: int | None = None) -> None:
+        """
+        The owner's stream says: that child gave its zone back.
+
+        `offset`: after which the subtree is this zone's again, where that was some time ago.
+        """
         below = self.zones.get(apex)
         if route.cuts is not None:
             route.cuts.pop(apex, None)
         if below is None:
-            self.positions.on_handed_back(PartKey(apex, epoch), route)
+            self.positions.on_handed_back(PartKey(apex, epoch), route, offset)
             route.claim(apex)
             self.interests.refresh()
         elif below.epoch > epoch:

@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
+import attrs
+
 from txbroker.authority.authority import Authority
 from txbroker.authority.handover import MarkKey
 from txbroker.authority.journal import Record
@@ -72,9 +74,14 @@ class OwnZone:
             position=self._resume_at(route, cut.epoch),
             in_doubt=tuple(edge.keys_in_doubt(cut.apex)),
         )
-        accepted = authority.connect(greeting, self)
+        # What came back shortly before the process ended, which then did not see to it.
+        back = authority.handed_back(greeting)
+        returned = tuple(apex for apex, _, _ in back)
+        accepted = authority.connect(attrs.evolve(greeting, returned=returned), self)
         assert accepted is not None, "no newer process has this node's data"
         self._peer, caught_up = accepted
+        for apex, epoch, offset in back:
+            edge.on_cut_ended(route, apex, epoch, offset)
         self._catch_up(caught_up)
         position = Position(epoch=cut.epoch, offset=authority.delivered)
         edge.on_online(

@@ -159,11 +159,19 @@ class Positions:
             self._gate(session, ended, heir)
         self._keeper.on_ended(ended)
 
-    def on_handed_back(self, part: PartKey, heir: Route) -> None:
-        """The part of a zone that was not known here was closed; it is `heir`'s now."""
+    def on_handed_back(self, part: PartKey, heir: Route, offset: int | None) -> None:
+        """
+        The part of a zone that was not known here was closed; it is `heir`'s now.
+
+        `offset`: after which it is, where that was some time ago.
+        """
+        if offset is None:
+            offset = 0 if heir.position is None else heir.position.offset
         for session in self._all():
             if part in session.behind:
-                self._gate(session, part, heir)
+                self._gate_at(session, part, Place(heir.part, offset))
+            elif session.sink is None and self._wants(session, part.zone):
+                self._begin(session, Cursor(heir.part, offset))
 
     def on_online(self, route: Route) -> None:
         """The stream of a zone flows: who waited for its part may read on."""
@@ -232,11 +240,15 @@ class Positions:
                 self._keeper.save(session, urgent=False)
 
     def _gate(self, session: Session, ended: PartKey, heir: Route) -> None:
-        if heir.position is None:
-            return
-        self._begin(session, Cursor(heir.part, heir.position.offset))
-        later = session.behind[heir.part]
-        later.stops += (Place(ended, max(later.offset, heir.position.offset)),)
+        # An heir that is not connected yet says itself where it goes on, and then it is gated.
+        if heir.position is not None:
+            self._gate_at(session, ended, Place(heir.part, heir.position.offset))
+
+    def _gate_at(self, session: Session, ended: PartKey, place: Place) -> None:
+        """Nothing behind the place is taken before the ended part is."""
+        self._begin(session, Cursor(place.part, place.offset))
+        later = session.behind[place.part]
+        later.stops += (Place(ended, max(later.offset, place.offset)),)
         if not session.clean:
             self._keeper.save(session, urgent=False)
 

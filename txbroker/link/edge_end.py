@@ -285,7 +285,9 @@ class EdgeEnd:
             case "gone" if frame.gone.apex == self._route.apex:
                 self._edge.on_gone(self._route)
             case "gone":
-                self._edge.on_cut_ended(self._route, frame.gone.apex, frame.gone.epoch)
+                gone = frame.gone
+                offset = gone.offset if gone.HasField("offset") else None
+                self._edge.on_cut_ended(self._route, gone.apex, gone.epoch, offset)
 
     def _on_welcome(self, welcome: link_pb2.Welcome) -> None:
         if self._epoch:

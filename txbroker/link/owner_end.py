@@ -305,7 +305,7 @@ class OwnerEnd:
             return
         # What came back while the edge was away: it has nothing more to come from elsewhere.
         back = authority.handed_back(greeting)
-        returned = tuple(apex for apex, _ in back)
+        returned = tuple(apex for apex, _, _ in back)
         accepted = authority.connect(attrs.evolve(greeting, returned=returned), self)
         if accepted is None:
             self._host.counters.add("link.refused")
@@ -314,8 +314,9 @@ class OwnerEnd:
         self.peer, caught_up = accepted
         self._deliveries.peer = self.peer
         self._welcome(in_doubt)
-        for apex, epoch in back:
-            self.tell_gone(apex, epoch)
+        for apex, epoch, offset in back:
+            gone = types_pb2.Gone(apex=apex, epoch=epoch, offset=offset)
+            self._tell(LinkFrame(gone=gone))
         self._catch_up(caught_up)
         online = link_pb2.Online(
             cuts=[cut_to_wire(cut) for cut in authority.cuts()],
