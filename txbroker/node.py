@@ -23,6 +23,7 @@ from txbroker.alarms import ReactorTimers
 from txbroker.authority.authority import Authority
 from txbroker.config import Address, NodeConfig, reread
 from txbroker.control.channels import SERVER_OPTIONS, Channels
+from txbroker.control.departure import Departure
 from txbroker.control.directory import DirectoryShell
 from txbroker.control.joiner import Joiner
 from txbroker.control.operator import losses, session_pages
@@ -212,6 +213,7 @@ class Node:
             authority=self.authority,
             holding=self._holding,
             parent=self.parent,
+            members=self.members,
             disk=self.disk,
             turn=self.turn,
             ownership=ownership,
@@ -230,6 +232,7 @@ class Node:
             channels=self.channels,
             disk=self.disk,
             retention=self.retention,
+            departure=self._build_departure(),
             turn=self.turn,
             ownership=ownership,
             on_granted=self._on_granted,
@@ -475,6 +478,17 @@ class Node:
             max_packet=limits.packet,
             max_connections=limits.connections,
             connect_timeout=limits.connect_timeout,
+        )
+
+    def _build_departure(self) -> Departure:
+        return Departure(
+            standing=self.standing,
+            members=self.members,
+            mqtt=self.mqtt,
+            edge=self.edge,
+            directory=self.directory,
+            shell=self._directory_shell,
+            committer=self.disk.committer,
         )
 
     def _build_links(self) -> LinkListener | None:

@@ -1,8 +1,9 @@
 """
 SHELL: this node as a child that gives its zone back to its parent (`txbroker retire`).
 
-The journal goes first, as it is, while the zone is served. Then the steps are those of a join the
-other way round: bulk copy, fence, rest, and the parent commits.
+The journal goes first, as it is, while the zone is served; then all else that others need of the
+node (`departure`). Then the steps are those of a join the other way round: bulk copy, fence, rest,
+and the parent commits.
 From the fence on only the parent knows how it ends (protocol rule 12), so it is asked until it
 answers, and a node that dies meanwhile asks when it starts again.
 """
@@ -20,9 +21,10 @@ from txbroker.authority.outgoing import Outgoing
 from txbroker.control.channels import CALL_TIMEOUT, Channels
 from txbroker.control.convert import needs_to_wire, snapshot_to_wire, subtree_to_wire
 from txbroker.control.copying import settled
+from txbroker.control.departure import Departure, RetireError
 from txbroker.control.journals import Sender
 from txbroker.control.streams import STREAM_ERRORS, describe, open_stream, read, write
-from txbroker.control.times import CLAIM_WAIT, HANDOVER_STEP, LONGEST_PAUSE
+from txbroker.control.times import ALIVE_EVERY, CLAIM_WAIT, HANDOVER_STEP, LONGEST_PAUSE
 from txbroker.errors import StoreError
 from txbroker.place import PartKey
 from txbroker.standing import Standing
@@ -34,10 +36,6 @@ from txbroker.v1 import control_pb2
 from txbroker.v1.control_pb2 import HandBackRequest, OutcomeReply
 
 log = get_logger()
-
-
-class RetireError(Exception):
-    """The zone cannot be given back; one line why. Nothing has changed."""
 
 
 class HandBack:
@@ -54,6 +52,7 @@ class HandBack:
         channels: Channels,
         disk: Disk,
         retention: Retention,
+        departure: Departure,
         turn: Turn,
         exchange: asyncio.Lock,
         ownership: asyncio.Lock,
@@ -62,6 +61,7 @@ class HandBack:
         self._authority = authority
         self._channels = channels
         self._retention = retention
+        self._departure = departure
         self._turn = turn
         self._exchange = exchange
         self._sender = Sender(disk, authority.apex, PartKey(authority.apex, authority.epoch))
@@ -73,19 +73,25 @@ class HandBack:
         parent = self._standing.parent
         assert parent is not None, "the root does not retire"
         call = open_stream(self._channels.stub(parent).HandBack)
+        is_done = False
         try:
             await self._copy_journal(call)
+            await self._leave(call)
             # What edges have inherited here and not claimed yet would not go along.
             authority = self._authority
             await wait_until(lambda: not authority.awaits_claims(authority.apex), CLAIM_WAIT)
             async with self._exchange, self._ownership:
+                self._departure.resign()
                 await self._hand_over(call)
+            is_done = True
         except STREAM_ERRORS as error:
             raise RetireError(f"parent {parent} cannot be reached: {describe(error)}") from error
         except StoreError as error:
             raise RetireError(str(error)) from error
         finally:
             call.cancel()
+            if not is_done:
+                self._departure.stay()
 
     # internal
 
@@ -100,6 +106,17 @@ class HandBack:
         await write(call, HandBackRequest(begin=begin), CALL_TIMEOUT)
         ready = await _ready(call)
         await self._sender.copy(call, {PartKey(part.zone, part.epoch) for part in ready.have})
+
+    async def _leave(self, call: Any) -> None:
+        """Until nothing is here that others need but the zone; the parent hears of us meanwhile."""
+        leaving = asyncio.ensure_future(self._departure.clear(self._standing.lineage[-1].node))
+        try:
+            while not (await asyncio.wait({leaving}, timeout=ALIVE_EVERY))[0]:
+                alive = HandBackRequest(alive=control_pb2.Alive())
+                await write(call, alive, HANDOVER_STEP)
+            await leaving
+        finally:
+            leaving.cancel()
         await write(call, HandBackRequest(copied=control_pb2.Copied()), HANDOVER_STEP)
         await _ready(call)
 

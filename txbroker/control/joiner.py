@@ -17,8 +17,9 @@ from txbroker.authority.handover import Incoming
 from txbroker.control.channels import CALL_TIMEOUT, Channels
 from txbroker.control.convert import ended_from_wire, snapshot_from_wire, subtree_from_wire
 from txbroker.control.copying import receive
+from txbroker.control.departure import Departure, RetireError
 from txbroker.control.directory_wire import members_from_wire, members_to_wire
-from txbroker.control.handback import HandBack, RetireError
+from txbroker.control.handback import HandBack
 from txbroker.control.streams import STREAM_ERRORS, describe, open_stream, read, write
 from txbroker.control.times import (
     ALIVE_EVERY,
@@ -61,6 +62,7 @@ class Joiner:
         channels: Channels,
         disk: Disk,
         retention: Retention,
+        departure: Departure,
         turn: Turn,
         ownership: asyncio.Lock,
         on_granted: Callable[[], None],
@@ -73,6 +75,7 @@ class Joiner:
         self._channels = channels
         self._disk = disk
         self._retention = retention
+        self._departure = departure
         self._turn = turn
         self._ownership = ownership
         self._on_granted = on_granted
@@ -175,6 +178,7 @@ class Joiner:
                 channels=self._channels,
                 disk=self._disk,
                 retention=self._retention,
+                departure=self._departure,
                 turn=self._turn,
                 exchange=self._exchange,
                 ownership=self._ownership,

@@ -12,7 +12,7 @@ import grpc.aio
 
 from txbroker.aio import Tasks
 from txbroker.authority.authority import Authority
-from txbroker.control.handback import RetireError
+from txbroker.control.departure import RetireError
 from txbroker.control.joiner import Joiner
 from txbroker.control.parent import Parent
 from txbroker.control.reading import JournalReader

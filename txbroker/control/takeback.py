@@ -22,6 +22,7 @@ from txbroker.control.journals import parts_within, take
 from txbroker.control.parent import Parent
 from txbroker.control.streams import STREAM_ERRORS, describe, read, unsaved
 from txbroker.control.times import CLAIM_WAIT, HANDOVER_STEP
+from txbroker.directory.members import Members
 from txbroker.errors import StoreError
 from txbroker.holding import Holding
 from txbroker.standing import Standing
@@ -57,6 +58,7 @@ class TakeBack:
         authority: Authority | None,
         holding: Holding | None,
         parent: Parent,
+        members: Members,
         disk: Disk,
         turn: Turn,
         ownership: asyncio.Lock,
@@ -65,6 +67,7 @@ class TakeBack:
         self._authority = authority
         self._holding = holding
         self._parent = parent
+        self._members = members
         self._disk = disk
         self._turn = turn
         self._ownership = ownership
@@ -138,7 +141,10 @@ class TakeBack:
             await self._take_journal(begin, arriving, context)
             async with self._ownership:
                 arrived = await self._take_rest(begin, arriving, context)
+                # Where the child goes nobody counts on it any more; should it stay, it says so.
+                self._members.remove(begin.node)
                 await receive(self._standing, arrived)
+                await asyncio.wait_for(self._disk.committer.drain(), HANDOVER_STEP)
                 if self._refusal(begin) is not None:
                     await context.abort(grpc.StatusCode.ABORTED, "the parent has lost its own zone")
                 self._standing.take_back(begin.zone)
@@ -204,7 +210,9 @@ class TakeBack:
 
 
 async def _next(context: HandBackContext) -> HandBackRequest:
-    request: HandBackRequest | None = await read(context, HANDOVER_STEP)
-    if request is None:
-        raise ConnectionError("the child has broken it off")
-    return request
+    while True:
+        request: HandBackRequest | None = await read(context, HANDOVER_STEP)
+        if request is None:
+            raise ConnectionError("the child has broken it off")
+        if not request.HasField("alive"):
+            return request

@@ -11,6 +11,9 @@ HANDOVER_STEP = 10.0
 """Seconds: between signs of life, of silence after which a child counts as away, and that the other
 side has for one step of a handover."""
 
+DRAIN_PATIENCE = 15.0
+"""Seconds that a node which is retired waits for a publish of its clients to go on."""
+
 CLAIM_WAIT = 2.0
 """Seconds that a handover waits for edges to claim what they have from the one before."""
 

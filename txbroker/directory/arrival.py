@@ -136,9 +136,9 @@ class Arrivals:
             self._registrar.withdraw(client_id, search.claimed)
         return Refused(reason=search.reason or "the client is gone")
 
-    def merge(self, client_id: str, node: str, incarnation: int) -> Procedure[None]:
-        """Fetch what `node` has of a session that is here, too."""
-        search = _Search(client_id, is_merging=True)
+    def fetch(self, client_id: str, node: str, incarnation: int) -> Procedure[None]:
+        """Fetch what `node` has of a session; one that is here takes it in."""
+        search = _Search(client_id, is_merging=client_id in self._holdings.held)
         yield from self._alone(client_id, self._fetch(search, node, incarnation))
 
     def finish(self, client_id: str) -> Procedure[bool]:

@@ -179,7 +179,7 @@ class Conflicts:
         """A node has a session that counts below ours."""
         client_id = request.client_id
         if client_id in self._holdings.held:
-            self._spawn(self._arrivals.merge(client_id, source, request.incarnation))
+            self._spawn(self._arrivals.fetch(client_id, source, request.incarnation))
             return Accepted()
         if client_id in self._holdings.arriving or client_id in self._arrivals.busy:
             return Busy()

@@ -20,6 +20,7 @@ from txbroker.directory.entries import Entries
 from txbroker.directory.entry import Entry, Testament
 from txbroker.directory.holdings import Holdings
 from txbroker.directory.keeper import Keeper
+from txbroker.directory.leaving import Leaving
 from txbroker.directory.members import Members
 from txbroker.directory.ports import Remains, SessionHost, Table
 from txbroker.directory.registrar import Registrar
@@ -27,6 +28,7 @@ from txbroker.directory.requests import (
     AskRemains,
     Busy,
     Claim,
+    Entrust,
     Left,
     Lookup,
     Noted,
@@ -137,6 +139,7 @@ class Directory:
             now=now,
             spawn=spawn,
         )
+        self._leaving = Leaving(members, self.holdings, now)
         self.own_wills = OwnWills(tables.wills, life)
         self._watch = WillWatch(
             members=members,
@@ -244,6 +247,10 @@ class Directory:
             del self._leaving[client_id]
             self._disconnect(client_id)
 
+    def leave(self, heir: str, is_wanted: Callable[[], bool]) -> Procedure[str]:
+        """Give all kept sessions to that node (see `Leaving`)."""
+        return self._leaving.leave(heir, is_wanted)
+
     def ended(self, client_id: str) -> None:
         """The kept session ended here, if one was: its time is over, or somebody deleted it."""
         if client_id in self.holdings.held:
@@ -276,6 +283,8 @@ class Directory:
                 return self._release(source, request)
             case Offer():
                 return self.conflicts.offered(source, request)
+            case Entrust():
+                return self._entrusted(source, request)
             case AskRemains():
                 return self._tell_remains(request)
             case WillsSent():
@@ -398,6 +407,13 @@ class Directory:
         if isinstance(reply, NotHeld) and own is not None and own.persistent:
             self.registrar.drop(client_id)  # a session that was found, but never opened
         return reply
+
+    def _entrusted(self, source: str, request: Entrust) -> Reply:
+        """It asks again for as long as it has the session."""
+        client_id = request.client_id
+        procedure = self.arrivals.fetch(client_id, source, request.incarnation)
+        self._begin(("entrusted", client_id), procedure)
+        return Noted()
 
     def _release(self, source: str, request: Release) -> Reply:
         client_id = request.client_id

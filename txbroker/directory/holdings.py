@@ -127,6 +127,10 @@ class Holdings:
         tombstones = self._gone.get(client_id)
         return tombstones[-1] if tombstones else None
 
+    def is_awaited(self, client_id: str, is_member: Callable[[str], object]) -> bool:
+        """Whether a node that is a member may have to ask here for a session that went to it."""
+        return any(is_member(one.node) for one in self._gone.get(client_id, ()))
+
     def start(self) -> None:
         """After a start: sessions and what is known of them are made to agree."""
         for client_id, holding in list(self.held.items()):

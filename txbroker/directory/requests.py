@@ -255,6 +255,14 @@ class Offer:
 
 
 @attrs.frozen(kw_only=True)
+class Entrust:
+    """The asker goes for good: fetch its session of that client id; answered by `Noted`."""
+
+    client_id: str
+    incarnation: int
+
+
+@attrs.frozen(kw_only=True)
 class Accepted:
     """It will be fetched."""
 
@@ -290,6 +298,7 @@ Request = (
     | Release
     | Offer
     | AskRemains
+    | Entrust
 )
 Reply = (
     OtherView

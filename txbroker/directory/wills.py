@@ -71,6 +71,11 @@ class OwnWills:
         """The will of the client's connection."""
         return self._all.get(client_id)
 
+    @property
+    def count(self) -> int:
+        """How many are left that may have to be published."""
+        return len(self._all)
+
     def of_earlier_lives(self) -> list[tuple[str, Testament]]:
         """Those of connections that ended with the process."""
         return [(c, t) for c, t in self._all.items() if t.life != self._life]

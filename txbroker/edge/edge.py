@@ -140,6 +140,14 @@ class Edge:
         self.outboxes.work()
         self.backlog.work()
 
+    def unpublished(self) -> dict[str, int]:
+        """By zone: how many QoS 1/2 publishes are still on their way from here, at the most."""
+        found = self.publisher.waiting()
+        for apex, count in self.outboxes.waiting().items():
+            if count:
+                found[apex] = found.get(apex, 0) + count
+        return found
+
     # from owners (links and the node's own zone)
 
     def keys_in_doubt(self, apex: str) -> list[MarkKey]:

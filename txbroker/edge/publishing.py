@@ -121,6 +121,11 @@ class Publisher:
             if any(p.message.client_id == client_id and p.message.qos for p in _open(route))
         ]
 
+    def waiting(self) -> dict[str, int]:
+        """By zone: how many QoS 1/2 publishes wait here, in memory, or for their answer."""
+        found = {r.apex: sum(1 for p in _open(r) if p.message.qos) for r in self._zones}
+        return {apex: count for apex, count in found.items() if count}
+
     def is_too_much(self, session: Session) -> bool:
         """
         Whether this client should not be read for now; look after each read.

@@ -104,6 +104,14 @@ class MqttService:
         self.max_connections = max_connections
         self.connect_timeout = connect_timeout
         self.connections: set[MqttProtocol] = set()
+        self.is_leaving = False
+
+    def leave(self) -> None:
+        """The node goes for good: its clients are to go elsewhere, and no more come."""
+        self.is_leaving = True
+        for connection in list(self.connections):
+            connection.close("the node is retired")
+        self.turn.end()
 
 
 @implementer(IPushProducer)
@@ -203,7 +211,7 @@ class MqttProtocol(Protocol):
         return not self._is_clogged
 
     def close(self, reason: str) -> None:
-        """Another connection has the client id."""
+        """End it from this side: another connection has the client id, say."""
         log.info("client.closed", client_id=self._client_id, reason=reason)
         self._leave(will=True)
         self._abort()
@@ -244,6 +252,9 @@ class MqttProtocol(Protocol):
         self._client_id = client_id
         self._cancel_alarm()
         self._connection.hold()
+        if self._service.is_leaving:
+            self._refuse("the node is retired", True)
+            return
         accept = partial(self._accept, packet.keep_alive)
         attempt = self._service.roaming.connect(packet, accept, self._refuse)
         if self._session is None and self._is_open:

@@ -1,8 +1,9 @@
 """
-What a zone's journal has goes to the parent with the zone, and can be read there.
+What others may need of a node goes to its parent when the node is retired, and can be had there.
 
 Sessions that were away, and edges that were down, while their zone's node retired for good miss
-nothing; the parts are kept under their zone and epoch.
+nothing; the parts of its journal are kept under their zone and epoch. Sessions of the node itself
+are found at the parent. Its `data` is deleted in each of these tests.
 """
 
 from __future__ import annotations
@@ -15,10 +16,14 @@ from typing import Self
 
 import grpc
 
+from tests.support import wire
 from tests.support.cluster import on_loop
 from tests.support.mqttclient import Client, until
 from tests.support.nodes import NodeProcess, topology
+from tests.support.rawclient import RawClient
+from tests.support.wire import PUBACK, PUBCOMP, PUBREC, PUBREL
 from tests.system.commands import run
+from txbroker.mqtt.packets import Will
 from txbroker.v1 import control_pb2
 from txbroker.v1.control_pb2_grpc import ControlStub
 
@@ -67,9 +72,12 @@ class House:
         assert numbers == [int(payload.split(b":")[0]) for payload in expected]
         await client.close()
 
-    async def publish(self, numbers: range, size: int = 0) -> list[bytes]:
-        """Publish numbers at the edge; the payloads."""
-        client = await Client.open(self.edge.mqtt, f"pub{numbers.start}")
+    async def publish(
+        self, numbers: range, size: int = 0, at: NodeProcess | None = None
+    ) -> list[bytes]:
+        """Publish numbers at the edge, or at another node; the payloads."""
+        node = self.edge if at is None else at
+        client = await Client.open(node.mqtt, f"pub{numbers.start}")
         payloads = [f"{n}:".encode() + b"x" * size for n in numbers]
         for start in range(0, len(payloads), 100):
             some = payloads[start : start + 100]
@@ -132,7 +140,7 @@ async def test_zone_that_comes_and_goes_keeps_all_its_parts(tmp_path: Path) -> N
             sent += await house.publish(range(start, start + 15))
             await away(house.child.start)
             await away(house.child.wait_event, "join.granted", zone="z")
-            sent += await house.publish(range(start + 15, start + 30))
+            sent += await house.publish(range(start + 15, start + 30), at=house.child)
         await house.retire()
         parts = {epoch: read(house.root, epoch) for epoch in (1, 3, 5)}
         assert [len(parts[epoch].offsets) for epoch in parts] == [30, 15, 15]
@@ -159,3 +167,114 @@ async def test_hand_back_without_room_is_refused(tmp_path: Path) -> None:
         assert "the parent's disk has no room for" in reply.refused.reason
         tree = await away(run, "tree", house.root.grpc, "--json")
         assert {row["zone"]: row["node"] for row in json.loads(tree.stdout)}["z"] == "child"
+
+
+@on_loop
+async def test_sessions_of_the_node_are_at_its_parent(tmp_path: Path) -> None:
+    """With what waits for them, and what was open in both directions; packet ids included."""
+    async with House(tmp_path) as house:
+        opened = await away(open_flows, house.child)
+        sent = await house.publish(range(1, 60))
+        await house.retire()
+        shutil.rmtree(house.child.data)
+        got = await away(finish_flows, house.root)
+
+        assert [b"0:", *sent] == [m.payload for m in got]
+        assert got[0].dup and got[0].packet_id == opened
+
+
+def open_flows(node: NodeProcess) -> int:
+    """
+    A durable session that has published `halfway`, without its PUBREL, and has not acknowledged
+    a message, whose packet id is returned.
+    """
+    with RawClient(node.mqtt) as client:
+        client.connect("c", clean=False)
+        client.subscribe(("z/#", 2), ("other", 1))
+        client.send(wire.publish("other", b"halfway", qos=2, packet_id=77))
+        client.wait_for(PUBREC, 77)
+        assert client.take(1)[0].payload == b"halfway"
+        client.send(wire.publish("z/x", b"0:", qos=1, packet_id=78))
+        client.wait_for(PUBACK, 78)
+        message = client.expect_publish("z/x", b"0:")
+        assert message.packet_id is not None
+        return message.packet_id
+
+
+def finish_flows(node: NodeProcess) -> list[wire.Publish]:
+    """The client at another node: it ends its own flow, and gets what there is."""
+    with RawClient(node.mqtt) as client:
+        assert client.connect("c", clean=False)
+        client.send(wire.publish("other", b"halfway", qos=2, packet_id=77, dup=True))
+        client.wait_for(PUBREC, 77)
+        client.send(wire.ack(PUBREL, 77))
+        client.wait_for(PUBCOMP, 77)
+        client.publish("z/x", b"last", qos=1)
+        return client.take_until(lambda message: message.payload == b"last")
+
+
+@on_loop
+async def test_clients_of_the_node_go_elsewhere(tmp_path: Path) -> None:
+    """Their connections end, wills are published once; ids that nobody knows are served."""
+    async with House(tmp_path) as house:
+        watcher = await Client.open(house.edge.mqtt, "watcher")
+        await watcher.subscribe(("w", 2))
+        will = Will(topic="w", payload=b"gone", qos=2, retain=False)
+        client = await Client.open(house.child.mqtt, "c", will=will)
+        await house.retire()
+        shutil.rmtree(house.child.data)
+        assert not client.is_open
+        await watcher.wait_for(1)
+        for node in (house.root, house.edge):
+            for number in range(5):
+                new = await Client.open(node.mqtt, f"new-{node.name}-{number}", clean=False)
+                assert not new.session_present
+                await new.close()
+        assert [b"gone"] == watcher.payloads()
+
+
+@on_loop
+async def test_node_that_comes_back_is_a_member_again(tmp_path: Path) -> None:
+    """With its data or without; sessions move to it."""
+    async with House(tmp_path) as house:
+        await house.sleeper()
+        for is_empty in (False, True):
+            await house.retire()
+            if is_empty:
+                shutil.rmtree(house.child.data)
+            await away(house.child.start)
+            await away(house.child.wait_event, "join.granted", zone="z")
+            for node in (house.child, house.edge):
+                client = await Client.open(node.mqtt, "sleeper", clean=False)
+                assert client.session_present
+                await client.close()
+
+
+@on_loop
+async def test_node_does_not_go_while_its_outbox_waits(tmp_path: Path) -> None:
+    """It says for whom, and goes on; when the other is there again it goes."""
+    async with House(tmp_path) as house:
+        other = NodeProcess(tmp_path, topology("other", zone="o", parent=house.root.grpc))
+        await away(other.start)
+        await away(other.wait_event, "join.granted", zone="o")
+        try:
+            reader = await Client.open(house.edge.mqtt, "reader", clean=False)
+            await reader.subscribe(("o/#", 1))
+            client = await Client.open(house.child.mqtt, "c", clean=False)
+            await client.publish("o/x", b"0", 1)
+            await away(other.kill)
+            await client.publish("o/x", b"1", 1)
+            done = await away(run, "retire", house.child.grpc, timeout=60)
+            assert done.returncode == 1
+            assert "1 messages for zone 'o' wait here" in done.stderr
+            assert len(done.stderr.splitlines()) == 1
+            again = await Client.open(house.child.mqtt, "c", clean=False)
+            assert again.session_present
+            await again.publish("z/x", b"still here", 1)
+            await away(other.start)
+            await house.retire()
+            shutil.rmtree(house.child.data)
+            await reader.wait_for(2)
+            assert [b"0", b"1"] == reader.payloads()
+        finally:
+            await away(other.close)
