@@ -256,12 +256,14 @@ class Edge:
         below = self.zones.get(apex)
         if route.cuts is not None:
             route.cuts.pop(apex, None)
-        if below is None:
+        if below is not None and below.epoch > epoch:
+            return
+        if below is None or (below.port is None and below.position is None):
+            # Not followed in this life of the process; in an earlier one it may have been.
             self.positions.on_handed_back(PartKey(apex, epoch), route, offset)
+        if below is None:
             route.claim(apex)
             self.interests.refresh()
-        elif below.epoch > epoch:
-            return
         elif below.port is None:
             self.on_gone(below, is_whole=False)
         else:

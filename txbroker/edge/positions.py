@@ -238,6 +238,8 @@ class Positions:
             session.behind[cursor.part] = cursor
             if not session.clean:
                 self._keeper.save(session, urgent=False)
+            if session.sink is not None:
+                self._backlog.wake(session)
 
     def _gate(self, session: Session, ended: PartKey, heir: Route) -> None:
         # An heir that is not connected yet says itself where it goes on, and then it is gated.

@@ -1,0 +1,202 @@
+"""Cursors while the tree of zones changes: each part is read to its end before the next one."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.edge.test_catch_up import bench_of, everything, subscribed
+from tests.support.edge_bench import Client, EdgeBench
+from tests.support.recorders import cut
+from txbroker.edge.chunks import RETRY, Missing
+from txbroker.message import Message
+from txbroker.place import PartKey, Place
+
+ROOT, A = PartKey("", 1), PartKey("a", 1)
+
+
+def root_says(bench: EdgeBench, first: int, last: int) -> None:
+    """Live messages of the root zone, on a topic that a cut may take away."""
+    for offset in range(first, last + 1):
+        bench.deliver("", "a/x", f"root {offset}", offset)
+
+
+def child_says(bench: EdgeBench, first: int, last: int, epoch: int = 1) -> None:
+    """The child's."""
+    for offset in range(first, last + 1):
+        bench.deliver("a", "a/x", f"child {offset}" + "'" * (epoch - 1), offset)
+
+
+def told(name: str, first: int, last: int) -> list[str]:
+    return [f"{name} {number}" for number in range(first, last + 1)]
+
+
+def in_journal(bench: EdgeBench, part: PartKey, name: str, first: int, last: int) -> None:
+    """Records that this edge has not been sent."""
+    for offset in range(first, last + 1):
+        bench.journals.add(part, offset, Message("a/x", f"{name} {offset}".encode(), 1))
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_session_that_is_away_reads_the_parent_up_to_the_cut_first(is_restarted: bool) -> None:
+    """Then the child from its first record on (rule 13)."""
+    bench = bench_of()
+    client = subscribed(bench, "a/x")
+    client.leave()
+    root_says(bench, 1, 3)
+    bench.edge.on_cut(bench.route(""), cut("a"))
+    bench.online("a")
+    child_says(bench, 1, 3)
+    bench.edge.positions.checkpoint()
+    bench.settle()
+    if is_restarted:
+        bench = bench.restart()
+        bench.online("", "a", offset=3)
+        bench.online("a", offset=3)
+    bench.journals.missing[ROOT] = Missing.UNREACHABLE
+    client = Client(bench, "c", clean=False)
+    before = everything(client)
+    del bench.journals.missing[ROOT]
+    bench.clock.advance(RETRY)
+
+    assert ([], told("root", 1, 3) + told("child", 1, 3)) == (before, everything(client))
+
+
+def test_session_that_is_here_and_behind_waits_with_the_child() -> None:
+    """What the child sends live does not overtake what the parent had."""
+    bench = bench_of()
+    client = subscribed(bench, "a/x")
+    client.leave()
+    root_says(bench, 1, 3)
+    bench.journals.late = True
+    client = Client(bench, "c", clean=False)
+    bench.edge.on_cut(bench.route(""), cut("a"))
+    bench.online("a")
+    child_says(bench, 1, 2)
+    before = client.got()
+    bench.journals.late = False
+    bench.journals.answer(9)
+
+    assert ([], told("root", 1, 3) + told("child", 1, 2)) == (before, everything(client))
+
+
+@pytest.mark.parametrize("last", [5, 6])
+@pytest.mark.parametrize("followed", [2, 5])
+def test_zone_that_was_cut_while_the_node_was_away_is_followed(followed: int, last: int) -> None:
+    """
+    Its journal says where it goes on from, whether the node had come there before or not; the zone
+    above may have nothing newer, up to `last`, than the cut.
+    """
+    bench = bench_of()
+    client = subscribed(bench, "a/x")
+    root_says(bench, 1, followed)
+    client.leave()
+    bench.edge.positions.checkpoint()
+    bench.settle()
+    in_journal(bench, ROOT, "root", followed + 1, 5)
+    bench.journals.ends[ROOT] = last
+    in_journal(bench, A, "child", 1, 4)
+    bench = bench.restart()
+    bench.edge.zones.add(cut("a"))
+    bench.online("", "a", offset=last)
+    bench.edge.on_owner(bench.route("a"), 1, Place(ROOT, 5))
+    bench.online("a", offset=4)
+    client = Client(bench, "c", clean=False)
+
+    assert told("root", 1, 5) + told("child", 1, 4) == everything(client)
+
+
+def test_zone_that_goes_back_is_read_to_its_end_first() -> None:
+    """Before what its heir takes for it."""
+    bench = bench_of("a")
+    client = subscribed(bench, "a/x")
+    client.leave()
+    child_says(bench, 1, 3)
+    bench.edge.on_gone(bench.route("a"))
+    root_says(bench, 1, 2)
+    bench.journals.missing[A] = Missing.UNREACHABLE
+    client = Client(bench, "c", clean=False)
+    before = everything(client)
+    root_says(bench, 3, 3)
+    del bench.journals.missing[A]
+    bench.clock.advance(RETRY)
+
+    assert ([], told("child", 1, 3) + told("root", 1, 3)) == (before, everything(client))
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+def test_end_that_the_zone_could_not_say_itself(is_here: bool) -> None:
+    """Its link broke before: what it had left is read from where it is kept."""
+    bench = bench_of("a")
+    client = subscribed(bench, "a/x")
+    child_says(bench, 1, 2)
+    assert told("child", 1, 2) == client.got()
+    if not is_here:
+        client.leave()
+    bench.lose("a")
+    in_journal(bench, A, "child", 3, 5)
+    bench.journals.closed.add(A)
+    bench.edge.on_cut_ended(bench.route(""), "a", 1)
+    root_says(bench, 1, 2)
+    if not is_here:
+        client = Client(bench, "c", clean=False)
+
+    assert told("child", 3, 5) + told("root", 1, 2) == everything(client)
+    assert {} == client.session.behind
+
+
+def test_zone_that_is_served_anew_is_read_from_where_the_earlier_part_ends() -> None:
+    """The link was away while the zone changed hands."""
+    bench = bench_of("a")
+    client = subscribed(bench, "a/x")
+    child_says(bench, 1, 2)
+    assert told("child", 1, 2) == client.got()
+    bench.lose("a")
+    in_journal(bench, A, "child", 3, 4)
+    bench.journals.closed.add(A)
+    bench.edge.on_owner(bench.route("a"), 2, None)
+    bench.online("a", epoch=2, offset=0)
+    child_says(bench, 1, 2, epoch=2)
+
+    assert [*told("child", 3, 4), "child 1'", "child 2'"] == everything(client)
+    assert {} == client.session.behind
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_part_that_ended_while_the_node_was_away_gates_its_heir(is_known: bool) -> None:
+    """The owner above says from where on it has the zone: what is left of the part comes first."""
+    bench = bench_of("a")
+    client = subscribed(bench, "a/x")
+    client.leave()
+    child_says(bench, 1, 3)
+    bench.edge.positions.checkpoint()
+    bench.settle()
+    bench = bench.restart()
+    bench.journals.closed.add(A)
+    in_journal(bench, ROOT, "root", 1, 2)
+    if not is_known:
+        bench.edge.zones.remove(bench.route("a"))
+    bench.edge.on_owner(bench.route(""), 1, None)
+    bench.edge.on_cut_ended(bench.route(""), "a", 1, 0)
+    bench.online("", offset=2)
+    client = Client(bench, "c", clean=False)
+
+    assert told("child", 1, 3) + told("root", 1, 2) == everything(client)
+    assert {} == client.session.behind
+
+
+def test_nothing_is_left_of_a_part_that_everybody_has() -> None:
+    """Neither in sessions nor as a position: a later start does not look for it."""
+    bench = bench_of("a")
+    client = subscribed(bench, "a/x")
+    child_says(bench, 1, 2)
+    assert told("child", 1, 2) == client.got()
+    bench.edge.positions.checkpoint()
+    bench.settle()
+    bench.edge.on_gone(bench.route("a"))
+    bench.edge.positions.checkpoint()
+    bench.settle()
+    bench = bench.restart()
+
+    session = bench.edge.clients.sessions["c"]
+    assert A not in session.behind
+    assert A not in bench.edge.positions.followed
