@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Self
 
 import grpc
+import pytest
 
 from tests.support import wire
 from tests.support.cluster import on_loop
@@ -278,3 +279,48 @@ async def test_node_does_not_go_while_its_outbox_waits(tmp_path: Path) -> None:
             assert [b"0", b"1"] == reader.payloads()
         finally:
             await away(other.close)
+
+
+SESSIONS = 300
+
+
+@on_loop
+@pytest.mark.parametrize("victim", ["child", "root"])
+async def test_crash_while_sessions_move(tmp_path: Path, victim: str) -> None:
+    """Each is at one of the two, and at the parent when the command is repeated."""
+    async with House(tmp_path) as house:
+        for start in range(0, SESSIONS, 50):
+            await asyncio.gather(*(sleep_at(house.child, n) for n in range(start, start + 50)))
+        publisher = await Client.open(house.edge.mqtt, "publisher")
+        await publisher.publish("z/x", b"kept for all", 1)
+        node = house.child if victim == "child" else house.root
+        retiring = asyncio.ensure_future(away(run, "retire", house.child.grpc, timeout=60))
+        await until(lambda: count_sessions(house.root), 30, "one has moved")
+        await away(node.kill)
+        assert (await retiring).returncode == 1
+        await away(node.start)
+        await until(lambda: house.child.has_event("join.granted", epoch=1), 30)
+        await house.retire()
+        shutil.rmtree(house.child.data)
+
+        assert count_sessions(house.root) == SESSIONS
+        for number in range(0, SESSIONS, 10):
+            client = await Client.open(house.root.mqtt, f"s{number}", clean=False)
+            assert client.session_present
+            await client.wait_for(1)
+            assert [b"kept for all"] == client.payloads()
+            await client.close()
+
+
+async def sleep_at(node: NodeProcess, number: int) -> None:
+    """A durable session whose client is away."""
+    client = await Client.open(node.mqtt, f"s{number}", clean=False)
+    await client.subscribe(("z/#", 1))
+    await client.close()
+
+
+def count_sessions(node: NodeProcess) -> int:
+    """Those named `s...` that the node has."""
+    with grpc.insecure_channel(node.grpc) as channel:
+        pages = ControlStub(channel).Sessions(control_pb2.SessionsRequest(), timeout=10)
+        return sum(s.client_id.startswith("s") for page in pages for s in page.sessions)
