@@ -145,13 +145,13 @@ async def test_joining(tmp_path: Path, step: str, victim: str, passes: bool) -> 
 
 RETIRING = [
     ("HandBack.begin", "child", False),
-    ("HandBack.batch", "child", False),
+    ("HandBack.batches", "child", False),
     ("HandBack.copied", "child", False),
     ("HandBack.snapshot", "child", False),
     ("HandBack.fence", "child", False),
     ("HandBack.committed", "child", False),
     ("HandBack.begin", "root", False),
-    ("HandBack.batch", "root", False),
+    ("HandBack.batches", "root", False),
     ("HandBack.copied", "root", False),
     ("HandBack.snapshot", "root", False),
     ("HandBack.fence", "root", False),

@@ -142,7 +142,7 @@ async def test_ten_rounds_of_joining_and_retiring(tmp_path: Path) -> None:
 
 @on_loop
 async def test_clients_of_the_retiring_node_are_served_to_its_end(tmp_path: Path) -> None:
-    """A publisher and a subscriber on the node itself: its zone is the parent's now."""
+    """What was acknowledged to a publisher on the node itself reaches all, on the node and off."""
     async with Cluster(tmp_path, TREE) as cluster:
         own = await cluster.client("late", "own-sub")
         await own.subscribe(("zone/#", 1))
@@ -152,11 +152,14 @@ async def test_clients_of_the_retiring_node_are_served_to_its_end(tmp_path: Path
         for stream in streams:
             await stream.progress()
         await give_back(cluster, "late")
-        for stream in streams:
+        await until(lambda: not own.is_open, what="its clients are to go elsewhere")
+        gone, kept = streams[:2], streams[2:]
+        for stream in kept:
             await stream.progress(50)
-        await stop_all(streams)
-        await check(own, streams)
-        await check(far, streams)
+        await stop_all(kept)
+        await check(far, kept)
+        for stream in gone:
+            assert stream.acknowledged <= set(far.payloads(stream.topic))
 
 
 @on_loop

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from .mqttclient import TIMEOUT, Client, until
@@ -19,7 +20,7 @@ WINDOW = 16
 
 
 class Stream:
-    """One publisher on one topic; payloads are `NAME:NUMBER`."""
+    """One publisher on one topic; payloads are `NAME:NUMBER`, in `acknowledged` once they are."""
 
     def __init__(self, client: Client, topic: str, qos: int, *, pause: float = 0.002) -> None:
         self.client = client
@@ -27,6 +28,7 @@ class Stream:
         self.qos = qos
         self.name = f"{client.client_id}@{qos}"
         self.count = 0
+        self.acknowledged: set[bytes] = set()
         self.is_stopping = False
         self._pause = pause
         self._open: set[asyncio.Future[Any]] = set()
@@ -59,8 +61,13 @@ class Stream:
                 acknowledged = self.client.start(self.topic, payload, self.qos)
                 if not acknowledged.done():
                     self._open.add(acknowledged)
-                    acknowledged.add_done_callback(self._open.discard)
+                    acknowledged.add_done_callback(partial(self._answered, payload))
             await asyncio.sleep(self._pause)
+
+    def _answered(self, payload: bytes, answer: asyncio.Future[Any]) -> None:
+        self._open.discard(answer)
+        if not answer.cancelled():
+            self.acknowledged.add(payload)
 
 
 async def stop_all(streams: Iterable[Stream]) -> None:

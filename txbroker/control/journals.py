@@ -20,6 +20,18 @@ from txbroker.topics import is_within
 from txbroker.v1 import control_pb2
 from txbroker.v1.control_pb2 import HandBackRequest
 
+AT_ONCE = 256 * 1024
+"""Bytes in one message, or a whole batch where that is larger."""
+
+OVERHEAD = 32
+"""Bytes that a batch takes beside its body."""
+
+FEW = 500
+"""Records that may be left to be sent while the zone stands still."""
+
+PASSES = 10
+"""Attempts to come that near to the end of a journal that grows meanwhile."""
+
 
 class Sender:
     """The child's end; `call` is its hand-back. What `have` names is not sent."""
@@ -49,6 +61,7 @@ class Sender:
             sent = await self._send(call, part, 0)
             if part.key == self._present:
                 self._sent = sent
+                await self._catch_up(call, part)
 
     async def rest(self, call: Any) -> None:
         """Send what has been appended since."""
@@ -57,18 +70,30 @@ class Sender:
         if part is not None:
             self._sent = await self._send(call, part, self._sent)
 
+    async def _catch_up(self, call: Any, part: Part) -> None:
+        for _ in range(PASSES):
+            if part.log.written - self._sent <= FEW:
+                break
+            self._sent = await self._send(call, part, self._sent)
+
     async def _send(self, call: Any, part: Part, after: int) -> int:
+        """Send what is written of a part by now, not what comes meanwhile; the last offset sent."""
+        written = part.log.written
+        batches = control_pb2.JournalBatches()
+        size = 0
         for batch in part.log.batches(after):
-            await write(
-                call,
-                HandBackRequest(
-                    batch=control_pb2.JournalBatch(
-                        first=batch.first, count=batch.count, time=batch.time, body=batch.body
-                    )
-                ),
-                HANDOVER_STEP,
+            if batch.first > written:
+                break
+            batches.batches.add(
+                first=batch.first, count=batch.count, time=batch.time, body=batch.body
             )
             after = batch.first + batch.count - 1
+            size += len(batch.body) + OVERHEAD
+            if size >= AT_ONCE:
+                await write(call, HandBackRequest(batches=batches), HANDOVER_STEP)
+                batches, size = control_pb2.JournalBatches(), 0
+        if size:
+            await write(call, HandBackRequest(batches=batches), HANDOVER_STEP)
         return after
 
     def _parts(self) -> list[Part]:
@@ -91,11 +116,11 @@ async def take(arriving: Arriving, request: HandBackRequest) -> bool:
                 earlier = header.predecessor
                 before = Place(PartKey(earlier.zone, earlier.epoch), earlier.offset)
             arriving.begin(PartKey(header.zone, header.epoch), before)
-        case "batch":
-            batch = request.batch
-            await arriving.append(
-                Batch(first=batch.first, count=batch.count, time=batch.time, body=batch.body)
-            )
+        case "batches":
+            for batch in request.batches.batches:
+                await arriving.append(
+                    Batch(first=batch.first, count=batch.count, time=batch.time, body=batch.body)
+                )
         case _:
             return False
     return True
