@@ -25,6 +25,7 @@ from txbroker.config import Address, NodeConfig, reread
 from txbroker.control.channels import SERVER_OPTIONS, Channels
 from txbroker.control.departure import Departure
 from txbroker.control.directory import DirectoryShell
+from txbroker.control.divergent import Divergence
 from txbroker.control.joiner import Joiner
 from txbroker.control.operator import losses, session_pages
 from txbroker.control.parent import Parent
@@ -172,6 +173,7 @@ class Node:
         self._reader = JournalReader(
             disk=self.disk,
             authority=self.authority,
+            standing=self.standing,
             channels=self.channels,
             tasks=self.tasks,
         )
@@ -239,6 +241,14 @@ class Node:
             on_refused=self._on_refused,
             on_lineage=self._on_lineage,
         )
+        self._divergence = Divergence(
+            standing=self.standing,
+            disk=self.disk,
+            retention=self.retention,
+            turn=self.turn,
+            on_settled=self._joiner.join_again,
+            now=wall,
+        )
         self._rates = Rates(self.edge, reactor.seconds)
         self._sys = SysInfo(
             edge=self.edge,
@@ -249,6 +259,7 @@ class Node:
             clients=lambda: len(self.mqtt.connections),
             space=self.space,
             disk=self.disk,
+            standing=self.standing,
         )
         self.edge.clients.when_federation_is_asked(lambda: self.tasks.start(self._sys.fetch()))
         self._sampler = LoopingCall(self._each_second)
@@ -534,6 +545,7 @@ class Node:
             parent=self.parent,
             take_back=self._take_back,
             reclaimer=self._reclaimer,
+            divergence=self._divergence,
             joiner=self._joiner,
             links=self._links,
             reader=self._reader,
@@ -598,7 +610,9 @@ class Node:
         self._sys.refresh()
         self.edge.clients.expire_sessions()
         self.edge.positions.tell_low_water()
-        self.retention.trim(None if self._zone_store is None else self._zone_store.present)
+        present = None if self._zone_store is None else self._zone_store.present
+        self.retention.trim(present, self._divergence.held())
+        self.edge.backlog.look_for_cut_off(self.edge.clients.sessions.values())
         self.turn.end()
         self.tasks.start(self._sys.fetch())
 

@@ -19,6 +19,7 @@ from txbroker.authority.authority import Authority
 from txbroker.control.channels import CALL_TIMEOUT, Channels
 from txbroker.edge.clients import FEDERATION
 from txbroker.edge.edge import Edge
+from txbroker.standing import Standing
 from txbroker.store.disk import Disk
 from txbroker.store.space import DiskSpace
 from txbroker.telemetry import get_logger
@@ -73,7 +74,9 @@ class SysInfo:
         clients: Callable[[], int],
         space: DiskSpace,
         disk: Disk,
+        standing: Standing,
     ) -> None:
+        self._standing = standing
         self._edge = edge
         self._authority = authority
         self._channels = channels
@@ -115,6 +118,9 @@ class SysInfo:
             values["txbroker/zone/epoch"] = str(authority.epoch)
             values["txbroker/zone/serving"] = str(authority.serving).lower()
             values["txbroker/zone/offset"] = str(authority.offset)
+            values["txbroker/zone/divergent"] = str(self._standing.divergent)
+            reclaimed = self._standing.table.reclaimed()
+            values["txbroker/zone/reclaimed"] = " ".join(cut.apex for cut in reclaimed)
             unclaimed = str(authority.unclaimed_qos0)
             values["txbroker/count/link.dropped.unclaimed_qos0"] = unclaimed
         pending = edge.interests.pending_by_zone()

@@ -299,7 +299,10 @@ async def test_crash_while_sessions_move(tmp_path: Path, victim: str) -> None:
         await away(node.kill)
         assert (await retiring).returncode == 1
         await away(node.start)
-        await until(lambda: house.child.has_event("join.granted", epoch=1), 30)
+        if victim == "child":
+            await away(house.child.wait_event, "join.granted", zone="z")
+        else:
+            await away(house.root.wait_event, "child.joined", zone="z")
         await house.retire()
         shutil.rmtree(house.child.data)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import click
 
 from txbroker.cli.options import as_json, node_address
@@ -12,7 +13,7 @@ from txbroker.cli.output import show_json, show_table, zone_name
 from txbroker.config import Address
 
 if TYPE_CHECKING:
-    from txbroker.cli.treewalk import Row
+    from txbroker.cli.treewalk import Branch, Row
 
 COLUMNS = ("ZONE", "NODE", "GRPC", "EPOCH", "STATE", "PENDING", "CLIENTS", "IN/S", "OUT/S")
 
@@ -30,7 +31,7 @@ COLUMNS = ("ZONE", "NODE", "GRPC", "EPOCH", "STATE", "PENDING", "CLIENTS", "IN/S
     "-v",
     "--verbose",
     is_flag=True,
-    help="Show counters, losses and nodes without a zone, too.",
+    help="Show counters, losses, reclaimed zones and nodes without a zone, too.",
 )
 @as_json
 def tree(address: Address, verbose: bool, as_json: bool) -> None:
@@ -72,6 +73,7 @@ def _as_dict(row: Row, verbose: bool) -> dict[str, Any]:
     if verbose:
         values["counters"] = row.counters
         values["losses"] = row.losses
+        values["reclaimed"] = [attrs.asdict(branch) for branch in row.reclaimed]
     return values
 
 
@@ -85,6 +87,16 @@ def _show(rows: list[Row], verbose: bool) -> None:
     if verbose and lost:
         click.echo()
         show_table(("NODE", "CLIENT", "DROPPED"), lost)
+    taken = [_branch_cells(branch) for row in rows for branch in row.reclaimed]
+    if verbose and taken:
+        click.echo()
+        show_table(("RECLAIMED", "EPOCH", "FROM", "GRPC", "BRANCH"), taken)
+
+
+def _branch_cells(branch: Branch) -> list[str]:
+    state = {None: "node does not answer", True: "kept by the node", False: "none"}
+    zone, epoch = zone_name(branch.zone), str(branch.epoch)
+    return [zone, epoch, branch.node, branch.grpc, state[branch.is_kept]]
 
 
 def _cells(row: Row) -> list[str]:

@@ -21,6 +21,20 @@ from txbroker.v1.control_pb2 import StatusReply, StatusRequest
 
 
 @attrs.frozen(kw_only=True)
+class Branch:
+    """
+    A delegation that an operator took from a node, and that is not settled; `is_kept`: the node has
+    what it took alone, None: it does not answer.
+    """
+
+    zone: str
+    epoch: int
+    node: str
+    grpc: str
+    is_kept: bool | None
+
+
+@attrs.frozen(kw_only=True)
 class Row:
     """
     One zone and its node; a pure edge has neither zone nor epoch.
@@ -28,6 +42,7 @@ class Row:
     `alive`: the node answers and serves the zone. `answers`: it answers at all. `pending`: filters
     that nodes of the tree wait to place in this zone. Rates are messages a second. `losses`:
     how many messages were dropped, by client id, for the sessions of the node that lost most.
+    `reclaimed`: what was taken from nodes below this one.
     """
 
     zone: str | None
@@ -43,6 +58,7 @@ class Row:
     parent: str | None
     counters: dict[str, int] = attrs.field(factory=dict)
     losses: dict[str, int] = attrs.field(factory=dict)
+    reclaimed: tuple[Branch, ...] = ()
 
 
 class TreeWalk:
@@ -53,6 +69,7 @@ class TreeWalk:
         self._asked: dict[str, asyncio.Task[StatusReply | None]] = {}
         self._rows: dict[tuple[bool, str], Row] = {}
         self._pending: dict[str, Counter[str]] = {}
+        self._reclaimed: dict[tuple[bool, str], list[Cut]] = {}
 
     async def below(self, address: str) -> list[Row]:
         """The node at `address` and all below it, in order of the tree; raises `NoAnswer`."""
@@ -65,6 +82,7 @@ class TreeWalk:
             self._note_edge(own, top, parent)
         await self._visit_children(top)
         pending = sum(self._pending.values(), Counter[str]())
+        await asyncio.gather(*(self._note_branches(key) for key in list(self._reclaimed)))
         rows = [attrs.evolve(row, pending=pending[row.zone or ""]) for row in self._zones()]
         return rows + [row for row in self._rows.values() if row.zone is None]
 
@@ -110,7 +128,24 @@ class TreeWalk:
         epoch = reply.zone.epoch if reply is not None and serves else cut.epoch
         row = self._row(cut, reply, parent, zone=cut.apex, epoch=epoch, alive=serves)
         self._rows[True, cut.apex] = row
+        if reply is not None and serves and reply.reclaimed:
+            self._reclaimed[True, cut.apex] = [cut_from_wire(one) for one in reply.reclaimed]
         return row
+
+    async def _note_branches(self, key: tuple[bool, str]) -> None:
+        cuts = self._reclaimed[key]
+        replies = await asyncio.gather(*(self._reply_of(cut) for cut in cuts))
+        branches = tuple(
+            Branch(
+                zone=cut.apex,
+                epoch=cut.epoch,
+                node=cut.node,
+                grpc=cut.grpc,
+                is_kept=None if reply is None else reply.divergent == cut.epoch,
+            )
+            for cut, reply in zip(cuts, replies, strict=True)
+        )
+        self._rows[key] = attrs.evolve(self._rows[key], reclaimed=branches)
 
     def _note_edge(self, cut: Cut, reply: StatusReply | None, parent: str | None) -> None:
         alive = reply is not None

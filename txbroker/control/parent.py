@@ -181,7 +181,6 @@ class Parent:
     async def _decide(self, announce: control_pb2.Announce, context: JoinContext) -> int | None:
         """The epoch granted; None when it was not."""
         standing = self._standing
-        self._note_settled(announce)
         applicant = Applicant(
             node=announce.node,
             zone=announce.zone,
@@ -195,16 +194,21 @@ class Parent:
         decision = decide(standing.table, applicant, standing.lineage, standing.cut)
         match decision:
             case Refused(reason=reason, cut_off=cut_off):
+                self._note_settled(announce)
                 self._note_refusal(announce, reason)
                 await _refuse(context, reason, cut_off)
                 return None
             case Elsewhere(cut=cut):
+                self._note_settled(announce)
                 await context.write(JoinReply(moved=control_pb2.Moved(parent=cut_to_wire(cut))))
                 return None
             case Renewed(cut=cut):
                 self._renew(cut, applicant.below)
             case Transfer(cut=cut):
                 await self._transfer(cut, context)
+        # Not before: until its zone is its own again, nobody looks there for what was cut off.
+        if standing.table.settle(announce.zone, announce.node):
+            standing.save()
         self._refusals.pop(announce.node, None)
         return cut.epoch
 

@@ -23,7 +23,9 @@ from txbroker.link.frames import FrameReader
 from txbroker.message import Message
 from txbroker.mqtt.packets import Publish
 from txbroker.place import PartKey
+from txbroker.standing import Standing
 from txbroker.store.disk import Disk
+from txbroker.topics import is_within
 from txbroker.v1 import control_pb2
 
 Done = Callable[[Chunk | Missing], None]
@@ -36,10 +38,17 @@ class JournalReader:
     """The `Reader` of a node's sessions, and what it answers to other nodes."""
 
     def __init__(
-        self, *, disk: Disk, authority: Authority | None, channels: Channels, tasks: Tasks
+        self,
+        *,
+        disk: Disk,
+        authority: Authority | None,
+        standing: Standing,
+        channels: Channels,
+        tasks: Tasks,
     ) -> None:
         self._disk = disk
         self._authority = authority
+        self._table = standing.table
         self._channels = channels
         self._tasks = tasks
         self._zones: ZoneMap | None = None
@@ -81,7 +90,11 @@ class JournalReader:
         part = PartKey(request.zone, request.epoch)
         found = self.local(part, request.after, request.through)
         if found is None:
-            return control_pb2.ReadReply(kept=False)
+            return control_pb2.ReadReply(
+                kept=False,
+                cut_off=self._is_cut_off(part),
+                elsewhere=self._table.lookup(part.zone) is not None,
+            )
         return control_pb2.ReadReply(
             kept=True,
             through=found.through,
@@ -100,7 +113,11 @@ class JournalReader:
         request = control_pb2.ReadRequest(
             zone=part.zone, epoch=part.epoch, after=after, through=through
         )
+        assert self._zones is not None
+        is_owner_known = self._zones.get(part.zone) is not None
         found: Chunk | Missing = Missing.GONE if self._is_known(part.zone) else Missing.UNREACHABLE
+        if self._is_cut_off(part):
+            found = Missing.CUT_OFF
         for address in self._addresses(part.zone):
             try:
                 reply = await self._channels.stub(address).Read(request, timeout=READ_TIMEOUT)
@@ -110,7 +127,18 @@ class JournalReader:
             if reply.kept:
                 found = _chunk(reply)
                 break
+            if reply.cut_off:
+                found = Missing.CUT_OFF
+            elif reply.elsewhere and not is_owner_known:
+                found = Missing.UNREACHABLE  # who serves it is not known here yet
         done(found)
+
+    def _is_cut_off(self, part: PartKey) -> bool:
+        """Whether the part is with a node from which its zone was reclaimed here."""
+        return any(
+            is_within(part.zone, cut.apex) and (part.zone != cut.apex or part.epoch <= cut.epoch)
+            for cut in self._table.reclaimed()
+        )
 
     def _is_known(self, zone: str) -> bool:
         """Whether it is known who serves the zone, or that it is nobody's any more."""

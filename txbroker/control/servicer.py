@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import grpc.aio
 from txbroker.aio import Tasks
 from txbroker.authority.authority import Authority
 from txbroker.control.departure import RetireError
+from txbroker.control.divergent import Divergence, DivergentError
 from txbroker.control.joiner import Joiner
 from txbroker.control.parent import Parent
 from txbroker.control.reading import JournalReader
@@ -44,6 +45,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         parent: Parent,
         take_back: TakeBack,
         reclaimer: Reclaimer,
+        divergence: Divergence,
         joiner: Joiner,
         links: LinkListener | None,
         reader: JournalReader,
@@ -61,6 +63,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         self._parent = parent
         self._take_back = take_back
         self._reclaimer = reclaimer
+        self._divergence = divergence
         self._joiner = joiner
         self._links = links
         self._reader = reader
@@ -198,6 +201,16 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             return control_pb2.ReclaimReply(done=False, reason=str(error))
         return control_pb2.ReclaimReply(done=True, epoch=epoch)
 
+    async def Divergent(
+        self, request: control_pb2.DivergentRequest, context: Any
+    ) -> control_pb2.DivergentReply:
+        divergence = self._divergence
+        actions = (divergence.look, divergence.replay, divergence.drop)
+        if request.action >= len(actions):
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "an unknown action")
+        # Whoever asked may go away: what is begun is finished.
+        return await asyncio.shield(self._tasks.start(_told(actions[request.action](request.zone))))
+
     async def _retire(self, request: control_pb2.RetireRequest) -> control_pb2.RetireReply:
         try:
             await self._joiner.hand_back(request.zone, request.epoch)
@@ -213,3 +226,12 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             validate_topic_filter(question)
         except TopicError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{question!r}: {error}")
+
+
+async def _told(
+    work: Coroutine[Any, Any, control_pb2.DivergentReply],
+) -> control_pb2.DivergentReply:
+    try:
+        return await work
+    except (DivergentError, StoreError) as error:
+        return control_pb2.DivergentReply(done=False, reason=str(error))

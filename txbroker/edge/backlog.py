@@ -15,14 +15,15 @@ counted as it comes.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import groupby
 
 import attrs
 
 from txbroker.authority.journal import Chunk, Record
 from txbroker.counters import Counters
-from txbroker.edge.chunks import Chunks, Reader
+from txbroker.edge.chunks import Chunks, Missing, Reader
 from txbroker.edge.zonemap import ZoneMap
 from txbroker.message import OVERHEAD, Message
 from txbroker.mqtt.cursor import Cursor, Waiting
@@ -63,6 +64,7 @@ class Backlog:
         self._counters = counters
         self.limits = limits
         self._again = again
+        self._reader = reader
         self._chunks = Chunks(
             reader,
             timers,
@@ -93,6 +95,16 @@ class Backlog:
                 self._feed(session)
         if self._hungry:
             self._again()
+
+    def look_for_cut_off(self, sessions: Iterable[Session]) -> None:
+        """Now and then: whether parts that were cut off can be read again."""
+        waiting: dict[PartKey, list[Session]] = {}
+        for session in sessions:
+            for part in session.cut_off:
+                waiting.setdefault(part, []).append(session)
+        for part, those in waiting.items():
+            offset = min(session.cut_off[part] for session in those)
+            self._reader.read(part, offset, offset + 1, partial(self._take_up, part, those))
 
     # from operators
 
@@ -258,16 +270,30 @@ class Backlog:
         ):
             session.pass_part(cursor)
 
-    def _give_up(self, session: Session, part: PartKey) -> None:
-        """The part is kept nowhere any more."""
+    def _give_up(self, session: Session, part: PartKey, why: Missing) -> None:
+        """The part is kept nowhere any more, or is cut off."""
+        cursor = session.behind.get(part)
+        offsets = [] if cursor is None else [cursor.offset]
         for packet_id, place in session.unread():
             if place.part == part:
+                offsets.append(place.offset - 1)
                 session.give_back(packet_id, None)
-        cursor = session.behind.get(part)
-        if cursor is not None:
+        if why is Missing.CUT_OFF and offsets:
+            session.set_aside(part, min(offsets))
+            self._counters.add("session.part_cut_off")
+        elif cursor is not None:
             cursor.until = cursor.offset
             session.pass_part(cursor)
             self._counters.add("session.part_gone")
+
+    def _take_up(self, part: PartKey, sessions: list[Session], found: Chunk | Missing) -> None:
+        if found in (Missing.UNREACHABLE, Missing.CUT_OFF):
+            return
+        for session in sessions:
+            if part in session.cut_off:
+                session.take_up(part, is_kept=isinstance(found, Chunk))
+                if session.sink is not None:
+                    self.wake(session)
 
 
 def _above(chunk: Chunk, offset: int) -> Iterator[Record]:

@@ -35,6 +35,7 @@ class Missing(Enum):
 
     UNREACHABLE = "unreachable"  # ask again later
     GONE = "gone"  # the part is kept nowhere any more
+    CUT_OFF = "cut off"  # it went with a node from which the zone was reclaimed, and may come back
 
 
 class Reader(Protocol):
@@ -49,7 +50,8 @@ class Reader(Protocol):
 class Chunks:
     """
     `wake` is called for sessions when it is worth their while to look again, `gone` where a part is
-    kept nowhere, `late` where it cannot be read for now, `end` where it has nothing more for now.
+    kept nowhere or is cut off, `late` where it cannot be read for now, `end` where it has nothing
+    more for now.
     """
 
     def __init__(
@@ -58,7 +60,7 @@ class Chunks:
         timers: Timers,
         *,
         wake: Callable[[Session], None],
-        gone: Callable[[Session, PartKey], None],
+        gone: Callable[[Session, PartKey, Missing], None],
         late: Callable[[Session, PartKey], None],
         end: Callable[[Session, PartKey], None],
     ) -> None:
@@ -131,9 +133,9 @@ class Chunks:
                 return
             for session in self._asked[key]:
                 self._end(session, part)
-        elif found is Missing.GONE:
+        elif found is not Missing.UNREACHABLE:
             for session in self._asked[key]:
-                self._gone(session, part)
+                self._gone(session, part, found)
             self._wake_all(key)
             return
         else:

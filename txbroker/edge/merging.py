@@ -36,6 +36,8 @@ def take_in(known: Session, other: Session, waiting: Iterable[Outgoing]) -> None
     known.leave_queue()
     for part in {**other.behind, **dict.fromkeys(left)}:
         _take_in_part(known, other, part, frozenset(left[part]))
+    for part, offset in other.cut_off.items():
+        known.cut_off[part] = min(offset, known.cut_off.get(part, offset))
     _add_subscriptions(known, other)
 
 

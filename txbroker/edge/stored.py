@@ -74,6 +74,8 @@ def encode_window(session: Session, *, whole: bool = False) -> bytes:
     for part, known in session.had.items():
         for had in known:
             _add_had(window, index.of(part), had)
+    for part, offset in session.cut_off.items():
+        window.cut_off.add(part=index.of(part), offset=offset)
     for publish in session.open_publishes():
         if publish.taken or publish.origin or publish.entry:
             _add_publish(window, publish)
@@ -113,6 +115,8 @@ def decode_window(
     for stored in window.had:
         part = parts[stored.part]
         session.had[part] = (*session.had.get(part, ()), _had(stored))
+    for aside in window.cut_off:
+        session.cut_off[parts[aside.part]] = aside.offset
     flows = [flow for stored in window.flows for flow in _flows(stored, parts, numbered)]
     numbers = range(window.held_first, window.held_first + window.held)
     held = [_numbered(number, numbered(number)) for number in numbers]

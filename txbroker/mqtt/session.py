@@ -108,6 +108,7 @@ class Session:
         "behind",
         "clean",
         "client_id",
+        "cut_off",
         "dropped",
         "had",
         "held_size",
@@ -137,6 +138,7 @@ class Session:
         self.subscribing = 0
         self.away_since: float | None = None
         self.behind: dict[PartKey, Cursor] = {}
+        self.cut_off: dict[PartKey, int] = {}
         self.taken: dict[PartKey, int] = {}
         self.ahead: dict[PartKey, int] = {}
         self.had: dict[PartKey, tuple[Had, ...]] = {}  # before it became one with another
@@ -243,6 +245,23 @@ class Session:
             del each[part]
         if not self.clean and not self.is_over:
             self._watcher.save_all(self)
+
+    def set_aside(self, part: PartKey, offset: int) -> None:
+        """The part cannot be read, and may come back: what lies above the offset is to come."""
+        self.cut_off[part] = min(offset, self.cut_off.get(part, offset))
+        cursor = self.behind.get(part)
+        if cursor is None:
+            self._save()
+        else:
+            cursor.until = cursor.offset
+            self.pass_part(cursor)
+
+    def take_up(self, part: PartKey, *, is_kept: bool) -> None:
+        """The part that was set aside can be read again, or (not `is_kept`) never will."""
+        offset = self.cut_off.pop(part)
+        if is_kept and part not in self.behind:
+            self.behind[part] = Cursor(part, offset)
+        self._save()
 
     def matching(self, topic: str) -> tuple[Subscription, ...]:
         """Its subscriptions that match the topic."""
@@ -520,6 +539,8 @@ class Session:
         """The places up to which it needs nothing of their parts, one or more for each part."""
         for cursor in self.behind.values():
             yield Place(cursor.part, cursor.offset)
+        for part, offset in self.cut_off.items():
+            yield Place(part, offset)
         if self.window is not None:
             for entry in (*self.window.flights.values(), *self.window.queue):
                 if entry.place is not None:

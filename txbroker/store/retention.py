@@ -9,7 +9,7 @@ outgrown its size by what sessions may hold, is waited for no longer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import attrs
 
@@ -98,9 +98,18 @@ class Retention:
 
     # from the node
 
-    def trim(self, present: PartKey | None) -> None:
-        """Now and then: let go of what nobody needs; `present` is the part that is appended to."""
+    def lowest(self, part: PartKey) -> int:
+        """What lies above this offset some edge may need, as far as edges have told."""
+        return self._needed(part) or 0
+
+    def trim(self, present: PartKey | None, held: Collection[PartKey] = ()) -> None:
+        """
+        Now and then: let go of what nobody needs; `present` is the part that is appended to, `held`
+        are those that stay whole.
+        """
         for part in list(self._journals.parts.values()):
+            if part.key in held:
+                continue
             self._trim(part)
             if part.key != present and part.log.first >= part.next:
                 continue

@@ -1,0 +1,135 @@
+"""`txbroker divergent`: what a node had alone when its zone was reclaimed."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from txbroker.cli.options import Apex, as_json, node_address
+from txbroker.cli.output import show_json, show_table, zone_name
+from txbroker.config import Address
+
+if TYPE_CHECKING:
+    from txbroker.v1.control_pb2 import DivergentReply
+
+TIMEOUT = 1800.0
+"""Seconds; all of a journal may have to be read, and written once."""
+
+zone_argument = click.argument("zone", metavar="ZONE", type=Apex())
+
+
+@click.group()
+def divergent() -> None:
+    """
+    Show, replay or drop what a node had alone when its zone was reclaimed.
+
+    HOST:PORT is the gRPC address of the node that came back, ZONE the zone that it had. It keeps
+    its branch until one of `replay` and `drop` is chosen, and gets its zone again after that.
+    """
+
+
+@divergent.command(
+    "list",
+    epilog="""
+    Example:
+
+    \b
+      $ txbroker divergent list 127.0.0.1:7002 home/kitchen
+    """,
+)
+@node_address
+@zone_argument
+@as_json
+def list_(address: Address, zone: str, as_json: bool) -> None:
+    """
+    Show what of the branch may be new to others.
+
+    That are its messages of QoS 1 and 2 beyond what every node had taken for its sessions, as far
+    as the node was told.
+    """
+    reply = _ask(address, zone, "LIST")
+    if as_json:
+        show_json(_as_dict(zone, reply))
+        return
+    click.echo(
+        f"zone {zone_name(zone)}, epoch {reply.epoch}: {reply.messages} messages,"
+        f" {reply.size} bytes"
+    )
+    if reply.messages:
+        click.echo(f"taken from {_time(reply.first)} to {_time(reply.last)}")
+        show_table(("TOPIC", "MESSAGES"), [(t.topic, str(t.messages)) for t in reply.topics])
+
+
+@divergent.command(
+    epilog="""
+    Example:
+
+    \b
+      $ txbroker divergent replay 127.0.0.1:7002 home/kitchen
+    """
+)
+@node_address
+@zone_argument
+def replay(address: Address, zone: str) -> None:
+    """
+    Let every session have what it misses of the branch, once.
+
+    Sessions that were subscribed when the zone was reclaimed, wherever they are, get what they had
+    not taken; they get it late, behind what the zone took meanwhile.
+    """
+    reply = _ask(address, zone, "REPLAY")
+    click.echo(f"the branch of zone {zone_name(zone)}, epoch {reply.epoch}, is being replayed")
+
+
+@divergent.command(
+    epilog="""
+    Example:
+
+    \b
+      $ txbroker divergent drop 127.0.0.1:7002 home/kitchen
+    """
+)
+@node_address
+@zone_argument
+def drop(address: Address, zone: str) -> None:
+    """
+    Give the branch up, for good.
+    """
+    reply = _ask(address, zone, "DROP")
+    click.echo(f"the branch of zone {zone_name(zone)}, epoch {reply.epoch}, is dropped")
+
+
+def _ask(address: Address, zone: str, action: str) -> DivergentReply:
+    # See `asking` for why not at the top.
+    from txbroker.cli.asking import Channels, answer, ask
+    from txbroker.v1.control_pb2 import DivergentRequest
+
+    async def call(channels: Channels) -> DivergentReply:
+        value = DivergentRequest.Action.Value(action)
+        request = DivergentRequest(action=value, zone=zone)
+        return await answer(
+            str(address), channels.stub(str(address)).Divergent(request, timeout=TIMEOUT)
+        )
+
+    reply = ask(call)
+    if not reply.done:
+        raise click.ClickException(f"{address}: {' '.join(reply.reason.split())}")
+    return reply
+
+
+def _as_dict(zone: str, reply: DivergentReply) -> dict[str, Any]:
+    return {
+        "zone": zone,
+        "epoch": reply.epoch,
+        "messages": reply.messages,
+        "bytes": reply.size,
+        "first": _time(reply.first) if reply.messages else None,
+        "last": _time(reply.last) if reply.messages else None,
+        "topics": {topic.topic: topic.messages for topic in reply.topics},
+    }
+
+
+def _time(microseconds: int) -> str:
+    return datetime.fromtimestamp(microseconds / 1e6, UTC).isoformat(timespec="seconds")
