@@ -200,3 +200,81 @@ def test_nothing_is_left_of_a_part_that_everybody_has() -> None:
     session = bench.edge.clients.sessions["c"]
     assert A not in session.behind
     assert A not in bench.edge.positions.followed
+
+
+def cut_off(bench: EdgeBench) -> Client:
+    """A session here that had taken two of `a` when its owner died, and its zone was reclaimed."""
+    client = subscribed(bench, "a/x")
+    child_says(bench, 1, 2)
+    assert told("child", 1, 2) == client.got()
+    in_journal(bench, A, "child", 3, 5)
+    bench.journals.missing[A] = Missing.CUT_OFF
+    bench.lose("a")
+    bench.edge.on_cut_ended(bench.route(""), "a", 1)
+    root_says(bench, 1, 2)
+    return client
+
+
+def look_again(bench: EdgeBench) -> None:
+    """As is done now and then."""
+    bench.edge.backlog.look_for_cut_off(bench.edge.clients.sessions.values())
+    bench.settle()
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_part_that_was_cut_off_is_read_when_it_is_back(is_restarted: bool) -> None:
+    """From where the session was, and nobody waits for it meanwhile."""
+    bench = bench_of("a")
+    client = cut_off(bench)
+    before = everything(client)
+    look_again(bench)
+    needed = min(place.offset for place in client.session.needs() if place.part == A)
+    if is_restarted:
+        client.leave()
+        bench.edge.positions.checkpoint()
+        bench.settle()
+        bench = bench.restart()
+        bench.online("", offset=2)
+        client = Client(bench, "c", clean=False)
+    nothing = everything(client)
+    del bench.journals.missing[A]
+    bench.journals.closed.add(A)
+    look_again(bench)
+
+    assert (told("root", 1, 2), 2, []) == (before, needed, nothing)
+    assert told("child", 3, 5) == everything(client)
+    assert ({}, {}) == (client.session.behind, client.session.cut_off)
+
+
+def test_part_that_was_cut_off_and_dropped_is_forgotten() -> None:
+    """Nobody looks for it again."""
+    bench = bench_of("a")
+    client = cut_off(bench)
+    assert told("root", 1, 2) == everything(client)
+    bench.journals.missing[A] = Missing.UNREACHABLE
+    look_again(bench)
+    assert {A: 2} == client.session.cut_off
+    bench.journals.missing[A] = Missing.GONE
+    look_again(bench)
+
+    assert ([], {}, {}) == (everything(client), client.session.behind, client.session.cut_off)
+
+
+def test_part_that_was_read_to_its_end_is_not_read_again_after_a_restart() -> None:
+    """Nothing of it is left, though it is still kept somewhere."""
+    bench = bench_of("a")
+    client = subscribed(bench, "a/x")
+    client.leave()
+    child_says(bench, 1, 3)
+    bench.edge.on_gone(bench.route("a"))
+    bench.journals.closed.add(A)
+    client = Client(bench, "c", clean=False)
+    assert told("child", 1, 3) == everything(client)
+    client.leave()
+    bench.edge.positions.checkpoint()
+    bench.settle()
+    bench = bench.restart()
+    bench.online("")
+    client = Client(bench, "c", clean=False)
+
+    assert [] == everything(client)

@@ -183,6 +183,9 @@ class WatcherRecorder:
     def save(self, session: Session, *, urgent: bool) -> None:
         self.events.append(("save", "urgent" if urgent else "lazy"))
 
+    def save_all(self, session: Session) -> None:
+        self.save(session, urgent=False)
+
     def save_then(self, session: Session, action: Callable[[], None]) -> None:
         self.events.append(("save", "then"))
         action()

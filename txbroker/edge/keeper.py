@@ -237,7 +237,9 @@ def _stay_behind(session: Session, positions: dict[PartKey, int]) -> bool:
     is_new = False
     for part, offset in parts.items():
         is_past = known.get(part.zone, 0) > part.epoch
-        if part in session.behind or is_past or not _touches(session, part.zone, known):
+        if part in session.behind or part in session.cut_off or is_past:
+            continue
+        if not _touches(session, part.zone, known):
             continue
         since = max(offset, session.taken.get(part, 0))
         session.behind[part] = Cursor(part, since)

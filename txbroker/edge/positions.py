@@ -233,7 +233,7 @@ class Positions:
 
     def _begin(self, session: Session, cursor: Cursor) -> None:
         """The session is behind there, if it is not already."""
-        if cursor.part not in session.behind:
+        if cursor.part not in session.behind and cursor.part not in session.cut_off:
             cursor.offset = max(cursor.offset, session.taken.get(cursor.part, 0))
             session.behind[cursor.part] = cursor
             if not session.clean:
@@ -249,7 +249,9 @@ class Positions:
     def _gate_at(self, session: Session, ended: PartKey, place: Place) -> None:
         """Nothing behind the place is taken before the ended part is."""
         self._begin(session, Cursor(place.part, place.offset))
-        later = session.behind[place.part]
+        later = session.behind.get(place.part)
+        if later is None:
+            return  # it was cut off itself
         later.stops += (Place(ended, max(later.offset, place.offset)),)
         if not session.clean:
             self._keeper.save(session, urgent=False)

@@ -228,6 +228,9 @@ class Session:
             self.deliver_qos0(message)
         if cursor.until is None:
             self.taken[cursor.part] = cursor.offset
+        elif cursor.part in self.cut_off:
+            self.taken.pop(cursor.part, None)
+            self.ahead.pop(cursor.part, None)
         else:
             self.forget_part(cursor.part)
         if not self.behind:
@@ -259,7 +262,9 @@ class Session:
     def take_up(self, part: PartKey, *, is_kept: bool) -> None:
         """The part that was set aside can be read again, or (not `is_kept`) never will."""
         offset = self.cut_off.pop(part)
-        if is_kept and part not in self.behind:
+        if not is_kept:
+            self.forget_part(part)
+        elif part not in self.behind:
             self.behind[part] = Cursor(part, offset)
         self._save()
 
