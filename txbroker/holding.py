@@ -29,7 +29,7 @@ _ABSORBED = b"absorbed"
 
 
 class Holding:
-    """`on_fatal` gets the one line of a refusal that ends the node."""
+    """See the module's text."""
 
     def __init__(
         self,
@@ -81,8 +81,10 @@ class Holding:
         try:
             self._disk.arrivals.adopt(arrived.apex, self._disk.journals)
         except StoreError as error:
-            log.error("journal.unadopted", zone=arrived.apex, reason=str(error))
-            return  # the next start tries again
+            # Served without it, the zone would answer for less than was acknowledged: the next
+            # start tries again.
+            self._disk.fail(error)
+            return
         if not self._has(arrived):
             self._authority.absorb(arrived.apex, arrived.incoming)
             for edge, places in arrived.needs.items():

@@ -126,6 +126,10 @@ class Disk:
         except StoreError as error:
             self._on_failed(error)
 
+    def fail(self, error: StoreError) -> None:
+        """The node must not go on with what is on the disk."""
+        self._on_failed(error)
+
     @property
     def room(self) -> int:
         """Bytes free for this process."""
