@@ -139,7 +139,7 @@ class Directory:
             now=now,
             spawn=spawn,
         )
-        self._leaving = Leaving(members, self.holdings, now)
+        self._departure = Leaving(members, self.holdings, now)
         self.own_wills = OwnWills(tables.wills, life)
         self._watch = WillWatch(
             members=members,
@@ -249,7 +249,7 @@ class Directory:
 
     def leave(self, heir: str, is_wanted: Callable[[], bool]) -> Procedure[str]:
         """Give all kept sessions to that node (see `Leaving`)."""
-        return self._leaving.leave(heir, is_wanted)
+        return self._departure.leave(heir, is_wanted)
 
     def ended(self, client_id: str) -> None:
         """The kept session ended here, if one was: its time is over, or somebody deleted it."""
