@@ -35,7 +35,7 @@ def retire(address: Address) -> None:
     Give a node's zone back to its parent, and stop the node.
 
     HOST:PORT is the node's gRPC address. The parent serves the zone from then on, with everything
-    that is retained there, its journal, the zones below it and the sessions of the node; clients are
+    that is retained there, its journal, the zones below it and the node's sessions; clients are
     disconnected. After that the node's data may be deleted. When the node is started again it takes
     its zone back. If the parent cannot be reached, or something cannot go, the status is 1 and the
     node goes on.
