@@ -46,13 +46,14 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def txbroker(durability: str) -> Iterator[Running]:
-    """One node that owns the root zone, with default keys but `durability`."""
+    """One node that owns the root zone; as Mosquitto, it lets a subscriber be far behind."""
     with tempfile.TemporaryDirectory(prefix="txbroker-bench-") as folder:
         port = free_port()
         topology = Path(folder, "bench.yaml")
         topology.write_text(
             f"node: bench\nzone: ''\nmqtt: [tcp:{port}:interface=127.0.0.1]\n"
             f"grpc: 127.0.0.1:{free_port()}\ndata: data\ndurability: {durability}\n"
+            "limits: {inflight: 65535}\nsession_limits: {messages: 100000000}\n"
         )
         twistd = Path(sys.executable).with_name("twistd")
         arguments = ["--pidfile=", "--reactor=asyncio", "-n", "txbroker", "--topology"]
@@ -62,7 +63,7 @@ def txbroker(durability: str) -> Iterator[Running]:
 
 @contextlib.contextmanager
 def mosquitto(*, no_delay: bool) -> Iterator[Running]:
-    """Mosquitto with its defaults, and `set_tcp_nodelay` as told; it syncs nothing."""
+    """Mosquitto without limits for a subscriber that is behind; it syncs nothing."""
     program = shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
     if program is None:
         raise SystemExit("mosquitto is not installed; apt-get install mosquitto")
