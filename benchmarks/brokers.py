@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -42,6 +43,41 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+class Node:
+    """A txbroker that is started several times on the data in one folder; `pid` of its process."""
+
+    def __init__(self, folder: Path, keys: str) -> None:
+        """`keys` are lines of its topology file beside the usual ones."""
+        self.folder = folder
+        self.port = free_port()
+        Path(folder, "bench.yaml").write_text(
+            f"node: bench\nzone: ''\nmqtt: [tcp:{self.port}:interface=127.0.0.1]\n"
+            f"grpc: 127.0.0.1:{free_port()}\ndata: data\n{keys}\n"
+        )
+
+    def start(self) -> float:
+        """Seconds from the launch until it said `node.ready`."""
+        twistd = str(Path(sys.executable).with_name("twistd"))
+        command = [twistd, "--pidfile=", "--reactor=asyncio", "-n", "txbroker", "--topology"]
+        begin = time.monotonic()
+        self._process = subprocess.Popen(
+            [*command, "bench.yaml"], cwd=self.folder, stderr=subprocess.PIPE, text=True
+        )
+        self.pid = self._process.pid
+        assert self._process.stderr is not None
+        said = []
+        for line in self._process.stderr:
+            said.append(line)
+            if '"node.ready"' in line:
+                return time.monotonic() - begin
+        raise SystemExit("".join(said))
+
+    def end(self, number: signal.Signals) -> None:
+        """Have it end by a signal."""
+        self._process.send_signal(number)
+        self._process.communicate()
 
 
 @contextlib.contextmanager

@@ -111,7 +111,7 @@ class Load:
             if self.qos:
                 body += struct.pack(">H", number % 65535 + 1)
             body += HEAD.pack(number, now) + self.payload
-            packets.append(bytes([0x30 | self.qos << 1]) + _length(len(body)) + body)
+            packets.append(bytes([0x30 | self.qos << 1]) + length(len(body)) + body)
         self.sent += len(packets)
         self.pub.setblocking(True)
         self.pub.sendall(b"".join(packets))
@@ -145,7 +145,8 @@ class Load:
             self.sub.setblocking(False)
 
 
-def _length(size: int) -> bytes:
+def length(size: int) -> bytes:
+    """The remaining length of a packet."""
     encoded = bytearray()
     while True:
         size, digit = divmod(size, 128)

@@ -15,14 +15,12 @@ import json
 import shutil
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.brokers import free_port
+from benchmarks.brokers import Node
 from benchmarks.load import Load, connect
 from txbroker.message import Message
 from txbroker.place import PartKey
@@ -50,39 +48,6 @@ class NoTimers:
 
     def cancel(self) -> None:
         """There is nothing to take back."""
-
-
-class Node:
-    """One node in a folder; `seconds` is how long it took to be ready."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.port = free_port()
-        Path(folder, "bench.yaml").write_text(
-            f"node: bench\nzone: ''\nmqtt: [tcp:{self.port}:interface=127.0.0.1]\n"
-            f"grpc: 127.0.0.1:{free_port()}\ndata: data\nretention: {{size: 1024GiB}}\n"
-        )
-
-    def start(self) -> float:
-        """Seconds from the launch until it said `node.ready`."""
-        twistd = str(Path(sys.executable).with_name("twistd"))
-        command = [twistd, "--pidfile=", "--reactor=asyncio", "-n", "txbroker", "--topology"]
-        begin = time.monotonic()
-        self._process = subprocess.Popen(
-            [*command, "bench.yaml"], cwd=self.folder, stderr=subprocess.PIPE, text=True
-        )
-        assert self._process.stderr is not None
-        said = []
-        for line in self._process.stderr:
-            said.append(line)
-            if '"node.ready"' in line:
-                return time.monotonic() - begin
-        raise SystemExit("".join(said))
-
-    def end(self, number: signal.Signals) -> None:
-        """Have it end by a signal."""
-        self._process.send_signal(number)
-        self._process.communicate()
 
 
 def populate(node: Node, sessions: int, retained: int) -> None:
@@ -136,7 +101,7 @@ def measure(records: int, given: argparse.Namespace) -> dict[str, object]:
     """Start a node with so many records several times."""
     folder = Path(tempfile.mkdtemp(prefix="txbroker-bench-", dir=given.folder))
     try:
-        node = Node(folder)
+        node = Node(folder, "retention: {size: 1024GiB}")
         node.start()
         populate(node, given.sessions, given.retained)
         node.end(signal.SIGTERM)
