@@ -52,7 +52,7 @@ def measure(broker: Broker, arguments: tuple[str, ...], seconds: float) -> Figur
             raise SystemExit(f"{running.name}: {done.stderr.strip() or done.stdout}")
         found: Figures = json.loads(done.stdout)
         found["cpu"] = (running.cpu_seconds() - before) / found["messages"] * 1e6
-        if running.name.startswith("txbroker"):
+        if running.name in ("txbroker sync", "txbroker interval"):  # `memory` syncs nothing
             found["syncs"] = float(sys_value(running.port, "txbroker/store/syncs")) / seconds
         return found
 

@@ -38,7 +38,7 @@ def subscribe(sock: socket.socket, qos: int) -> None:
 
 
 def sys_value(port: int, name: str) -> str:
-    """The next value that the broker publishes below `$SYS`."""
+    """The next value that the broker publishes below `$SYS`, which it does when it changes."""
     with connect(port, b"bench-sys") as sock:
         topic = b"$SYS/" + name.encode()
         body = b"\x00\x01" + struct.pack(">H", len(topic)) + topic + b"\x00"

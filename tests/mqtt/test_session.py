@@ -108,6 +108,17 @@ def test_window_bounds_what_is_unacknowledged() -> None:
     assert bench.session.queued == 1
 
 
+def test_many_acknowledgements_at_once() -> None:
+    """The window is filled again; what is acknowledged twice, or was never sent, is nothing."""
+    bench = attached(inflight=3)
+    bench.deliver("1", "2", "3", "4", "5", "6")
+    bench.take()
+    bench.session.on_pubacks((1, 9, 2, 1, 4))
+
+    assert [sent("4", 4), sent("5", 5)] == bench.take()
+    assert bench.session.queued == 1
+
+
 def test_window_is_bounded_in_bytes() -> None:
     """One message is always let through, however large."""
     size = Message("t", b"x" * 100).size
