@@ -338,6 +338,28 @@ def test_zone_that_cannot_be_read_holds_back_its_own_messages_only() -> None:
     assert [(b"1", 1), (b"2", 2), (b"3", 6), (b"4", 7)] == second
 
 
+def test_what_is_in_flight_is_sent_once_on_a_connection_whoever_was_told_what_meanwhile() -> None:
+    """The client left before it was known that its zone cannot be read, and came back."""
+    bench = bench_of("a")
+    client = subscribed(bench, "#")
+    say(bench, 1, 2, "a/x")
+    bench.settle()
+    bench = bench.restart()
+    bench.online("", "a")
+    bench.journals.missing[A] = Missing.UNREACHABLE
+    bench.journals.late = True
+    client = Client(bench, "c", clean=False)
+    bench.settle()
+    client.leave()
+    bench.journals.answer(9)
+    bench.journals.late = False
+    client = Client(bench, "c", clean=False)
+    del bench.journals.missing[A]
+    bench.clock.advance(RETRY)
+
+    assert ["1", "2"] == everything(client)
+
+
 def test_what_was_in_flight_and_is_kept_no_longer_is_dropped() -> None:
     """And counted; the rest goes on."""
     bench = bench_of()

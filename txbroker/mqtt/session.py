@@ -576,7 +576,7 @@ class Session:
     def put_off(self, part: PartKey) -> None:
         """The part's messages in flight cannot be read now: those of others go first."""
         window = self.window
-        if window is None or part in window.late:
+        if window is None or self.sink is None or part in window.late:
             return
         if any(place.part == part for _, place in window.unread()):
             window.put_off(part)
