@@ -54,7 +54,7 @@ class TracedNode(NodeProcess):
     def is_traced(self) -> bool:
         """Whether strace has written all; the node has ended before."""
         lines = self.trace.read_text().splitlines()
-        return any(line.startswith(f"{self.pid} +++ ") for line in lines)
+        return any(line.split(maxsplit=2)[:2] == [str(self.pid), "+++"] for line in lines)
 
     def calls(self) -> list[Call]:
         """What it did, in the order of beginning."""
