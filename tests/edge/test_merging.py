@@ -38,8 +38,8 @@ def older(bench: EdgeBench, offset: int, *filters: str) -> Session:
 def merge(bench: EdgeBench, client: Client, other: Session, *in_flight: int) -> None:
     """As it is when the other node's session arrives."""
     added = other.subscriptions.keys() - client.session.subscriptions.keys()
-    take_in(client.session, other, [_entry(offset) for offset in in_flight])
-    bench.edge.clients.adopt(client.session, added)
+    confirmed = take_in(client.session, other, [_entry(offset) for offset in in_flight])
+    bench.edge.clients.adopt(client.session, added, confirmed)
     for topic_filter in added:
         bench.answer("", topic_filter)
 
@@ -94,3 +94,17 @@ def test_what_either_had_is_forgotten_when_it_is_behind() -> None:
     client.leave()
 
     assert {} == client.session.had
+
+
+def test_what_a_zone_confirmed_to_the_older_one_counts_from_there() -> None:
+    """The newer one has asked, and has no answer yet."""
+    bench = bench_of()
+    say(bench, 1, 5)
+    client = Client(bench, "c", clean=False)
+    client.subscribe("x")
+    bench.settle()
+    merge(bench, client, older(bench, 3, "x"))
+    bench.answer("", "x")
+    say(bench, 6, 6)
+
+    assert ["4", "5", "6"] == [one for one in everything(client) if one != "Suback"]

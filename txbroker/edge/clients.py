@@ -8,7 +8,7 @@ The node-local `$SYS` tree is here too, as it concerns nobody but this node's cl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from functools import partial
 from typing import Protocol
 from weakref import WeakSet
@@ -202,12 +202,17 @@ class Clients:
 
     # from the directory
 
-    def adopt(self, session: Session, added: Iterable[str]) -> None:
+    def adopt(
+        self, session: Session, added: Iterable[str], confirmed: Set[str] = frozenset()
+    ) -> None:
         """
         A session came from another node, or one that is here took in another; `added` are the
-        filters that this node has not counted for it. It is kept in one with what else this turn
+        filters that this node has not counted for it. Where those of `confirmed` begin is known by
+        now, whatever zones that were asked here answer. It is kept in one with what else this turn
         changes.
         """
+        for subscribing in self._interests.of(session):
+            subscribing.fresh -= confirmed
         self.sessions[session.client_id] = session
         if session.sink is None and session.away_since is None:
             session.away_since = self._timers.now()

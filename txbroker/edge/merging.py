@@ -11,7 +11,7 @@ one lies behind what its client had since comes late; there is no order between 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from txbroker.mqtt.cursor import Cursor, Had
 from txbroker.mqtt.session import Session
@@ -22,10 +22,13 @@ ALL = (1 << 63) - 1
 """An offset behind every record: of a part that had ended for the other session."""
 
 
-def take_in(known: Session, other: Session, waiting: Iterable[Outgoing]) -> None:
+def take_in(known: Session, other: Session, waiting: Iterable[Outgoing]) -> frozenset[str]:
     """
     Give `known` what `other` is subscribed to and waits for. `waiting` was in flight to its client,
     which does not know any more what of it had come: that is sent as new.
+
+    Returns filters of `known` that a zone had not confirmed, but confirmed to `other`: they begin
+    where that one's did.
     """
     left: defaultdict[PartKey, set[int]] = defaultdict(set)
     for entry in waiting:
@@ -38,22 +41,25 @@ def take_in(known: Session, other: Session, waiting: Iterable[Outgoing]) -> None
         _take_in_part(known, other, part, frozenset(left[part]))
     for part, offset in other.cut_off.items():
         known.cut_off[part] = min(offset, known.cut_off.get(part, offset))
-    _add_subscriptions(known, other)
+    return frozenset(_add_subscriptions(known, other))
 
 
 def _take_in_part(known: Session, other: Session, part: PartKey, left: frozenset[int]) -> None:
     theirs = other.behind.get(part)
     reached = ALL if theirs is None else theirs.offset
     mine = known.behind.get(part)
-    come = known.taken.get(part, 0) if mine is None else mine.offset
+    begun = _began(known, part)
+    come = ALL
+    if begun:
+        come = known.taken.get(part, 0) if mine is None else mine.offset
     known.had[part] = (
         *known.had.get(part, ()),
         *other.had.get(part, ()),
-        Had(through=come, filters=_began(known, part)),
+        Had(through=come, filters=begun),
         Had(through=reached, filters=_began(other, part), left=left),
     )
     if mine is None:
-        mine = known.behind[part] = theirs or Cursor(part, come)
+        mine = known.behind[part] = theirs or Cursor(part, reached)
     mine.offset = min((come, reached, *(offset - 1 for offset in left)))
 
 
@@ -66,7 +72,8 @@ def _began(session: Session, part: PartKey) -> tuple[tuple[str, int], ...]:
     )
 
 
-def _add_subscriptions(known: Session, other: Session) -> None:
+def _add_subscriptions(known: Session, other: Session) -> Iterator[str]:
+    begun = {part.zone for part in other.behind}
     for topic_filter, subscription in other.subscriptions.items():
         mine = known.subscriptions.get(topic_filter)
         if mine is None:
@@ -75,4 +82,9 @@ def _add_subscriptions(known: Session, other: Session) -> None:
         mine.qos = max(mine.qos, subscription.qos)
         for part, start in mine.starts.items():
             mine.starts[part] = min(start, subscription.starts.get(part, 0))
+        confirmed = (mine.pending & begun) - subscription.pending
+        if confirmed:
+            mine.pending -= confirmed
+            mine.starts |= {p: o for p, o in subscription.starts.items() if p.zone in confirmed}
+            yield topic_filter
     known.on_subscriptions_changed()

@@ -123,8 +123,9 @@ class Moving:
         else:
             known.incarnation = max(known.incarnation, incarnation)
             added = moved.subscriptions.keys() - known.subscriptions.keys()
-            take_in(known, moved, [*(entry for _, entry in window.flows), *window.held])
-            self._clients.adopt(known, added)
+            waiting = [*(entry for _, entry in window.flows), *window.held]
+            confirmed = take_in(known, moved, waiting)
+            self._clients.adopt(known, added, confirmed)
 
     def await_remains(self, client_id: str, node: str, remains: Remains) -> None:
         """What the earlier node has still to do goes first."""
