@@ -5,12 +5,13 @@ from __future__ import annotations
 from tests.edge.test_catch_up import bench_of, everything, say
 from tests.support.edge_bench import Client, EdgeBench
 from txbroker.edge.merging import take_in
+from txbroker.message import Message
 from txbroker.mqtt.cursor import Cursor, Subscription
 from txbroker.mqtt.session import Session
 from txbroker.mqtt.window import Outgoing
 from txbroker.place import PartKey, Place
 
-ROOT = PartKey("", 1)
+ROOT, A = PartKey("", 1), PartKey("a", 1)
 
 
 def newer(bench: EdgeBench, *filters: str) -> Client:
@@ -108,3 +109,42 @@ def test_what_a_zone_confirmed_to_the_older_one_counts_from_there() -> None:
     say(bench, 6, 6)
 
     assert ["4", "5", "6"] == [one for one in everything(client) if one != "Suback"]
+
+
+# -- sessions that move
+
+
+def test_part_that_had_ended_before_the_session_came_is_read_first() -> None:
+    """Its zone is its parent's again, as far as the node knows: that goes on behind it."""
+    bench = bench_of()
+    for offset in (1, 2):
+        bench.journals.add(A, offset, Message("a/x", f"child {offset}".encode(), 1))
+        bench.journals.add(ROOT, offset, Message("a/x", f"root {offset}".encode(), 1))
+    bench.journals.closed.add(A)
+    bench.edge.on_reached(bench.route(""), 2)
+    moved = bench.edge.clients.new_session("c")
+    moved.subscriptions["#"] = Subscription("#", 1)
+    moved.behind = {ROOT: Cursor(ROOT, 0), A: Cursor(A, 0)}
+    bench.edge.clients.adopt(moved, ["#"])
+    bench.answer("", "#")
+    client = Client(bench, "c", clean=False)
+
+    assert ["child 1", "child 2", "root 1", "root 2"] == everything(client)
+
+
+def test_what_lies_before_the_cut_comes_before_a_part_that_had_ended() -> None:
+    """Neither waits for the other for ever."""
+    bench = bench_of()
+    bench.journals.add(ROOT, 1, Message("a/x", b"before", 1))
+    bench.journals.add(A, 1, Message("a/x", b"child", 1))
+    bench.journals.add(ROOT, 2, Message("a/x", b"after", 1))
+    bench.journals.closed.add(A)
+    bench.edge.on_reached(bench.route(""), 2)
+    moved = bench.edge.clients.new_session("c")
+    moved.subscriptions["#"] = Subscription("#", 1)
+    moved.behind = {A: Cursor(A, 0, after=Place(ROOT, 1)), ROOT: Cursor(ROOT, 0)}
+    bench.edge.clients.adopt(moved, ["#"])
+    bench.answer("", "#")
+    client = Client(bench, "c", clean=False)
+
+    assert ["before", "child", "after"] == everything(client)

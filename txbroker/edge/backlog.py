@@ -31,6 +31,7 @@ from txbroker.mqtt.session import Session
 from txbroker.mqtt.window import SessionLimits
 from txbroker.place import PartKey, Place
 from txbroker.timers import Timers
+from txbroker.topics import is_within
 
 TURN = 8
 """Chunks that are worked through before others have their turn."""
@@ -198,7 +199,37 @@ class Backlog:
 
     # internal: one session
 
+    def _order(self, session: Session) -> None:
+        """
+        What a session that moved here was behind in may have ended before: that is taken before
+        anything more from the part that has its topics now. Where the session was here at the end,
+        a stop says from where on.
+        """
+        behind = session.behind.values()
+        for ended in behind:
+            if len(behind) < 2 or not self._has_ended(ended.part):
+                continue
+            for later in behind:
+                has_stop = any(stop.part == ended.part for stop in later.stops)
+                if not has_stop and self._goes_on_in(later.part, ended.part):
+                    offset = later.offset
+                    if ended.after is not None and ended.after.part == later.part:
+                        offset = max(offset, ended.after.offset)
+                    later.stops += (Place(ended.part, offset),)
+
+    def _has_ended(self, part: PartKey) -> bool:
+        route = self._zones.get(part.zone)
+        if route is not None:
+            return route.epoch > part.epoch
+        return self._zones.enclosing(part.zone).cuts is not None
+
+    def _goes_on_in(self, part: PartKey, ended: PartKey) -> bool:
+        if part.zone == ended.zone:
+            return part.epoch > ended.epoch
+        return is_within(ended.zone, part.zone) and not self._has_ended(part)
+
     def _feed(self, session: Session) -> None:
+        self._order(session)
         worked = False
         for cursor in list(session.behind.values()):
             if not _is_gated(session, cursor):
