@@ -399,3 +399,29 @@ def test_part_that_has_ended_is_not_begun_again_after_a_crash(is_away: bool) -> 
 
     assert ["1", "2"] == before
     assert PartKey("a", 1) not in bench.edge.clients.sessions["c"].behind
+
+
+@pytest.mark.parametrize("is_heard", [False, True])
+def test_part_that_was_read_to_its_end_is_not_read_again(is_heard: bool) -> None:
+    """Whether the node has heard of that end, or not yet, when it crashes a second time."""
+    part = PartKey("a", 1)
+    bench = bench_of("a")
+    client = subscribed(bench, "a/x")
+    bench.edge.positions.checkpoint()
+    bench.settle()
+    for offset in (1, 2):
+        bench.deliver("a", "a/x", str(offset), offset)
+    bench.settle()
+    before = everything(client)
+    bench.journals.closed.add(part)
+    bench = bench.restart()
+    if is_heard:
+        bench.online("")
+    everything(Client(bench, "c", clean=False))
+    bench.settle()
+    bench = bench.restart()
+    client = Client(bench, "c", clean=False)
+    bench.settle()
+    new = [each for each in client.events if isinstance(each, Publish) and not each.dup]
+
+    assert (["1", "2"], []) == (before, new)

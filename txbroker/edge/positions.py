@@ -145,9 +145,12 @@ class Positions:
         Who is behind in the part reads it to its end before anything newer from the heir. That is
         everybody, where the stream of the part did not tell its end itself (`is_whole`).
         """
+        ended = route.part
         if route.position is None:
+            if ended in self.followed:  # earlier: who wanted it has a cursor there since the start
+                self._keeper.on_ended(ended)
             return
-        ended, offset = route.part, route.position.offset
+        offset = route.position.offset
         for session in self._all():
             if not is_whole and self._wants(session, route.apex):
                 self._begin(session, Cursor(ended, offset))
@@ -156,6 +159,7 @@ class Positions:
                 session.forget_part(ended)
                 continue
             cursor.until = offset if is_whole else None
+            cursor.is_over = True
             self._gate(session, ended, heir)
         self._keeper.on_ended(ended)
 

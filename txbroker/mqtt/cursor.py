@@ -84,6 +84,7 @@ class Cursor:
 
     `until` is the end of a part that is closed. Nothing may be taken from here before the session
     has passed `after`, and nothing beyond the offset of a stop while it is behind in that part.
+    `is_over`: the node has heard that the part has ended, and follows it no more.
     `waiting` is there while the session's client is.
     """
 
@@ -92,4 +93,5 @@ class Cursor:
     until: int | None = None
     after: Place | None = None
     stops: tuple[Place, ...] = ()
+    is_over: bool = False
     waiting: Waiting | None = None

@@ -226,13 +226,14 @@ class Session:
         del self.behind[cursor.part]
         for message in self._later.pop(cursor.part, ()):
             self.deliver_qos0(message)
-        if cursor.until is None:
-            self.taken[cursor.part] = cursor.offset
-        elif cursor.part in self.cut_off:
+        if cursor.part in self.cut_off:
             self.taken.pop(cursor.part, None)
             self.ahead.pop(cursor.part, None)
-        else:
+        elif cursor.until is not None and cursor.is_over:
             self.forget_part(cursor.part)
+        else:
+            # Also of a part that has ended: this node may hear of that only later.
+            self.taken[cursor.part] = cursor.offset
         if not self.behind:
             self._dropping -= {True}
         self._save()
