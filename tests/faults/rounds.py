@@ -303,8 +303,18 @@ class Play:
         topics = [each.kept for each in self._cast.publishers]
         node = self._rng.choice(self._tree.names)
         address = self._world.network.places[node].mqtt
-        values = await asyncio.to_thread(_retained, address, topics)
-        self._note(Remembered, values=tuple(values))
+        deadline = self._now() + PATIENCE
+        while True:
+            try:
+                values = await asyncio.to_thread(_retained, address, topics)
+            except ConnectionRefusedError:  # it is just starting
+                if self._now() > deadline:
+                    self._note(Overdue, what=f"{node} does not listen")
+                    return
+                await asyncio.sleep(POLL)
+            else:
+                self._note(Remembered, values=tuple(values))
+                return
 
     # internal
 

@@ -12,7 +12,7 @@ from tests.support.nodes import NodeProcess, free_port, topology
 from tests.support.rawclient import RawClient
 from txbroker.store.backup import MARKER
 
-from .commands import as_json, failure, output, wrong_usage
+from .commands import as_json, failure, output, wait_until, wrong_usage
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_a_node_starts_with_the_copy(
     node.start()
 
     node.wait_event("node.restored")
-    assert not (copy / MARKER).exists()
+    wait_until(lambda: not (copy / MARKER).exists(), what="it is a copy no more")
     exchange(root, a, "after")
     assert {"": "root", "a": "a"} == {r["zone"]: r["node"] for r in as_json("tree", root.grpc)}
     node.terminate()

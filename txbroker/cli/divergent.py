@@ -27,6 +27,11 @@ def divergent() -> None:
 
     HOST:PORT is the gRPC address of the node that came back, ZONE the zone that it had. It keeps
     its branch until one of `replay` and `drop` is chosen, and gets its zone again after that.
+
+    Example:
+
+    \b
+      $ txbroker divergent list 127.0.0.1:7002 home/kitchen
     """
 
 

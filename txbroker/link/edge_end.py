@@ -128,6 +128,11 @@ class EdgeEnd:
             )
             self._write(encode_frame(LinkFrame(position=told)))
 
+    @property
+    def may_speak(self) -> bool:
+        """From the first byte on."""
+        return True
+
     def beat(self) -> None:
         """A second has passed."""
 

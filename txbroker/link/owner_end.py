@@ -133,6 +133,11 @@ class OwnerEnd:
         if out:
             self._write(b"".join(out))
 
+    @property
+    def may_speak(self) -> bool:
+        """Once the edge has said who it is."""
+        return self._has_hello
+
     def beat(self) -> None:
         """A second has passed: an edge that gets little hears how far the zone has come."""
         reached = self._authority.delivered

@@ -25,7 +25,10 @@ _HEARTBEAT_FRAME = encode_frame(LinkFrame(heartbeat=Heartbeat()))
 
 
 class End(Interface):
-    """One end of a link, as its connection sees it."""
+    """One end of a link, as its connection sees it; `may_speak`: who dials does so first."""
+
+    @property
+    def may_speak(self) -> bool: ...
 
     def receive(self, data: bytes) -> None:
         """Bytes from the other end; raises `LinkError`."""
@@ -102,7 +105,7 @@ class LinkProtocol(Protocol):
         if self._clock.seconds() - self._last_heard > SILENCE:
             self.drop(f"nothing heard for {SILENCE:.0f} s")
         else:
-            self.write(_HEARTBEAT_FRAME)
-            if self.end is not None:
+            if self.end is not None and self.end.may_speak:
+                self.write(_HEARTBEAT_FRAME)
                 self.end.beat()
             self._turn.end()
