@@ -319,14 +319,8 @@ def test_every_counter_is_explained() -> None:
 
 def test_every_key_is_explained() -> None:
     """docs/topology.md has each key, and the default of each limit as it stands in the code."""
-    from txbroker.config.values import (
-        CONVERTER,
-        NOT_KEYS,
-        Limits,
-        NodeConfig,
-        Retention,
-        SessionLimits,
-    )
+    from txbroker.config.hooks import CONVERTER
+    from txbroker.config.values import NOT_KEYS, Limits, NodeConfig, Retention, SessionLimits
 
     explained = (ROOT / "docs" / "topology.md").read_text()
     for values in (NodeConfig, Limits, Retention, SessionLimits):

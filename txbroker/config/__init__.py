@@ -5,6 +5,7 @@ The topology file: from YAML documents to frozen values, every mistake told in o
 for `txbroker check`. Nothing here opens a socket or writes to the disk.
 """
 
+from txbroker.config.hooks import parse_address
 from txbroker.config.reader import inspect_files, load_file, load_files, select
 from txbroker.config.reread import Reread, reread
 from txbroker.config.together import check
@@ -19,7 +20,6 @@ from txbroker.config.values import (
     SessionLimits,
     WhenUnknown,
     WhenUnreachable,
-    parse_address,
 )
 
 __all__ = [

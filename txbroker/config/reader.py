@@ -2,7 +2,7 @@
 Reads topology files: YAML to `NodeConfig`, with the line of every key kept for the messages.
 
 What lives here: files, documents, keys, and the rules that look at several keys of one document.
-Rules of one value are in values.py, rules across documents in together.py.
+Rules of one value are in hooks.py, rules across documents in together.py.
 """
 
 from __future__ import annotations
@@ -15,21 +15,13 @@ from typing import Any
 import attrs
 import yaml
 
+from txbroker.config.hooks import CONVERTER, BadValue, kind
 from txbroker.config.together import check, reaches
-from txbroker.config.values import (
-    CONVERTER,
-    MAX_PACKET_IDS,
-    NOT_KEYS,
-    BadValue,
-    Limits,
-    NodeConfig,
-    Retention,
-    SessionLimits,
-    kind,
-)
+from txbroker.config.values import NOT_KEYS, Limits, NodeConfig, Retention, SessionLimits
 from txbroker.errors import ConfigError
 
 _EXAMPLE = "see examples/home_topology for whole files"
+_MAX_PACKET_IDS = 65_535
 _MAX_FILE_BYTES = 16 * 1024 * 1024
 _NESTED = {"limits": Limits, "session_limits": SessionLimits, "retention": Retention}
 
@@ -173,10 +165,10 @@ class _Document:
         if parent is not None and reaches(parent, config):
             remedy = "write the parent's grpc here, not this node's"
             raise self.error("parent", str(parent), "the node would be its own parent", remedy)
-        if config.limits.inflight > MAX_PACKET_IDS:
+        if config.limits.inflight > _MAX_PACKET_IDS:
             problem = "MQTT has no more packet identifiers"
             value = config.limits.inflight
-            raise self.error("limits.inflight", value, problem, f"at most {MAX_PACKET_IDS}")
+            raise self.error("limits.inflight", value, problem, f"at most {_MAX_PACKET_IDS}")
 
 
 def _without_none(target: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from txbroker.config import parse_address
-from txbroker.config.values import MAX_NAME_BYTES
+from txbroker.config.hooks import MAX_NAME_BYTES
 from txbroker.directory import requests
 from txbroker.directory.entry import Entry, Testament
 from txbroker.directory.members import Member
