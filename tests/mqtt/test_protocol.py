@@ -205,3 +205,30 @@ def test_each_limit_has_its_counter(bench: Bench) -> None:
     MqttFactory(bench.service).buildProtocol(None).makeConnection(Wire())
     bench.clock.advance(10.0)
     assert 1 == bench.edge.counters.get("clients.no_connect")
+
+
+def test_who_never_connects_takes_no_place(bench: Bench) -> None:
+    """Of those that `limits.connections` has for others."""
+    protocol = MqttFactory(bench.service).buildProtocol(None)
+    protocol.makeConnection(Wire())
+    assert {protocol} == bench.service.connections
+
+    bench.clock.advance(10.0)
+    protocol.connectionLost()
+
+    assert not bench.service.connections
+
+
+def test_session_that_went_meanwhile_takes_no_place(bench: Bench) -> None:
+    """It ended while its CONNACK was on the way."""
+    bench.edge.edge.clients.attach = lambda session, connection: False
+    protocol = MqttFactory(bench.service).buildProtocol(None)
+    transport = Wire()
+    protocol.makeConnection(transport)
+
+    Dialogue(protocol, transport).say(wire.connect("c"))
+    protocol.connectionLost()
+
+    assert transport.disconnecting
+    assert not bench.service.connections
+    assert not bench.clock.getDelayedCalls()

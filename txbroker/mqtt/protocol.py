@@ -273,6 +273,8 @@ class MqttProtocol(Protocol):
         self._set_keep_alive(keep_alive)
         self.send(encode(Connack(present, ConnackCode.ACCEPTED)))  # [MQTT-3.2.2-1..4]
         if not self._edge.clients.attach(session, self):
+            self._session = None  # another connection may have it by now
+            self._leave(will=False)
             self._abort()
             return
         self._connection.resume()
@@ -411,6 +413,7 @@ class MqttProtocol(Protocol):
         after = self._service.connect_timeout
         log.info("client.no_connect", peer=peer, limit="limits.connect_timeout", after=after)
         self._service.counters.add("clients.no_connect")
+        self._leave(will=False)
         self._abort()
 
     def _close_politely(self) -> None:
