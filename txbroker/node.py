@@ -50,7 +50,8 @@ from txbroker.link.convert import cut_to_wire
 from txbroker.link.dialer import Dialer
 from txbroker.link.listener import LinkListener
 from txbroker.listeners import Listeners
-from txbroker.mqtt.protocol import MqttFactory, MqttService
+from txbroker.mqtt.protocol import MqttFactory
+from txbroker.mqtt.service import MqttService
 from txbroker.mqtt.window import SessionLimits
 from txbroker.pressure import Pressure
 from txbroker.standing import Standing
@@ -308,9 +309,7 @@ class Node:
             if looping.running:
                 looping.stop()
         await self._listeners.close()
-        for connection in list(self.mqtt.connections):
-            connection.end()
-        self.turn.end()
+        self.mqtt.stop()
         # Whoever keeps entries must not take this for a death, and publish their wills.
         await self._directory_shell.settle(SETTLE_GRACE)
         self.parent.close()

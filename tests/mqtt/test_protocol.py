@@ -14,7 +14,9 @@ from tests.support.edge_bench import EdgeBench
 from tests.support.roaming import Alone
 from txbroker.alarms import ReactorTimers
 from txbroker.config import Reserve
-from txbroker.mqtt.protocol import HOLD_TIMEOUT, MqttFactory, MqttProtocol, MqttService
+from txbroker.mqtt.hold import HOLD_TIMEOUT
+from txbroker.mqtt.protocol import MqttFactory, MqttProtocol
+from txbroker.mqtt.service import MqttService
 from txbroker.store.space import DiskSpace
 from txbroker.turn import Turn
 

@@ -14,7 +14,7 @@ from txbroker.control.times import DRAIN_PATIENCE
 from txbroker.directory.directory import Directory
 from txbroker.directory.members import Members
 from txbroker.edge.edge import Edge
-from txbroker.mqtt.protocol import MqttService
+from txbroker.mqtt.service import MqttService
 from txbroker.standing import Standing
 from txbroker.store.committer import Committer
 from txbroker.telemetry import get_logger

@@ -1,15 +1,15 @@
 """
 SHELL: an MQTT client's TCP connection on Twisted.
 
-What is here: reading, writing once a turn, keep-alive, back-pressure in both directions. What is
-legal decides `connection`, what becomes of it `edge` and `session`.
+What is here: reading, writing once a turn, keep-alive, back-pressure to the session. What is legal
+decides `connection`, what becomes of it `edge` and `session`, for how long a client is not read
+`hold`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol as Interface
 
 import attrs
 from twisted.internet.address import IPv4Address, IPv6Address
@@ -18,11 +18,11 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from txbroker.counters import Counters
-from txbroker.edge.edge import Edge
-from txbroker.edge.roaming import Attempt, Roaming, Successions
+from txbroker.alarms import Alarm
+from txbroker.edge.roaming import Attempt
 from txbroker.mqtt.codec import encode
 from txbroker.mqtt.connection import Connection, Pubacks
+from txbroker.mqtt.hold import Hold
 from txbroker.mqtt.packets import (
     Connack,
     Connect,
@@ -40,10 +40,9 @@ from txbroker.mqtt.packets import (
     Unsubscribe,
 )
 from txbroker.mqtt.return_codes import ConnackCode, ProtocolViolation
+from txbroker.mqtt.service import MqttService
 from txbroker.mqtt.session import Session
-from txbroker.net import Clock, DelayedCall, Transport
-from txbroker.pressure import Pressure
-from txbroker.store.space import DiskSpace
+from txbroker.net import Transport
 from txbroker.telemetry import get_logger
 
 log = get_logger()
@@ -54,64 +53,8 @@ OUTPUT_HIGH_MARK = 256 * 1024
 CLOSE_TIMEOUT = 5.0
 """Seconds that a client has to read its last packets when the connection is being closed."""
 
-HOLD_TIMEOUT = 60.0
-"""Seconds for which a client is not read at a stretch; then it is closed, so that it learns of it
-and may go elsewhere (protocol rule 21)."""
-
 LOGGED_BYTES = 32
 """How much of an illegal packet goes into the log."""
-
-
-class Turn(Interface):
-    """Output is gathered during a turn of the reactor and written at its end."""
-
-    def mark_dirty(self, end: MqttProtocol) -> None:
-        """Call `flush` at the end of this turn."""
-
-    def end(self) -> None:
-        """The turn is over."""
-
-
-class MqttService:
-    """What the connections of a node share."""
-
-    def __init__(
-        self,
-        *,
-        edge: Edge,
-        roaming: Roaming,
-        successions: Successions,
-        turn: Turn,
-        clock: Clock,
-        pressure: Pressure,
-        space: DiskSpace,
-        counters: Counters,
-        make_client_id: Callable[[], str],
-        max_packet: int,
-        max_connections: int,
-        connect_timeout: float,
-    ) -> None:
-        self.edge = edge
-        self.roaming = roaming
-        self.successions = successions
-        self.turn = turn
-        self.clock = clock
-        self.pressure = pressure
-        self.space = space
-        self.counters = counters
-        self.make_client_id = make_client_id
-        self.max_packet = max_packet
-        self.max_connections = max_connections
-        self.connect_timeout = connect_timeout
-        self.connections: set[MqttProtocol] = set()
-        self.is_leaving = False
-
-    def leave(self) -> None:
-        """The node goes for good: its clients are to go elsewhere, and no more come."""
-        self.is_leaving = True
-        for connection in list(self.connections):
-            connection.close("the node is retired")
-        self.turn.end()
 
 
 @implementer(IPushProducer)
@@ -129,16 +72,13 @@ class MqttProtocol(Protocol):
         self._out_size = 0
         self._is_open = False
         self._is_clogged = False
-        self._is_reading = True
         self._is_working = False
         self._is_arriving = False
         self._attempt: Attempt | None = None
-        self._refused: Publish | None = None  # not taken, and nothing after it
-        self._unread = b""
-        self._patience: DelayedCall | None = None
+        self._hold = Hold(service, go_on=self._read_again, give_up=self._give_up)
         self._keep_alive = 0.0
         self._last_heard = 0.0
-        self._alarm: DelayedCall | None = None
+        self._alarm: Alarm | None = None
         self._client_id = ""
         self._handlers: dict[type, Callable[..., None]] = {
             Publish: self._on_publish,
@@ -167,11 +107,11 @@ class MqttProtocol(Protocol):
         _set_no_delay(self.transport)
         self.transport.bufferSize = OUTPUT_HIGH_MARK
         self.transport.registerProducer(self, True)
-        self._alarm = service.clock.callLater(service.connect_timeout, self._no_connect)
+        self._set_alarm(service.connect_timeout, self._no_connect)
 
     def dataReceived(self, data: bytes) -> None:
-        if self._refused is not None:
-            self._unread += data  # a paused TLS connection still gives what it had decrypted
+        if self._hold.refused is not None:
+            self._hold.unread += data  # a paused TLS connection still gives what it had decrypted
             return
         self._read(data)
         self._service.turn.end()
@@ -236,14 +176,14 @@ class MqttProtocol(Protocol):
             for packet in self._connection.receive(data):
                 self._last_heard = now  # whole packets count, not bytes [MQTT-3.1.2-24]
                 self._handlers[type(packet)](packet)
-                if self._refused is not None:
+                if self._hold.refused is not None:
                     break
         except ProtocolViolation as violation:
             self._on_violation(violation)
         self._is_working = False
         session = self._session
         if session is not None and self._edge.publisher.is_too_much(session):
-            self._pause_reading(session)
+            self._stop_reading(session)
 
     def _on_connect(self, packet: Connect) -> None:
         client_id = packet.client_id or self._service.make_client_id()  # [MQTT-3.1.3-6]
@@ -306,8 +246,8 @@ class MqttProtocol(Protocol):
             service.space.is_short or service.successions.has_to_wait(self._client_id, packet.topic)
         ):
             # Whoever only subscribes, and QoS 0, need no room on the disk.
-            self._refused = packet
-            self._pause_reading(session)
+            self._hold.refused = packet
+            self._stop_reading(session)
         else:
             self._edge.clients.publish(session, packet)
 
@@ -380,12 +320,12 @@ class MqttProtocol(Protocol):
         self._cancel_alarm()
         self._keep_alive = seconds * 1.5
         if seconds:
-            self._alarm = self._service.clock.callLater(self._keep_alive, self._look_at_watch)
+            self._set_alarm(self._keep_alive, self._look_at_watch)
 
     def _look_at_watch(self) -> None:
         # The alarm is not moved for each packet; it looks when it rings and is set again.
         idle = self._service.clock.seconds() - self._last_heard
-        if not self._is_reading:
+        if self._hold.is_on:
             idle = 0.0  # its PINGREQ may lie unread (protocol rule 20)
         if idle >= self._keep_alive:
             log.info("client.timeout", client_id=self._client_id)
@@ -393,17 +333,17 @@ class MqttProtocol(Protocol):
             self._abort()
             self._service.turn.end()
             return
-        self._alarm = self._service.clock.callLater(self._keep_alive - idle, self._look_at_watch)
+        self._set_alarm(self._keep_alive - idle, self._look_at_watch)
+
+    def _set_alarm(self, delay: float, action: Callable[[], None]) -> None:
+        self._alarm = Alarm(self._service.clock.callLater(delay, action))
 
     def _cancel_alarm(self) -> None:
-        if self._alarm is not None and self._alarm.active():
+        if self._alarm is not None:
             self._alarm.cancel()
-        self._alarm = None
 
-    def _lose_patience(self) -> None:
-        limit = "limits.outbox" if self._refused is None else "limits.disk_free"
-        log.warning("client.held_too_long", client_id=self._client_id, limit=limit)
-        self._service.counters.add("clients.held_too_long")
+    def _give_up(self) -> None:
+        """It was held for too long."""
         self._leave(will=True)
         self._abort()
         self._service.turn.end()
@@ -419,7 +359,7 @@ class MqttProtocol(Protocol):
     def _close_politely(self) -> None:
         # What was written is still sent, but a client that does not read is not waited for.
         self.transport.loseConnection()
-        self._alarm = self._service.clock.callLater(CLOSE_TIMEOUT, self.transport.abortConnection)
+        self._set_alarm(CLOSE_TIMEOUT, self.transport.abortConnection)
 
     def _leave(self, *, will: bool) -> None:
         if not self._is_open:
@@ -429,15 +369,12 @@ class MqttProtocol(Protocol):
         self._cancel_alarm()
         self._service.connections.discard(self)
         self._service.pressure.lower(self)
-        self._service.space.forget(self)
-        self._end_patience()
         if self._attempt is not None:
             self._attempt.is_wanted = False
         self.transport.unregisterProducer()
         session, self._session = self._session, None
+        self._hold.forget(session)
         if session is not None:
-            self._edge.publisher.forget_pause(session)
-            self._service.successions.forget(self._client_id)
             self._flush_before_leaving()
             self._edge.clients.disconnect(session, self, will=will)
 
@@ -450,42 +387,19 @@ class MqttProtocol(Protocol):
         self._is_open = False
         self.transport.abortConnection()
 
-    def _pause_reading(self, session: Session) -> None:
-        if self._is_reading:
-            self._is_reading = False
+    def _stop_reading(self, session: Session) -> None:
+        if not self._hold.is_on:
             self.transport.pauseProducing()
-            service = self._service
-            self._patience = service.clock.callLater(HOLD_TIMEOUT, self._lose_patience)
-            if self._refused is not None and service.space.is_short:
-                service.counters.add("publish.refused.disk_free")
-                service.space.when_room(self, self._resume_reading)
-            elif self._refused is not None:
-                service.successions.when_done(self._client_id, self._resume_reading)
-            else:
-                self._edge.publisher.when_room(session, self._resume_reading)
+            self._hold.begin(session)
 
-    def _resume_reading(self) -> None:
-        if self._is_reading or not self._is_open:
-            return
-        self._is_reading = True
+    def _read_again(self) -> None:
         self._last_heard = self._service.clock.seconds()
-        self._end_patience()
         self.transport.resumeProducing()
-        refused, self._refused = self._refused, None
-        if refused is not None and self._session is not None:
+        refused = self._hold.take_refused()
+        if refused is not None:
             self._on_publish(refused)
-            self._read_on()
-
-    def _read_on(self) -> None:
-        """What came behind a packet that was put aside, unless that has to wait again."""
-        if self._refused is None:
-            unread, self._unread = self._unread, b""
-            self._read(unread)
-
-    def _end_patience(self) -> None:
-        if self._patience is not None and self._patience.active():
-            self._patience.cancel()
-        self._patience = None
+            if self._hold.refused is None:
+                self._read(self._hold.take_unread())
 
 
 class MqttFactory(Factory):

@@ -1,0 +1,72 @@
+"""SHELL: what the client connections of a node share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from txbroker.counters import Counters
+from txbroker.edge.edge import Edge
+from txbroker.edge.roaming import Roaming, Successions
+from txbroker.net import Clock
+from txbroker.pressure import Pressure
+from txbroker.store.space import DiskSpace
+from txbroker.turn import Turn
+
+
+class Closable(Protocol):
+    """A client's connection."""
+
+    def close(self, reason: str) -> None:
+        """End it as if it had broken: the will is published."""
+
+    def end(self) -> None:
+        """The node stops: the will is discarded."""
+
+
+class MqttService:
+    """The parts of the node that every connection uses, its limits, and who is connected."""
+
+    def __init__(
+        self,
+        *,
+        edge: Edge,
+        roaming: Roaming,
+        successions: Successions,
+        turn: Turn,
+        clock: Clock,
+        pressure: Pressure,
+        space: DiskSpace,
+        counters: Counters,
+        make_client_id: Callable[[], str],
+        max_packet: int,
+        max_connections: int,
+        connect_timeout: float,
+    ) -> None:
+        self.edge = edge
+        self.roaming = roaming
+        self.successions = successions
+        self.turn = turn
+        self.clock = clock
+        self.pressure = pressure
+        self.space = space
+        self.counters = counters
+        self.make_client_id = make_client_id
+        self.max_packet = max_packet
+        self.max_connections = max_connections
+        self.connect_timeout = connect_timeout
+        self.connections: set[Closable] = set()
+        self.is_leaving = False
+
+    def leave(self) -> None:
+        """The node goes for good: its clients are to go elsewhere, and no more come."""
+        self.is_leaving = True
+        for connection in list(self.connections):
+            connection.close("the node is retired")
+        self.turn.end()
+
+    def stop(self) -> None:
+        """The node stops; it serves its clients again when it comes back."""
+        for connection in list(self.connections):
+            connection.end()
+        self.turn.end()
