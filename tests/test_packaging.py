@@ -33,6 +33,7 @@ CORES = (
     "edge",
     "matching",
     "mqtt",
+    "link.consumer",
     "link.convert",
     "link.deliveries",
     "link.edge_end",

@@ -3,12 +3,11 @@ The edge's end of a link: sends publishes to the owner of a zone, takes the edge
 
 One object for each connection; bytes in by `receive`, bytes out by `write`. Its life: Hello sent,
 Welcome (the owner's marks settle what was in doubt), catch-up, Online; only then it is the route's
-port and takes publishes.
+port and takes publishes. Deliveries go to its `Consumer`.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 
@@ -19,6 +18,7 @@ from txbroker.edge.edge import Edge
 from txbroker.edge.outbound import Outbound
 from txbroker.edge.outbox import Entry
 from txbroker.edge.route import Position, Publication, Route, StreamUser
+from txbroker.link.consumer import Consumer
 from txbroker.link.convert import claim_to_wire, cut_from_wire, key_from_mark, mark_to_wire
 from txbroker.link.deliveries import BATCH
 from txbroker.link.frames import LINK_VERSION, FrameReader, LinkError, encode_frame, join_packets
@@ -52,9 +52,9 @@ class EdgeEnd:
         self._write = write
         self._close = close
         self._mark_dirty = mark_dirty
-        self._pressure = pressure
         self._counters: Counters = edge.counters
         self._reader = FrameReader()
+        self._consumer = Consumer(edge, route, pressure)
         self._told: tuple[set[str], set[str]] = (set(), set())
         self._epoch = 0
         self._marks: dict[MarkKey, int] = {}
@@ -71,14 +71,6 @@ class EdgeEnd:
         self._sent = 0
         self._consumed_by_owner = 0
         self._is_blocked = False
-        self._consumed = 0
-        self._consumed_told = 0
-        self._kind: link_pb2.Batch.Kind.ValueType = link_pb2.Batch.LIVE
-        self._waiting: deque[Callable[[], None]] = deque()
-        self._offsets: list[int] = []
-        self._retained: list[Message] = []
-        self._retained_due = 0
-        self._request = self._answer_offset = 0
 
     # from the shell
 
@@ -109,22 +101,21 @@ class EdgeEnd:
         """Bytes from the owner; raises `LinkError` where they break a rule."""
         for item in self._reader.read(data):
             if isinstance(item, Publish):
-                self._on_message(item)
+                self._consumer.on_message(item)
             else:
                 self._on_frame(item)
         self._mark_dirty(self)
 
     def flush(self) -> None:
         """Send what is due: the batch, and credit for what was taken off the link."""
-        while self._waiting and not self._pressure.active:
-            self._waiting.popleft()()
+        self._consumer.go_on()
         if self._batch:
             self._send_batch()
-        if self._consumed > self._consumed_told and not self._pressure.active:
-            self._consumed_told = self._consumed
+        consumed = self._consumer.take_credit()
+        if consumed is not None:
             position = self._route.position
             told = link_pb2.Position(
-                offset=position.offset if position is not None else 0, consumed=self._consumed
+                offset=position.offset if position is not None else 0, consumed=consumed
             )
             self._write(encode_frame(LinkFrame(position=told)))
 
@@ -137,8 +128,8 @@ class EdgeEnd:
         """A second has passed."""
 
     def lost(self) -> None:
-        """The connection is gone; what waits comes again, the position is not beyond it."""
-        self._waiting.clear()
+        """The connection is gone."""
+        self._consumer.lost()
         self._outbound.close()
         if self._route.port is self:
             self._edge.on_lost(self._route, self._key)
@@ -244,7 +235,7 @@ class EdgeEnd:
             raise LinkError("the first frame from an owner is Welcome")
         match kind:
             case "batch":
-                self._on_batch(frame.batch)
+                self._consumer.on_batch(frame.batch)
             case "taken":
                 self._on_taken(frame.taken)
             case "credit":
@@ -256,29 +247,17 @@ class EdgeEnd:
             case "marks":
                 self._on_marks(frame.marks)
             case "answer" | "online" | "cut" | "gone" | "reached" | "claimed":
-                self._in_turn(partial(self._on_told, frame))
+                self._consumer.in_turn(partial(self._on_told, frame))
             case "heartbeat":
                 pass
             case _:
                 # A newer owner may say what this node does not know: not ours to act on.
                 self._counters.add("link.unknown_frame")
 
-    def _in_turn(self, step: Callable[[], None]) -> None:
-        """
-        Take the next step of the delivery stream, now or after those that wait.
-
-        They wait while this node's sessions do not keep up (see `pressure`): at most a window's
-        worth, since no credit is returned for them.
-        """
-        if self._waiting or self._pressure.active:
-            self._waiting.append(step)
-        else:
-            step()
-
     def _on_told(self, frame: LinkFrame) -> None:
         match frame.WhichOneof("kind"):
             case "answer":
-                self._on_answer(frame.answer)
+                self._consumer.on_answer(frame.answer)
             case "online":
                 self._on_online(frame.online)
             case "reached":
@@ -301,7 +280,7 @@ class EdgeEnd:
             raise LinkError(f"link format {welcome.version} is newer than {LINK_VERSION}")
         if welcome.zone != self._route.apex or not welcome.epoch:
             raise LinkError(f"the owner serves zone {welcome.zone!r}, not {self._route.apex!r}")
-        self._epoch = welcome.epoch
+        self._epoch = self._consumer.epoch = welcome.epoch
         self._credit = welcome.credit
         known = self._route.position
         if known is not None and known.epoch != welcome.epoch:
@@ -334,58 +313,6 @@ class EdgeEnd:
             # Also what was said on an earlier link: it may have been lost with that.
             claimed = link_pb2.Claimed(apexes=sorted(claims))
             self._write(encode_frame(LinkFrame(claimed=claimed)))
-
-    def _on_batch(self, batch: link_pb2.Batch) -> None:
-        self._kind = batch.kind
-        if batch.kind == link_pb2.Batch.RETAINED:
-            return
-        if batch.kind == link_pb2.Batch.PUBLISH or len(batch.offsets) != batch.count:
-            raise LinkError("an owner sends deliveries, each with its offset")
-        if batch.epoch != self._epoch:
-            raise LinkError(f"deliveries of epoch {batch.epoch} on a link of {self._epoch}")
-        self._offsets = list(reversed(batch.offsets))
-
-    def _on_message(self, packet: Publish) -> None:
-        message = Message(packet.topic, packet.payload, packet.qos, packet.retain)
-        if self._kind == link_pb2.Batch.RETAINED:
-            self._in_turn(partial(self._on_retained, message))
-            return
-        if not self._offsets:
-            raise LinkError("a PUBLISH on a link follows its batch header")
-        offset = self._offsets.pop()
-        if self._waiting or self._pressure.active:
-            self._waiting.append(partial(self._on_delivery, message, offset))
-        else:
-            self._on_delivery(message, offset)
-
-    def _on_delivery(self, message: Message, offset: int) -> None:
-        self._consumed += message.size
-        if offset and self._route.claiming:
-            position = Position(epoch=self._epoch, offset=offset)
-            self._route.note_processed(message.topic, position)
-        self._edge.on_message(self._route, message, offset)
-
-    def _on_retained(self, message: Message) -> None:
-        self._consumed += message.size
-        if not self._retained_due:
-            raise LinkError("a retained message belongs to an answer")
-        self._retained.append(message)
-        self._retained_due -= 1
-        self._give_answer()
-
-    def _on_answer(self, answer: link_pb2.InterestAnswer) -> None:
-        self._request, self._answer_offset = answer.request, answer.offset
-        self._retained = []
-        self._retained_due = answer.retained
-        self._give_answer()
-
-    def _give_answer(self) -> None:
-        if not self._retained_due:
-            retained, self._retained = self._retained, []
-            self._edge.on_reached(self._route, self._answer_offset)
-            self._edge.interests.on_answer(
-                self._route, self._request, self._answer_offset, retained
-            )
 
     def _on_taken(self, taken: link_pb2.Taken) -> None:
         if taken.stream == self._stream:

@@ -1,0 +1,122 @@
+"""
+The delivery stream from an owner, as an edge takes it off a link.
+
+Messages, and everything whose place among them matters, are taken in the order they came in. They
+wait while this node's sessions do not keep up (see `pressure`): at most a window's worth, since no
+credit is returned for what waits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from txbroker.edge.edge import Edge
+from txbroker.edge.route import Position, Route
+from txbroker.link.frames import LinkError
+from txbroker.message import Message
+from txbroker.mqtt.packets import Publish
+from txbroker.pressure import Pressure
+from txbroker.v1 import link_pb2
+
+
+class Consumer:
+    """One connection's; `epoch` is what the owner's Welcome said."""
+
+    def __init__(self, edge: Edge, route: Route, pressure: Pressure) -> None:
+        self.epoch = 0
+        self._edge = edge
+        self._route = route
+        self._pressure = pressure
+        self._kind: link_pb2.Batch.Kind.ValueType = link_pb2.Batch.LIVE
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._offsets: list[int] = []
+        self._retained: list[Message] = []
+        self._retained_due = 0
+        self._request = self._answer_offset = 0
+        self._consumed = self._consumed_told = 0
+
+    # from the end of the link
+
+    def in_turn(self, step: Callable[[], None]) -> None:
+        """Take the next step of the stream, now or after those that wait."""
+        if self._waiting or self._pressure.active:
+            self._waiting.append(step)
+        else:
+            step()
+
+    def go_on(self) -> None:
+        """Take what waits, as far as the sessions keep up."""
+        while self._waiting and not self._pressure.active:
+            self._waiting.popleft()()
+
+    def take_credit(self) -> int | None:
+        """Bytes consumed so far, where the owner is to be told."""
+        if self._consumed == self._consumed_told or self._pressure.active:
+            return None
+        self._consumed_told = self._consumed
+        return self._consumed
+
+    def lost(self) -> None:
+        """The connection is gone; what waits comes again, the position is not beyond it."""
+        self._waiting.clear()
+
+    # from the owner
+
+    def on_batch(self, batch: link_pb2.Batch) -> None:
+        """The header of messages that follow; raises `LinkError`."""
+        self._kind = batch.kind
+        if batch.kind == link_pb2.Batch.RETAINED:
+            return
+        if batch.kind == link_pb2.Batch.PUBLISH or len(batch.offsets) != batch.count:
+            raise LinkError("an owner sends deliveries, each with its offset")
+        if batch.epoch != self.epoch:
+            raise LinkError(f"deliveries of epoch {batch.epoch} on a link of {self.epoch}")
+        self._offsets = list(reversed(batch.offsets))
+
+    def on_message(self, packet: Publish) -> None:
+        """The next message of the batch; raises `LinkError`."""
+        message = Message(packet.topic, packet.payload, packet.qos, packet.retain)
+        if self._kind == link_pb2.Batch.RETAINED:
+            self.in_turn(partial(self._on_retained, message))
+            return
+        if not self._offsets:
+            raise LinkError("a PUBLISH on a link follows its batch header")
+        offset = self._offsets.pop()
+        if self._waiting or self._pressure.active:
+            self._waiting.append(partial(self._on_delivery, message, offset))
+        else:
+            self._on_delivery(message, offset)
+
+    def on_answer(self, answer: link_pb2.InterestAnswer) -> None:
+        """The interest holds; so many retained messages follow."""
+        self._request, self._answer_offset = answer.request, answer.offset
+        self._retained = []
+        self._retained_due = answer.retained
+        self._give_answer()
+
+    # internal
+
+    def _on_delivery(self, message: Message, offset: int) -> None:
+        self._consumed += message.size
+        if offset and self._route.claiming:
+            position = Position(epoch=self.epoch, offset=offset)
+            self._route.note_processed(message.topic, position)
+        self._edge.on_message(self._route, message, offset)
+
+    def _on_retained(self, message: Message) -> None:
+        self._consumed += message.size
+        if not self._retained_due:
+            raise LinkError("a retained message belongs to an answer")
+        self._retained.append(message)
+        self._retained_due -= 1
+        self._give_answer()
+
+    def _give_answer(self) -> None:
+        if not self._retained_due:
+            retained, self._retained = self._retained, []
+            self._edge.on_reached(self._route, self._answer_offset)
+            self._edge.interests.on_answer(
+                self._route, self._request, self._answer_offset, retained
+            )
