@@ -43,7 +43,6 @@ HIGH_MARK = 1024 * 1024
 LOW_MARK = 256 * 1024
 """Bytes of live messages queued for one edge between which publishers wait."""
 
-
 _PUBLISHING = ("batch", "restart", "open_stream", "ask")
 """Kinds of frames that stay in order with publishes, and wait with them."""
 
@@ -238,27 +237,14 @@ class OwnerEnd:
                 self._intake.on_open_stream(frame.open_stream, peer.edge)
             case "ask":
                 self._on_ask(frame.ask)
-            case "interest" if frame.interest.remove:
-                self._authority.remove_interest(peer, frame.interest.filter)
-            case "interest":
-                request = frame.interest
-                _check_filters((request.filter,))
-                self._authority.add_interest(
-                    peer, request.filter, request.request, request.retained
-                )
-            case "sync":
-                sync = frame.sync
-                _check_filters(sync.filters)
-                claims = claims_from_wire(sync.claims, self._authority.epoch)
-                catch_up = self._authority.sync(peer, sync.filters, claims)
-                self._catch_up(catch_up)
-                if catch_up.completes:
-                    claimed = link_pb2.Claimed(apexes=catch_up.completes)
-                    self._tell(LinkFrame(claimed=claimed))
-            case "claimed":
-                self._authority.on_claimed(peer, frame.claimed.apexes)
             case "restart":
                 self._intake.on_restart(frame.restart)
+            case "interest":
+                self._on_interest(peer, frame.interest)
+            case "sync":
+                self._on_sync(peer, frame.sync)
+            case "claimed":
+                self._authority.on_claimed(peer, frame.claimed.apexes)
             case "position":
                 if frame.position.consumed > self._deliveries.consumed:
                     self._deliveries.consumed = frame.position.consumed
@@ -271,6 +257,22 @@ class OwnerEnd:
             case _:
                 # A newer edge may say what this node does not know: not ours to act on.
                 self._host.counters.add("link.unknown_frame")
+
+    def _on_interest(self, peer: Peer, interest: link_pb2.InterestRequest) -> None:
+        if interest.remove:
+            self._authority.remove_interest(peer, interest.filter)
+            return
+        _check_filters((interest.filter,))
+        self._authority.add_interest(peer, interest.filter, interest.request, interest.retained)
+
+    def _on_sync(self, peer: Peer, sync: link_pb2.InterestSync) -> None:
+        _check_filters(sync.filters)
+        claims = claims_from_wire(sync.claims, self._authority.epoch)
+        catch_up = self._authority.sync(peer, sync.filters, claims)
+        self._catch_up(catch_up)
+        if catch_up.completes:
+            claimed = link_pb2.Claimed(apexes=catch_up.completes)
+            self._tell(LinkFrame(claimed=claimed))
 
     def _on_hello(self, hello: link_pb2.Hello) -> None:
         if self._has_hello:
