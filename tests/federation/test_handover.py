@@ -27,7 +27,7 @@ from txbroker.v1.control_pb2_grpc import ControlStub
 @pytest.fixture(autouse=True)
 def short_grace() -> Iterator[None]:
     """A retired node ends sooner than an operator's would."""
-    with mock.patch("txbroker.node.RETIRE_GRACE", 0.3):
+    with mock.patch("txbroker.node.control.RETIRE_GRACE", 0.3):
         yield
 
 

@@ -1,0 +1,210 @@
+"""Composition: a node's control plane: how its zone comes and goes, and what it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+
+import grpc.aio
+
+from txbroker.config import Address
+from txbroker.control.channels import SERVER_OPTIONS
+from txbroker.control.divergent import Divergence
+from txbroker.control.joiner import Joiner
+from txbroker.control.operator import session_pages
+from txbroker.control.parent import Parent
+from txbroker.control.reclaim import Reclaimer
+from txbroker.control.servicer import ControlServicer
+from txbroker.control.takeback import TakeBack
+from txbroker.listeners import Listeners
+from txbroker.node.edge import EdgeRole
+from txbroker.node.ground import Ground
+from txbroker.node.owner import OwnerRole
+from txbroker.store.backup import Backups
+from txbroker.store.disk import wall
+from txbroker.v1 import control_pb2
+from txbroker.v1.control_pb2_grpc import add_ControlServicer_to_server
+from txbroker.v1.directory_pb2_grpc import add_DirectoryServicer_to_server
+
+STOP_GRACE = 1.0
+"""Seconds that gRPC calls in progress have when the node stops."""
+
+RETIRE_GRACE = 2.0
+"""Seconds that links have to drain after the zone was given back."""
+
+
+class ControlPlane:
+    """Parent and child of other nodes; `on_fatal` gets the line of a refusal that ends the node."""
+
+    def __init__(
+        self,
+        ground: Ground,
+        edge_role: EdgeRole,
+        owner: OwnerRole | None,
+        *,
+        on_fatal: Callable[[str], None],
+        on_retired: Callable[[], None],
+    ) -> None:
+        self._ground = ground
+        self._edge_role = edge_role
+        self._owner = owner
+        self._authority = None if owner is None else owner.authority
+        self._on_fatal = on_fatal
+        self._on_retired = on_retired
+        self._ownership = asyncio.Lock()
+        self.parent = self._build_parent()
+        self._take_back = self._build_take_back()
+        self._reclaimer = self._build_reclaimer()
+        self.joiner = self._build_joiner()
+        self.divergence = self._build_divergence()
+        self._server: grpc.aio.Server | None = None
+
+    # life
+
+    async def start(
+        self,
+        listeners: Listeners,
+        *,
+        status: Callable[[], control_pb2.StatusReply],
+        sys_values: Callable[[], dict[str, str]],
+    ) -> None:
+        """Answer from now on; raises `ConfigError`."""
+        config = self._ground.config
+        server = grpc.aio.server(options=SERVER_OPTIONS)
+        servicer = self._build_servicer(lambda: listeners.link, status, sys_values)
+        add_ControlServicer_to_server(servicer, server)
+        add_DirectoryServicer_to_server(self._edge_role.directory_shell, server)
+        try:
+            bound = server.add_insecure_port(str(config.grpc))
+        except RuntimeError:
+            bound = 0
+        if bound == 0:
+            raise listeners.cannot_bind("grpc", str(config.grpc))
+        await server.start()
+        self._server = server
+        self._ground.standing.grpc = str(Address(config.dial_host, bound))
+
+    def join(self) -> None:
+        """Join the parent, and be the parent of the nodes below."""
+        if self._ground.standing.parent is not None:
+            self._ground.tasks.start(self.joiner.run())
+        if self._authority is not None:
+            self.parent.adopt(self._authority.cuts())
+
+    async def stop(self) -> None:
+        """Answer no more."""
+        if self._server is not None:
+            await self._server.stop(STOP_GRACE)
+
+    # from the joiner
+
+    def _on_granted(self) -> None:
+        if self._owner is not None and self._owner.holding.is_due:
+            self._owner.holding.open()
+            self.parent.adopt(self._ground.standing.table.cuts())
+        self._edge_role.on_lineage()
+
+    def _on_refused(self, reason: str, cut_off: int) -> None:
+        standing = self._ground.standing
+        if self._owner is None or (standing.epoch == 0 and not cut_off):
+            where = f"{self._ground.config.source}: join refused by {standing.parent}"
+            self._on_fatal(f"{where}: {reason}")
+        else:
+            self._owner.holding.refuse(reason, cut_off)
+
+    # building
+
+    def _build_parent(self) -> Parent:
+        ground = self._ground
+        return Parent(
+            standing=ground.standing,
+            authority=self._authority,
+            members=self._edge_role.members,
+            channels=ground.channels,
+            tasks=ground.tasks,
+            turn=ground.turn,
+            ownership=self._ownership,
+        )
+
+    def _build_take_back(self) -> TakeBack:
+        ground = self._ground
+        return TakeBack(
+            standing=ground.standing,
+            authority=self._authority,
+            holding=None if self._owner is None else self._owner.holding,
+            parent=self.parent,
+            members=self._edge_role.members,
+            disk=ground.disk,
+            turn=ground.turn,
+            ownership=self._ownership,
+        )
+
+    def _build_reclaimer(self) -> Reclaimer:
+        return Reclaimer(
+            standing=self._ground.standing,
+            authority=self._authority,
+            parent=self.parent,
+            channels=self._ground.channels,
+            ownership=self._ownership,
+        )
+
+    def _build_joiner(self) -> Joiner:
+        ground = self._ground
+        return Joiner(
+            standing=ground.standing,
+            authority=self._authority,
+            members=self._edge_role.members,
+            channels=ground.channels,
+            disk=ground.disk,
+            retention=ground.retention,
+            departure=self._edge_role.departure(),
+            turn=ground.turn,
+            ownership=self._ownership,
+            on_granted=self._on_granted,
+            on_refused=self._on_refused,
+            on_lineage=self._edge_role.on_lineage,
+        )
+
+    def _build_divergence(self) -> Divergence:
+        ground = self._ground
+        return Divergence(
+            standing=ground.standing,
+            disk=ground.disk,
+            retention=ground.retention,
+            turn=ground.turn,
+            on_settled=self.joiner.join_again,
+            now=wall,
+        )
+
+    def _build_servicer(
+        self,
+        link_address: Callable[[], str],
+        status: Callable[[], control_pb2.StatusReply],
+        sys_values: Callable[[], dict[str, str]],
+    ) -> ControlServicer:
+        ground, edge_role = self._ground, self._edge_role
+        return ControlServicer(
+            standing=ground.standing,
+            authority=self._authority,
+            parent=self.parent,
+            take_back=self._take_back,
+            reclaimer=self._reclaimer,
+            divergence=self.divergence,
+            joiner=self.joiner,
+            links=None if self._owner is None else self._owner.links,
+            reader=edge_role.reader,
+            link_address=link_address,
+            status=status,
+            sys_values=sys_values,
+            sessions=self._session_pages,
+            delete_session=edge_role.edge.clients.delete,
+            backups=Backups(ground.config.data, now=time.time, extents=ground.disk.extents),
+            retired=lambda: ground.reactor.callLater(RETIRE_GRACE, self._on_retired),
+            tasks=ground.tasks,
+        )
+
+    def _session_pages(self) -> Iterator[control_pb2.SessionsReply]:
+        edge = self._edge_role.edge
+        sessions = edge.clients.sessions.values()
+        return session_pages(sessions, self._ground.timers.now(), edge.backlog.distance)

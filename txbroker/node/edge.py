@@ -1,0 +1,216 @@
+"""Composition: a node as an edge: its clients, their sessions, the way to the owners."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+
+from txbroker.authority.authority import Authority
+from txbroker.control.departure import Departure
+from txbroker.control.directory import DirectoryShell
+from txbroker.control.reading import JournalReader
+from txbroker.directory.directory import Directory
+from txbroker.directory.directory import Tables as DirectoryTables
+from txbroker.directory.members import Members
+from txbroker.edge.edge import Edge
+from txbroker.edge.keeper import Keeper
+from txbroker.edge.moving import Moving
+from txbroker.edge.roaming import Roaming, Successions
+from txbroker.link.dialer import Dialer
+from txbroker.mqtt.service import MqttService
+from txbroker.node.ground import Ground
+from txbroker.node.settings import directory_settings, edge_limits
+from txbroker.store.disk import wall
+from txbroker.store.known import KnownZones
+from txbroker.telemetry import get_logger
+
+log = get_logger()
+
+
+class Report:
+    """The cores' `Reporter`: facts go to the log."""
+
+    def event(self, name: str, **fields: object) -> None:
+        """One fact with its constant name."""
+        log.info(name, **fields)
+
+
+class Worker:
+    """Something to do in a turn of its own (`Flushable`)."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.flush = work
+
+
+class EdgeRole:
+    """The edge, its clients' connections, and its part of the client directory."""
+
+    def __init__(self, ground: Ground, authority: Authority | None) -> None:
+        self._ground = ground
+        self._known = KnownZones(ground.config.data / "zones")
+        self._dialer = Dialer(
+            reactor=ground.reactor,
+            channels=ground.channels,
+            tasks=ground.tasks,
+            turn=ground.turn,
+            pressure=ground.pressure,
+        )
+        self.reader = JournalReader(
+            disk=ground.disk,
+            authority=authority,
+            standing=ground.standing,
+            channels=ground.channels,
+            tasks=ground.tasks,
+        )
+        self._worker = Worker(lambda: self.edge.work())
+        self.edge = self._build_edge()
+        self.reader.wire(self.edge.zones)
+        self._dialer.wire(self.edge)
+        self.members = self._build_members()
+        self.directory_shell = self._build_directory_shell()
+        self._successions = Successions()
+        self.directory = self._build_directory()
+        self.mqtt = self._build_mqtt()
+
+    # life
+
+    def load(self) -> None:
+        """What an earlier process left: zones, sessions, outboxes, entries of clients."""
+        self.edge.zones.restore(self._known.load())
+        self.edge.load()
+        self.members.announce(self._ground.standing.grpc)
+        self.directory.start()
+        self.directory_shell.start()
+
+    def on_lineage(self) -> None:
+        """The zones above this node's are known, or others than before."""
+        self.edge.on_lineage(self._ground.standing.lineage)
+
+    def refresh(self) -> None:
+        """Once a second: ask again what is stale, keep what was found."""
+        self.edge.refresh_stale()
+        known = self.edge.zones.known()
+        if self._known.is_news(known):
+            self._ground.tasks.start(self._known.save(known))
+
+    def checkpoint(self) -> None:
+        """Keep how far owners have been followed."""
+        self.edge.positions.checkpoint()
+        self.edge.outboxes.save()
+
+    def look_after_sessions(self) -> None:
+        """Now and then: end those whose time is over, tell owners what the others need."""
+        self.edge.clients.expire_sessions()
+        self.edge.positions.tell_low_water()
+
+    def apply(self) -> None:
+        """Other limits: of packets for new connections, of the rest for all."""
+        config = self._ground.config
+        limits = config.limits
+        self.mqtt.max_packet = limits.packet
+        self.mqtt.max_connections = limits.connections
+        self.mqtt.connect_timeout = limits.connect_timeout
+        self.edge.clients.set_limits(edge_limits(config))
+        self.edge.outboxes.limit = limits.outbox
+
+    def departure(self) -> Departure:
+        """How this role ends, when the node goes for good."""
+        return Departure(
+            standing=self._ground.standing,
+            members=self.members,
+            mqtt=self.mqtt,
+            edge=self.edge,
+            directory=self.directory,
+            shell=self.directory_shell,
+            committer=self._ground.disk.committer,
+        )
+
+    # building
+
+    def _build_edge(self) -> Edge:
+        ground = self._ground
+        tables, turn, worker = ground.disk.tables, ground.turn, self._worker
+        return Edge(
+            name=ground.config.node,
+            incarnation=ground.standing.incarnation,
+            connector=self._dialer,
+            timers=ground.timers,
+            counters=ground.counters,
+            reporter=Report(),
+            keeper=Keeper(
+                sessions=tables.table("sessions"),
+                windows=tables.table("windows"),
+                messages=tables.table("messages"),
+                positions=tables.table("positions"),
+                commit=ground.disk.committer,
+                wall=wall,
+                now=ground.reactor.seconds,
+            ),
+            reader=self.reader,
+            outbox_store=ground.disk.outboxes,
+            again=lambda: turn.mark_next(worker),
+            limits=edge_limits(ground.config),
+        )
+
+    def _build_members(self) -> Members:
+        config = self._ground.config
+        return Members(
+            config.node,
+            config.site,
+            self._ground.disk.tables.table("members"),
+            is_root=config.parent is None,
+        )
+
+    def _build_directory_shell(self) -> DirectoryShell:
+        ground = self._ground
+        return DirectoryShell(
+            commit=ground.disk.committer,
+            channels=ground.channels,
+            tasks=ground.tasks,
+            turn=ground.turn,
+            counters=ground.counters,
+            now=ground.reactor.seconds,
+        )
+
+    def _build_directory(self) -> Directory:
+        ground, tables = self._ground, self._ground.disk.tables
+        moving = Moving(self.edge, self._successions, tables.table("directory.publishes"))
+        self.edge.wire(moving.keys)
+        directory = Directory(
+            members=self.members,
+            tables=DirectoryTables(
+                entries=tables.table("directory.entries"),
+                held=tables.table("directory.held"),
+                gone=tables.table("directory.gone"),
+                arriving=tables.table("directory.arriving"),
+                wills=tables.table("directory.wills"),
+                sent_wills=tables.table("directory.sent_wills"),
+            ),
+            host=moving,
+            life=ground.standing.incarnation,
+            settings=directory_settings(ground.config),
+            now=ground.reactor.seconds,
+            make_token=lambda: secrets.token_bytes(8),
+            spawn=self.directory_shell.run,
+            wake=self.directory_shell.wake,
+        )
+        self.directory_shell.wire(directory)
+        self.edge.clients.wire(directory)
+        return directory
+
+    def _build_mqtt(self) -> MqttService:
+        ground, config = self._ground, self._ground.config
+        return MqttService(
+            edge=self.edge,
+            roaming=Roaming(self.edge.clients, self.directory, self.directory_shell),
+            successions=self._successions,
+            turn=ground.turn,
+            clock=ground.reactor,
+            pressure=ground.pressure,
+            space=ground.space,
+            counters=ground.counters,
+            make_client_id=lambda: f"auto-{config.node}-{secrets.token_hex(8)}",
+            max_packet=config.limits.packet,
+            max_connections=config.limits.connections,
+            connect_timeout=config.limits.connect_timeout,
+        )

@@ -1,0 +1,107 @@
+"""Composition: what both roles of a node stand on: time, room, its data, and who it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from txbroker.aio import Tasks
+from txbroker.alarms import ReactorTimers
+from txbroker.config import Address, NodeConfig
+from txbroker.control.channels import Channels
+from txbroker.counters import Counters
+from txbroker.node.settings import policy, segment_bytes
+from txbroker.pressure import Pressure
+from txbroker.standing import Standing
+from txbroker.store import backup
+from txbroker.store.ceiling import lift
+from txbroker.store.disk import Disk, wall
+from txbroker.store.retention import Retention
+from txbroker.store.space import DiskSpace
+from txbroker.store.state import DataFolder
+from txbroker.telemetry import get_logger
+from txbroker.turn import Turn
+
+log = get_logger()
+
+
+class Ground:
+    """`config` changes with `apply`; `on_fatal` gets the one line of an error of the disk."""
+
+    def __init__(
+        self, config: NodeConfig, reactor: Any, *, on_fatal: Callable[[str], None]
+    ) -> None:
+        self.config = config
+        self.reactor = reactor
+        self.counters = Counters()
+        self.turn = Turn(lambda action: reactor.callLater(0, action))
+        self.tasks = Tasks(self.turn)
+        self.timers = ReactorTimers(reactor, self.turn)
+        self.pressure = Pressure(self.timers)
+        self.space = DiskSpace(
+            config.data, config.limits.disk_free, timers=self.timers, counters=self.counters
+        )
+        self.channels = Channels()
+        self.folder = DataFolder(config.data)
+        made = backup.made_at(config.data)
+        self.standing = self._build_standing(made)
+        self.disk = self._build_disk(on_fatal)
+        if made is not None:
+            self._restore(made)
+        self.retention = Retention(
+            journals=self.disk.journals,
+            table=self.disk.tables.table("kept"),
+            policy=policy(config),
+            counters=self.counters,
+            now=wall,
+        )
+
+    def apply(self, config: NodeConfig) -> None:
+        """Other limits from now on."""
+        self.config = config
+        self.retention.policy = policy(config)
+        self.space.set_reserve(config.limits.disk_free)
+
+    def tidy(self) -> None:
+        """Now and then, every second or so."""
+        self.disk.tables.clean()
+        self.disk.scan()
+
+    def close(self) -> None:
+        """Everything is on the disk; the data folder is free for another process."""
+        self.disk.close()
+        self.folder.close()
+
+    # internal
+
+    def _build_standing(self, made: float | None) -> Standing:
+        config = self.config
+        state = self.folder.load(config.node, config.zone)
+        return Standing(
+            self.folder,
+            state if made is None else backup.restored(state, time.time()),
+            str(Address(config.dial_host, config.grpc.port)),
+            None if config.parent is None else str(config.parent),
+        )
+
+    def _build_disk(self, on_fatal: Callable[[str], None]) -> Disk:
+        config = self.config
+        return Disk(
+            config.data,
+            durability=config.durability,
+            sync_interval=config.sync_interval,
+            segment_bytes=segment_bytes(config),
+            turn=self.turn,
+            timers=self.timers,
+            on_full=self.space.set_full,
+            on_failed=lambda error: on_fatal(str(error)),
+            on_written=self.space.note_written,
+        )
+
+    def _restore(self, made: float) -> None:
+        """The data is a copy, made at that time: nothing that was used since is used again."""
+        log.warning("node.restored", made=datetime.fromtimestamp(made, UTC).isoformat())
+        lift(self.disk.tables.table("zone"), backup.offsets_since(made, time.time()))
+        self.disk.committer.when_durable(lambda: backup.forget(self.config.data))

@@ -1,0 +1,180 @@
+"""
+Composition: one node, and its life.
+
+Everything is constructed in `Node.__init__`, in the order of the layers. `start` binds the
+listeners and begins to join, `stop` undoes that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.task import LoopingCall
+
+from txbroker import __version__
+from txbroker.config import NodeConfig, reread
+from txbroker.errors import ConfigError
+from txbroker.listeners import Listeners
+from txbroker.mqtt.protocol import MqttFactory
+from txbroker.node.control import ControlPlane
+from txbroker.node.edge import EdgeRole
+from txbroker.node.ground import Ground
+from txbroker.node.owner import OwnerRole
+from txbroker.node.status import Status
+from txbroker.sysinfo import EVERY, Rates, SysInfo
+from txbroker.telemetry import get_logger
+
+log = get_logger()
+
+SETTLE_GRACE = 1.0
+"""Seconds that other nodes have to hear of the end of this one's connections."""
+
+
+class Node:
+    """One broker process; `on_fatal` gets the one line of an error that ends it."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        reactor: Any,
+        *,
+        on_fatal: Callable[[str], None],
+        on_retired: Callable[[], None],
+    ) -> None:
+        self._listeners = Listeners(config, reactor)
+        self._ground = ground = Ground(config, reactor, on_fatal=on_fatal)
+        self._owner = None if config.zone is None else OwnerRole(ground, config.zone)
+        self.authority = None if self._owner is None else self._owner.authority
+        self._edge_role = EdgeRole(ground, self.authority)
+        self.edge = self._edge_role.edge
+        if self._owner is not None:
+            self._owner.wire(self.edge)
+        self._control = ControlPlane(
+            ground, self._edge_role, self._owner, on_fatal=on_fatal, on_retired=on_retired
+        )
+        self.counters, self.standing = ground.counters, ground.standing
+        self.members, self.parent = self._edge_role.members, self._control.parent
+        self._rates = Rates(self.edge, reactor.seconds)
+        self._status = Status(
+            ground,
+            self._edge_role,
+            authority=self.authority,
+            parent=self.parent,
+            rates=self._rates,
+        )
+        self._sys = self._build_sys()
+        self.edge.clients.when_federation_is_asked(self._fetch_sys)
+        self._sampler = LoopingCall(self._each_second)
+        self._publisher = LoopingCall(self._each_sys_period)
+
+    # life
+
+    async def start(self) -> None:
+        """Bind every listener, then open the zone and join; raises `ConfigError`."""
+        owner, standing = self._owner, self.standing
+        self._ground.space.start()
+        await self._control.start(
+            self._listeners, status=self._status.reply, sys_values=self._sys.values
+        )
+        if owner is not None:
+            await self._listeners.for_links(owner.links)
+        self._edge_role.load()
+        if owner is not None and standing.serving:
+            owner.holding.open()
+        self._edge_role.on_lineage()
+        self.edge.interests.refresh()
+        await self._listeners.for_clients(MqttFactory(self._edge_role.mqtt))
+        mqtt = self._listeners.mqtt
+        log.info(
+            "node.ready",
+            zone=standing.zone,
+            mqtt=mqtt[0] if len(mqtt) == 1 else mqtt,
+            grpc=standing.grpc,
+            link=self._listeners.link,
+            core="python",
+            version=__version__,
+        )
+        self._sampler.start(1.0).addErrback(_log_failure)
+        self._publisher.start(EVERY).addErrback(_log_failure)
+        self._control.join()
+
+    async def stop(self) -> None:
+        """Close listeners and connections without sending wills; then the store."""
+        self._ground.space.stop()
+        for looping in (self._sampler, self._publisher):
+            if looping.running:
+                looping.stop()
+        await self._listeners.close()
+        self._edge_role.mqtt.stop()
+        # Whoever keeps entries must not take this for a death, and publish their wills.
+        await self._edge_role.directory_shell.settle(SETTLE_GRACE)
+        self.parent.close()
+        await self._ground.tasks.stop()
+        await self._ground.channels.close()
+        if self._owner is not None:
+            self._owner.holding.own_zone.beat()
+        self.edge.positions.checkpoint()
+        if self._owner is not None:
+            self._owner.store.close()
+        # Before the last port closes: whoever waits for that may start the node again.
+        self._ground.close()
+        await self._control.stop()
+
+    def reload(self) -> None:
+        """Read the limits in the topology file again; a file with a mistake changes nothing."""
+        try:
+            found = reread(self._ground.config)
+        except ConfigError as error:
+            log.error("config.refused", reason=str(error))
+            return
+        self._ground.apply(found.config)
+        self._edge_role.apply()
+        if self._owner is not None:
+            self._owner.links.max_links = found.config.limits.links
+        say = log.warning if found.restart_needed else log.info
+        restart_needed = list(found.restart_needed)
+        say("config.reloaded", changed=found.changed, restart_needed=restart_needed)
+
+    # internal
+
+    def _build_sys(self) -> SysInfo:
+        ground, connections = self._ground, self._edge_role.mqtt.connections
+        return SysInfo(
+            edge=self.edge,
+            authority=self.authority,
+            channels=ground.channels,
+            rates=self._rates,
+            now=ground.reactor.seconds,
+            clients=lambda: len(connections),
+            space=ground.space,
+            disk=ground.disk,
+            standing=ground.standing,
+        )
+
+    def _fetch_sys(self) -> None:
+        self._ground.tasks.start(self._sys.fetch())
+
+    def _each_second(self) -> None:
+        self._rates.sample()
+        self._edge_role.refresh()
+        if self._owner is not None:
+            self._owner.holding.own_zone.beat()
+        self._edge_role.checkpoint()
+        if self._owner is not None:
+            self._owner.store.checkpoint_if_due()
+        self._ground.tidy()
+        self._ground.turn.end()
+
+    def _each_sys_period(self) -> None:
+        self._sys.refresh()
+        self._edge_role.look_after_sessions()
+        present = None if self._owner is None else self._owner.store.present
+        self._ground.retention.trim(present, self._control.divergence.held())
+        self.edge.backlog.look_for_cut_off(self.edge.clients.sessions.values())
+        self._ground.turn.end()
+        self._fetch_sys()
+
+
+def _log_failure(failure: Any) -> None:
+    log.error("timer.failed", error=str(failure.value), traceback=failure.getTraceback())

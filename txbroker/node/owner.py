@@ -1,0 +1,65 @@
+"""Composition: a node as the owner of its zone; a pure edge has nothing of this."""
+
+from __future__ import annotations
+
+from txbroker.authority.authority import Authority
+from txbroker.edge.edge import Edge
+from txbroker.edge.own_zone import OwnZone
+from txbroker.holding import Holding
+from txbroker.link.listener import LinkListener
+from txbroker.node.ground import Ground
+from txbroker.store.ceiling import Ceiling
+from txbroker.store.disk import wall
+from txbroker.store.zone import ZoneStore
+
+
+class OwnerRole:
+    """The authority for the zone `apex`, what it is stored in, and the links that lead to it."""
+
+    holding: Holding
+    links: LinkListener
+
+    def __init__(self, ground: Ground, apex: str) -> None:
+        self._ground = ground
+        self.store = self._build_store(apex)
+        self.authority = Authority(apex, ground.standing.table, self.store)
+        self.store.wire(self.authority)
+
+    def wire(self, edge: Edge) -> None:
+        """The edge of the same node, which needs no link."""
+        ground = self._ground
+        self.holding = Holding(
+            standing=ground.standing,
+            authority=self.authority,
+            own_zone=OwnZone(edge, self.authority, ground.pressure),
+            disk=ground.disk,
+            retention=ground.retention,
+            timers=ground.timers,
+            turn=ground.turn,
+        )
+        self.links = LinkListener(
+            authority=self.authority,
+            pressure=ground.pressure,
+            space=ground.space,
+            counters=ground.counters,
+            turn=ground.turn,
+            clock=ground.reactor,
+            max_links=ground.config.limits.links,
+        )
+
+    def _build_store(self, apex: str) -> ZoneStore:
+        ground, config = self._ground, self._ground.config
+        return ZoneStore(
+            node=config.node,
+            zone=apex,
+            incarnation=ground.standing.incarnation,
+            disk=ground.disk,
+            now=wall,
+            retention=ground.retention,
+            ceiling=Ceiling(
+                ground.disk.tables.table("zone"),
+                ground.counters,
+                survives_kill=config.durability != "memory",
+            ),
+            keeps_qos0=config.journal == "all",
+        )

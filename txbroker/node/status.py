@@ -1,0 +1,72 @@
+"""Composition: what `txbroker tree` shows of a node, as it goes over the wire."""
+
+from __future__ import annotations
+
+from txbroker import __version__
+from txbroker.authority.authority import Authority
+from txbroker.control.operator import losses
+from txbroker.control.parent import Parent
+from txbroker.link.convert import cut_to_wire
+from txbroker.node.edge import EdgeRole
+from txbroker.node.ground import Ground
+from txbroker.sysinfo import Rates
+from txbroker.v1 import control_pb2
+
+
+class Status:
+    """Looks at all parts of one node."""
+
+    def __init__(
+        self,
+        ground: Ground,
+        edge_role: EdgeRole,
+        *,
+        authority: Authority | None,
+        parent: Parent,
+        rates: Rates,
+    ) -> None:
+        self._ground = ground
+        self._authority = authority
+        self._edge = edge_role.edge
+        self._mqtt = edge_role.mqtt
+        self._parent = parent
+        self._rates = rates
+
+    def reply(self) -> control_pb2.StatusReply:
+        """As of now."""
+        standing, authority = self._ground.standing, self._authority
+        rate_in, rate_out = self._rates.rates()
+        reply = control_pb2.StatusReply(
+            node=standing.node,
+            owns_zone=standing.zone is not None,
+            zone=cut_to_wire(standing.cut),
+            serving=authority is not None and authority.serving,
+            clients=len(self._mqtt.connections),
+            rate_in=rate_in,
+            rate_out=rate_out,
+            lineage=[cut_to_wire(cut) for cut in standing.lineage],
+            version=__version__,
+            counters=self._ground.counters.snapshot(),
+            divergent=standing.divergent,
+            reclaimed=[cut_to_wire(cut) for cut in standing.table.reclaimed()],
+            losses=losses(self._edge.clients.sessions.values()),
+        )
+        self._add_children(reply)
+        for zone, filters in self._edge.interests.pending_by_zone().items():
+            reply.pending.add(zone=zone, filters=filters)
+        return reply
+
+    def _add_children(self, reply: control_pb2.StatusReply) -> None:
+        """Zones that are delegated, whether their nodes are here or not, then pure edges."""
+        for delegation in self._ground.standing.table.delegations():
+            reply.children.add(
+                zone=cut_to_wire(delegation.cut),
+                owns_zone=True,
+                alive=self._parent.is_alive(delegation.cut.node),
+                below=[cut_to_wire(cut) for cut in delegation.below],
+            )
+        for child in self._parent.children.values():
+            if child.zone is None:
+                edge = control_pb2.Child(owns_zone=False, alive=True)
+                edge.zone.node, edge.zone.grpc = child.node, child.grpc
+                reply.children.append(edge)
