@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.edge.test_publishing import LIMIT, Bench, client, from_client, publishes
-from txbroker.edge.publishing import CONGESTED, HOPE
+from txbroker.edge.congestion import CONGESTED, HOPE
 from txbroker.edge.route import QOS0_WAITING, Publication
 from txbroker.message import Message
 
@@ -64,7 +64,10 @@ def test_only_clients_of_whom_something_waits_are_paused() -> None:
     bench.publisher.publish(from_client(busy, "a/x", 1, CONGESTED))
     bench.publisher.publish(from_client(other, "b", 1, CONGESTED))
 
-    assert (True, False) == (bench.publisher.is_too_much(busy), bench.publisher.is_too_much(other))
+    assert (True, False) == (
+        bench.congestion.is_too_much(busy),
+        bench.congestion.is_too_much(other),
+    )
 
 
 def test_paused_client_goes_on_when_there_is_room() -> None:
@@ -75,8 +78,8 @@ def test_paused_client_goes_on_when_there_is_room() -> None:
     session, _ = client()
     for packet_id in (1, 2):
         bench.publisher.publish(from_client(session, "x", packet_id, CONGESTED))
-    assert bench.publisher.is_too_much(session)
-    bench.publisher.when_room(session, lambda: bench.events.append(("go on",)))
+    assert bench.congestion.is_too_much(session)
+    bench.congestion.when_room(session, lambda: bench.events.append(("go on",)))
     bench.publisher.look_again()
     before = publishes(bench.events)
     port.credit = True
@@ -84,15 +87,15 @@ def test_paused_client_goes_on_when_there_is_room() -> None:
     bench.publisher.look_again()
 
     assert ([], 1) == (before, bench.events.count(("go on",)))
-    assert not bench.publisher.is_too_much(session)
+    assert not bench.congestion.is_too_much(session)
 
 
 def test_client_that_left_is_not_called() -> None:
     """Its pause is forgotten."""
     bench = Bench()
     session, _ = client()
-    bench.publisher.when_room(session, lambda: bench.events.append(("go on",)))
-    bench.publisher.forget_pause(session)
+    bench.congestion.when_room(session, lambda: bench.events.append(("go on",)))
+    bench.congestion.forget(session)
     bench.publisher.look_again()
 
     assert [] == bench.events
@@ -106,7 +109,7 @@ def test_unreachable_zone_pauses_at_the_outbox_limit(total: int, is_paused: bool
     session, _ = client()
     bench.publisher.publish(from_client(session, "x", 1, total))
 
-    assert is_paused == bench.publisher.is_too_much(session)
+    assert is_paused == bench.congestion.is_too_much(session)
 
 
 def test_backlog_counts_what_waits() -> None:

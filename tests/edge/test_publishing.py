@@ -20,6 +20,7 @@ from tests.support.recorders import (
 )
 from txbroker.authority.handover import MarkKey
 from txbroker.counters import Counters
+from txbroker.edge.congestion import Congestion
 from txbroker.edge.outboxes import Outboxes
 from txbroker.edge.publishing import Publisher
 from txbroker.edge.route import Doubt, Publication, Route, State
@@ -53,14 +54,14 @@ class Bench:
             again=lambda: None,
             limit=LIMIT,
         )
+        self.congestion = Congestion(self.zones, outboxes, held_limit=LIMIT, now=self.clock.now)
         self.publisher = Publisher(
             self.zones,
             ConnectorRecorder(self.events),
             self.counters,
             outboxes=outboxes,
-            held_limit=LIMIT,
+            congestion=self.congestion,
             holds=True,
-            now=self.clock.now,
         )
         outboxes.wire(self.publisher)
         for apex in ("", *apexes):

@@ -18,6 +18,7 @@ from txbroker.delegation.cut import Cut
 from txbroker.edge.backlog import Backlog
 from txbroker.edge.chunks import Reader
 from txbroker.edge.clients import Clients, EdgeLimits
+from txbroker.edge.congestion import Congestion
 from txbroker.edge.interests import Interests
 from txbroker.edge.keeper import Keeper
 from txbroker.edge.outbox import OutboxStore
@@ -82,14 +83,16 @@ class Edge:
             again=again,
             limit=limits.outbox,
         )
+        self.congestion = Congestion(
+            self.zones, self.outboxes, held_limit=limits.held, now=timers.now
+        )
         self.publisher = Publisher(
             self.zones,
             connector,
             counters,
             outboxes=self.outboxes,
-            held_limit=limits.held,
+            congestion=self.congestion,
             holds=limits.holds,
-            now=timers.now,
         )
         self.outboxes.wire(self.publisher)
         self.interests = Interests(self.zones, self.publisher.wake, self._on_confirmed)

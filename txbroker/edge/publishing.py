@@ -9,7 +9,7 @@ that came later (protocol rule 13).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Protocol
 
@@ -18,6 +18,7 @@ import attrs
 from txbroker.authority.handover import MarkKey
 from txbroker.counters import Counters
 from txbroker.delegation.cut import Cut
+from txbroker.edge.congestion import Congestion
 from txbroker.edge.outbox import OriginId
 from txbroker.edge.outboxes import Outboxes
 from txbroker.edge.route import (
@@ -31,12 +32,6 @@ from txbroker.edge.route import (
 from txbroker.edge.zonemap import ZoneMap
 from txbroker.mqtt.session import Session
 from txbroker.topics import is_within
-
-CONGESTED = 1024 * 1024
-"""Bytes that wait for owners that take them soon, above which publishing clients are not read."""
-
-HOPE = 1.0
-"""Seconds for which an owner that is being connected counts as one that takes them soon."""
 
 
 class Connector(Protocol):
@@ -62,21 +57,17 @@ class Publisher:
         counters: Counters,
         *,
         outboxes: Outboxes,
-        held_limit: int,
+        congestion: Congestion,
         holds: bool,
-        now: Callable[[], float],
     ) -> None:
         """`holds`: what cannot be sent waits for its owner here, and is not acknowledged."""
         self._zones = zones
         self._connector = connector
         self._counters = counters
         self._outboxes = outboxes
-        self._held_limit = held_limit
+        self._congestion = congestion
         self._holds = holds
-        self._now = now
-        self._is_full = False
         self._holders: dict[Route, set[Route]] = {}
-        self._paused: dict[Session, Callable[[], None]] = {}
 
     # from clients
 
@@ -91,7 +82,7 @@ class Publisher:
             self._send(route, publication)
         elif self._may_wait(route, publication):
             if not route.waiting:
-                route.hope_until = self._now() + HOPE
+                self._congestion.begin_hope(route)
             route.wait(publication)
             self.wake(route)
 
@@ -126,46 +117,15 @@ class Publisher:
         found = {r.apex: sum(1 for p in _open(r) if p.message.qos) for r in self._zones}
         return {apex: count for apex, count in found.items() if count}
 
-    def is_too_much(self, session: Session) -> bool:
-        """
-        Whether this client should not be read for now; look after each read.
-
-        Only a client of whom something waits is paused: what waits for one zone holds back nobody
-        who publishes to others.
-        """
-        total = self._zones.backlog.size
-        if not session.held_size:
-            return False
-        if self._is_full:
-            return True
-        if total <= CONGESTED:
-            return False
-        return total > self._held_limit or self._moving_backlog() > CONGESTED
-
-    def when_room(self, session: Session, action: Callable[[], None]) -> None:
-        """Run `action` once the client may be read again."""
-        self._paused[session] = action
-
-    def forget_pause(self, session: Session) -> None:
-        """The client is gone."""
-        self._paused.pop(session, None)
-
     def look_again(self) -> None:
-        """Something went, or time has passed: who was paused may go on."""
-        if self._is_full and not self._outboxes.is_full:
-            self._is_full = False
+        """Something went, or time has passed: what had no room may be stored, clients go on."""
+        congestion = self._congestion
+        if congestion.is_full and not self._outboxes.is_full:
+            congestion.is_full = False
             for route in self._zones:
                 if route.is_away and (route.waiting or route.doubts):
                     self._put_down(route)
-        if not self._paused:
-            return
-        has_room = (
-            not self._is_full
-            and self._zones.backlog.size <= self._held_limit // 2
-            and self._moving_backlog() <= CONGESTED // 2
-        )
-        for session in [s for s in self._paused if has_room or not s.held_size]:
-            self._paused.pop(session)()
+        congestion.look_again()
 
     # from the owners
 
@@ -341,8 +301,9 @@ class Publisher:
         if self._holds:
             return False
         outboxes = self._outboxes
-        self._is_full = not (outboxes.has_room(route) and outboxes.put(route, publication, origin))
-        return not self._is_full
+        is_put = outboxes.has_room(route) and outboxes.put(route, publication, origin)
+        self._congestion.is_full = not is_put
+        return is_put
 
     def _put_down(self, route: Route) -> None:
         """Put down what is in doubt, then what waits, as far as there is room."""
@@ -373,13 +334,11 @@ class Publisher:
             self._counters.add("publish.dropped.unreachable")
             self.wake(route)
             return False
-        if route.port is None and route.qos0_size > QOS0_WAITING and not self._has_hope(route):
+        is_much = route.port is None and route.qos0_size > QOS0_WAITING
+        if is_much and not self._congestion.has_hope(route):
             self._counters.add("publish.dropped.connecting")
             return False
         return True
-
-    def _has_hope(self, route: Route) -> bool:
-        return route.state is not State.UNREACHABLE and self._now() < route.hope_until
 
     def _hold(self, route: Route, below: Route) -> None:
         if any(is_within(p.message.topic, below.apex) for p in self._unanswered(route)):
@@ -410,13 +369,6 @@ class Publisher:
             self._hold(heir, below)
             if below.held_by is None:
                 self.wake(below)
-
-    def _moving_backlog(self) -> int:
-        return self._outboxes.unsafe_size + sum(
-            r.waiting_size
-            for r in self._zones
-            if r.waiting and (r.port is not None or self._has_hope(r))
-        )
 
 
 def _is_of(doubt: Doubt, route: Route) -> bool:

@@ -50,7 +50,7 @@ class Hold:
         self._client_id = session.client_id
         self._patience = Alarm(service.clock.callLater(HOLD_TIMEOUT, self._lose_patience))
         if self.refused is None:
-            service.edge.publisher.when_room(session, self._end)
+            service.edge.congestion.when_room(session, self._end)
         elif service.space.is_short:
             service.counters.add("publish.refused.disk_free")
             service.space.when_room(self, self._end)
@@ -63,7 +63,7 @@ class Hold:
         self._end_patience()
         self._service.space.forget(self)
         if session is not None:
-            self._service.edge.publisher.forget_pause(session)
+            self._service.edge.congestion.forget(session)
             self._service.successions.forget(session.client_id)
 
     def take_refused(self) -> Publish | None:

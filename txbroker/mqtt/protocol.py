@@ -182,7 +182,7 @@ class MqttProtocol(Protocol):
             self._on_violation(violation)
         self._is_working = False
         session = self._session
-        if session is not None and self._edge.publisher.is_too_much(session):
+        if session is not None and self._edge.congestion.is_too_much(session):
             self._stop_reading(session)
 
     def _on_connect(self, packet: Connect) -> None:
