@@ -1,11 +1,11 @@
 """
 One zone at its authoritative node.
 
-What is decided here: whether a topic is ours now (the cuts, a fence, the epoch), the order of the
-zone's messages (their offsets), what is retained, and when a message may be delivered and
-acknowledged: QoS 1 and 2 when they are durable, QoS 0 at once (protocol rules 3 and 5). What is
-not: how a copy travels (an `EdgePort` does that), how it is stored (the `Journal`), who may own the
-zone (the delegation table and the parent), what a client of an edge is told.
+What is decided here: the order of the zone's messages (their offsets), what is retained, and when a
+message may be delivered and acknowledged: QoS 1 and 2 when they are durable, QoS 0 at once
+(protocol rules 3 and 5). What is not: whether a topic is ours now (the `Bailiwick`), how a copy
+travels (an `EdgePort` does that), how it is stored (the `Journal`), who may own the zone (the
+delegation table and the parent), what a client of an edge is told.
 
 Deliveries to one edge form one stream, and everything whose place among them matters travels in it:
 answers to interest requests with the retained messages (rule 9), zone cuts and the end of the zone
@@ -19,11 +19,12 @@ from contextlib import contextmanager
 
 import attrs
 
+from txbroker.authority.bailiwick import Bailiwick
 from txbroker.authority.handover import EdgeInterest, Incoming, MarkKey
 from txbroker.authority.journal import Chunk, Journal, Record, Unclaimed
 from txbroker.authority.outgoing import Outgoing
 from txbroker.authority.peer import CatchUp, EdgePort, Greeting, ParkedInterest, Peer, Verdict
-from txbroker.authority.peers import LONGEST_REMEMBERED, TOPICS_REMEMBERED, Peers
+from txbroker.authority.peers import Peers
 from txbroker.authority.settling import Settling, Taken
 from txbroker.authority.wills import TakenWills
 from txbroker.delegation.cut import Cut
@@ -31,7 +32,7 @@ from txbroker.delegation.table import DelegationTable
 from txbroker.matching.retained import RetainedTree
 from txbroker.message import Message
 from txbroker.place import PartKey, Place
-from txbroker.topics import is_filter_within, is_sys, is_within, may_match_within
+from txbroker.topics import is_filter_within, is_within
 
 
 class Authority:
@@ -51,9 +52,8 @@ class Authority:
         self._settling = Settling()
         self._wills = TakenWills(self.marks)
         self._awaiting: dict[EdgePort, None] = {}
-        self._ours: set[str] = set()
-        self._fences: set[str] = set()
-        self._parked: list[ParkedInterest] = []
+        self._bailiwick = Bailiwick(apex, table)
+        self._ours = self._bailiwick.ours
         self._outgoing: list[Outgoing] = []
 
     # from the edges: publishes
@@ -68,7 +68,7 @@ class Authority:
         """
         topic = message.topic
         if topic not in self._ours:
-            verdict = self._judge(topic)
+            verdict = self._bailiwick.judge(topic) if self.serving else Verdict.NOT_AUTHORITATIVE
             if verdict is not Verdict.TAKEN:
                 return verdict
         if message.will is not None and not self._wills.begin(message.will):
@@ -101,23 +101,6 @@ class Authority:
     def cuts(self) -> tuple[Cut, ...]:
         """Every cut of the zone."""
         return self._table.cuts()
-
-    def _judge(self, topic: str) -> Verdict:
-        if not self.serving or not is_within(topic, self.apex) or self._table.lookup(topic):
-            return Verdict.NOT_AUTHORITATIVE
-        if is_sys(topic):  # each node's own
-            return Verdict.NOT_AUTHORITATIVE
-        if any(is_within(topic, apex) for apex in self._fences):
-            return Verdict.PARKED
-        if len(self._ours) >= TOPICS_REMEMBERED:
-            self._ours.clear()
-        if len(topic) <= LONGEST_REMEMBERED:
-            self._ours.add(topic)
-        return Verdict.TAKEN
-
-    def _judge_anew(self) -> None:
-        """What is served here changed."""
-        self._ours.clear()
 
     # from the store
 
@@ -288,9 +271,7 @@ class Authority:
     def add_interest(self, peer: Peer, topic_filter: str, request: int, retained: bool) -> None:
         """Count the filter from here on and answer in the edge's stream."""
         port = peer.port
-        if any(may_match_within(topic_filter, apex) for apex in self._fences):
-            # The fence is for interests, too (rule 12): the new owner has not heard of this one.
-            self._parked.append(ParkedInterest(peer, port, topic_filter, request, retained))
+        if self._bailiwick.park(ParkedInterest(peer, port, topic_filter, request, retained)):
             return
         self.peers.add_filter(peer, topic_filter)
         if port is not None:
@@ -305,11 +286,7 @@ class Authority:
 
     def remove_interest(self, peer: Peer, topic_filter: str) -> None:
         """The last client of the edge left the filter."""
-        self._parked = [
-            asked
-            for asked in self._parked
-            if (asked.peer, asked.topic_filter) != (peer, topic_filter)
-        ]
+        self._bailiwick.withdraw(peer, topic_filter)
         self.peers.remove_filter(peer, topic_filter)
 
     # from the handover
@@ -333,8 +310,7 @@ class Authority:
         The edges that are here claim it first, so that no record of it lies below the position of
         one that had not heard of it.
         """
-        self._fences.add(apex)
-        self._judge_anew()
+        self._bailiwick.fence(apex)
 
     def is_claimed(self, apex: str) -> bool:
         """Whether all edges that are here have claimed what they inherited of the subtree."""
@@ -356,8 +332,7 @@ class Authority:
 
         The rest may be copied when what was taken before has settled: `in_order` tells.
         """
-        self._fences.add(outgoing.apex)
-        self._judge_anew()
+        self._bailiwick.fence(outgoing.apex)
         return self.offset
 
     def roll_back(self, outgoing: Outgoing) -> None:
@@ -384,12 +359,12 @@ class Authority:
 
     def announce(self, cut: Cut) -> None:
         """Tell every connected edge of a cut, in its stream."""
-        self._judge_anew()
+        self._bailiwick.judge_anew()
         self.in_order(lambda: self._tell(lambda port: port.tell_cut(cut)))
 
     def announce_end(self, apex: str, epoch: int) -> None:
         """Tell every connected edge that this delegation ended: a child's, or the zone's own."""
-        self._judge_anew()
+        self._bailiwick.judge_anew()
         self.in_order(lambda: self._tell(lambda port: port.tell_gone(apex, epoch)))
 
     def suspend(self) -> None:
@@ -414,7 +389,7 @@ class Authority:
             self._recover(epoch, incoming)
         self.epoch = epoch
         self.serving = True
-        self._judge_anew()
+        self._bailiwick.judge_anew()
         if incoming is not None:
             self.absorb(self.apex, incoming)
 
@@ -429,7 +404,7 @@ class Authority:
         self._wills.learn(news)
         for interest in incoming.interests:
             self.peers.inherit(apex, interest, self.delivered)
-        self._judge_anew()
+        self._bailiwick.judge_anew()
         self._journal.note_absorbed(apex, news)
 
     def unclaimed(self) -> Iterable[Unclaimed]:
@@ -471,9 +446,7 @@ class Authority:
         self._lift(outgoing.apex)
 
     def _lift(self, apex: str) -> None:
-        self._fences.discard(apex)
-        self._judge_anew()
-        parked, self._parked = self._parked, []
+        parked = self._bailiwick.lift(apex)
         if self.serving:
             for asked in parked:
                 if asked.port is asked.peer.port:

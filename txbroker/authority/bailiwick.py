@@ -1,0 +1,71 @@
+"""
+What of a zone is served here now: all within its apex, but for its cuts and its fences.
+
+DNS calls what a server answers for its bailiwick. A fence is for publishes, and for interests, too
+(protocol rule 12): the next owner of a subtree has not heard of one that comes after it.
+"""
+
+from __future__ import annotations
+
+from txbroker.authority.peer import ParkedInterest, Peer, Verdict
+from txbroker.authority.peers import LONGEST_REMEMBERED, TOPICS_REMEMBERED
+from txbroker.delegation.table import DelegationTable
+from txbroker.topics import is_sys, is_within, may_match_within
+
+
+class Bailiwick:
+    """Of the zone `apex`; `ours` are topics that were judged to be in it, as a short cut."""
+
+    def __init__(self, apex: str, table: DelegationTable) -> None:
+        self.ours: set[str] = set()
+        self._apex = apex
+        self._table = table
+        self._fences: set[str] = set()
+        self._parked: list[ParkedInterest] = []
+
+    def judge(self, topic: str) -> Verdict:
+        """Whether a publish to this topic is to be taken, while the zone is served."""
+        if not is_within(topic, self._apex) or self._table.lookup(topic):
+            return Verdict.NOT_AUTHORITATIVE
+        if is_sys(topic):  # each node's own
+            return Verdict.NOT_AUTHORITATIVE
+        if any(is_within(topic, apex) for apex in self._fences):
+            return Verdict.PARKED
+        if len(self.ours) >= TOPICS_REMEMBERED:
+            self.ours.clear()
+        if len(topic) <= LONGEST_REMEMBERED:
+            self.ours.add(topic)
+        return Verdict.TAKEN
+
+    def judge_anew(self) -> None:
+        """What is served here changed."""
+        self.ours.clear()
+
+    # fences
+
+    def fence(self, apex: str) -> None:
+        """Take nothing more for the subtree."""
+        self._fences.add(apex)
+        self.judge_anew()
+
+    def lift(self, apex: str) -> list[ParkedInterest]:
+        """The fence goes; what was parked, by this one or another, is to be asked again."""
+        self._fences.discard(apex)
+        self.judge_anew()
+        parked, self._parked = self._parked, []
+        return parked
+
+    def park(self, asked: ParkedInterest) -> bool:
+        """Whether an interest has to wait for a fence; then it does."""
+        is_fenced = any(may_match_within(asked.topic_filter, apex) for apex in self._fences)
+        if is_fenced:
+            self._parked.append(asked)
+        return is_fenced
+
+    def withdraw(self, peer: Peer, topic_filter: str) -> None:
+        """The edge does not want it any more."""
+        self._parked = [
+            asked
+            for asked in self._parked
+            if (asked.peer, asked.topic_filter) != (peer, topic_filter)
+        ]
