@@ -321,7 +321,7 @@ def test_what_is_not_durable_does_not_leave() -> None:
     all_nodes = site()
     connect(all_nodes, "a")
     asked = len(all_nodes.calls)
-    all_nodes.nodes["a"].directory.ended("x")
+    all_nodes.nodes["a"].directory.presence.ended("x")
     all_nodes.nodes["a"].beat()
     told = [c for _, _, c in all_nodes.calls[asked:] if isinstance(c, Register) and c.ended]
     assert not told

@@ -57,7 +57,7 @@ class Alone:
             spawn=self.run,
             wake=lambda: None,
         )
-        edge.clients.wire(self.directory)
+        edge.clients.wire(self.directory.presence)
         self.directory.start()
         self.roaming = Roaming(edge.clients, self.directory, self)
 

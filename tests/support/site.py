@@ -211,7 +211,7 @@ class Connection:
             host.save(client_id)
             self.content = set(host.kept[client_id])
         host.connected[client_id] = self
-        directory.connected(client_id, clean=self.clean, will=self.will)
+        directory.presence.connected(client_id, clean=self.clean, will=self.will)
         node.when_safe(lambda: self._connack(present))
 
     def _connack(self, present: bool) -> None:
@@ -240,13 +240,13 @@ class Connection:
             return
         del host.connected[self.client_id]
         testament = directory.own_wills.get(self.client_id)
-        directory.disconnected(self.client_id, is_will_due=is_will_due)
+        directory.presence.disconnected(self.client_id, is_will_due=is_will_due)
         if is_will_due and testament is not None:
             host.publish_will(
                 self.client_id,
                 self.node.name,
                 testament,
-                lambda: directory.will_is_sent(self.client_id, testament),
+                lambda: directory.presence.will_is_sent(self.client_id, testament),
             )
         if self.clean:
             host.clean.pop(self.client_id, None)
@@ -446,7 +446,7 @@ class Node:
         def found(outcome: Arrived | Refused) -> None:
             if not connection.is_open:
                 if isinstance(outcome, Arrived) and not outcome.present:
-                    directory.ended(client_id)  # nobody was told of it
+                    directory.presence.ended(client_id)  # nobody was told of it
             elif isinstance(outcome, Arrived):
                 connection.accept(outcome.present)
             else:

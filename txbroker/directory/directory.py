@@ -3,8 +3,9 @@ The client directory of one node: everything that nodes tell and ask each other 
 
 What is decided here: how a request is answered, what follows when another entry counts above one of
 ours, what is to be done now and then. The parts decide the rest: `keeper` (entries kept here for
-others), `registrar` (what others keep of ours), `holdings` (sessions that move), `arrival` (finding
-a session), `wills`. No I/O: requests come in, replies go out; procedures are run by the shell.
+others), `registrar` (what others keep of ours), `presence` (clients that come and go), `holdings`
+(sessions that move), `arrival` (finding a session), `wills`. No I/O: requests come in, replies go
+out; procedures are run by the shell.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ import attrs
 from txbroker.directory.arrival import Arrivals, Arrived, Refused
 from txbroker.directory.conflicts import Conflicts
 from txbroker.directory.entries import Entries
-from txbroker.directory.entry import Entry, Testament
+from txbroker.directory.entry import Entry
 from txbroker.directory.holdings import Holdings
 from txbroker.directory.keeper import Keeper
 from txbroker.directory.leaving import Leaving
 from txbroker.directory.members import Members
 from txbroker.directory.ports import Remains, SessionHost, Table
+from txbroker.directory.presence import Presence
 from txbroker.directory.registrar import Registrar
 from txbroker.directory.requests import (
     AskRemains,
@@ -49,12 +51,8 @@ from txbroker.directory.requests import (
 )
 from txbroker.directory.steps import Procedure, ask
 from txbroker.directory.wills import OwnWills, SentWills, WillWatch
-from txbroker.mqtt.packets import Will
 
 T = TypeVar("T")
-
-CLOSING_LIMIT = 5.0
-"""Seconds for which keepers that cannot be reached are waited for with a clean session's end."""
 
 AT_WORK = 100
 """Procedures beside those of connecting clients that run at a time."""
@@ -141,11 +139,19 @@ class Directory:
         )
         self._departure = Leaving(members, self.holdings, now)
         self.own_wills = OwnWills(tables.wills, life)
+        self.presence = Presence(
+            members=members,
+            holdings=self.holdings,
+            registrar=self.registrar,
+            conflicts=self.conflicts,
+            wills=self.own_wills,
+            now=now,
+        )
         self._watch = WillWatch(
             members=members,
             keeper=self.keeper,
             own=self.own_wills,
-            forget=self._forget_will,
+            forget=self.presence.forget_will,
             sent=SentWills(tables.sent_wills),
             host=host,
             after=settings.will_after,
@@ -154,8 +160,6 @@ class Directory:
         self._host = host
         self._now = now
         self._spawn = spawn
-        self._closing: dict[str, float] = {}
-        self._leaving: dict[str, Testament] = {}
         self._at_work: set[tuple[str, ...]] = set()
         self._removed = {m.name for m in members.all if m.removed}
         members.when_changed(self._on_members)
@@ -181,8 +185,7 @@ class Directory:
         """Now and then, every second or so."""
         self.holdings.expire(self._now())
         self.conflicts.tick()
-        for client_id in list(self._closing):
-            self._close_if_told(client_id)
+        self.presence.tick()
         for node in self.keeper.entries.losers():
             self._begin(("losers", node), self.conflicts.tell_losers(node))
         for key, procedure in self._watch.due():
@@ -206,56 +209,9 @@ class Directory:
         """Bring a kept session here that is not (see `Arrivals.arrive`)."""
         return self.arrivals.arrive(client_id, is_wanted)
 
-    def connected(self, client_id: str, *, clean: bool, will: Will | None) -> Testament | None:
-        """
-        The client has its session, clean or kept; the will as it is to be published, if ever.
-
-        Of a kept session `is_here` holds.
-        """
-        testament = None
-        self._closing.pop(client_id, None)
-        self._leaving.pop(client_id, None)
-        if will is not None:
-            testament = self.own_wills.make(client_id, will)
-        else:
-            self.own_wills.forget(client_id)
-        entry = self._begin_clean(client_id) if clean else self._go_on(client_id)
-        entry = attrs.evolve(entry, testament=testament)
-        if self.registrar.own.get(client_id) != entry:
-            self.registrar.set(entry)
-        return testament
-
-    def disconnected(self, client_id: str, *, is_will_due: bool) -> Testament | None:
-        """
-        The connection is gone. Where its will is due and there is one, it is returned: the caller
-        publishes it and calls `will_is_sent`; until then the keepers have it, too. Otherwise it is
-        discarded.
-        """
-        if not is_will_due:
-            self.own_wills.forget(client_id)
-        testament = self.own_wills.get(client_id)
-        if testament is None:
-            self._disconnect(client_id)
-        else:
-            self._leaving[client_id] = testament
-        return testament
-
-    def will_is_sent(self, client_id: str, testament: Testament) -> None:
-        """That will of a connection here, which is gone, is published, durably."""
-        self._forget_will(client_id, testament)
-        if self._leaving.get(client_id) == testament:
-            del self._leaving[client_id]
-            self._disconnect(client_id)
-
     def leave(self, heir: str, is_wanted: Callable[[], bool]) -> Procedure[str]:
         """Give all kept sessions to that node (see `Leaving`)."""
         return self._departure.leave(heir, is_wanted)
-
-    def ended(self, client_id: str) -> None:
-        """The kept session ended here, if one was: its time is over, or somebody deleted it."""
-        if client_id in self.holdings.held:
-            self.holdings.drop(client_id)
-            self.registrar.drop(client_id)
 
     # from other nodes
 
@@ -303,78 +259,7 @@ class Directory:
             return None
         return ShareMembers(members=self.members.all)
 
-    # internal: connections
-
-    def _begin_clean(self, client_id: str) -> Entry:
-        holdings = self.holdings
-        own = self.registrar.own.get(client_id)
-        known = [
-            one.incarnation
-            for one in (
-                holdings.held.get(client_id),
-                holdings.tombstone(client_id),
-                holdings.arriving.get(client_id),
-            )
-            if one is not None
-        ]
-        if own is not None:
-            known.append(own.generation)
-        holdings.drop(client_id)
-        if not self.members.is_alone:
-            self.conflicts.note_fresh(client_id)
-        return Entry(
-            client_id=client_id,
-            node=self.members.name,
-            incarnation=1 if own is None or own.persistent else own.incarnation + 1,
-            persistent=False,
-            replaces=max(known, default=0),
-        )
-
-    def _go_on(self, client_id: str) -> Entry:
-        self.holdings.thaw(client_id)
-        holding = self.holdings.held[client_id]
-        if self.registrar.is_cut_off(client_id):
-            # Somebody may have ended or begun the session where this node was not heard. What the
-            # client does from here on must not be ended by that.
-            holding = attrs.evolve(holding, incarnation=holding.incarnation + 1)
-            self.holdings.hold(client_id, holding)
-        return Entry(
-            client_id=client_id,
-            node=self.members.name,
-            incarnation=holding.incarnation,
-            persistent=True,
-        )
-
-    def _disconnect(self, client_id: str) -> None:
-        own = self.registrar.own.get(client_id)
-        if own is None:
-            return
-        if own.testament is not None:
-            own = attrs.evolve(own, testament=None)
-            self.registrar.set(own)
-        if not own.persistent:
-            self.conflicts.note_old(own.client_id)
-            self._closing[own.client_id] = self._now()
-            self._close_if_told(own.client_id)
-
-    def _close_if_told(self, client_id: str) -> None:
-        """
-        A clean session that has ended is forgotten when its keepers know that it began: it has
-        ended what was kept before [MQTT-3.1.2-6], however short it was.
-        """
-        is_told = self.registrar.is_told(client_id)
-        if is_told or self._now() - self._closing[client_id] >= CLOSING_LIMIT:
-            del self._closing[client_id]
-            own = self.registrar.own.get(client_id)
-            if own is not None and not own.persistent:
-                self.registrar.drop(client_id)
-
-    def _forget_will(self, client_id: str, testament: Testament) -> None:
-        """It was published, or is not to be; the keepers need not have it any more."""
-        self.own_wills.forget(client_id, testament)
-        own = self.registrar.own.get(client_id)
-        if own is not None and own.testament == testament:
-            self.registrar.set(attrs.evolve(own, testament=None))
+    # internal: wills
 
     def _note_sent(self, request: WillsSent) -> None:
         if request.node != self.members.name:
@@ -383,7 +268,7 @@ class Directory:
         for will in request.wills:
             own = self.own_wills.get(will.client_id)
             if own is not None and (own.life, own.number) == (will.life, will.number):
-                self._forget_will(will.client_id, own)
+                self.presence.forget_will(will.client_id, own)
                 self._host.forget_will(will.client_id)
 
     # internal: sessions that move

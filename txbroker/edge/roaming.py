@@ -85,7 +85,7 @@ class Roaming:
             del self._attempts[client_id]
         if not attempt.is_wanted:
             if isinstance(outcome, Arrived) and not outcome.present:
-                self._directory.ended(client_id)  # nobody was told of it
+                self._directory.presence.ended(client_id)  # nobody was told of it
         elif isinstance(outcome, Refused):
             attempt.refuse(outcome.reason, True)
         else:

@@ -195,7 +195,7 @@ class EdgeRole:
             wake=self.directory_shell.wake,
         )
         self.directory_shell.wire(directory)
-        self.edge.clients.wire(directory)
+        self.edge.clients.wire(directory.presence)
         return directory
 
     def _build_mqtt(self) -> MqttService:

@@ -1,0 +1,175 @@
+"""
+Clients as they connect to this node and leave it: their entries, clean or kept, and their wills.
+
+A clean session begins by ending what was kept before, and is forgotten when the keepers know that
+it did. A will is the keepers' business, too, from CONNECT until it is published or discarded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+
+from txbroker.directory.conflicts import Conflicts
+from txbroker.directory.entry import Entry, Testament
+from txbroker.directory.holdings import Holdings
+from txbroker.directory.members import Members
+from txbroker.directory.registrar import Registrar
+from txbroker.directory.wills import OwnWills
+from txbroker.mqtt.packets import Will
+
+CLOSING_LIMIT = 5.0
+"""Seconds for which keepers that cannot be reached are waited for with a clean session's end."""
+
+
+class Presence:
+    """The clients of one node."""
+
+    def __init__(
+        self,
+        *,
+        members: Members,
+        holdings: Holdings,
+        registrar: Registrar,
+        conflicts: Conflicts,
+        wills: OwnWills,
+        now: Callable[[], float],
+    ) -> None:
+        self._members = members
+        self._holdings = holdings
+        self._registrar = registrar
+        self._conflicts = conflicts
+        self._wills = wills
+        self._now = now
+        self._closing: dict[str, float] = {}
+        self._leaving: dict[str, Testament] = {}
+
+    # from the edge
+
+    def connected(self, client_id: str, *, clean: bool, will: Will | None) -> Testament | None:
+        """
+        The client has its session, clean or kept; the will as it is to be published, if ever.
+
+        A kept session is held here by now.
+        """
+        testament = None
+        self._closing.pop(client_id, None)
+        self._leaving.pop(client_id, None)
+        if will is not None:
+            testament = self._wills.make(client_id, will)
+        else:
+            self._wills.forget(client_id)
+        entry = self._begin_clean(client_id) if clean else self._go_on(client_id)
+        entry = attrs.evolve(entry, testament=testament)
+        if self._registrar.own.get(client_id) != entry:
+            self._registrar.set(entry)
+        return testament
+
+    def disconnected(self, client_id: str, *, is_will_due: bool) -> Testament | None:
+        """
+        The connection is gone. Where its will is due and there is one, it is returned: the caller
+        publishes it and calls `will_is_sent`; until then the keepers have it, too. Otherwise it is
+        discarded.
+        """
+        if not is_will_due:
+            self._wills.forget(client_id)
+        testament = self._wills.get(client_id)
+        if testament is None:
+            self._disconnect(client_id)
+        else:
+            self._leaving[client_id] = testament
+        return testament
+
+    def will_is_sent(self, client_id: str, testament: Testament) -> None:
+        """That will of a connection here, which is gone, is published, durably."""
+        self.forget_will(client_id, testament)
+        if self._leaving.get(client_id) == testament:
+            del self._leaving[client_id]
+            self._disconnect(client_id)
+
+    def ended(self, client_id: str) -> None:
+        """The kept session ended here, if one was: its time is over, or somebody deleted it."""
+        if client_id in self._holdings.held:
+            self._holdings.drop(client_id)
+            self._registrar.drop(client_id)
+
+    # from the directory
+
+    def tick(self) -> None:
+        """Now and then: forget clean sessions whose end is known."""
+        for client_id in list(self._closing):
+            self._close_if_told(client_id)
+
+    def forget_will(self, client_id: str, testament: Testament) -> None:
+        """It was published, or is not to be; the keepers need not have it any more."""
+        self._wills.forget(client_id, testament)
+        own = self._registrar.own.get(client_id)
+        if own is not None and own.testament == testament:
+            self._registrar.set(attrs.evolve(own, testament=None))
+
+    # internal
+
+    def _begin_clean(self, client_id: str) -> Entry:
+        holdings = self._holdings
+        own = self._registrar.own.get(client_id)
+        known = [
+            one.incarnation
+            for one in (
+                holdings.held.get(client_id),
+                holdings.tombstone(client_id),
+                holdings.arriving.get(client_id),
+            )
+            if one is not None
+        ]
+        if own is not None:
+            known.append(own.generation)
+        holdings.drop(client_id)
+        if not self._members.is_alone:
+            self._conflicts.note_fresh(client_id)
+        return Entry(
+            client_id=client_id,
+            node=self._members.name,
+            incarnation=1 if own is None or own.persistent else own.incarnation + 1,
+            persistent=False,
+            replaces=max(known, default=0),
+        )
+
+    def _go_on(self, client_id: str) -> Entry:
+        self._holdings.thaw(client_id)
+        holding = self._holdings.held[client_id]
+        if self._registrar.is_cut_off(client_id):
+            # Somebody may have ended or begun the session where this node was not heard. What the
+            # client does from here on must not be ended by that.
+            holding = attrs.evolve(holding, incarnation=holding.incarnation + 1)
+            self._holdings.hold(client_id, holding)
+        return Entry(
+            client_id=client_id,
+            node=self._members.name,
+            incarnation=holding.incarnation,
+            persistent=True,
+        )
+
+    def _disconnect(self, client_id: str) -> None:
+        own = self._registrar.own.get(client_id)
+        if own is None:
+            return
+        if own.testament is not None:
+            own = attrs.evolve(own, testament=None)
+            self._registrar.set(own)
+        if not own.persistent:
+            self._conflicts.note_old(own.client_id)
+            self._closing[own.client_id] = self._now()
+            self._close_if_told(own.client_id)
+
+    def _close_if_told(self, client_id: str) -> None:
+        """
+        A clean session that has ended is forgotten when its keepers know that it began: it has
+        ended what was kept before [MQTT-3.1.2-6], however short it was.
+        """
+        is_told = self._registrar.is_told(client_id)
+        if is_told or self._now() - self._closing[client_id] >= CLOSING_LIMIT:
+            del self._closing[client_id]
+            own = self._registrar.own.get(client_id)
+            if own is not None and not own.persistent:
+                self._registrar.drop(client_id)
