@@ -20,7 +20,14 @@ TIMEOUT = 1800.0
 zone_argument = click.argument("zone", metavar="ZONE", type=Apex())
 
 
-@click.group()
+@click.group(
+    epilog="""
+    Example:
+
+    \b
+      $ txbroker divergent list 127.0.0.1:7002 home/kitchen
+    """
+)
 def divergent() -> None:
     """
     Show, replay or drop what a node had alone when its zone was reclaimed.
