@@ -68,8 +68,7 @@ class Part:
     """
     The journal of one zone at one epoch.
 
-    `predecessor` is the part before it and the last offset of that which counts; `closed_at` the
-    last offset of this one, None while it is open.
+    `predecessor` is the part before it and the last offset of that which counts.
     """
 
     def __init__(self, key: PartKey, log: Log, committer: Committer, meta: _Meta) -> None:
@@ -89,11 +88,6 @@ class Part:
     def predecessor(self) -> tuple[PartKey, int] | None:
         """The part before this one and its last offset."""
         return self._meta.predecessor
-
-    @property
-    def closed_at(self) -> int | None:
-        """The last offset, where nothing will be appended any more."""
-        return self._meta.closed_at
 
     @property
     def next(self) -> int:
@@ -162,11 +156,6 @@ class Part:
                 for record in decode_records(batch, max(0, after + 1 - batch.first)):
                     if record.message.retain:
                         yield record
-
-    def close_at(self, offset: int) -> None:
-        """Remember, durably, that the part ends with `offset`; raises `StoreError`."""
-        self._meta = attrs.evolve(self._meta, closed_at=offset)
-        _save(self.log.folder, self._meta)
 
     def discard(self) -> None:
         """Write nothing any more; for a part that is deleted."""
@@ -313,7 +302,6 @@ def zone_folder(zone: str) -> str:
 class _Meta:
     key: PartKey
     predecessor: tuple[PartKey, int] | None = None
-    closed_at: int | None = None
 
 
 def _save(folder: Path, meta: _Meta) -> None:
@@ -323,7 +311,6 @@ def _save(folder: Path, meta: _Meta) -> None:
         "zone": meta.key.zone,
         "epoch": meta.key.epoch,
         "predecessor": before and [before[0].zone, before[0].epoch, before[1]],
-        "closed_at": meta.closed_at,
     }
     file, fresh = folder / _META, folder / (_META + ".new")
     try:
@@ -350,7 +337,6 @@ def _load(folder: Path) -> _Meta:
         return _Meta(
             key=PartKey(zone=raw["zone"], epoch=raw["epoch"]),
             predecessor=before and (PartKey(zone=before[0], epoch=before[1]), before[2]),
-            closed_at=raw["closed_at"],
         )
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise StoreError(
