@@ -113,16 +113,7 @@ class SysInfo:
             "broker/load/messages/sent/rate": f"{rate_out:.2f}",
         }
         if authority is not None:
-            values["broker/retained messages/count"] = str(len(authority.retained))
-            values["txbroker/zone/apex"] = authority.apex or "(root)"
-            values["txbroker/zone/epoch"] = str(authority.epoch)
-            values["txbroker/zone/serving"] = str(authority.serving).lower()
-            values["txbroker/zone/offset"] = str(authority.offset)
-            values["txbroker/zone/divergent"] = str(self._standing.divergent)
-            reclaimed = self._standing.table.reclaimed()
-            values["txbroker/zone/reclaimed"] = " ".join(cut.apex for cut in reclaimed)
-            unclaimed = str(authority.unclaimed_qos0)
-            values["txbroker/count/link.dropped.unclaimed_qos0"] = unclaimed
+            values |= self._zone_values(authority)
         pending = edge.interests.pending_by_zone()
         values["txbroker/interests/pending"] = str(sum(pending.values()))
         for route in edge.zones:
@@ -131,6 +122,19 @@ class SysInfo:
         for name, count in edge.counters.snapshot().items():
             values[f"txbroker/count/{name}"] = str(count)
         return {f"$SYS/{name}": value for name, value in values.items()}
+
+    def _zone_values(self, authority: Authority) -> dict[str, str]:
+        reclaimed = self._standing.table.reclaimed()
+        return {
+            "broker/retained messages/count": str(len(authority.retained)),
+            "txbroker/zone/apex": authority.apex or "(root)",
+            "txbroker/zone/epoch": str(authority.epoch),
+            "txbroker/zone/serving": str(authority.serving).lower(),
+            "txbroker/zone/offset": str(authority.offset),
+            "txbroker/zone/divergent": str(self._standing.divergent),
+            "txbroker/zone/reclaimed": " ".join(cut.apex for cut in reclaimed),
+            "txbroker/count/link.dropped.unclaimed_qos0": str(authority.unclaimed_qos0),
+        }
 
     def refresh(self) -> None:
         """Set the node's own values."""
