@@ -33,6 +33,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from tests.faults import history
 from tests.support.nodes import free_port
 from txbroker.cli import main
 
@@ -288,12 +289,26 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_tests_that_are_named_exist(page: Path) -> None:
-    """`tests/...py`, with `::name` or not."""
-    for name, function in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", page.read_text()):
-        file = ROOT / name
-        assert file.exists(), f"{page.name} names {name}"
+    """`tests/...py`, with `::name` or not; `::name` alone is of the file that was named last."""
+    file = None
+    for name, function in re.findall(r"`(tests/[\w/]+\.py)?(?:::(\w+))?`", page.read_text()):
+        if name:
+            file = ROOT / name
+            assert file.exists(), f"{page.name} names {name}"
         if function:
-            assert re.search(rf"def {function}\(", file.read_text()), f"{name}::{function}"
+            assert file is not None, f"{page.name} names ::{function}, of no file"
+            assert re.search(rf"def {function}\(", file.read_text()), f"{file}::{function}"
+
+
+def test_rules_that_are_named_exist() -> None:
+    """Those of the fault harness, in guarantees.md: rule `name`, rules `name`, `name`."""
+    assert history.__doc__ is not None
+    page = (ROOT / "docs" / "guarantees.md").read_text()
+    named = re.findall(r"\brules? (`\w+`(?:, `\w+`)*)", page)
+
+    assert named
+    for rule in re.findall(r"`(\w+)`", " ".join(named)):
+        assert f"- `{rule}`: " in history.__doc__, rule
 
 
 def test_every_log_event_is_explained() -> None:

@@ -1,6 +1,7 @@
 """
-The harness as a whole, with fixed seeds: a short set for every run of the tests. `make faults`
-plays random ones for as long as wanted, `python -m tests.faults.mutants` shows that it finds bugs.
+The harness as a whole, with fixed seeds: a short set for every run of the tests, with every fault
+and every tree. `make faults` plays random ones for as long as wanted, `python -m
+tests.faults.mutants` shows that it finds bugs.
 """
 
 from __future__ import annotations
@@ -9,16 +10,50 @@ import subprocess
 import sys
 from pathlib import Path
 
+import attrs
 import pytest
 
+from .cast import draw
+from .schedule import FAULTS, Step, plan
+from .trees import TREES, Tree
+
 ROOT = Path(__file__).resolve().parents[2]
-NETWORK = "cut,one-way,isolate,split,lose,freeze,stall,slow"
+KEEP = ROOT / "var" / "faults"
 
 
-def play(tmp_path: Path, *arguments: str) -> None:
-    """Fails with what was broken; the line to play it again is among it."""
+@attrs.frozen
+class Run:
+    """One round of faults: arguments of `python -m tests.faults`."""
+
+    tree: str
+    seed: int
+    length: int
+    faults: str
+    network: str = "auto"
+
+    @property
+    def name(self) -> str:
+        return f"{self.tree}-{self.network}"
+
+
+RUNS = (
+    Run("single", 19, 12, "kill,power,fill,slow,stall"),
+    Run("pair", 5, 12, "kill,cut,lose,retire,broken-join"),
+    Run("chain", 2, 12, "power,freeze,isolate,away,broken-retire"),
+    Run("wide", 18, 12, "kill-all,stop,unplug,roam"),
+    Run("sites", 80, 12, "power-all,one-way,split,roam,retire"),
+    Run("pair", 208, 8, "kill,cut,one-way,lose,freeze", "relays"),
+)
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("run", RUNS, ids=[run.name for run in RUNS])
+def test_no_promise_is_broken(run: Run) -> None:
+    """What is printed ends with the line to play it again, and where the logs are."""
+    arguments = ["--tree", run.tree, "--seed", str(run.seed), "--network", run.network]
+    arguments += ["--rounds", "1", "--length", str(run.length), "--faults", run.faults]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.faults", "--keep", str(tmp_path), *arguments],
+        [sys.executable, "-m", "tests.faults", "--keep", str(KEEP), *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -28,9 +63,28 @@ def play(tmp_path: Path, *arguments: str) -> None:
     assert "; ok" in done.stdout
 
 
-@pytest.mark.timeout(150)
-@pytest.mark.parametrize("network", ["auto", "relays"])
-def test_broken_networks_lose_nothing(tmp_path: Path, network: str) -> None:
-    """Cuts, losses, frozen nodes, while clients stay where they are."""
-    arguments = ["--seed", "3", "--tree", "pair", "--rounds", "1", "--length", "8"]
-    play(tmp_path, *arguments, "--at", "root,edge", "--faults", NETWORK, "--network", network)
+def test_set_has_every_fault_and_tree() -> None:
+    """A change of what seeds mean asks for other seeds."""
+    for run in RUNS:
+        assert set(run.faults.split(",")) <= begun(run), run.name
+
+    assert set(FAULTS) == {fault for run in RUNS for fault in run.faults.split(",")}
+    assert set(TREES) == {run.tree for run in RUNS}
+
+
+def begun(run: Run) -> set[str]:
+    """The faults of a run's schedule."""
+    tree = TREES[run.tree]
+    faults = run.faults.split(",")
+    (steps,) = plan(
+        run.seed, tree, draw(run.seed, tree), faults, rounds=1, length=float(run.length)
+    )
+    return {_fault(step, tree) for step in steps}
+
+
+def _fault(step: Step, tree: Tree) -> str:
+    if step.verb in ("kill", "power") and set(step.targets) == set(tree.names) != {"root"}:
+        return f"{step.verb}-all"
+    if step.verb == "isolate" and len(step.targets) > 1:
+        return "split"
+    return step.verb

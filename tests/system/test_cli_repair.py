@@ -62,6 +62,24 @@ def test_from_the_damage_to_the_repaired_node(node: NodeProcess) -> None:
         assert [b"after"] == [m.payload for m in sub.take(1)]
 
 
+def test_a_torn_tail_is_cut_off_and_told(node: NodeProcess) -> None:
+    """A write that a crash left incomplete is no damage: the node starts, with all before it."""
+    node.kill()
+    (journal,) = (node.data / "journal").glob("*/*/*.log")
+    content = bytearray(journal.read_bytes())
+    end = content.rindex(b"message 9") + len(b"message 9")
+    content[end : end + 30] = b"what a crash left of the next."
+    journal.write_bytes(content)
+
+    node.start()
+
+    told = node.wait_event("journal.tail_trimmed")
+    assert (str(journal), 10) == (told["file"], told["last_entry"])
+    with RawClient(node.mqtt) as sub:
+        assert sub.connect("sub", clean=False)
+        assert [b"message %d" % n for n in range(10)] == [m.payload for m in sub.take(10)]
+
+
 def test_a_node_that_runs(node: NodeProcess) -> None:
     """Is not repaired behind its back."""
     assert "in use by another process" in failure("repair", node.data)

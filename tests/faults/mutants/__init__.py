@@ -3,14 +3,16 @@ Planted bugs: a patch each, against txbroker/, which the harness must find.
 
     python -m tests.faults.mutants [NAME...]     all, or these; status 1 if one was not found
 
-The lines before a patch say what is wrong, and
+One is found when a rule that it should break is broken, and the same schedule, played without the
+patch, breaks none. The lines before a patch say what is wrong, and
 
     breaks: RULE, ...       the rules of `history` one of which must be seen broken
-    play: ARGUMENTS         of `python -m tests.faults`, beside seed and minutes
+    play: ARGUMENTS         of `python -m tests.faults`, beside minutes; its seed is the first
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -38,12 +40,20 @@ class Mutant:
 
 @attrs.frozen(kw_only=True)
 class Verdict:
-    """What came of playing with a mutant: the rules that were broken, the last lines printed."""
+    """
+    What came of playing: the rules that were broken and by which schedule (a command), if any;
+    how long it took until then; the last lines printed.
+    """
 
-    is_found: bool
+    status: int
     broken: tuple[str, ...]
+    schedule: str
     seconds: float
     output: str
+
+    def shows(self, mutant: Mutant) -> bool:
+        """Whether something was broken that this mutant breaks."""
+        return self.status == 1 and not set(self.broken).isdisjoint(mutant.breaks)
 
 
 def mutants() -> list[Mutant]:
@@ -84,21 +94,19 @@ def copy(folder: Path) -> Path:
     return target
 
 
-def play(mutant: Mutant, tree: Path, *, seed: int, minutes: float = MINUTES) -> Verdict:
-    """Play until it is found or the time is over."""
-    command = [sys.executable, "-m", "tests.faults", "--seed", str(seed)]
-    command += ["--minutes", str(minutes), "--keep", str(tree / "var"), *mutant.play]
+def play(tree: Path, keep: Path, *arguments: str) -> Verdict:
+    """
+    Play in a copy of the repository, with the arguments of `python -m tests.faults`; what failed
+    is left in `keep`.
+    """
+    command = [sys.executable, "-m", "tests.faults", "--keep", str(keep), *arguments]
     start = time.monotonic()
     done = subprocess.run(command, cwd=tree, capture_output=True, text=True)
-    lines = done.stdout.splitlines()
-    broken = tuple(
-        line.partition(":")[0].strip()
-        for line in lines
-        if line.startswith("    ") and not line.startswith("     ")
-    )
+    failed = re.search(r"^failed: (.+)$", done.stdout, re.MULTILINE)
     return Verdict(
-        is_found=done.returncode == 1 and not set(broken).isdisjoint(mutant.breaks),
-        broken=broken,
+        status=done.returncode,
+        broken=tuple(re.findall(r"^ {4}(\w+):", done.stdout, re.MULTILINE)),
+        schedule=failed[1] if failed else "",
         seconds=time.monotonic() - start,
-        output="\n".join([*lines[-8:], *done.stderr.splitlines()[-8:]]),
+        output="\n".join([*done.stdout.splitlines()[-8:], *done.stderr.splitlines()[-8:]]),
     )

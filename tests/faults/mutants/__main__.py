@@ -1,47 +1,53 @@
-"""The command: `python -m tests.faults.mutants [NAME...] [--seed N] [--control]`."""
+"""The command: `python -m tests.faults.mutants [NAME...] [--minutes M]`."""
 
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import tempfile
 from pathlib import Path
 
-from . import MINUTES, Mutant, applies, copy, mutants, play
+from . import MINUTES, ROOT, Mutant, applies, copy, mutants, play
+
+PYTHON_M = 3
+"""Words of a schedule's command before its arguments."""
 
 
 def main() -> int:
-    """Exit status 0 if each was found (with --control: if nothing was, without the patches)."""
+    """Exit status 0 if each was found."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.mutants", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="default: all")
-    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=MINUTES, help="for each, at the most")
-    parser.add_argument("--control", action="store_true", help="play the same without the patches")
     options = parser.parse_args()
     known = {mutant.name: mutant for mutant in mutants()}
     if unknown := set(options.names) - set(known):
         parser.error(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(known)}")
     chosen = [known[name] for name in options.names or known]
-    return max([0 if one(mutant, options) else 1 for mutant in chosen], default=0)
+    return max([0 if one(mutant, options.minutes) else 1 for mutant in chosen], default=0)
 
 
-def one(mutant: Mutant, options: argparse.Namespace) -> bool:
-    """Play with one; whether it came out as it should."""
+def one(mutant: Mutant, minutes: float) -> bool:
+    """Play with the patch until it is found, then the same without it; whether both came out."""
+    print(f"{mutant.name}: {mutant.text}", flush=True)
     with tempfile.TemporaryDirectory(prefix="txbroker-mutant-") as folder:
         tree = copy(Path(folder))
-        error = "" if options.control else applies(mutant, tree, check=False)
-        if error:
-            print(f"{mutant.name}: does not apply\n{error}", flush=True)
+        if error := applies(mutant, tree, check=False):
+            print(f"    does not apply\n{error}", flush=True)
             return False
-        verdict = play(mutant, tree, seed=options.seed, minutes=options.minutes)
-    is_good = verdict.is_found != options.control
-    what = f"found ({', '.join(verdict.broken)})" if verdict.is_found else "NOT found"
-    if options.control:
-        what = "nothing found, as there is nothing" if is_good else "found WITHOUT the patch"
-    print(f"{mutant.name}: {what} after {verdict.seconds:.0f} s: {mutant.text}", flush=True)
-    if not is_good:
-        print(verdict.output, flush=True)
-    return bool(is_good)
+        found = play(tree, tree / "var", "--minutes", str(minutes), *mutant.play)
+    if not found.shows(mutant):
+        print(f"    NOT found in {found.seconds:.0f} s\n{found.output}", flush=True)
+        return False
+    print(f"    found after {found.seconds:.0f} s: {', '.join(found.broken)}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="txbroker-mutant-") as folder:
+        schedule = shlex.split(found.schedule)[PYTHON_M:]
+        control = play(copy(Path(folder)), ROOT / "var" / "faults", *schedule)
+    what = "FAILS" if control.status else "passes"
+    print(f"    without the patch {found.schedule} {what} in {control.seconds:.0f} s", flush=True)
+    if control.status:
+        print(control.output, flush=True)
+    return not control.status
 
 
 if __name__ == "__main__":
