@@ -8,7 +8,7 @@ from tests.support.journal import authority_of, caught_up
 from tests.support.recorders import EdgeRecorder, Events, cut, payloads
 from txbroker.authority.authority import Authority
 from txbroker.authority.handover import PART_BYTES, EdgeInterest, Incoming, Snapshot, in_parts
-from txbroker.authority.peer import Greeting, Peer, Verdict
+from txbroker.authority.peer import Greeting, Peer, Returned, Verdict
 from txbroker.delegation.table import DelegationTable, TableState
 from txbroker.message import Message
 
@@ -397,9 +397,9 @@ def test_edge_that_was_away_hears_what_came_back_meanwhile() -> None:
     table.commit(cut("again", 9))
     peer = known(authority, "e")
     hello = Greeting(edge="e", incarnation=1, filters=("#",))
-    before = authority.handed_back(hello)
-    knows = authority.handed_back(attrs.evolve(hello, claims={"back": 0}))
+    before = authority.returned(hello)
+    knows = authority.returned(attrs.evolve(hello, claims={"back": 0}))
     authority.sync(peer, ["#"], {"back": None})
 
-    assert [("back", 3, 0)] == before
-    assert ([], []) == (knows, authority.handed_back(hello))
+    assert [Returned(apex="back", epoch=3, offset=0, is_inherited=True)] == before
+    assert ([], []) == (knows, authority.returned(hello))

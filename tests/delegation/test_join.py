@@ -65,7 +65,7 @@ def retired(epoch: int) -> DelegationTable:
 def reclaimed(epoch: int) -> DelegationTable:
     """A table whose zone `garage` was taken from a node that held it at this epoch."""
     table = table_of(cut("garage", epoch))
-    table.reclaim("garage")
+    table.reclaim("garage", 5)
     return table
 
 
@@ -305,7 +305,7 @@ def test_no_epoch_is_given_twice(
             if step == "release":
                 table.release(zone, TableState())
             else:
-                table.reclaim(zone)
+                table.reclaim(zone, 5)
         elif step == "join":
             asks = applicant(
                 zone,

@@ -57,7 +57,7 @@ def test_state_brings_the_table_back() -> None:
     table.tell_below("house", 1, [cut("house/attic", 2)])
     table.release("garage", TableState())
     table.commit(cut("shed", 2))
-    table.reclaim("shed")
+    table.reclaim("shed", 5)
 
     again = DelegationTable("", table.state())
 
@@ -152,7 +152,7 @@ def test_zones_below_a_reclaimed_one_stand_as_last_told() -> None:
     )
     table.tell_below("house", 2, [garage, door, attic])
 
-    table.reclaim("house")
+    table.reclaim("house", 5)
 
     assert table.delegations() == (
         Delegation(cut=garage, below=(door,)),
@@ -165,7 +165,7 @@ def test_zones_below_a_reclaimed_one_stand_as_last_told() -> None:
 def test_branch_is_remembered_until_its_node_has_settled_it() -> None:
     """Whoever serves the zone meanwhile."""
     table = table_of(cut("garage", 2, "x"))
-    table.reclaim("garage")
+    table.reclaim("garage", 5)
     table.commit(cut("garage", 4, "y"))
 
     assert not table.settle("garage", "y")
@@ -179,7 +179,7 @@ def test_what_is_known_of_a_subtree_moves_along() -> None:
     """Delegations, epochs and branches strictly below; the old owner keeps the epochs."""
     table = table_of(cut("house/garage", 3), cut("house/attic", 7), cut("houseboat"))
     table.tell_below("house/garage", 3, [cut("house/garage/door")])
-    table.reclaim("house/attic")
+    table.reclaim("house/attic", 5)
     inner = Delegation(cut=cut("house/garage", 3), below=(cut("house/garage/door"),))
 
     subtree = table.subtree("house")
@@ -220,7 +220,7 @@ def test_zones_that_ended_around_another_are_known() -> None:
     """Between this zone and that one, and in force no more."""
     table = table_of(cut("a", 2), cut("ab"))
     table.tell_below("a", 2, [cut("a/b", 3), cut("a/b/c", 1)])
-    table.reclaim("a")
+    table.reclaim("a", 5)
 
     assert table.ended_around("a/b") == {"a": 3}
     assert table.ended_around("ab") == {}

@@ -86,6 +86,9 @@ class MemoryJournal:
         self.noted.extend(edges)
         self._keep_claims()
 
+    def note_reclaimed(self, apex: str, offset: int) -> None:
+        self.noted.append(f"reclaimed {apex} {offset}")
+
     def note_edge(self, edge: str, offset: int) -> None:
         self.noted.append(f"{edge} from {offset}")
 

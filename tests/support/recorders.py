@@ -57,8 +57,8 @@ class EdgeRecorder:
     def tell_cut(self, cut: Cut) -> None:
         self._add("cut", cut.apex, cut.epoch)
 
-    def tell_gone(self, apex: str, epoch: int) -> None:
-        self._add("gone", apex, epoch)
+    def tell_gone(self, apex: str, epoch: int, offset: int | None = None) -> None:
+        self._add("gone", apex, epoch, *([] if offset is None else [offset]))
 
     def unpark(self) -> None:
         self._add("unpark")

@@ -52,8 +52,6 @@ class Pair:
         self._say(range(3, 5))
         self.child.kill()
         output("reclaim", self.root.grpc, "a")
-        if self.home is self.edge:
-            self.edge.wait_event("link.opened", 20, peer="root")
         self.publish(b"between")
         self.wake("waker", b"between")
         self.return_()

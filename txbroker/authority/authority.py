@@ -23,7 +23,15 @@ from txbroker.authority.bailiwick import Bailiwick
 from txbroker.authority.handover import EdgeInterest, Incoming, MarkKey
 from txbroker.authority.journal import Chunk, Journal, Record, Unclaimed
 from txbroker.authority.outgoing import Outgoing
-from txbroker.authority.peer import CatchUp, EdgePort, Greeting, ParkedInterest, Peer, Verdict
+from txbroker.authority.peer import (
+    CatchUp,
+    EdgePort,
+    Greeting,
+    ParkedInterest,
+    Peer,
+    Returned,
+    Verdict,
+)
 from txbroker.authority.peers import Peers
 from txbroker.authority.settling import Settling, Taken
 from txbroker.authority.wills import TakenWills
@@ -45,7 +53,7 @@ class Authority:
         self.retained: RetainedTree[Message] = RetainedTree()
         self.marks: dict[MarkKey, int] = {}
         self.unclaimed_qos0 = 0
-        self.peers = Peers()
+        self.peers = Peers(table.reclaimed_at)
         self.offset = 0
         self._table = table
         self._journal = journal
@@ -248,18 +256,20 @@ class Authority:
         due = [record for record in chunk.records if catch_up.has(record)]
         return attrs.evolve(chunk, records=tuple(self.peers.wanted(peer, due)))
 
-    def handed_back(self, greeting: Greeting) -> list[tuple[str, int, int]]:
-        """
-        Apexes that came back here, and that the edge may not know of: with the last epoch at which
-        they were another node's, and the offset after which they are this zone's again.
-        """
-        peer = self.peers.get(greeting.edge)
-        if peer is None:
-            return []
+    def returned(self, greeting: Greeting) -> list[Returned]:
+        """Apexes that came back here, and that the edge may not know of."""
+        reclaimed = self._table.reclaimed_at()
         return [
-            (apex, self._table.epoch_of(apex) - 1, peer.unclaimed[apex])
-            for apex in peer.unheard(greeting.claims)
-            if apex != self.apex and self._table.get(apex) is None
+            Returned(
+                apex=apex,
+                epoch=self._table.epoch_of(apex) - 1,
+                offset=offset,
+                is_inherited=apex not in reclaimed,
+            )
+            for apex, offset in self.peers.unclaimed_of(greeting.edge).items()
+            if greeting.is_before(apex, offset)
+            and apex != self.apex
+            and self._table.get(apex) is None
         ]
 
     def disconnect(self, peer: Peer, port: EdgePort) -> None:
@@ -362,10 +372,22 @@ class Authority:
         self._bailiwick.judge_anew()
         self.in_order(lambda: self._tell(lambda port: port.tell_cut(cut)))
 
-    def announce_end(self, apex: str, epoch: int) -> None:
+    def announce_end(self, apex: str, epoch: int, offset: int | None = None) -> None:
         """Tell every connected edge that this delegation ended: a child's, or the zone's own."""
         self._bailiwick.judge_anew()
-        self.in_order(lambda: self._tell(lambda port: port.tell_gone(apex, epoch)))
+        self.in_order(lambda: self._tell(lambda port: port.tell_gone(apex, epoch, offset)))
+
+    def reclaim(self, apex: str, epoch: int) -> None:
+        """
+        A subtree is this zone's again, from the offset on that the table says, and its last owner,
+        of `epoch`, has not said what edges want of it: each one, known or not, gets nothing of it
+        before it has claimed it, and then all.
+        """
+        offset = self._table.reclaimed_at()[apex]
+        self.peers.reclaim(apex, offset)
+        self._journal.note_unclaimed([peer.edge for peer in self.peers])
+        self._journal.note_reclaimed(apex, offset)
+        self.announce_end(apex, epoch, offset)
 
     def suspend(self) -> None:
         """
@@ -428,9 +450,8 @@ class Authority:
                 self._journal.note_retained((message.topic,))  # it went with the cut
         self.marks.update(state.marks)
         self._wills.load()
-        for inherited in state.unclaimed:
-            for apex, offset in inherited.apexes.items():
-                self.peers.inherit(apex, inherited.interest, offset)
+        for known in state.unclaimed:
+            self.peers.restore(known)
 
     def _discard_retained(self, apex: str) -> None:
         topics = [topic for topic, _ in self.retained.within(apex)]

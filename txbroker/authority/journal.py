@@ -49,10 +49,14 @@ class Chunk:
 
 @attrs.frozen(kw_only=True)
 class Unclaimed:
-    """What an edge inherited and has not claimed: apex and the offset it starts behind."""
+    """
+    What an edge inherited and has not claimed: apex and the offset it starts behind. `heard`: the
+    same of apexes that were reclaimed, and that it has claimed.
+    """
 
     interest: EdgeInterest
     apexes: dict[str, int]
+    heard: dict[str, int] = attrs.field(factory=dict)
 
 
 @attrs.frozen(kw_only=True)
@@ -100,6 +104,9 @@ class Journal(Protocol):
 
         Whatever else waits for the disk meanwhile: none of it is about the subtree.
         """
+
+    def note_reclaimed(self, apex: str, offset: int) -> None:
+        """Edges that are not known here may need what lies above this offset."""
 
     def note_edge(self, edge: str, offset: int) -> None:
         """An edge takes part from this offset on; `keep` says more."""

@@ -32,8 +32,11 @@ class EdgePort(Protocol):
     def tell_cut(self, cut: Cut) -> None:
         """This apex is served elsewhere from here on."""
 
-    def tell_gone(self, apex: str, epoch: int) -> None:
-        """That delegation ended: the zone itself is served elsewhere, or a cut is no more."""
+    def tell_gone(self, apex: str, epoch: int, offset: int | None = None) -> None:
+        """
+        That delegation ended: the zone itself is served elsewhere, or a cut is no more. `offset`:
+        it was reclaimed, and is the zone's from there on, whatever the earlier owner says.
+        """
 
     def unpark(self) -> None:
         """A fence was lifted or became a cut: try again what was parked."""
@@ -92,14 +95,6 @@ class Peer:
     def open_claims(self) -> dict[str, int]:
         """What it has not claimed, or not processed since; the earlier offset where it is both."""
         return {**self.unclaimed, **self.claiming}
-
-    def unheard(self, claims: Mapping[str, int | None]) -> list[str]:
-        """Unclaimed apexes of which an edge with these claims may not have heard yet."""
-        return [
-            apex
-            for apex, start in self.unclaimed.items()
-            if (processed := claims.get(apex)) is None or processed < start
-        ]
 
     def claim(self, greeting: Greeting) -> dict[str, int]:
         """
@@ -165,13 +160,27 @@ class ParkedInterest:
 
 
 @attrs.frozen(kw_only=True)
+class Returned:
+    """
+    An apex that came back to the zone, after `offset`, from another node that had it at `epoch`.
+    `is_inherited`: it brought along what the edge wants of it.
+    """
+
+    apex: str
+    epoch: int
+    offset: int
+    is_inherited: bool
+
+
+@attrs.frozen(kw_only=True)
 class Greeting:
     """
     What an edge says of itself when it connects; `position` None: nothing to resume.
 
     `claims`: apexes whose earlier owner's deliveries are all processed, each with the last offset
-    of this owner's that is, None where none is. `returned`: apexes that came back while it was
-    away, of which it has not heard. `stream`: numbers that grow with each link.
+    of this owner's that is, None where none is. `returned`: apexes that came back, with what it
+    wants of them, while it was away, and of which it has not heard. `stream`: numbers that grow
+    with each link.
     """
 
     edge: str
@@ -182,6 +191,11 @@ class Greeting:
     returned: tuple[str, ...] = ()
     position: int | None = None
     in_doubt: tuple[MarkKey, ...] = ()
+
+    def is_before(self, apex: str, offset: int) -> bool:
+        """Whether the edge may not have heard that the apex came back after this offset."""
+        processed = self.claims.get(apex)
+        return processed is None or processed < offset
 
     def closes(self, key: MarkKey, apex: str) -> bool:
         """

@@ -6,7 +6,7 @@ One entry an edge, however many of its filters match: one copy an edge (invarian
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from txbroker.authority.handover import EdgeInterest
 from txbroker.authority.journal import Record, Unclaimed
@@ -25,9 +25,13 @@ LONGEST_REMEMBERED = 512
 
 
 class Peers:
-    """The edges of one zone, connected or not."""
+    """
+    The edges of one zone, connected or not. `reclaimed` gives the apexes that came back to it and
+    that no edge was told of by an earlier owner, each with the offset that it starts behind.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, reclaimed: Callable[[], dict[str, int]] = dict) -> None:
+        self._reclaimed = reclaimed
         self._known: dict[str, Peer] = {}
         self._interests: SubscriptionIndex[str, Peer] = SubscriptionIndex(cache_limit=0)
         self._receivers: dict[str, tuple[Peer, ...]] = {}
@@ -67,7 +71,7 @@ class Peers:
         if peer is not None and peer.incarnation > incarnation:
             return None
         if peer is None or peer.incarnation < incarnation:
-            inherited = {} if peer is None else peer.unclaimed
+            inherited = self._reclaimed() if peer is None else peer.open_claims()
             if peer is not None:
                 self.forget(peer)
             self._make_room()
@@ -85,6 +89,26 @@ class Peers:
             self.add_filter(peer, topic_filter)
         # What it has not claimed of an earlier time is not forgotten.
         peer.unclaimed.setdefault(apex, offset)
+
+    def reclaim(self, apex: str, offset: int) -> None:
+        """A subtree came back without its edges: all deliveries of it wait behind `offset`."""
+        for peer in self:
+            peer.unclaimed.setdefault(apex, offset)
+
+    def restore(self, known: Unclaimed) -> None:
+        """What was known of an edge when the process ended."""
+        peer = self.greet(known.interest.edge, known.interest.incarnation)
+        if peer is None:
+            return
+        for topic_filter in known.interest.filters:
+            self.add_filter(peer, topic_filter)
+        unheard = self._reclaimed().items() - known.heard.items()
+        peer.unclaimed = {**dict(unheard), **known.apexes}
+
+    def unclaimed_of(self, edge: str) -> dict[str, int]:
+        """What an edge, known or not, has not claimed, with the offsets that it starts behind."""
+        peer = self._known.get(edge)
+        return self._reclaimed() if peer is None else peer.unclaimed
 
     def forget(self, peer: Peer, reason: str = "a newer process of this edge took over") -> None:
         """Drop all that is known of an edge."""
@@ -146,14 +170,16 @@ class Peers:
 
     def unclaimed(self) -> Iterator[Unclaimed]:
         """What edges have not claimed, or not processed since they did."""
+        reclaimed = self._reclaimed()
         for peer in self._known.values():
             apexes = peer.open_claims()
-            if apexes:
-                filters = tuple(sorted(peer.filters))
+            heard = {a: at for a, at in reclaimed.items() if a not in peer.unclaimed}
+            if apexes or heard:
+                filters = tuple(sorted(peer.filters)) if apexes else ()
                 interest = EdgeInterest(
                     edge=peer.edge, incarnation=peer.incarnation, filters=filters
                 )
-                yield Unclaimed(interest=interest, apexes=apexes)
+                yield Unclaimed(interest=interest, apexes=apexes, heard=heard)
 
     def within(self, apex: str) -> Iterator[EdgeInterest]:
         """Who wants what of the subtree."""

@@ -134,6 +134,11 @@ class Parent:
         """
         assert self._authority is not None
         self._authority.announce_end(apex, epoch)
+        self.serve_below(apex)
+
+    def serve_below(self, apex: str) -> None:
+        """The delegations below an apex that was delegated are this node's now."""
+        assert self._authority is not None
         below = [entry.cut for entry in self._standing.table.subtree(apex).delegations]
         for cut in below:
             self._authority.announce(cut)

@@ -56,9 +56,10 @@ class Reclaimer:
             cut = self._delegated(zone, epoch)
             await self._check_dead(cut)
             table = self._standing.table
-            table.reclaim(zone)
+            table.reclaim(zone, self._authority.delivered)
             self._standing.save()
-            self._parent.serve_again(zone, epoch)
+            self._authority.reclaim(zone, epoch)
+            self._parent.serve_below(zone)
             log.warning("zone.reclaimed", zone=zone, peer=cut.node, epoch=epoch)
             return table.epoch_of(zone)
 

@@ -33,13 +33,15 @@ class Delegation:
 @attrs.frozen(kw_only=True)
 class TableState:
     """
-    The durable part: delegations in force, the greatest epoch seen per apex, and the delegations
-    that an operator took back from a node that has not come to terms with it yet.
+    The durable part: delegations in force, the greatest epoch seen per apex, the delegations that
+    an operator took back from a node that has not come to terms with it yet, and for each apex that
+    was taken back so and is nobody else's since, the offset behind which the zone's journal has it.
     """
 
     delegations: tuple[Delegation, ...] = ()
     epochs: dict[str, int] = attrs.field(factory=dict)
     reclaimed: tuple[Cut, ...] = ()
+    reclaimed_at: dict[str, int] = attrs.field(factory=dict)
 
 
 def nest(cuts: Iterable[Cut]) -> tuple[Delegation, ...]:
@@ -60,6 +62,7 @@ class DelegationTable:
         self._delegations: dict[str, Delegation] = {}
         self._epochs: dict[str, int] = {}
         self._reclaimed: tuple[Cut, ...] = ()
+        self._reclaimed_at: dict[str, int] = {}
         self._longest = 0
         self.restore(state or TableState())
 
@@ -111,6 +114,13 @@ class DelegationTable:
         """The delegations that were taken back and are not settled."""
         return self._reclaimed
 
+    def reclaimed_at(self) -> dict[str, int]:
+        """
+        The apexes that were taken back and are this zone's since, each with the offset behind which
+        the zone's journal has it.
+        """
+        return dict(self._reclaimed_at)
+
     def ended_around(self, apex: str) -> dict[str, int]:
         """The zones strictly between this one and `apex` that ended, with their last epochs."""
         return {
@@ -136,6 +146,11 @@ class DelegationTable:
         self._delegations[cut.apex] = Delegation(cut=cut, below=tuple(below))
         # The new owner decides from here on who joins below it.
         self._reclaimed = tuple(c for c in self._reclaimed if not _is_below(c.apex, cut.apex))
+        self._reclaimed_at = {
+            apex: offset
+            for apex, offset in self._reclaimed_at.items()
+            if not is_within(apex, cut.apex)
+        }
         self._note_epoch(cut)
         self._measure()
 
@@ -160,15 +175,17 @@ class DelegationTable:
         self._epochs[apex] += 1
         self._merge(subtree)
 
-    def reclaim(self, apex: str) -> None:
+    def reclaim(self, apex: str, offset: int) -> None:
         """
         An operator takes the zone from its node; the delegations below it stand, as last told.
 
         What the node has of that epoch is remembered as a branch until it has been settled.
+        `offset`: of this zone's journal, which has nothing of the apex between its cut and there.
         """
         entry = self._delegations[apex]
         self.release(apex, TableState(delegations=nest(entry.below)))
         self._reclaimed += (entry.cut,)
+        self._reclaimed_at[apex] = offset
 
     def settle(self, apex: str, node: str) -> bool:
         """The node holds nothing of the zone any more; True when a branch of it was open."""
@@ -179,14 +196,12 @@ class DelegationTable:
 
     def take_over(self, subtree: TableState) -> None:
         """This zone comes from another owner: its delegations, and none from an earlier time."""
-        self._delegations = {}
-        self._reclaimed = ()
+        self._forget_delegations()
         self._merge(subtree)
 
     def lose(self) -> None:
         """This zone is another owner's, and its delegations with it; epochs are remembered."""
-        self._delegations = {}
-        self._reclaimed = ()
+        self._forget_delegations()
         self._measure()
 
     def state(self) -> TableState:
@@ -195,6 +210,7 @@ class DelegationTable:
             delegations=tuple(self._delegations.values()),
             epochs=dict(self._epochs),
             reclaimed=self._reclaimed,
+            reclaimed_at=dict(self._reclaimed_at),
         )
 
     def restore(self, state: TableState) -> None:
@@ -202,9 +218,15 @@ class DelegationTable:
         self._delegations = {entry.cut.apex: entry for entry in state.delegations}
         self._epochs = dict(state.epochs)
         self._reclaimed = state.reclaimed
+        self._reclaimed_at = dict(state.reclaimed_at)
         self._measure()
 
     # internal
+
+    def _forget_delegations(self) -> None:
+        self._delegations = {}
+        self._reclaimed = ()
+        self._reclaimed_at = {}
 
     def _merge(self, subtree: TableState) -> None:
         for entry in subtree.delegations:

@@ -252,8 +252,10 @@ class Backlog:
         else:
             route = self._zones.get(cursor.part.zone)
             position = None if route is None else route.position
-            if position is None or position.epoch != cursor.part.epoch:
+            if route is None or position is None or position.epoch != cursor.part.epoch:
                 return False
+            if route.read:
+                return False  # what waits for the claim is still on its way, behind the position
             is_done = cursor.offset >= position.offset
             if is_done:
                 session.ahead[cursor.part] = cursor.offset

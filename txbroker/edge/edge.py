@@ -9,7 +9,7 @@ an owner goes to this node's clients and nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import chain
 
 from txbroker.authority.handover import MarkKey
@@ -230,6 +230,8 @@ class Edge:
 
     def on_message(self, route: Route, message: Message, offset: int) -> None:
         """A live or caught-up delivery."""
+        if route.read and route.is_read(message.topic, offset):
+            return
         self.on_reached(route, offset)
         self.clients.deliver(Place(route.part, offset), message)
 
@@ -238,6 +240,16 @@ class Edge:
         position = route.position
         if position is not None and offset > position.offset:
             route.position = Position(epoch=position.epoch, offset=offset)
+
+    def on_claimed(self, route: Route, apexes: Collection[str], done: Callable[[], None]) -> None:
+        """All that waited for these claims has come; `done`: nobody needs it again."""
+        is_read = not route.read.isdisjoint(apexes)
+        route.complete_claims(apexes)
+        if is_read:
+            self.positions.wake()
+            self.keeper.when_durable(done)
+        else:
+            done()
 
     def on_cut(self, route: Route, cut: Cut) -> None:
         """The owner's stream says: this apex is another node's from here on."""
@@ -271,6 +283,29 @@ class Edge:
             self.on_gone(below, is_whole=False)
         else:
             below.is_ending = True  # its own stream says so too, after its last deliveries
+
+    def on_reclaimed(self, route: Route, apex: str, epoch: int, after: Position) -> None:
+        """
+        The owner's stream says: that child's zone was taken from it, and goes on in this one behind
+        that position. What of it the child alone has is cut off, and it is not listened to.
+        """
+        below = self.zones.get(apex)
+        if route.cuts is not None:
+            route.cuts.pop(apex, None)
+        if below is not None and below.epoch > epoch:
+            return
+        place = self.positions.going_on(route, after)
+        self.positions.on_reclaimed(PartKey(apex, epoch), place)
+        if below is None:
+            route.claim(apex, is_read=True)
+            self.interests.refresh()
+            return
+        below.goes_on = place
+        if below.port is None:
+            self.on_gone(below, is_whole=False)
+        else:
+            below.is_ending = True
+            below.port.close("the zone was taken from its node")
 
     def on_gone(self, route: Route, *, is_whole: bool = True) -> None:
         """

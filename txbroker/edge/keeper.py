@@ -176,6 +176,10 @@ class Keeper:
             self._positions.delete(part.zone.encode())
         if self._told.get(part.zone, (part.epoch, 0))[0] <= part.epoch:
             self._told.pop(part.zone, None)
+        self.save_soon()
+
+    def save_soon(self) -> None:
+        """What changed is written with the next group commit."""
         self._commit.before_write(self._put)
 
     # internal

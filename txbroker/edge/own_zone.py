@@ -7,7 +7,7 @@ It is both ends in one: the edge's `OwnerPort` and the authority's `EdgePort`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 
 import attrs
@@ -75,13 +75,16 @@ class OwnZone:
             in_doubt=tuple(edge.keys_in_doubt(cut.apex)),
         )
         # What came back shortly before the process ended, which then did not see to it.
-        back = authority.handed_back(greeting)
-        returned = tuple(apex for apex, _, _ in back)
-        accepted = authority.connect(attrs.evolve(greeting, returned=returned), self)
+        back = authority.returned(greeting)
+        inherited = tuple(one.apex for one in back if one.is_inherited)
+        accepted = authority.connect(attrs.evolve(greeting, returned=inherited), self)
         assert accepted is not None, "no newer process has this node's data"
         self._peer, caught_up = accepted
-        for apex, epoch, offset in back:
-            edge.on_cut_ended(route, apex, epoch, offset)
+        for one in back:
+            if one.is_inherited:
+                edge.on_cut_ended(route, one.apex, one.epoch, one.offset)
+            else:
+                self.tell_gone(one.apex, one.epoch, one.offset)
         self._catch_up(caught_up)
         position = Position(epoch=cut.epoch, offset=authority.delivered)
         edge.on_online(
@@ -136,7 +139,7 @@ class OwnZone:
         """Replace the interest and claim what was inherited."""
         assert self._peer is not None
         self._catch_up(self._authority.sync(self._peer, filters, self._processed(claims)))
-        self._complete(claims)
+        self._complete(tuple(claims))
 
     def beat(self) -> None:
         """Once a second: what was delivered up to now was all that is for this node."""
@@ -169,10 +172,13 @@ class OwnZone:
         if self._route is not None:
             self._edge.on_cut(self._route, cut)
 
-    def tell_gone(self, apex: str, epoch: int) -> None:
-        """The zone is another node's now; or a child gave its zone back to this one."""
+    def tell_gone(self, apex: str, epoch: int, offset: int | None = None) -> None:
+        """The zone is another node's now; or a child's zone came back to this one."""
         if apex != self._authority.apex:
-            if self._route is not None:
+            if self._route is not None and offset is not None:
+                after = Position(epoch=self._epoch, offset=offset)
+                self._edge.on_reclaimed(self._route, apex, epoch, after)
+            elif self._route is not None:
                 self._edge.on_cut_ended(self._route, apex, epoch)
             return
         route, self._route = self._route, None
@@ -278,11 +284,11 @@ class OwnZone:
             for apex, position in known.items()
         }
 
-    def _complete(self, claims: Iterable[str]) -> None:
+    def _complete(self, claims: Collection[str]) -> None:
         assert self._route is not None
         assert self._peer is not None
-        self._route.complete_claims(claims)
-        self._authority.on_claimed(self._peer, claims)
+        done = partial(self._authority.on_claimed, self._peer, claims)
+        self._edge.on_claimed(self._route, claims, done)
 
     def _claims(self, route: Route) -> tuple[str, ...]:
         # While the earlier owner's link is up, its stream says when its last delivery has come.

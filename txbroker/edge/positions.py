@@ -160,8 +160,17 @@ class Positions:
                 continue
             cursor.until = offset if is_whole else None
             cursor.is_over = True
-            self._gate(session, ended, heir)
+            self._gate(session, ended, heir, route.goes_on)
         self._keeper.on_ended(ended)
+
+    def going_on(self, heir: Route, after: Position) -> Place:
+        """
+        From where on sessions read what came back to `heir` after that position: from where this
+        edge is in its stream, if that is known, as what lies before has come or is read.
+        """
+        known = heir.position
+        offset = after.offset if known is None or known.epoch != after.epoch else known.offset
+        return Place(PartKey(heir.apex, after.epoch), offset)
 
     def on_handed_back(self, part: PartKey, heir: Route, offset: int | None) -> None:
         """
@@ -177,6 +186,17 @@ class Positions:
             elif session.sink is None and self._wants(session, part.zone):
                 self._begin(session, Cursor(heir.part, offset))
 
+    def on_reclaimed(self, part: PartKey, place: Place) -> None:
+        """
+        The part of a zone was cut off; the zone goes on behind the place, for all sessions alike.
+        """
+        for session in self._all():
+            if part in session.behind:
+                self._gate_at(session, part, place)
+            elif self._wants(session, part.zone):
+                self._begin(session, Cursor(*place))
+        self._keeper.save_soon()
+
     def on_online(self, route: Route) -> None:
         """The stream of a zone flows: who waited for its part may read on."""
         assert route.position is not None
@@ -189,6 +209,10 @@ class Positions:
             for session in self._all():
                 if session.sink is None and self._covers(session, route):
                     self._begin(session, Cursor(part, start))
+        self.wake()
+
+    def wake(self) -> None:
+        """Who is behind may read on."""
         for session in self._here:
             self._backlog.wake(session)
 
@@ -245,10 +269,12 @@ class Positions:
             if session.sink is not None:
                 self._backlog.wake(session)
 
-    def _gate(self, session: Session, ended: PartKey, heir: Route) -> None:
+    def _gate(self, session: Session, ended: PartKey, heir: Route, place: Place | None) -> None:
         # An heir that is not connected yet says itself where it goes on, and then it is gated.
-        if heir.position is not None:
-            self._gate_at(session, ended, Place(heir.part, heir.position.offset))
+        if place is None and heir.position is not None:
+            place = Place(heir.part, heir.position.offset)
+        if place is not None:
+            self._gate_at(session, ended, place)
 
     def _gate_at(self, session: Session, ended: PartKey, place: Place) -> None:
         """Nothing behind the place is taken before the ended part is."""

@@ -21,7 +21,7 @@ from txbroker.authority.handover import MarkKey
 from txbroker.delegation.cut import Cut
 from txbroker.message import Message
 from txbroker.mqtt.session import Incoming, Session
-from txbroker.place import PartKey
+from txbroker.place import PartKey, Place
 from txbroker.topics import is_within
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class OwnerPort(Protocol):
         """What this edge's sessions need lies above these offsets."""
 
     def close(self, reason: str) -> None:
-        """Give up this connection."""
+        """Give up this connection, which is lost when this returns."""
 
 
 class State(enum.Enum):
@@ -175,6 +175,7 @@ class Route:
         self.port: OwnerPort | None = None
         self.is_local = False
         self.is_ending = False
+        self.goes_on: Place | None = None  # in the journal of its heir, where that is known
         self.waiting: deque[Publication] = deque()
         self.waiting_size = 0
         self.qos0_size = 0
@@ -185,6 +186,7 @@ class Route:
         self.filters: set[str] = set()
         self.claims: set[str] = set()
         self.claiming: dict[str, Position | None] = {}
+        self.read: set[str] = set()
         self.has_news = False
         self.hope_until = 0.0
         self.failures = 0
@@ -221,16 +223,23 @@ class Route:
         """Whether it counts as unreachable."""
         return self.state is State.UNREACHABLE and self.port is None
 
-    def claim(self, apex: str) -> None:
-        """Nothing of an earlier owner of the apex is on its way to us any more."""
+    def claim(self, apex: str, *, is_read: bool = False) -> None:
+        """
+        Nothing of an earlier owner of the apex is on its way to us any more.
+
+        `is_read`: every session reads what waited for the claim from the journal.
+        """
         self.has_news = True
         self.claims.add(apex)
         self.claiming[apex] = None
+        if is_read:
+            self.read.add(apex)
 
     def withdraw_claims(self, apex: str) -> None:
         """The apex is another zone's, with all claims within."""
         self.claims = {claimed for claimed in self.claims if not is_within(claimed, apex)}
         self.claiming = {a: p for a, p in self.claiming.items() if a in self.claims}
+        self.read &= self.claims
 
     def processed(self, apex: str) -> Position | None:
         """
@@ -251,6 +260,19 @@ class Route:
         """All that waited for these claims is processed."""
         for apex in apexes:
             self.claiming.pop(apex, None)
+            self.read.discard(apex)
+
+    def is_read(self, topic: str, offset: int) -> bool:
+        """
+        Whether a delivery that waited for a claim is none: who was here reads it from the journal,
+        and who came since has begun behind it.
+        """
+        position = self.position
+        return (
+            position is not None
+            and 0 < offset <= position.offset
+            and any(is_within(topic, apex) for apex in self.read)
+        )
 
     def wait(self, publication: Publication) -> None:
         """Queue it behind what waits already."""

@@ -221,7 +221,8 @@ class EdgeEnd:
         self._write(encode_frame(LinkFrame(low_water=low_water)))
 
     def close(self, reason: str) -> None:
-        """Give up this connection."""
+        """Give up this connection; nothing more comes of it."""
+        self.lost()
         self._close(reason)
 
     # internal
@@ -269,9 +270,15 @@ class EdgeEnd:
             case "gone" if frame.gone.apex == self._route.apex:
                 self._edge.on_gone(self._route)
             case "gone":
-                gone = frame.gone
-                offset = gone.offset if gone.HasField("offset") else None
-                self._edge.on_cut_ended(self._route, gone.apex, gone.epoch, offset)
+                self._on_cut_ended(frame.gone)
+
+    def _on_cut_ended(self, gone: types_pb2.Gone) -> None:
+        if gone.reclaimed:
+            after = Position(epoch=self._epoch, offset=gone.offset)
+            self._edge.on_reclaimed(self._route, gone.apex, gone.epoch, after)
+        else:
+            offset = gone.offset if gone.HasField("offset") else None
+            self._edge.on_cut_ended(self._route, gone.apex, gone.epoch, offset)
 
     def _on_welcome(self, welcome: link_pb2.Welcome) -> None:
         if self._epoch:
@@ -309,10 +316,10 @@ class EdgeEnd:
     def _complete(self, claims: Collection[str]) -> None:
         """What waited for these claims is processed: from here on the position says all."""
         if claims:
-            self._route.complete_claims(claims)
             # Also what was said on an earlier link: it may have been lost with that.
             claimed = link_pb2.Claimed(apexes=sorted(claims))
-            self._write(encode_frame(LinkFrame(claimed=claimed)))
+            told = encode_frame(LinkFrame(claimed=claimed))
+            self._edge.on_claimed(self._route, claims, lambda: self._write(told))
 
     def _on_taken(self, taken: link_pb2.Taken) -> None:
         if taken.stream == self._stream:

@@ -177,12 +177,14 @@ class OwnerEnd:
         """This apex is served elsewhere from here on."""
         self._tell(LinkFrame(cut=cut_to_wire(cut)))
 
-    def tell_gone(self, apex: str, epoch: int) -> None:
+    def tell_gone(self, apex: str, epoch: int, offset: int | None = None) -> None:
         """That delegation ended; behind the end of the zone itself, nothing is told any more."""
         if self._is_over:
             return
         self._is_over = apex == self._authority.apex
-        self._tell(LinkFrame(gone=types_pb2.Gone(apex=apex, epoch=epoch)))
+        is_reclaimed = offset is not None
+        gone = types_pb2.Gone(apex=apex, epoch=epoch, offset=offset, reclaimed=is_reclaimed)
+        self._tell(LinkFrame(gone=gone))
 
     def unpark(self) -> None:
         """A fence was lifted or became a cut: the edge may try again what was parked."""
@@ -311,9 +313,9 @@ class OwnerEnd:
         if self._is_lost:
             return
         # What came back while the edge was away: it has nothing more to come from elsewhere.
-        back = authority.handed_back(greeting)
-        returned = tuple(apex for apex, _, _ in back)
-        accepted = authority.connect(attrs.evolve(greeting, returned=returned), self)
+        back = authority.returned(greeting)
+        inherited = tuple(one.apex for one in back if one.is_inherited)
+        accepted = authority.connect(attrs.evolve(greeting, returned=inherited), self)
         if accepted is None:
             self._host.counters.add("link.refused")
             self._close(f"a newer link of edge {greeting.edge!r} is known")
@@ -321,8 +323,13 @@ class OwnerEnd:
         self.peer, caught_up = accepted
         self._deliveries.peer = self.peer
         self._welcome(in_doubt)
-        for apex, epoch, offset in back:
-            gone = types_pb2.Gone(apex=apex, epoch=epoch, offset=offset)
+        for one in back:
+            gone = types_pb2.Gone(
+                apex=one.apex,
+                epoch=one.epoch,
+                offset=one.offset,
+                reclaimed=not one.is_inherited,
+            )
             self._tell(LinkFrame(gone=gone))
         self._catch_up(caught_up)
         online = link_pb2.Online(

@@ -25,6 +25,8 @@ log = get_logger()
 
 SECOND = 1_000_000
 
+_RECLAIMED = "reclaimed/"  # no node's name has a slash
+
 
 @attrs.frozen(kw_only=True)
 class Policy:
@@ -89,6 +91,13 @@ class Retention:
         if self._kept.get(edge) != places or self._is_stale(edge):
             self._kept[edge] = dict(places)
             self._save(edge)
+
+    def reserve(self, apex: str, part: PartKey, offset: int) -> None:
+        """
+        An apex was reclaimed: edges that are not known here may come, as long as sessions live, and
+        need what lies above this offset.
+        """
+        self.keep(_RECLAIMED + apex, {part: offset})
 
     def forget(self, edge: str) -> None:
         """The edge is a member of the tree no longer."""

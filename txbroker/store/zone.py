@@ -135,6 +135,11 @@ class ZoneStore:
         for edge in edges:
             self._put_unclaimed(edge, unclaimed.get(edge))
 
+    def note_reclaimed(self, apex: str, offset: int) -> None:
+        """Edges that are not known here may need what lies above this offset."""
+        if self._part is not None:
+            self._retention.reserve(apex, self._part.key, offset)
+
     def note_edge(self, edge: str, offset: int) -> None:
         """An edge takes part from this offset on; `keep` says more."""
         if self._part is not None:
@@ -316,6 +321,7 @@ def _unclaimed_value(entry: Unclaimed) -> bytes:
         incarnation=entry.interest.incarnation,
         filters=entry.interest.filters,
         apexes=entry.apexes,
+        heard=entry.heard,
     )
     return stored.SerializeToString()
 
@@ -325,4 +331,4 @@ def _unclaimed_from(value: bytes) -> Unclaimed:
     interest = EdgeInterest(
         edge=stored.edge, incarnation=stored.incarnation, filters=tuple(stored.filters)
     )
-    return Unclaimed(interest=interest, apexes=dict(stored.apexes))
+    return Unclaimed(interest=interest, apexes=dict(stored.apexes), heard=dict(stored.heard))
