@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.recorders import cut
 from txbroker.delegation.cut import Cut
 from txbroker.delegation.table import Delegation, DelegationTable, TableState, nest
@@ -173,6 +175,22 @@ def test_branch_is_remembered_until_its_node_has_settled_it() -> None:
     assert table.settle("garage", "x")
     assert not table.settle("garage", "x")
     assert table.reclaimed() == ()
+
+
+@pytest.mark.parametrize("again", ["house/attic", "house"])
+def test_where_a_zone_came_back_is_known_until_it_is_delegated_again(again: str) -> None:
+    """By itself or within another one; over restarts, too."""
+    table = table_of(cut("house/attic", 2), cut("garage", 3))
+    table.reclaim("house/attic", 5)
+    table.reclaim("garage", 7)
+    table = DelegationTable("", table.state())
+    before = table.reclaimed_at()
+    table.commit(cut(again, 4))
+
+    assert {"house/attic": 5, "garage": 7} == before
+    assert {"garage": 7} == table.reclaimed_at()
+    table.lose()
+    assert {} == table.reclaimed_at()
 
 
 def test_what_is_known_of_a_subtree_moves_along() -> None:

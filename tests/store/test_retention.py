@@ -101,3 +101,15 @@ def test_an_edge_that_is_away_for_too_long_is_not_waited_for(tmp_path: Path) -> 
 
     assert before <= 21 < keeping.trim()
     assert "journal.overtaken" not in keeping.counters.snapshot()
+
+
+def test_journal_is_kept_from_where_a_zone_was_reclaimed(tmp_path: Path) -> None:
+    """For edges that nobody knows of yet, as long as sessions may live."""
+    keeping = Keeping(tmp_path, attrs.evolve(POLICY, age=5.0, session_age=60.0))
+    keeping.retention.reserve("z/dead", KEY, 40)
+    kept = keeping.trim()
+    keeping.time += 61
+    later = keeping.trim()
+
+    assert 30 < kept <= 41
+    assert later > 90
