@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from tests.edge.test_catch_up import bench_of, everything, subscribed
@@ -159,6 +160,32 @@ def test_zone_that_is_served_anew_is_read_from_where_the_earlier_part_ends() -> 
 
     assert [*told("child", 3, 4), "child 1'", "child 2'"] == everything(client)
     assert {} == client.session.behind
+
+
+def test_zone_that_came_back_and_went_out_again_meanwhile_is_read_in_that_order() -> None:
+    """The child's end, what the parent had of it, and only then the child again."""
+    bench = bench_of("a")
+    client = subscribed(bench, "#")
+    root_says(bench, 1, 2)
+    child_says(bench, 1, 3)
+    before = everything(client)
+    bench.lose("a")
+    bench.lose("")
+    in_journal(bench, A, "child", 4, 5)
+    bench.journals.closed.add(A)
+    in_journal(bench, ROOT, "root", 3, 4)
+    in_journal(bench, PartKey("a", 3), "again", 1, 2)
+    bench.edge.zones.add(attrs.evolve(cut("a"), epoch=3))
+    bench.edge.on_owner(bench.route("a"), 3, Place(ROOT, 4))
+    bench.online("a", epoch=3, offset=2)
+    first = everything(client)
+    bench.online("", "a", offset=4)
+
+    assert told("root", 1, 2) + told("child", 1, 3) == before
+    assert told("child", 4, 5) + told("root", 3, 4) + told("again", 1, 2) == [
+        *first,
+        *everything(client),
+    ]
 
 
 @pytest.mark.parametrize("is_known", [True, False])

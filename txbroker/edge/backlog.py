@@ -256,7 +256,13 @@ class Backlog:
                 return False
             if route.read:
                 return False  # what waits for the claim is still on its way, behind the position
-            is_done = cursor.offset >= position.offset
+            # What waits for a place in this part would not see live messages pass it.
+            is_done = cursor.offset >= position.offset and not any(
+                other.after is not None
+                and other.after.part == cursor.part
+                and other.after.offset > cursor.offset
+                for other in session.behind.values()
+            )
             if is_done:
                 session.ahead[cursor.part] = cursor.offset
         if is_done:

@@ -175,7 +175,7 @@ class Edge:
         """
         known, part = route.position, PartKey(route.apex, epoch)
         if known is not None and known.epoch < epoch:
-            self.positions.on_renewed(route, known, epoch)
+            self.positions.on_renewed(route, known, epoch, predecessor)
         elif known is None and predecessor and self.positions.is_late(predecessor, part):
             route.position = Position(epoch=epoch, offset=0)
             self.positions.on_inherited(route, predecessor)
@@ -431,7 +431,8 @@ class Edge:
         if not self.interests.touches(below.apex):
             return
         if position is not None:
-            self.positions.on_renewed(below, position, below.epoch)
+            here = Place(route.part, route.position.offset)
+            self.positions.on_renewed(below, position, below.epoch, here)
         below.position = Position(epoch=below.epoch, offset=0)
         self.positions.on_cut(route, below)
 

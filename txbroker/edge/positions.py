@@ -126,17 +126,31 @@ class Positions:
                 offset = session.taken.get(route.part, 0)
                 self._begin(session, Cursor(route.part, offset, None, predecessor))
 
-    def on_renewed(self, route: Route, known: Position, epoch: int) -> None:
+    def on_renewed(
+        self, route: Route, known: Position, epoch: int, predecessor: Place | None
+    ) -> None:
         """
         The zone is served at another epoch, and its earlier part was followed up to `known`.
 
-        What that has above comes before the first record of the new one.
+        What that has above comes before the first record of the new one; so does what the zone of
+        `predecessor` had of it, where it was part of that one meanwhile.
         """
         before, after = PartKey(route.apex, known.epoch), PartKey(route.apex, epoch)
+        come = None
+        if predecessor is not None:
+            above = self._zones.get(predecessor.part.zone)
+            come = above.position if above is not None and above.part == predecessor.part else None
         for session in self._all():
-            if self._wants(session, route.apex):
-                self._begin(session, Cursor(before, known.offset))
-                self._begin(session, Cursor(after, 0, stops=(Place(before, 0),)))
+            if not self._wants(session, route.apex):
+                continue
+            self._begin(session, Cursor(before, known.offset))
+            self._begin(session, Cursor(after, 0, stops=(Place(before, 0),)))
+            if predecessor is None or predecessor.part.zone == route.apex:
+                continue
+            if come is not None and come.offset < predecessor.offset:
+                self._begin(session, Cursor(predecessor.part, come.offset))
+            if after in session.behind and predecessor.part in session.behind:
+                session.behind[after].after = predecessor
 
     def on_ended(self, route: Route, heir: Route, *, is_whole: bool) -> None:
         """
