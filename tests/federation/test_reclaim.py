@@ -35,7 +35,11 @@ class House:
         self.is_dead = False
 
     async def __aenter__(self) -> Self:
-        for node in self.nodes:
+        await away(self.root.start)
+        client = await Client.open(self.root.mqtt, "early")
+        await client.publish("z/x", b"from before anybody here subscribed", 1)
+        await client.close()
+        for node in self.nodes[1:]:
             await away(node.start)
         await away(self.child.wait_event, "join.granted", zone="z")
         return self
@@ -75,9 +79,9 @@ class House:
         done = await away(run, "reclaim", self.root.grpc, "z", timeout=60)
         assert done.returncode == 0, done.stderr
 
-    async def wake(self, name: str, wanted: list[int]) -> None:
-        """The session at the edge gets exactly these."""
-        client = await Client.open(self.edge.mqtt, name, clean=False)
+    async def wake(self, name: str, wanted: list[int], at: NodeProcess | None = None) -> None:
+        """The session gets exactly these, at the edge or where it comes by."""
+        client = await Client.open((at or self.edge).mqtt, name, clean=False)
         assert client.session_present
         await gets(client, wanted)
         await client.close()
@@ -158,3 +162,24 @@ async def test_session_that_is_here_gets_all_since_the_reclaim(
 
         await gets(awake, matching(topic_filter, 0, house.sent))
         await house.wake("sleeper", matching(topic_filter, 20, house.sent))
+
+
+@on_loop
+@pytest.mark.parametrize("has_heard", [False, True])
+@pytest.mark.parametrize("topic_filter", ["z/#", "#"])
+async def test_session_that_moves_gets_all_since_the_reclaim(
+    tmp_path: Path, topic_filter: str, has_heard: bool
+) -> None:
+    """Whether its new node, or the one that it comes from, has heard of it before."""
+    async with House(tmp_path) as house:
+        await (await house.subscribe("roamer", topic_filter)).close()
+        if has_heard:
+            there = await Client.open(house.other.mqtt, "there")
+            await there.subscribe((topic_filter, 2))
+        await house.reclaim()
+        await house.publish(20, at=house.root)
+        if has_heard:
+            await gets(there, matching(topic_filter, 0, 20))
+        await house.wake("roamer", matching(topic_filter, 0, 20), at=house.other)
+        await house.publish(20, at=house.root)
+        await house.wake("roamer", matching(topic_filter, 20, 40))

@@ -242,7 +242,7 @@ class Edge:
             route.position = Position(epoch=position.epoch, offset=offset)
 
     def on_claimed(self, route: Route, apexes: Collection[str], done: Callable[[], None]) -> None:
-        """All that waited for these claims has come; `done`: nobody needs it again."""
+        """All that waited for these claims has come; `done` is called when that is safe."""
         is_read = not route.read.isdisjoint(apexes)
         route.complete_claims(apexes)
         if is_read:
@@ -294,6 +294,7 @@ class Edge:
             route.cuts.pop(apex, None)
         if below is not None and below.epoch > epoch:
             return
+        route.reclaimed[apex] = after
         place = self.positions.going_on(route, after)
         self.positions.on_reclaimed(PartKey(apex, epoch), place)
         if below is None:

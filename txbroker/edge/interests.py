@@ -95,7 +95,8 @@ class Interests:
         topic_filter, subscribing = known
         late = subscribing.acknowledge is None
         if (topic_filter, route.apex) in subscribing.open:
-            subscribing.answer(topic_filter, Place(route.part, offset), retained)
+            since = route.since(topic_filter)
+            subscribing.answer(topic_filter, Place(route.part, offset), retained, since)
             if late:
                 self._on_confirmed(subscribing, topic_filter)
         self._settle(subscribing)

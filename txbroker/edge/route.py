@@ -22,7 +22,7 @@ from txbroker.delegation.cut import Cut
 from txbroker.message import Message
 from txbroker.mqtt.session import Incoming, Session
 from txbroker.place import PartKey, Place
-from txbroker.topics import is_within
+from txbroker.topics import is_filter_within, is_within
 
 if TYPE_CHECKING:
     from txbroker.edge.drain import Drain
@@ -187,6 +187,7 @@ class Route:
         self.claims: set[str] = set()
         self.claiming: dict[str, Position | None] = {}
         self.read: set[str] = set()
+        self.reclaimed: dict[str, Position] = {}  # apexes, and since when they are this zone's
         self.has_news = False
         self.hope_until = 0.0
         self.failures = 0
@@ -240,6 +241,7 @@ class Route:
         self.claims = {claimed for claimed in self.claims if not is_within(claimed, apex)}
         self.claiming = {a: p for a, p in self.claiming.items() if a in self.claims}
         self.read &= self.claims
+        self.reclaimed = {a: p for a, p in self.reclaimed.items() if not is_within(a, apex)}
 
     def processed(self, apex: str) -> Position | None:
         """
@@ -255,6 +257,17 @@ class Route:
         for apex in self.claiming:
             if is_within(topic, apex):
                 self.claiming[apex] = position
+
+    def since(self, topic_filter: str) -> int:
+        """The offset up to which the present part has nothing that is owed for the filter."""
+        return max(
+            (
+                after.offset
+                for apex, after in self.reclaimed.items()
+                if after.epoch == self.part.epoch and is_filter_within(topic_filter, apex)
+            ),
+            default=0,
+        )
 
     def complete_claims(self, apexes: Iterable[str]) -> None:
         """All that waited for these claims is processed."""

@@ -76,8 +76,14 @@ class Subscribing:
         if topic_filter in self.fresh:
             self.subscriptions[topic_filter].pending.add(apex)
 
-    def answer(self, topic_filter: str, place: Place, retained: list[Message]) -> None:
-        """The zone answered; messages of it count from this place on."""
+    def answer(
+        self, topic_filter: str, place: Place, retained: list[Message], since: int = 0
+    ) -> None:
+        """
+        The zone answered; messages of it count from this place on.
+
+        `since`: nothing up to this offset of the same part is owed to a session that moved here.
+        """
         apex = place.part.zone
         self.open.discard((topic_filter, apex))
         self.answered.add((topic_filter, apex))
@@ -90,7 +96,7 @@ class Subscribing:
             subscription.starts[place.part] = place.offset
         if self.is_moved and place.part not in session.behind:
             # The zone was cut or came back meanwhile; where a filter began says the filter.
-            offset = session.taken.get(place.part, 0)
+            offset = max(session.taken.get(place.part, 0), since)
             session.behind[place.part] = Cursor(place.part, offset)
         if session.sink is None and place.part not in session.behind:
             session.behind[place.part] = Cursor(place.part, place.offset)
