@@ -216,6 +216,8 @@ class Machine(RuleBasedStateMachine):
                 now = session.subscriptions.get(kept.filter)
                 if now is None or part.zone in kept.pending or part.zone in now.pending:
                     continue
+                if now.held is not None:
+                    continue  # no SUBACK has left: another filter's QoS counts yet
                 starts = {(s.part.zone, s.part.epoch): s.offset for s in kept.starts}
                 since = max(starts.get(part, offset), now.starts.get(part, offset))
                 if min(now.qos, kept.qos) and since < offset and matches(kept.filter, topic):
@@ -411,6 +413,9 @@ class Machine(RuleBasedStateMachine):
             return
         if qos == 0:
             self.forgive(user)
+        known = user.session.subscriptions.get(topic_filter)
+        if known is not None and known.qos == 0 and qos:
+            return  # what came at QoS 0 has no place, and may come again
         packet = Subscribe(1, ((topic_filter, qos),))
         self.bench.edge.clients.subscribe(user.session, packet, lambda: None)
 
