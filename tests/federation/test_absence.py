@@ -102,10 +102,12 @@ def test_subscription_from_before_gets_what_was_held(tree: Tree) -> None:
     tree.b.wait_event("join.granted")
     for number in range(1, 21):
         pub.wait_for(PUBACK, number)
-    sub2 = tree.client(tree.root, ("b/#", 1))
+    # The outbox acknowledges; who comes when the zone has all of it gets nothing of that.
+    got = [message.payload for message in sub.take(20)]
+    late = tree.client(tree.root, ("b/#", 1))
     pub.publish("b/x", b"end", qos=1)
-    assert sub2.take(1)[0].payload == b"end"
-    got = [m.payload for m in sub.take_until(lambda m: m.payload == b"end")]
+    assert late.take(1)[0].payload == b"end"
+    got += [m.payload for m in sub.take_until(lambda m: m.payload == b"end")]
     # The owner was new; what came before this edge was back is in the owner's recent journal.
     assert got == [b"%d" % number for number in range(1, 21)]
 
