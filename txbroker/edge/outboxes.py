@@ -180,6 +180,17 @@ class Outboxes:
             self._store.when_durable(release)
         return True
 
+    def end_doubts(self, route: Route) -> None:
+        """
+        All that was in doubt of this route is put down; what follows is not.
+
+        Where some of that is another owner's by now, it gets an end: its owner has all of it then,
+        however long this one stays away and whatever is published to it meanwhile.
+        """
+        outbox = self._filling.get(route.apex)
+        if outbox is not None and len(outbox.drains) > 1:
+            self._close(outbox)
+
     def contains(self, entry: OriginId) -> bool:
         """After a start: whether what was to become this entry did, and is not lost."""
         key, number = entry

@@ -215,9 +215,8 @@ class Publisher:
         for route, group in groups.items():
             route.wait_first(group)
         self._outboxes.refresh()
-        for route in groups:
-            if any(p.message.qos and self._outboxes.holds(route, p) for p in groups[route]):
-                route.is_behind_outbox = True
+        for route, group in groups.items():
+            self._look_behind(route, group)
             if route.is_away:
                 self.on_unreachable(route)
             self.wake(route)
@@ -239,7 +238,7 @@ class Publisher:
         while (
             route.waiting
             and not route.doubts
-            and route.held_by is None
+            and not route.held_by
             and not route.is_behind_outbox
             and route.port is not None
             and route.port.has_credit()
@@ -284,7 +283,8 @@ class Publisher:
 
     def _goes_behind(self, route: Route, publication: Publication) -> bool:
         """Whether it went to an outbox, or waits for one; nothing overtakes what waits."""
-        if route.waiting or route.doubts or route.held_by is not None:
+        if route.waiting or route.doubts or route.held_by:
+            self._look_behind(route, (publication,))
             return False
         outboxes = self._outboxes
         if route.is_away:
@@ -307,7 +307,7 @@ class Publisher:
 
     def _put_down(self, route: Route) -> None:
         """Put down what is in doubt, then what waits, as far as there is room."""
-        if route.held_by is not None:
+        if route.held_by:
             return
         for doubt in list(route.doubts):
             for index, publication in enumerate(doubt.publications):
@@ -317,6 +317,7 @@ class Publisher:
                     )
                     return
             del route.doubts[0]
+        self._outboxes.end_doubts(route)
         while route.waiting and self._put(route, route.waiting[0]):
             route.next_waiting()
         self._release_held(route)
@@ -340,24 +341,28 @@ class Publisher:
             return False
         return True
 
-    def _hold(self, route: Route, below: Route) -> None:
-        if any(is_within(p.message.topic, below.apex) for p in self._unanswered(route)):
-            below.held_by = route
-            self._holders.setdefault(route, set()).add(below)
+    def _look_behind(self, route: Route, waiting: Iterable[Publication]) -> None:
+        """What outboxes have of the same clients is earlier, and goes first."""
+        if any(p.message.qos and self._outboxes.holds(route, p) for p in waiting):
+            route.is_behind_outbox = True
 
-    def _unanswered(self, route: Route) -> Iterable[Publication]:
-        yield from route.sent
-        for doubt in route.doubts:
-            yield from doubt.publications
+    def _hold(self, route: Route, below: Route) -> None:
+        # What the route itself waits for may be of the subtree, too.
+        for holder in (route, *route.held_by):
+            if holder.awaits_answer(below.apex):
+                below.held_by.add(holder)
+                self._holders.setdefault(holder, set()).add(below)
 
     def _release_held(self, route: Route) -> None:
         held = self._holders.get(route)
         if not held:
             return
         for below in list(held):
-            if not any(is_within(p.message.topic, below.apex) for p in self._unanswered(route)):
+            if not route.awaits_answer(below.apex):
                 held.discard(below)
-                below.held_by = None
+                below.held_by.discard(route)
+                # Not all was answered: what was in doubt may have gone to an outbox.
+                self._look_behind(below, below.waiting)
                 self.wake(below)
         if not held:
             del self._holders[route]
@@ -365,9 +370,9 @@ class Publisher:
     def forget(self, route: Route, heir: Route) -> None:
         """The route is gone: what it held waits for the doubts that `heir` has taken over."""
         for below in self._holders.pop(route, ()):
-            below.held_by = None
+            below.held_by.discard(route)
             self._hold(heir, below)
-            if below.held_by is None:
+            if not below.held_by:
                 self.wake(below)
 
 
@@ -377,9 +382,7 @@ def _is_of(doubt: Doubt, route: Route) -> bool:
 
 def _open(route: Route) -> Iterator[Publication]:
     yield from route.waiting
-    yield from route.sent
-    for doubt in route.doubts:
-        yield from doubt.publications
+    yield from route.unanswered()
 
 
 def settle(publication: Publication) -> None:

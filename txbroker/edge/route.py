@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import attrs
@@ -182,7 +182,7 @@ class Route:
         self.sent: deque[Publication] = deque()
         self.first_sequence = 1
         self.doubts: list[Doubt] = []
-        self.held_by: Route | None = None
+        self.held_by: set[Route] = set()  # earlier owners, until each has answered for its topics
         self.filters: set[str] = set()
         self.claims: set[str] = set()
         self.claiming: dict[str, Position | None] = {}
@@ -316,6 +316,16 @@ class Route:
             self.take_waiting()
             self.wait_first(kept)
         return dropped
+
+    def unanswered(self) -> Iterator[Publication]:
+        """Those on their way to the owner, and those in doubt."""
+        yield from self.sent
+        for doubt in self.doubts:
+            yield from doubt.publications
+
+    def awaits_answer(self, apex: str) -> bool:
+        """Whether one of them has a topic within the apex."""
+        return any(is_within(p.message.topic, apex) for p in self.unanswered())
 
     def take_sent_through(self, sequence: int) -> list[Publication]:
         """The sent ones up to a sequence: the owner has them."""
