@@ -81,20 +81,22 @@ async def stop_all(streams: Iterable[Stream]) -> None:
 async def check(subscriber: Client, streams: Iterable[Stream], timeout: float = TIMEOUT) -> None:
     """Every message of every stream came once and in order."""
     streams = list(streams)
-    total = sum(stream.count for stream in streams)
     try:
-        await until(lambda: len(subscriber.received) >= total, timeout)
+        await until(lambda: all(len(_got(subscriber, s)) >= s.count for s in streams), timeout)
     except AssertionError:
         pass  # the comparison below says what is missing
     for stream in streams:
-        prefix = f"{stream.name}:".encode()
-        got = [
-            p.payload
-            for p in subscriber.received
-            if p.topic == stream.topic and p.payload.startswith(prefix)
-        ]
-        problem = _difference(stream.expected, got)
+        problem = _difference(stream.expected, _got(subscriber, stream))
         assert not problem, f"{subscriber.client_id}, {stream.name} on {stream.topic}: {problem}"
+
+
+def _got(subscriber: Client, stream: Stream) -> list[bytes]:
+    prefix = f"{stream.name}:".encode()
+    return [
+        p.payload
+        for p in subscriber.received
+        if p.topic == stream.topic and p.payload.startswith(prefix)
+    ]
 
 
 def _difference(expected: list[bytes], got: list[bytes]) -> str:
