@@ -403,3 +403,21 @@ def test_edge_that_was_away_hears_what_came_back_meanwhile() -> None:
 
     assert [Returned(apex="back", epoch=3, offset=0, is_inherited=True)] == before
     assert ([], []) == (knows, authority.returned(hello))
+
+
+def test_zone_that_went_out_again_has_taken_along_what_an_edge_wants_of_it() -> None:
+    """Of an edge that gave its filter up meanwhile, and will not hear that the zone was here."""
+    authority, table = serving()
+    interest = EdgeInterest(edge="e", incarnation=1, filters=("#",))
+    table.commit(cut("z", 3))
+    table.release("z", TableState())
+    authority.absorb("z", hand_over(interest))
+    arrive(authority, "e")
+    while_here = set(known(authority, "e").filters)
+    table.commit(cut("z", 5))
+    arrive(authority, "e")
+    connected = set(known(authority, "e").filters)
+    authority.absorb("z", hand_over(interest))
+    authority.sync(known(authority, "e"), [], {})
+
+    assert ({"#"}, set(), set()) == (while_here, connected, known(authority, "e").filters)

@@ -206,8 +206,7 @@ class Authority:
         peer.port, peer.stream = port, greeting.stream
         for key in [key for key in self.marks if greeting.closes(key, self.apex)]:
             del self.marks[key]
-        unheard = peer.unclaimed.keys() - greeting.claims.keys()
-        self.peers.replace_filters(peer, greeting.filters, unheard)
+        self.peers.replace_filters(peer, greeting.filters, self._unheard(peer, greeting.claims))
         with self._noting_claims(peer):
             claimed = peer.claim(greeting)
         catch_up = self._catch_up(claimed, greeting.position)
@@ -226,7 +225,7 @@ class Authority:
         """Replace a connected edge's interest; what it claims is to be sent first."""
         with self._noting_claims(peer):
             catch_up = self._catch_up(peer.claim_more(claims), None)
-        self.peers.replace_filters(peer, filters, peer.unclaimed)
+        self.peers.replace_filters(peer, filters, self._unheard(peer))
         completes = tuple(sorted(apex for apex in claims if apex not in peer.unclaimed))
         return attrs.evolve(catch_up, completes=completes)
 
@@ -234,6 +233,14 @@ class Authority:
         """The edge has processed what waited for its claims: all is live, or resumes, from here."""
         with self._noting_claims(peer):
             peer.forget_claims(apexes)
+
+    def _unheard(self, peer: Peer, claims: Iterable[str] = ()) -> set[str]:
+        """
+        Apexes that came back and that the edge has not claimed, nor does now. One that was
+        delegated again since has taken along what the edge wants of it.
+        """
+        unclaimed = peer.unclaimed.keys() - set(claims)
+        return {apex for apex in unclaimed if self._table.lookup(apex) is None}
 
     @contextmanager
     def _noting_claims(self, peer: Peer) -> Iterator[None]:
