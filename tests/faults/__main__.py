@@ -90,7 +90,7 @@ def available(options: argparse.Namespace) -> list[str]:
     """The faults that can be played here; says which are left out, and why."""
     missing: dict[str, str] = {}
     if INSIDE not in os.environ:
-        missing |= dict.fromkeys(("unplug", "fill"), "not root")
+        missing |= dict.fromkeys(("unplug", "mute", "deaf", "fill"), "not root")
     if disks.compiler() is None:
         missing |= dict.fromkeys(("power", "power-all", "slow"), "no C compiler")
     left_out = [name for name in options.faults if name in missing]

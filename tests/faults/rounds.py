@@ -197,7 +197,7 @@ class Play:
         everybody = (*self._publishers, *self._subscribers)
         client = next(each for each in everybody if each.name == name)
         match step.verb:
-            case "roam":
+            case "roam" | "hop":
                 client.leave(rest[1])
                 client.go(rest[0])
             case "away":

@@ -55,6 +55,9 @@ FAULTS = {
     "roam": 8,
     "away": 5,
     "stall": 2,
+    "hop": 5,
+    "mute": 2,
+    "deaf": 2,
 }
 """Every fault, and how often it comes beside the others."""
 
@@ -68,6 +71,10 @@ BETWEEN_NODES = {
     "broken-join",
 }
 """Those that one node alone cannot have."""
+
+DURATIONS = (1, 2, 4, 7, 10)
+LONG_DURATIONS = (20, 30)
+"""Seconds that an episode may take; long ones where a round is twice as long."""
 
 ROAMING = ("close", "abort", "abandon")
 """How a client leaves: DISCONNECT, a reset, or without a word, the connection left open."""
@@ -94,6 +101,7 @@ class _Planner:
         self._rng = rng
         self._tree = tree
         self._length = length
+        self._durations = (*DURATIONS, *(long for long in LONG_DURATIONS if 2 * long <= length))
         self._clients = [client.name for client in cast.clients]
         self._subscribers = [client.name for client in cast.subscribers]
         self._steps: list[Step] = []
@@ -106,7 +114,7 @@ class _Planner:
         weights = [FAULTS[name] for name in faults]
         for _ in range(round(self._rng.uniform(0.4, 0.7) * self._length) if faults else 0):
             start = self._rng.uniform(0.5, self._length * 0.8)
-            end = min(start + self._rng.choice((1, 2, 4, 7, 10)), self._length)
+            end = min(start + self._rng.choice(self._durations), self._length)
             fault = self._rng.choices(faults, weights)[0]
             self._makers[fault](self, fault, start, end)
         return tuple(sorted(self._steps, key=lambda step: step.at))
@@ -176,11 +184,14 @@ class _Planner:
         half = self._rng.sample(self._tree.names, len(self._tree.names) // 2)
         self._part(self._rng.choice(sites) if len(sites) > 1 else half, start, end)
 
-    def _unplug(self, fault: str, start: float, end: float) -> None:
-        """Cut one node off from all others and from its clients."""
+    def _of_node(self, fault: str, start: float, end: float) -> None:
+        """
+        Cut one node off from all others and from its clients: unplugged it hears and says nothing,
+        mute it says nothing, deaf it hears nothing.
+        """
         node = self._rng.choice(self._tree.names)
         self._add(start, fault, node)
-        self._add(end, "mend-unplug", node)
+        self._add(end, f"mend-{fault}", node)
 
     def _part(self, names: Sequence[str], start: float, end: float) -> None:
         self._add(start, "isolate", *names)
@@ -212,6 +223,17 @@ class _Planner:
         if self._take([client], start, start + 0.5):
             node = self._rng.choice(self._tree.names)
             self._add(start, fault, client, node, self._rng.choice(ROAMING))
+
+    def _hop(self, fault: str, start: float, end: float) -> None:
+        """From node to node, often before it has caught up, or is accepted, at the last one."""
+        client = self._rng.choice(self._clients)
+        moments = [start]
+        for _ in range(self._rng.randint(2, 7)):
+            moments.append(moments[-1] + self._rng.choice((0.05, 0.3, 1.0)))
+        if self._take([client], start, moments[-1] + 0.5):
+            for moment in moments:
+                node, manner = self._rng.choice(self._tree.names), self._rng.choice(ROAMING)
+                self._add(min(moment, self._length), fault, client, node, manner)
 
     def _away(self, fault: str, start: float, end: float) -> None:
         client = self._rng.choice(self._subscribers)
@@ -250,7 +272,7 @@ class _Planner:
         "one-way": _pair,
         "isolate": _isolate,
         "split": _split,
-        "unplug": _unplug,
+        "unplug": _of_node,
         "lose": _lose,
         "fill": _fill,
         "slow": _slow,
@@ -260,4 +282,7 @@ class _Planner:
         "roam": _roam,
         "away": _away,
         "stall": _stall,
+        "hop": _hop,
+        "mute": _of_node,
+        "deaf": _of_node,
     }

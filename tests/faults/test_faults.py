@@ -39,8 +39,8 @@ class Run:
 RUNS = (
     Run("single", 19, 12, "kill,power,fill,slow,stall"),
     Run("pair", 5, 12, "kill,cut,lose,retire,broken-join"),
-    Run("chain", 2, 12, "power,freeze,isolate,away,broken-retire"),
-    Run("wide", 18, 12, "kill-all,stop,unplug,roam"),
+    Run("chain", 8, 12, "power,freeze,isolate,away,broken-retire,mute,deaf"),
+    Run("wide", 195, 12, "kill-all,stop,unplug,roam,hop"),
     Run("sites", 80, 12, "power-all,one-way,split,roam,retire"),
     Run("pair", 208, 8, "kill,cut,one-way,lose,freeze", "relays"),
 )

@@ -21,6 +21,8 @@ ENDS = {
     "one-way": "mend-one-way",
     "isolate": "mend-isolate",
     "unplug": "mend-unplug",
+    "mute": "mend-mute",
+    "deaf": "mend-deaf",
     "fill": "free",
     "away": "back",
     "stall": "go-on",
@@ -66,7 +68,7 @@ def test_processes_and_clients_have_one_episode_at_a_time(tree: Tree) -> None:
             elif step.verb in ("start", "thaw", "back", "go-on"):
                 assert down.issuperset(subjects), f"{step} in {steps}"
                 down -= set(subjects)
-            elif step.verb == "roam":
+            elif step.verb in ("roam", "hop"):
                 assert down.isdisjoint(subjects), f"{step} in {steps}"
 
         assert not down
@@ -81,7 +83,7 @@ def test_what_begins_ends(tree: Tree) -> None:
             verb = BEGINNINGS.get(step.verb, step.verb)
             if verb in ("away", "stall"):
                 balance[verb, step.targets[:1]] += 1 if step.verb == verb else -1
-            elif verb in ("cut", "one-way", "isolate", "unplug", "fill"):
+            elif verb in ("cut", "one-way", "isolate", "unplug", "mute", "deaf", "fill"):
                 balance[verb, step.targets] += 1 if step.verb == verb else -1
             elif verb in ("lose", "slow"):
                 balance[verb, step.targets] += 1 if step.amount else -1

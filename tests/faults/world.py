@@ -32,6 +32,10 @@ QUICK = {
     "mend-isolate",
     "unplug",
     "mend-unplug",
+    "mute",
+    "mend-mute",
+    "deaf",
+    "mend-deaf",
     "lose",
     "slow",
 }
@@ -107,6 +111,10 @@ class World:
             "mend-isolate": lambda step: self._cut(self._around(step.targets), -1),
             "unplug": lambda step: self._cut(self._around(step.targets, OUTSIDE), 1),
             "mend-unplug": lambda step: self._cut(self._around(step.targets, OUTSIDE), -1),
+            "mute": lambda step: self._cut(self._out_of(*step.targets), 1),
+            "mend-mute": lambda step: self._cut(self._out_of(*step.targets), -1),
+            "deaf": lambda step: self._cut(self._into(*step.targets), 1),
+            "mend-deaf": lambda step: self._cut(self._into(*step.targets), -1),
             "lose": lambda step: self.network.lose(step.amount),
             "fill": lambda step: self._fill(*step.targets),
             "free": lambda step: self._free(*step.targets),
@@ -297,6 +305,12 @@ class World:
         inside = set(names)
         outside = {*self.nodes, *more} - inside
         return [pair for one in inside for other in outside for pair in _both(one, other)]
+
+    def _out_of(self, name: str) -> list[tuple[str, str]]:
+        return [(name, other) for other in (*self.nodes, OUTSIDE) if other != name]
+
+    def _into(self, name: str) -> list[tuple[str, str]]:
+        return [(other, name) for other in (*self.nodes, OUTSIDE) if other != name]
 
     def _fill(self, name: str) -> None:
         self.nodes[name].is_full = True
