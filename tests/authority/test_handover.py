@@ -136,6 +136,16 @@ def test_fence_parks_the_subtree_only() -> None:
     assert authority.offset == 3  # what was parked took no offset
 
 
+def test_fence_lies_at_a_record_that_an_edge_can_get_to() -> None:
+    """A position is never told to lie at a QoS 0 record, and the successor waits for a position."""
+    authority, _ = serving()
+    outgoing = authority.prepare("z")
+    for qos in (1, 2, 0, 0):
+        authority.publish(Message("y", b"", qos))
+
+    assert (2, 2) == (authority.fence(outgoing), authority.delivered)
+
+
 def test_handover_that_came_to_nothing_leaves_the_zone_here() -> None:
     """The fence goes, and whoever parked tries again."""
     authority, _ = serving()

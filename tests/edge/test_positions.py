@@ -9,6 +9,7 @@ from tests.edge.test_catch_up import bench_of, everything, subscribed
 from tests.support.edge_bench import Client, EdgeBench
 from tests.support.recorders import cut
 from txbroker.edge.chunks import RETRY, Missing
+from txbroker.edge.route import Position
 from txbroker.message import Message
 from txbroker.place import PartKey, Place
 
@@ -104,6 +105,25 @@ def test_zone_that_was_cut_while_the_node_was_away_is_followed(followed: int, la
     client = Client(bench, "c", clean=False)
 
     assert told("root", 1, 5) + told("child", 1, 4) == everything(client)
+
+
+@pytest.mark.parametrize("come", [0, 3])
+def test_zone_that_was_cut_while_its_link_was_broken_is_followed(come: int) -> None:
+    """Also where the node had come to the very place of the cut, and had never been elsewhere."""
+    bench = bench_of()
+    client = subscribed(bench, "a/x")
+    root_says(bench, 1, come)
+    before = everything(client)
+    bench.lose("")
+    in_journal(bench, A, "child", 1, 4)
+    bench.edge.zones.add(cut("a"))
+    bench.edge.on_owner(bench.route("a"), 1, Place(ROOT, come))
+    bench.online("a", offset=4)
+    bench.online("", "a", offset=come)
+    position = bench.route("a").began
+
+    assert Position(epoch=1, offset=0) == position
+    assert told("root", 1, come) == before
 
 
 def test_zone_that_goes_back_is_read_to_its_end_first() -> None:

@@ -345,12 +345,13 @@ class Authority:
 
     def fence(self, outgoing: Outgoing) -> int:
         """
-        Take nothing more for the subtree; returns the offset of the fence.
+        Take nothing more for the subtree; returns the offset of the last QoS 1 or 2 record before
+        that: a position never gets to a QoS 0 one, and whoever waits for it would wait for ever.
 
         The rest may be copied when what was taken before has settled: `in_order` tells.
         """
         self._bailiwick.fence(outgoing.apex)
-        return self.offset
+        return self.settles_at
 
     def roll_back(self, outgoing: Outgoing) -> None:
         """The handover came to nothing; the subtree is served here on."""

@@ -90,8 +90,11 @@ class Positions:
         if part in self.followed:
             return False
         place = predecessor.offset
-        if self._met.get(predecessor.part, place) >= place:
-            return self.followed.get(predecessor.part, place + 1) <= place
+        met = self._met.get(predecessor.part, place)
+        if met >= place and self.followed.get(predecessor.part, place + 1) <= place:
+            return True
+        if met > place:
+            return False
         # It was cut while its stream was followed here, which says so itself unless it broke.
         above = self._zones.get(predecessor.part.zone)
         position = None if above is None or above.port is not None else above.position
