@@ -313,6 +313,20 @@ def test_earlier_holders_are_followed_until_they_are_done(a: Node) -> None:
     assert ("a", ()) == c.host.events[-1]
 
 
+def test_earlier_holder_is_needed_while_another_one_has_to_publish(a: Node) -> None:
+    """That may be what the first one sent: both tell, and only then nobody asks for it any more."""
+    b, c = Node("b"), Node("c")
+    move(a, b)
+    b.host.zones = ("home",)
+    move(b, c)
+    left = {left.node: left for _, left in c.holdings.left()}
+    before = {name: c.holdings.awaits_others("x", one) for name, one in left.items()}
+    c.holdings.on_remains("x", left["b"], Remains(), is_resolved=False)
+    after = {name: c.holdings.awaits_others("x", one) for name, one in left.items()}
+
+    assert ({"a": True, "b": False}, {"a": False, "b": False}) == (before, after)
+
+
 def test_so_many_earlier_holders_are_remembered() -> None:
     """The oldest is forgotten."""
     nodes = [Node(f"n{number}") for number in range(LEFT_LIMIT + 3)]

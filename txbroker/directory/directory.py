@@ -344,7 +344,10 @@ class Directory:
         if self.members.get(left.node) is None:
             self.holdings.on_remains(client_id, left, Remains(), is_resolved=True)
             return
-        is_resolved = self._host.is_resolved(client_id, left.node)
+        # Another earlier holder may have the same publish on its way, as what this one sent.
+        is_resolved = not self.holdings.awaits_others(client_id, left) and self._host.is_resolved(
+            client_id, left.node
+        )
         question = AskRemains(client_id=client_id, token=left.token, resolved=is_resolved)
         reply = yield from ask(left.node, question)
         if isinstance(reply, RemainsReply):

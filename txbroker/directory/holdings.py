@@ -280,6 +280,13 @@ class Holdings:
             for left in self.held[client_id].left:
                 yield client_id, left
 
+    def awaits_others(self, client_id: str, left: Left) -> bool:
+        """Whether another earlier holder of a session that is here has still to publish for it."""
+        holding = self.held.get(client_id)
+        return holding is not None and any(
+            other.remains.zones for other in holding.left if other.token != left.token
+        )
+
     def unasked(self) -> list[str]:
         """Client ids here of which other sites have still to be asked."""
         return [client_id for client_id in self._unfinished if self.held[client_id].unasked]
