@@ -122,6 +122,21 @@ def test_a_removal_asks_for_new_lists() -> None:
     assert not again.is_settled
 
 
+def test_who_missed_that_a_member_went_and_came_back_says_everything_again() -> None:
+    """To them the view is as it was; what they told this keeper before does not count any more."""
+    bench = Bench("b", "c", "d")
+    bench.list("b")
+    told = bench.register("b")
+    bench.members.remove("d")
+    bench.members.merge([Member(name="d", grpc="b:1", site="", version=3)])
+    again = bench.register("b")
+    bench.list("b")
+    then = bench.register("b")
+
+    found = [one.restart for one in (told, again, then) if isinstance(one, Registered)]
+    assert [False, True, False] == found
+
+
 def test_those_who_see_other_members_get_no_answer() -> None:
     """But the members, so that they can come to agree."""
     bench = Bench("b")
@@ -159,6 +174,7 @@ def test_a_claim_is_the_claimants() -> None:
 def test_what_others_tell_during_a_list_does_not_end_with_it() -> None:
     """A session that arrives while its new node sends its list, and one that it claims."""
     bench = Bench("b", "c")
+    bench.list("c")
     bench.register("b", sync=1, first=True)
     bench.register("c", entries=(kept("b", 2),))
     bench.keeper.claim("b", Claim(view=bench.members.view, entry=kept("b", 1, "y")))

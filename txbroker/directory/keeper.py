@@ -75,13 +75,10 @@ class Keeper:
         self.heard[source] = now
         if batch.view != self._members.view:
             return self.other_view()
-        is_fresh = batch.keeper_life == self._life or batch.first
-        if not is_fresh or (
-            batch.sync and not batch.first and batch.sync != self._syncs.get(source)
-        ):
-            return self._registered(restart=True)
         if batch.first:
             self._syncs[source] = batch.sync
+        elif not self._goes_on(source, batch):
+            return self._registered(restart=True)
         return self._take(source, batch)
 
     def wills_sent(self, request: WillsSent) -> None:
@@ -94,6 +91,14 @@ class Keeper:
         return OtherView(view=self._members.view, members=self._members.all)
 
     # internal
+
+    def _goes_on(self, source: str, batch: Register) -> bool:
+        """
+        Whether it belongs to a list that was begun here, or follows one. Who did not see that a
+        member went, before that came back, believes to have said everything under this view.
+        """
+        sync = self._syncs.get(source)
+        return batch.keeper_life == self._life and sync is not None and batch.sync in (0, sync)
 
     def _take(self, source: str, batch: Register) -> Registered:
         sync = self._syncs.get(source, 0)
