@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
+
+from tests.edge.test_catch_up import bench_of, everything, subscribed
 from tests.support.edge_bench import Client, EdgeBench
 from tests.support.roaming import MemoryTable
+from txbroker.edge.chunks import RETRY
 from txbroker.edge.moving import Moving
 from txbroker.edge.roaming import Successions
+from txbroker.message import Message
 from txbroker.mqtt.session import Incoming
+from txbroker.place import PartKey
+
+A = PartKey("a", 1)
 
 SENT = (("before", 1, "a", 5), 7)
 """As what the node that had the session before sent a publish."""
@@ -46,3 +54,35 @@ def test_node_before_keeps_its_stream_until_the_outbox_has_asked_for_it() -> Non
     assert SENT[0] in keys
     assert [True, True] == resolved()
     assert not any("drained" in event for event in bench.events)
+
+
+@pytest.mark.parametrize("is_root_known", [True, False])
+def test_session_that_moved_here_is_behind_until_its_filters_are_confirmed(
+    is_root_known: bool,
+) -> None:
+    """What others here want brings the position on, over what only the new session wants."""
+    old = bench_of("a")
+    subscribed(old, "#").leave()
+    state = Moving(old.edge, Successions(), MemoryTable()).freeze("c")
+    assert state is not None
+    bench = EdgeBench("a")
+    if not is_root_known:
+        bench.route("").cuts = None
+    bench.online("a")
+    other = subscribed(bench, "a/y", name="other", clean=True)
+    for offset in (1, 2):
+        bench.journals.add(A, offset, Message("a/x", b"%d" % offset, 1))
+    Moving(bench.edge, Successions(), MemoryTable()).adopt("c", state, 2)
+    client = Client(bench, "c", clean=False)
+    bench.clock.advance(5.0)  # the zones that do not answer are not waited for any more
+    before = everything(client)
+    bench.deliver("a", "a/y", "3", 3)
+    bench.journals.add(A, 4, Message("a/x", b"4", 1))
+    bench.deliver("a", "a/y", "5", 5)
+    bench.clock.advance(RETRY)
+    bench.online("", "a")
+    bench.answer("a", "#")
+    bench.deliver("a", "a/x", "6", 6)
+
+    assert ["3", "5"] == other.got()
+    assert ["1", "2", "3", "4", "5", "6"] == before + everything(client)

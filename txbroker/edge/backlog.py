@@ -24,6 +24,7 @@ import attrs
 from txbroker.authority.journal import Chunk, Record
 from txbroker.counters import Counters
 from txbroker.edge.chunks import Chunks, Missing, Reader
+from txbroker.edge.route import Route
 from txbroker.edge.zonemap import ZoneMap
 from txbroker.message import OVERHEAD, Message
 from txbroker.mqtt.cursor import Cursor, Waiting
@@ -257,11 +258,15 @@ class Backlog:
             if route.read:
                 return False  # what waits for the claim is still on its way, behind the position
             # What waits for a place in this part would not see live messages pass it.
-            is_done = cursor.offset >= position.offset and not any(
-                other.after is not None
-                and other.after.part == cursor.part
-                and other.after.offset > cursor.offset
-                for other in session.behind.values()
+            is_done = (
+                cursor.offset >= position.offset
+                and not any(
+                    other.after is not None
+                    and other.after.part == cursor.part
+                    and other.after.offset > cursor.offset
+                    for other in session.behind.values()
+                )
+                and self._is_followed(session, route)
             )
             if is_done:
                 session.ahead[cursor.part] = cursor.offset
@@ -303,11 +308,22 @@ class Backlog:
         """
         cursor = session.behind.get(part)
         if cursor is not None and not any(
-            route.apex == part.zone
+            self._zones.may_concern(topic_filter, part.zone)
             for topic_filter in session.subscriptions
-            for route in self._zones.cover(topic_filter)
         ):
             session.pass_part(cursor)
+
+    def _is_followed(self, session: Session, route: Route) -> bool:
+        """
+        Whether the owner has confirmed all that the session wants of the zone. One that moved here
+        is not there yet: the position says how far others have come, with what they want.
+        """
+        return all(
+            route.has_confirmed(topic_filter)
+            or route.apex in subscription.pending
+            or not self._zones.may_concern(topic_filter, route.apex)
+            for topic_filter, subscription in session.subscriptions.items()
+        )
 
     def _give_up(self, session: Session, part: PartKey, why: Missing) -> None:
         """The part is kept nowhere any more, or is cut off."""

@@ -224,6 +224,12 @@ class Route:
         """Whether it counts as unreachable."""
         return self.state is State.UNREACHABLE and self.port is None
 
+    def has_confirmed(self, topic_filter: str) -> bool:
+        """Whether the owner was told that the filter is wanted here, and owes no answer to that."""
+        return topic_filter in self.filters and all(
+            topic_filter != asked for asked, _ in self.requests.values()
+        )
+
     def claim(self, apex: str, *, is_read: bool = False) -> None:
         """
         Nothing of an earlier owner of the apex is on its way to us any more.

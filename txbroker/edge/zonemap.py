@@ -22,6 +22,7 @@ from txbroker.edge.route import Backlog, Route
 from txbroker.topics import (
     deepest_enclosing,
     is_filter_within,
+    is_sys,
     is_within,
     literal_prefix,
     may_match_within,
@@ -119,6 +120,19 @@ class ZoneMap:
             return [self._routes[""]]
         self._visit(self._routes[self._trusted(top)], topic_filter, found)
         return found
+
+    def may_concern(self, topic_filter: str, apex: str) -> bool:
+        """
+        Whether the zone has something for the filter: it counts, or one does that stands for it.
+        """
+        return (
+            not is_sys(topic_filter)
+            and may_match_within(topic_filter, apex)
+            and any(
+                route.apex == apex or (route.cuts is None and is_within(apex, route.apex))
+                for route in self.cover(topic_filter)
+            )
+        )
 
     def _changed(self, apex: str) -> None:
         self._by_topic.clear()
