@@ -56,6 +56,50 @@ def test_node_before_keeps_its_stream_until_the_outbox_has_asked_for_it() -> Non
     assert not any("drained" in event for event in bench.events)
 
 
+def test_what_a_session_left_behind_is_not_sent_anew() -> None:
+    """Its new node asks what became of it as it was sent here; only a link that is lost tells."""
+    bench = bench_of("a")
+    moving = Moving(bench.edge, Successions(), MemoryTable())
+    client = Client(bench, "c", clean=False)
+    for number in ("1", "2", "3"):
+        client.publish("a/x", number, qos=1 + int(number) % 2)
+    moving.freeze("c")
+    moving.release("c")
+    Client(bench, "other").publish("a/x", "other")
+    bench.lose("a")
+    open_zones = moving.remains("c").zones
+    bench.take()
+    owner = bench.online("a")
+    ((keys, answered),) = owner.asked
+    answered({**dict.fromkeys(keys, 1)})
+
+    assert ("a",) == open_zones
+    assert ["other"] == [event[2] for event in bench.take() if event[1] == "publish"]
+    assert () == moving.remains("c").zones
+
+
+def test_what_became_of_a_publish_is_told_to_a_session_that_came_back_and_left_again() -> None:
+    """It is one publish, however often the session comes by."""
+    bench = bench_of("a")
+    moving = Moving(bench.edge, Successions(), MemoryTable())
+    client = Client(bench, "c", clean=False)
+    client.publish("a/x", "1", qos=2)
+    (flow,) = client.session.open_publishes()
+    flow.origin = SENT[0], 1
+    for _ in range(2):
+        state = moving.freeze("c")
+        assert state is not None
+        moving.release("c")
+        moving.adopt("c", state, 2)
+    moving.freeze("c")
+    moving.release("c")
+    before = moving.remains("c")
+    bench.edge.publisher.on_taken(bench.route("a"), 1)
+
+    assert (("a",), ()) == (before.zones, before.taken)
+    assert ((), (1,)) == (moving.remains("c").zones, moving.remains("c").taken)
+
+
 @pytest.mark.parametrize("is_root_known", [True, False])
 def test_session_that_moved_here_is_behind_until_its_filters_are_confirmed(
     is_root_known: bool,

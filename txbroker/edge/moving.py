@@ -21,6 +21,7 @@ from txbroker.directory.ports import Remains, Table
 from txbroker.directory.wills import will_id
 from txbroker.edge.edge import Edge
 from txbroker.edge.merging import take_in
+from txbroker.edge.outbox import OriginId
 from txbroker.edge.roaming import Successions
 from txbroker.edge.stored import decode_move, encode_move
 from txbroker.mqtt.session import Incoming, Session
@@ -36,7 +37,7 @@ class Moving:
         self._clients = edge.clients
         self._successions = successions
         self._kept = kept
-        self._left: dict[str, list[Incoming]] = {}
+        self._left: dict[str, dict[OriginId, Incoming]] = {}
 
     # from the directory: here
 
@@ -81,19 +82,25 @@ class Moving:
         session = self._session(client_id)
         if session is None:
             return
-        flows = [flow for flow in _untaken(session) if flow.origin is not None]
+        # One that was here before is still the one that the publish on its way belongs to.
+        known = self._left.get(client_id, {})
+        flows = {
+            flow.origin: known.get(flow.origin, flow)
+            for flow in _untaken(session)
+            if flow.origin is not None
+        }
         if flows:
             self._left[client_id] = flows
-            keys = dict.fromkeys(flow.origin[0] for flow in flows if flow.origin is not None)
+            keys = dict.fromkeys(key for key, _ in flows)
             self._kept.put(client_id.encode(), pack([list(keys)]))
         self.discard(client_id)
 
     def remains(self, client_id: str) -> Remains:
         """What is still to be done here for a session that was here."""
-        flows = self._left.get(client_id, ())
+        flows = self._left.get(client_id, {})
         return Remains(
             zones=tuple(self._open_zones(client_id)),
-            taken=tuple(flow.packet_id for flow in flows if flow.taken),
+            taken=tuple(flow.packet_id for flow in flows.values() if flow.taken),
         )
 
     def resolved(self, client_id: str) -> None:

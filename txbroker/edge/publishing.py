@@ -207,9 +207,14 @@ class Publisher:
             self.redistribute(route.take_waiting())
 
     def redistribute(self, publications: list[Publication]) -> None:
-        """Put publishes, in their order, at the front of the places where they belong now."""
+        """
+        Put publishes, in their order, at the front of the places where they belong now; those that
+        are withdrawn nowhere.
+        """
         groups: dict[Route, list[Publication]] = {}
         for publication in publications:
+            if publication.is_withdrawn:
+                continue
             route = self._zones.find(publication.message.topic)
             groups.setdefault(route, []).append(publication)
         for route, group in groups.items():

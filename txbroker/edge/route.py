@@ -51,6 +51,16 @@ class Publication:
         flow, session = self.flow, self.session
         return flow is not None and flow.qos == 2 and session is not None and not session.clean
 
+    @property
+    def is_withdrawn(self) -> bool:
+        """
+        Whether its session went to another node, or ended, before its client was answered: who has
+        it now sends it again, as what it was sent here, so here it is not sent as anything else.
+        """
+        if self.flow is None or self.session is None:
+            return False
+        return self.session.is_over and not self.session.clean
+
     def note_origin(self, key: MarkKey | None, sequence: int) -> Session:
         """One that `keeps_id` is sent as this now, or (None) as nothing; the session to save."""
         assert self.flow is not None and self.session is not None
