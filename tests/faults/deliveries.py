@@ -4,7 +4,7 @@ The rules of `history` about messages and the sessions that they are for: loss, 
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Container, Iterator
 
 import attrs
@@ -32,11 +32,12 @@ Id = tuple[str, int]
 class _Message:
     """
     `owed` are the sessions that it must reach, `sends` counts its PUBLISH packets, `anew` those in
-    a session that knew nothing of it.
+    a session that knew nothing of it. `session` counts those of its publisher.
     """
 
     topic: str
     qos: int
+    session: int
     owed: frozenset[str]
     sends: int = 1
     anew: int = 0
@@ -77,7 +78,7 @@ class _Session:
     first: list[Id] = attrs.field(
         factory=list
     )  # messages owed to it, in the order in which they came
-    newest: dict[tuple[str, str, int], int] = attrs.field(factory=dict)
+    newest: dict[tuple[str, str, int, int], int] = attrs.field(factory=dict)
     half: dict[int, Id] = attrs.field(factory=dict)  # QoS 2, by packet identifier
     unsettled: dict[int, _Copy] = attrs.field(factory=dict)  # by packet identifier
     is_merging: bool = False  # with one at another site; until the next calm
@@ -114,6 +115,7 @@ class Deliveries:
         self.missing: set[tuple[str, Id]] = set()
         self._begun_elsewhere = begun_elsewhere
         self._anew: set[str] = set()
+        self._begun: Counter[str] = Counter()  # client: sessions begun elsewhere
         self._report = report
         self._messages: dict[Id, _Message] = {}
         self._sessions: dict[str, _Session] = {}
@@ -173,6 +175,7 @@ class Deliveries:
                 session.is_merging = True
                 session.first.clear()
         session.is_known = True
+        self._begun[event.client] += event.connection in self._begun_elsewhere
         if event.session_present:
             self._anew.discard(event.client)
         else:
@@ -209,13 +212,14 @@ class Deliveries:
         message = self._messages.get((event.client, event.number))
         if message is not None:
             message.sends += 1
+            message.session = self._begun[event.client]
             message.anew += event.client in self._anew
             return
         owed = frozenset(
             client for client, session in self._sessions.items() if session.is_owed(event.topic)
         )
         self._messages[event.client, event.number] = _Message(
-            topic=event.topic, qos=event.qos, owed=owed
+            topic=event.topic, qos=event.qos, owed=owed, session=self._begun[event.client]
         )
 
     def _on_acknowledged(self, number: Id) -> None:
@@ -270,7 +274,7 @@ class Deliveries:
         if event.client not in message.owed or session.is_merging:
             return
         session.first.append(number)
-        key = (event.publisher, event.topic, message.qos)
+        key = (event.publisher, event.topic, message.qos, message.session)
         newest = session.newest.get(key, 0)
         if event.number < newest:
             what = f"{number} on {event.topic}, QoS {message.qos}, came after {newest}"

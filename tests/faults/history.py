@@ -17,7 +17,8 @@ The rules, and the numbers of the invariants that they stand for:
 - `session`: it is present wherever it is looked for; not refused while all is calm; the connection
   that it had before is closed. At another site, while its own may be away, a client begins a new
   one, and the old one's subscriptions and messages come when that site is back: none is lost and
-  none doubled but what was in flight, yet they come behind newer ones.
+  none doubled but what was in flight, yet they come behind newer ones. So do messages that the
+  client published in the old one, and a retained one among them is the newest then.
 - `packet`: nothing illegal comes; topic, payload and QoS are as published and granted; a packet
   identifier is free before it is used again.
 - `ended`: no node ends by itself, and each does when it is told to.
@@ -30,8 +31,8 @@ then may have confirmed later).
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict, deque
+from collections.abc import Container, Iterable, Mapping
 from typing import Protocol
 
 import attrs
@@ -84,7 +85,7 @@ class Checker:
             self.acknowledgements,
             sessions,
             _Owners(self._report),
-            _Retained(self._report),
+            _Retained(self._report, sessions.begun_elsewhere),
             _Copies(self._report),
             self.deliveries,
         ]
@@ -157,12 +158,13 @@ class _Sessions:
     """A session that has been confirmed once is found again at every node."""
 
     def __init__(self, report: Report, sites: Mapping[str, str]) -> None:
-        self.begun_elsewhere: set[int] = set()  # connections
+        self.begun_elsewhere: set[int] = set()  # connections, maybe in another session than before
         self._report = report
         self._sites = sites
         self._attempts: dict[str, int] = defaultdict(int)
         self._known: dict[str, str] = {}  # client: the site of its session
         self._tries: dict[int, str] = {}  # connection: site
+        self._parted: set[str] = set()  # clients, maybe with sessions at several sites
         self._is_calm = True
 
     def feed(self, event: Event) -> None:
@@ -171,9 +173,10 @@ class _Sessions:
                 self._is_calm = False
             case Calm():
                 self._is_calm = True
+                self._parted.clear()
             case Connecting():
                 self._attempts[event.client] += 1
-                self._tries[event.connection] = self._sites.get(event.node, "")
+                self._connecting(event)
             case Connected(code=0):
                 self._accepted(event)
             case Connected(code=3) if not self._is_calm:
@@ -183,14 +186,19 @@ class _Sessions:
             case Haunted():
                 self._report.add("session", event, "its old connection was not closed")
 
+    def _connecting(self, event: Connecting) -> None:
+        site = self._tries[event.connection] = self._sites.get(event.node, "")
+        if not self._is_calm and self._known.get(event.client, site) != site:
+            # A session may begin there of which the client never hears.
+            self._parted.add(event.client)
+
     def _accepted(self, event: Connected) -> None:
         site = self._tries.pop(event.connection)
         home = self._known.get(event.client)
-        if home is not None and not event.session_present:
-            if site != home and not self._is_calm:
-                self.begun_elsewhere.add(event.connection)
-            else:
-                self._report.add("session", event, "lost: session present is 0")
+        if home not in (None, site) and event.client in self._parted:
+            self.begun_elsewhere.add(event.connection)
+        elif home is not None and not event.session_present:
+            self._report.add("session", event, "lost: session present is 0")
         if self._attempts[event.client] == 1 and event.session_present:
             self._report.add("session", event, "session present is 1, but it has never been here")
         self._known[event.client] = site
@@ -225,29 +233,41 @@ class _Owners:
 
 
 class _Retained:
-    """Each topic that a client sends retained messages to has no other client that does."""
+    """
+    Each topic that a client sends retained messages to has no other client that does. Of messages
+    from several sessions of a client the last one of any may be what is kept.
+    """
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Report, begun_elsewhere: Container[int]) -> None:
         self._report = report
-        self._topics: dict[tuple[str, int], str] = {}
-        self._last: dict[str, tuple[str, int]] = {}  # topic: the last acknowledged
+        self._begun_elsewhere = begun_elsewhere
+        self._session: Counter[str] = Counter()  # client: how many
+        self._sent: dict[tuple[str, int], tuple[str, int]] = {}  # topic, session
+        self._last: dict[str, dict[int, tuple[str, int]]] = {}  # topic: session: last acknowledged
 
     def feed(self, event: Event) -> None:
         match event:
+            case Connected(code=0) if event.connection in self._begun_elsewhere:
+                self._session[event.client] += 1
             case Sent(retain=True):
-                self._topics[event.client, event.number] = event.topic
+                about = event.topic, self._session[event.client]
+                self._sent[event.client, event.number] = about
             case Acknowledged(number=int(number), kind="PUBACK" | "PUBREC"):
-                topic = self._topics.get((event.client, number))
-                if topic is not None and number > self._last.get(topic, ("", 0))[1]:
-                    self._last[topic] = (event.client, number)
+                topic, session = self._sent.get((event.client, number), ("", 0))
+                known = self._last.setdefault(topic, {}) if topic else {}
+                if topic and number > known.get(session, ("", 0))[1]:
+                    known[session] = (event.client, number)
             case Remembered():
                 self._compare(event)
 
     def _compare(self, event: Remembered) -> None:
-        found = {topic: number for topic, _, number in event.values}
-        for topic, (client, number) in self._last.items():
-            if found.get(topic, 0) < number:
-                what = f"{topic}: {found.get(topic, 'nothing')} instead of {client} {number}"
+        found = {topic: (client, number) for topic, client, number in event.values}
+        for topic, last in self._last.items():
+            kept = found.get(topic, ("", 0))
+            _, session = self._sent.get(kept, ("", max(last)))
+            client, number = last.get(session, ("", 0))
+            if kept[1] < number:
+                what = f"{topic}: {kept[1] or 'nothing'} instead of {client} {number}"
                 self._report.add("retained", event, what)
 
 

@@ -239,6 +239,18 @@ def test_publisher_whose_session_is_at_another_site_sends_as_new(story: Story) -
     assert [] == story.broken
 
 
+@pytest.mark.parametrize("present", [False, True])
+def test_what_was_published_at_a_site_that_is_away_may_come_later(
+    story: Story, present: bool
+) -> None:
+    """The client may have begun a session elsewhere without a word of it; the last of one stays."""
+    story.publish(1, retain=True).fault().connect(P, present=present, node="south")
+    story.publish(2, retain=True).deliver(2).heal().deliver(1).calm()
+    story.add(Remembered, values=((TOPIC, P, 1),))
+
+    assert [] == story.broken
+
+
 # what is not
 
 
@@ -312,6 +324,7 @@ def bad() -> Iterator[tuple[str, str, Any]]:
             s.publish(1).deliver(1).leave(S).publish(2, 2).connect(S).publish(3, 2).deliver(3, 2)
         ).deliver(2, 2),
     )
+    yield "order", "of a session at another site", _disordered_elsewhere
     yield "disagreement", "two publishers, two sessions", _disagree
     yield "session", "lost", lambda s: s.connect(S, present=False)
     yield "session", "lost at another site", lambda s: s.connect(S, present=False, node="south")
@@ -360,6 +373,7 @@ def bad() -> Iterator[tuple[str, str, Any]]:
     )
     yield "retained", "gone", lambda s: _retain(s).add(Remembered, values=())
     yield "retained", "old", lambda s: _retain(s).add(Remembered, values=((TOPIC, P, 1),))
+    yield "retained", "old, of a session at another site", _forgotten_elsewhere
     yield "hops", "a third hop", lambda s: _copied(s, "h", "x")
     yield "hops", "to an edge that wants nothing", lambda s: _copied(s, "o", "x")
     yield "copies", "twice to an edge", lambda s: _copied(s, "o", "h", count=2)
@@ -379,6 +393,17 @@ def _lost_elsewhere(story: Story) -> Story:
 
 def _twice_elsewhere(story: Story) -> Story:
     return _begin_elsewhere(story).deliver(1).heal().deliver(1, packet_id=2).calm()
+
+
+def _disordered_elsewhere(story: Story) -> Story:
+    story.fault().connect(P, present=False, node="south")
+    return story.publish(1).publish(2).deliver(2).deliver(1).heal().calm()
+
+
+def _forgotten_elsewhere(story: Story) -> Story:
+    story.fault().connect(P, present=False, node="south").publish(1, retain=True).deliver(1)
+    story.publish(2, retain=True).deliver(2).heal().calm()
+    return story.add(Remembered, values=((TOPIC, P, 1),))
 
 
 def _lost_for_one(story: Story) -> Story:
