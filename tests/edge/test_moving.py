@@ -78,6 +78,21 @@ def test_what_a_session_left_behind_is_not_sent_anew() -> None:
     assert () == moving.remains("c").zones
 
 
+def test_what_a_session_only_asked_about_here_is_not_put_down_when_it_has_left() -> None:
+    """Its next node would never know that it is in an outbox here, and asks the owner itself."""
+    bench = EdgeBench("a")
+    moving = Moving(bench.edge, Successions(), MemoryTable())
+    moved_with_a_publish_in_doubt(bench)
+    before = moving.remains("c").zones
+    moving.freeze("c")
+    moving.release("c")
+    bench.edge.publisher.on_unreachable(bench.route("a"))
+    bench.settle()
+
+    assert ("a",) == before
+    assert ((), {}) == (moving.remains("c").zones, bench.edge.unpublished())
+
+
 def test_what_became_of_a_publish_is_told_to_a_session_that_came_back_and_left_again() -> None:
     """It is one publish, however often the session comes by."""
     bench = bench_of("a")

@@ -90,7 +90,7 @@ class Publisher:
         """A client sends again what was sent once, as `origin`, before this process began."""
         route = self._zones.find(publication.message.topic)
         key, sequence = origin
-        doubt = Doubt(key=key, first=sequence, publications=(publication,))
+        doubt = Doubt(key=key, first=sequence, publications=(publication,), is_repeat=True)
         self._doubt(route, [doubt])
 
     def withdraw(self, session: Session) -> None:
@@ -316,6 +316,8 @@ class Publisher:
             return
         for doubt in list(route.doubts):
             for index, publication in enumerate(doubt.publications):
+                if doubt.is_repeat and publication.is_withdrawn:
+                    continue  # it was never on its way from here
                 if not self._put(route, publication, (doubt.key, doubt.first + index)):
                     route.doubts[0] = attrs.evolve(
                         doubt, first=doubt.first + index, publications=doubt.publications[index:]

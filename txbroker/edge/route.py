@@ -76,11 +76,15 @@ class Publication:
 
 @attrs.frozen(kw_only=True)
 class Doubt:
-    """Publishes that a lost link left open: `first` is the sequence of the first."""
+    """
+    Publishes that a lost link left open: `first` is the sequence of the first. `is_repeat`: it is
+    not this node's process that sent them, but their client sends them again.
+    """
 
     key: MarkKey
     first: int
     publications: tuple[Publication, ...]
+    is_repeat: bool = False
 
     @property
     def last(self) -> int:
