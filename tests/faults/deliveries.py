@@ -168,14 +168,16 @@ class Deliveries:
 
     def _on_connected(self, event: Connected) -> None:
         session = self._session(event.client)
+        is_elsewhere = event.connection in self._begun_elsewhere
         if session.is_known and not event.session_present:
             session.subscriptions.clear()
             session.half.clear()
-            if event.connection in self._begun_elsewhere:
-                session.is_merging = True
-                session.first.clear()
+        if is_elsewhere:
+            # What is found there may be another session than the last one.
+            session.is_merging = True
+            session.first.clear()
         session.is_known = True
-        self._begun[event.client] += event.connection in self._begun_elsewhere
+        self._begun[event.client] += is_elsewhere
         if event.session_present:
             self._anew.discard(event.client)
         else:
@@ -264,7 +266,7 @@ class Deliveries:
 
     def _on_half_known(self, event: Delivered, session: _Session, number: Id) -> None:
         expected = session.half.get(event.packet_id)
-        if expected != number:
+        if expected != number and not session.is_merging:
             what = f"{number} with packet identifier {event.packet_id}, which {expected} has"
             self._report.add("packet", event, what)
 
