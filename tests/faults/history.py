@@ -242,7 +242,7 @@ class _Retained:
         self._report = report
         self._begun_elsewhere = begun_elsewhere
         self._session: Counter[str] = Counter()  # client: how many
-        self._sent: dict[tuple[str, int], tuple[str, int]] = {}  # topic, session
+        self._sent: dict[tuple[str, int], tuple[str, set[int]]] = {}  # topic, sessions
         self._last: dict[str, dict[int, tuple[str, int]]] = {}  # topic: session: last acknowledged
 
     def feed(self, event: Event) -> None:
@@ -250,11 +250,14 @@ class _Retained:
             case Connected(code=0) if event.connection in self._begun_elsewhere:
                 self._session[event.client] += 1
             case Sent(retain=True):
-                about = event.topic, self._session[event.client]
-                self._sent[event.client, event.number] = about
+                _, sessions = self._sent.setdefault(
+                    (event.client, event.number), (event.topic, set())
+                )
+                sessions.add(self._session[event.client])
             case Acknowledged(number=int(number), kind="PUBACK" | "PUBREC"):
-                topic, session = self._sent.get((event.client, number), ("", 0))
+                topic, _ = self._sent.get((event.client, number), ("", None))
                 known = self._last.setdefault(topic, {}) if topic else {}
+                session = self._session[event.client]
                 if topic and number > known.get(session, ("", 0))[1]:
                     known[session] = (event.client, number)
             case Remembered():
@@ -264,8 +267,8 @@ class _Retained:
         found = {topic: (client, number) for topic, client, number in event.values}
         for topic, last in self._last.items():
             kept = found.get(topic, ("", 0))
-            _, session = self._sent.get(kept, ("", max(last)))
-            client, number = last.get(session, ("", 0))
+            _, sessions = self._sent.get(kept, ("", {max(last)}))
+            client, number = min(last.get(session, ("", 0)) for session in sessions)
             if kept[1] < number:
                 what = f"{topic}: {kept[1] or 'nothing'} instead of {client} {number}"
                 self._report.add("retained", event, what)
