@@ -11,9 +11,11 @@ import pytest
 from tests.support.recorders import cut
 from txbroker.authority.handover import Incoming, Snapshot
 from txbroker.delegation.cut import Cut
+from txbroker.delegation.passage import Passage
 from txbroker.delegation.table import Delegation, TableState
 from txbroker.errors import PeerError, StoreError
 from txbroker.message import Message
+from txbroker.place import PartKey, Place
 from txbroker.standing import ROOT_EPOCH, Standing
 from txbroker.store.incoming import Arrived
 from txbroker.store.state import DataFolder, NodeState
@@ -191,13 +193,16 @@ def test_zone_that_came_back_is_absorbed_in_the_next_life(disk: Disk) -> None:
     standing = disk.start("", None, "home")
     standing.table.commit(cut("garage", 4))
     standing.receive(arrived(4, cut("garage/door", 3)))
-    standing.take_back("garage")
+    end, here = Place(PartKey("garage", 4), 7), Place(PartKey("", 1), 5)
+    back = Passage(apex="garage", left=end, entered=here)
+    standing.take_back("garage", back)
     again = disk.start("", None, "home")
     waiting = again.absorbing
 
     assert waiting is not None and waiting.apex == "garage"
     assert again.table.cuts() == (cut("garage/door", 3),)
     assert again.table.epoch_of("garage") == 5
+    assert again.table.passages() == (back,)
 
 
 def test_zone_that_came_back_in_vain_is_forgotten(disk: Disk) -> None:

@@ -1,7 +1,5 @@
 """Where a message lies: the part of a zone's journal, and its offset in it."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import attrs
 
 from txbroker.delegation.cut import Cut
+from txbroker.delegation.passage import Passage
 from txbroker.delegation.table import DelegationTable
 from txbroker.errors import PeerError, StoreError
 from txbroker.store.incoming import Arrived
@@ -187,10 +188,14 @@ class Standing:
         )
         self._is_refused = False
 
-    def take_back(self, apex: str) -> None:
-        """A child has given `apex` back, and its state was received: the zone is ours again."""
+    def take_back(self, apex: str, passage: Passage) -> None:
+        """
+        A child has given `apex` back, and its state was received: the zone is ours again, and its
+        topics make this passage.
+        """
         assert self._arrived is not None and self._arrived.apex == apex
         self.table.release(apex, self._arrived.subtree)
+        self.table.note(passage)
         self._set(absorbing=apex)
 
     def absorbed(self) -> None:

@@ -6,7 +6,15 @@ import pytest
 
 from tests.support.recorders import cut
 from txbroker.delegation.cut import Cut
-from txbroker.delegation.table import Delegation, DelegationTable, TableState, nest
+from txbroker.delegation.passage import Passage
+from txbroker.delegation.table import (
+    PASSAGES,
+    Delegation,
+    DelegationTable,
+    TableState,
+    nest,
+)
+from txbroker.place import PartKey, Place
 
 
 def table_of(*cuts: Cut, apex: str | None = "") -> DelegationTable:
@@ -252,3 +260,55 @@ def test_cuts_nest_by_their_apexes() -> None:
         Delegation(cut=d),
         Delegation(cut=a, below=(abc, ab)),
     )
+
+
+# -- passages
+
+
+def out(apex: str, epoch: int, offset: int = 5) -> Passage:
+    """The zone is delegated, from the root zone."""
+    left = Place(PartKey("", 1), offset)
+    return Passage(apex=apex, left=left, entered=Place(PartKey(apex, epoch), 0))
+
+
+def back(apex: str, epoch: int, offset: int = 7) -> Passage:
+    """It comes back to the root zone."""
+    entered = Place(PartKey("", 1), offset)
+    return Passage(apex=apex, left=Place(PartKey(apex, epoch), 3), entered=entered)
+
+
+def test_passages_move_along_with_their_topics() -> None:
+    """To a child those of its zone, of zones within it and around it; and back with news."""
+    table = table_of(cut("a"))
+    for passage in (out("a", 1), out("b", 1)):
+        table.note(passage)
+    child = DelegationTable("a")
+    child.take_over(table.subtree("a"))
+    inner = out("a/x", 1)
+    child.note(inner)
+    table.release("a", child.subtree("a"))
+    table.note(back("a", 1))
+
+    assert child.passages() == (out("a", 1), inner)
+    assert table.passages() == (out("a", 1), out("b", 1), inner, back("a", 1))
+    assert DelegationTable("", table.state()).passages() == table.passages()
+
+
+def test_only_the_last_passages_are_remembered() -> None:
+    """A zone may change hands for ever."""
+    table = DelegationTable("")
+    for epoch in range(1, PASSAGES + 2):
+        table.note(out("a", epoch))
+
+    assert [out("a", epoch) for epoch in range(2, PASSAGES + 2)] == list(table.passages())
+
+
+@pytest.mark.parametrize(
+    "zone, after, through, is_met",
+    [("", 5, 9, True), ("", 1, 5, True), ("", 6, 9, False), ("", 1, 4, False), ("a", 0, 9, True)],
+)
+def test_passage_is_met_where_it_begins_and_ends(
+    zone: str, after: int, through: int, is_met: bool
+) -> None:
+    """A reader learns of it before it reads on."""
+    assert is_met == out("a", 1).is_met(PartKey(zone, 1), after, through)

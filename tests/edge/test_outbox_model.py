@@ -243,6 +243,7 @@ class Disk:
             windows=tables.table("windows"),
             messages=tables.table("messages"),
             positions=tables.table("positions"),
+            passages=tables.table("passages"),
             commit=self.committer,
             wall=lambda: WALL,
             now=alarms.now,

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from txbroker.authority.journal import Chunk, Record
+from txbroker.delegation.passage import Passage
 from txbroker.edge.chunks import Missing
 from txbroker.edge.keeper import Keeper
 from txbroker.message import Message
@@ -53,11 +54,11 @@ class CommitRecorder:
 
     def __init__(self) -> None:
         self.sessions, self.windows, self.messages = (MemoryTable() for _ in range(3))
-        self.positions = MemoryTable()
+        self.positions, self.passages = MemoryTable(), MemoryTable()
         self._hooks: dict[Callable[[], None], None] = {}
         self._waiting: list[Callable[[], None]] = []
         self._written: deque[tuple[_State, list[Callable[[], None]]]] = deque()
-        self._durable: _State = [{}, {}, {}, {}]
+        self._durable: _State = [{} for _ in self._tables]
 
     def before_write(self, hook: Callable[[], None]) -> None:
         self._hooks[hook] = None
@@ -111,6 +112,7 @@ class CommitRecorder:
             windows=self.windows,
             messages=self.messages,
             positions=self.positions,
+            passages=self.passages,
             commit=self,
             wall=lambda: WALL + int(timers.now() * 1e6),
             now=timers.now,
@@ -118,7 +120,7 @@ class CommitRecorder:
 
     @property
     def _tables(self) -> tuple[MemoryTable, ...]:
-        return self.sessions, self.windows, self.messages, self.positions
+        return self.sessions, self.windows, self.messages, self.positions, self.passages
 
 
 class JournalsRecorder:
@@ -135,6 +137,7 @@ class JournalsRecorder:
         self.missing: dict[PartKey, Missing] = {}
         self.closed: set[PartKey] = set()
         self.ends: dict[PartKey, int] = {}
+        self.passages: list[Passage] = []
         self.reads: list[tuple[PartKey, int, int]] = []
         self.late = False
         self.limit = 512
@@ -188,4 +191,5 @@ class JournalsRecorder:
             last=end,
             rest=sum(r.message.size for r in kept if r.offset > through),
             is_closed=part in self.closed,
+            passages=tuple(p for p in self.passages if p.is_met(part, after, through)),
         )

@@ -36,6 +36,7 @@ from txbroker.authority.peers import Peers
 from txbroker.authority.settling import Settling, Taken
 from txbroker.authority.wills import TakenWills
 from txbroker.delegation.cut import Cut
+from txbroker.delegation.passage import Passage
 from txbroker.delegation.table import DelegationTable
 from txbroker.matching.retained import RetainedTree
 from txbroker.message import Message
@@ -126,6 +127,11 @@ class Authority:
     def predecessor(self) -> Place | None:
         """Where the zone's journal goes on from."""
         return self._journal.predecessor
+
+    @property
+    def passages(self) -> tuple[Passage, ...]:
+        """The last ones that topics of the zone have made, from part to part."""
+        return self._table.passages()
 
     @property
     def is_settled(self) -> bool:

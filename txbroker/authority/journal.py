@@ -15,6 +15,7 @@ from typing import Protocol
 import attrs
 
 from txbroker.authority.handover import EdgeInterest, MarkKey
+from txbroker.delegation.passage import Passage
 from txbroker.message import Message
 from txbroker.place import PartKey, Place
 
@@ -32,7 +33,8 @@ class Chunk:
     """
     Records in order, as far as they were kept: everything up to offset `through` was looked at, and
     offsets below `first` are kept no longer. The journal goes on to offset `last`, and takes `rest`
-    bytes at most above `through`. `is_closed`: nothing will be added to it.
+    bytes at most above `through`. `is_closed`: nothing will be added to it. `passages` are
+    those that leave or enter the part within what was looked at.
     """
 
     records: tuple[Record, ...]
@@ -41,6 +43,7 @@ class Chunk:
     last: int = 0
     rest: int = 0
     is_closed: bool = False
+    passages: tuple[Passage, ...] = ()
 
     def missed(self, after: int) -> int:
         """Offsets above `after` that a reader from there on does not get any more."""

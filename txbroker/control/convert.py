@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from txbroker.authority.handover import EdgeInterest, Snapshot
+from txbroker.delegation.passage import Passage
 from txbroker.delegation.table import Delegation, TableState
 from txbroker.link.convert import cut_from_wire, cut_to_wire, key_from_mark, mark_to_wire
 from txbroker.message import Message
-from txbroker.place import PartKey
+from txbroker.place import PartKey, Place
 from txbroker.v1 import control_pb2, types_pb2
 
 Needs = dict[str, dict[PartKey, int]]
@@ -61,6 +62,7 @@ def subtree_to_wire(subtree: TableState) -> control_pb2.Subtree:
         ],
         seen=ended_to_wire(subtree.epochs),
         reclaimed=[cut_to_wire(cut) for cut in subtree.reclaimed],
+        passages=passages_to_wire(subtree.passages),
     )
 
 
@@ -75,6 +77,42 @@ def subtree_from_wire(subtree: control_pb2.Subtree) -> TableState:
         ),
         epochs=ended_from_wire(subtree.seen),
         reclaimed=tuple(cut_from_wire(cut) for cut in subtree.reclaimed),
+        passages=passages_from_wire(subtree.passages),
+    )
+
+
+def place_to_wire(place: Place) -> control_pb2.Predecessor:
+    """The end of a part, or a place in it, as the wire has it."""
+    (zone, epoch), offset = place
+    return control_pb2.Predecessor(zone=zone, epoch=epoch, offset=offset)
+
+
+def place_from_wire(place: control_pb2.Predecessor) -> Place:
+    """The end of a part, or a place in it, as we have it."""
+    return Place(PartKey(place.zone, place.epoch), place.offset)
+
+
+def passages_to_wire(passages: Iterable[Passage]) -> list[control_pb2.Passage]:
+    """How topics went from part to part, as the wire has it."""
+    return [
+        control_pb2.Passage(
+            apex=passage.apex,
+            left=place_to_wire(passage.left),
+            entered=place_to_wire(passage.entered),
+        )
+        for passage in passages
+    ]
+
+
+def passages_from_wire(passages: Iterable[control_pb2.Passage]) -> tuple[Passage, ...]:
+    """How topics went from part to part, as we have it."""
+    return tuple(
+        Passage(
+            apex=passage.apex,
+            left=place_from_wire(passage.left),
+            entered=place_from_wire(passage.entered),
+        )
+        for passage in passages
     )
 
 

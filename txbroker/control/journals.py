@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from txbroker.control.convert import place_from_wire, place_to_wire
 from txbroker.control.streams import write
 from txbroker.control.times import HANDOVER_STEP
 from txbroker.place import PartKey, Place
@@ -54,9 +55,7 @@ class Sender:
                 continue
             header = control_pb2.JournalPart(zone=part.key.zone, epoch=part.key.epoch)
             if part.predecessor is not None:
-                (zone, epoch), offset = part.predecessor
-                before = control_pb2.Predecessor(zone=zone, epoch=epoch, offset=offset)
-                header.predecessor.CopyFrom(before)
+                header.predecessor.CopyFrom(place_to_wire(Place(*part.predecessor)))
             await write(call, HandBackRequest(part=header), HANDOVER_STEP)
             sent = await self._send(call, part, 0)
             if part.key == self._present:
@@ -113,8 +112,7 @@ async def take(arriving: Arriving, request: HandBackRequest) -> bool:
             header = request.part
             before = None
             if header.HasField("predecessor"):
-                earlier = header.predecessor
-                before = Place(PartKey(earlier.zone, earlier.epoch), earlier.offset)
+                before = place_from_wire(header.predecessor)
             arriving.begin(PartKey(header.zone, header.epoch), before)
         case "batches":
             for batch in request.batches.batches:

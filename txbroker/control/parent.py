@@ -12,6 +12,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable
 
+import attrs
 import grpc
 import grpc.aio
 
@@ -33,9 +34,11 @@ from txbroker.control.times import (
 )
 from txbroker.delegation.cut import Cut
 from txbroker.delegation.join import Applicant, Elsewhere, Refused, Renewed, Transfer, decide
+from txbroker.delegation.passage import Passage
 from txbroker.directory.members import Members
 from txbroker.errors import StoreError
 from txbroker.link.convert import cut_from_wire, cut_to_wire
+from txbroker.place import PartKey, Place
 from txbroker.standing import Standing
 from txbroker.telemetry import get_logger
 from txbroker.topics import validate_apex
@@ -252,12 +255,13 @@ class Parent:
         outgoing = authority.prepare(cut.apex)
         log.info("handover.prepare", zone=cut.apex, peer=cut.node, epoch=cut.epoch)
         try:
-            await self._copy(outgoing, cut, context)
+            passage = await self._copy(outgoing, cut, context)
             moved = standing.table.subtree(cut.apex).delegations
             if not authority.serving:
                 raise ConnectionError("the parent has lost its own zone")
             below = [c for entry in moved for c in (entry.cut, *entry.below)]
             standing.table.commit(cut, below)
+            standing.table.note(passage)
             standing.save()
         except BaseException:
             authority.roll_back(outgoing)
@@ -271,7 +275,8 @@ class Parent:
             if child is not None:
                 child.tell(JoinReply(moved=control_pb2.Moved(parent=cut_to_wire(cut))))
 
-    async def _copy(self, outgoing: Outgoing, cut: Cut, context: JoinContext) -> None:
+    async def _copy(self, outgoing: Outgoing, cut: Cut, context: JoinContext) -> Passage:
+        """The child has it all when this returns; the passage that its topics make to it."""
         assert self._authority is not None
         for part in outgoing.bulk():
             await write(context, JoinReply(snapshot=snapshot_to_wire(part)), HANDOVER_STEP)
@@ -279,17 +284,24 @@ class Parent:
         await settled(self._authority)
         for part in outgoing.rest():
             await write(context, JoinReply(snapshot=snapshot_to_wire(part)), HANDOVER_STEP)
+        passage = Passage(
+            apex=cut.apex,
+            left=Place(PartKey(self._authority.apex, self._authority.epoch), offset),
+            entered=Place(PartKey(cut.apex, cut.epoch), 0),
+        )
+        subtree = self._standing.table.subtree(cut.apex)
         fence = control_pb2.Fence(
             zone=self._authority.apex,
             epoch=self._authority.epoch,
             offset=offset,
             grant=cut.epoch,
-            subtree=subtree_to_wire(self._standing.table.subtree(cut.apex)),
+            subtree=subtree_to_wire(attrs.evolve(subtree, passages=(*subtree.passages, passage))),
         )
         await write(context, JoinReply(fence=fence), HANDOVER_STEP)
         answer = await read(context, HANDOVER_STEP)
         if answer is None or answer.received.epoch != cut.epoch:
             raise ConnectionError("the child did not confirm")
+        return passage
 
     async def _keep(self, announce: control_pb2.Announce, epoch: int, context: JoinContext) -> None:
         """The child is a member until its stream ends or falls silent."""

@@ -17,6 +17,8 @@ from txbroker.aio import Tasks
 from txbroker.authority.authority import Authority
 from txbroker.authority.journal import Chunk, Record
 from txbroker.control.channels import Channels
+from txbroker.control.convert import passages_from_wire, passages_to_wire
+from txbroker.delegation.passage import FOREVER
 from txbroker.edge.chunks import Missing
 from txbroker.edge.zonemap import ZoneMap
 from txbroker.link.frames import FrameReader
@@ -83,7 +85,12 @@ class JournalReader:
             # The own zone's part may go on when the zone is open.
             is_closed = authority is None or not is_own or part.epoch < authority.epoch
         found = self._disk.read(kept, after, max(through, after))
-        return attrs.evolve(found, is_closed=True) if is_closed else found
+        # The fence of a part that ended may lie behind its last record.
+        looked = FOREVER - 1 if is_closed and found.through >= found.last else found.through
+        met = tuple(p for p in self._table.passages() if p.is_met(part, after, looked))
+        if is_closed or met:
+            found = attrs.evolve(found, is_closed=is_closed, passages=met)
+        return found
 
     def answer(self, request: control_pb2.ReadRequest) -> control_pb2.ReadReply:
         """What another node asks for."""
@@ -104,6 +111,7 @@ class JournalReader:
             last=found.last,
             rest=found.rest,
             closed=found.is_closed,
+            passages=passages_to_wire(found.passages),
         )
 
     # internal
@@ -175,4 +183,5 @@ def _chunk(reply: control_pb2.ReadReply) -> Chunk:
         last=reply.last,
         rest=reply.rest,
         is_closed=reply.closed,
+        passages=passages_from_wire(reply.passages),
     )

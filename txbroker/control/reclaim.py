@@ -15,6 +15,8 @@ from txbroker.authority.authority import Authority
 from txbroker.control.channels import CALL_TIMEOUT, Channels
 from txbroker.control.parent import Parent
 from txbroker.delegation.cut import Cut
+from txbroker.delegation.passage import FOREVER, Passage
+from txbroker.place import PartKey, Place
 from txbroker.standing import Standing
 from txbroker.telemetry import get_logger
 from txbroker.v1 import control_pb2
@@ -56,7 +58,16 @@ class Reclaimer:
             cut = self._delegated(zone, epoch)
             await self._check_dead(cut)
             table = self._standing.table
-            table.reclaim(zone, self._authority.delivered)
+            offset = self._authority.delivered
+            own = PartKey(self._authority.apex, self._authority.epoch)
+            table.reclaim(zone, offset)
+            table.note(
+                Passage(
+                    apex=zone,
+                    left=Place(PartKey(zone, epoch), FOREVER),
+                    entered=Place(own, offset),
+                )
+            )
             self._standing.save()
             self._authority.reclaim(zone, epoch)
             self._parent.serve_below(zone)

@@ -12,6 +12,7 @@ import grpc.aio
 
 from txbroker.aio import Tasks
 from txbroker.authority.authority import Authority
+from txbroker.control.convert import passages_to_wire, place_to_wire
 from txbroker.control.departure import RetireError
 from txbroker.control.divergent import Divergence, DivergentError
 from txbroker.control.joiner import Joiner
@@ -132,12 +133,14 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             )
         assert token is not None
         reply = control_pb2.OpenLinkReply(
-            authoritative=True, link=self._link_address(), token=token, epoch=authority.epoch
+            authoritative=True,
+            link=self._link_address(),
+            token=token,
+            epoch=authority.epoch,
+            passages=passages_to_wire(self._standing.table.passages()),
         )
         if authority.predecessor is not None:
-            (zone, epoch), offset = authority.predecessor
-            before = control_pb2.Predecessor(zone=zone, epoch=epoch, offset=offset)
-            reply.predecessor.CopyFrom(before)
+            reply.predecessor.CopyFrom(place_to_wire(authority.predecessor))
         return reply
 
     async def Read(self, request: control_pb2.ReadRequest, context: Any) -> control_pb2.ReadReply:

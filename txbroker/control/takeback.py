@@ -22,9 +22,11 @@ from txbroker.control.journals import parts_within, take
 from txbroker.control.parent import Parent
 from txbroker.control.streams import STREAM_ERRORS, describe, read, unsaved
 from txbroker.control.times import CLAIM_WAIT, HANDOVER_STEP
+from txbroker.delegation.passage import Passage
 from txbroker.directory.members import Members
 from txbroker.errors import StoreError
 from txbroker.holding import Holding
+from txbroker.place import PartKey, Place
 from txbroker.standing import Standing
 from txbroker.store.arriving import Arriving
 from txbroker.store.disk import Disk
@@ -140,14 +142,14 @@ class TakeBack:
         try:
             await self._take_journal(begin, arriving, context)
             async with self._ownership:
-                arrived = await self._take_rest(begin, arriving, context)
+                arrived, end = await self._take_rest(begin, arriving, context)
                 # Where the child goes nobody counts on it any more; should it stay, it says so.
                 self._members.remove(begin.node)
                 await receive(self._standing, arrived)
                 await asyncio.wait_for(self._disk.committer.drain(), HANDOVER_STEP)
                 if self._refusal(begin) is not None:
                     await context.abort(grpc.StatusCode.ABORTED, "the parent has lost its own zone")
-                self._standing.take_back(begin.zone)
+                self._standing.take_back(begin.zone, self._passage(begin, end))
                 is_committed = True
                 await self._serve(begin, context)
         finally:
@@ -170,8 +172,11 @@ class TakeBack:
 
     async def _take_rest(
         self, begin: HandBackBegin, arriving: Arriving, context: HandBackContext
-    ) -> Arrived:
-        """What came meanwhile, and the state of the zone; the journal is durable after it."""
+    ) -> tuple[Arrived, int]:
+        """
+        What came meanwhile, and the state of the zone; the journal is durable after it. With it the
+        last offset of the child's part.
+        """
         refusal = self._refusal(begin)
         if refusal is not None:
             await context.abort(grpc.StatusCode.ABORTED, refusal)
@@ -184,12 +189,22 @@ class TakeBack:
                 await context.abort(grpc.StatusCode.ABORTED, "a hand-back ends with its fence")
         await asyncio.wait_for(arriving.durable(), HANDOVER_STEP)
         arriving.close()
-        return Arrived(
+        arrived = Arrived(
             apex=begin.zone,
             epoch=begin.epoch,
             incoming=incoming,
             subtree=subtree_from_wire(request.fence.subtree),
             needs=needs_from_wire(request.fence.needs),
+        )
+        return arrived, request.fence.offset
+
+    def _passage(self, begin: HandBackBegin, end: int) -> Passage:
+        assert self._authority is not None
+        own = PartKey(self._authority.apex, self._authority.epoch)
+        return Passage(
+            apex=begin.zone,
+            left=Place(PartKey(begin.zone, begin.epoch), end),
+            entered=Place(own, self._authority.delivered),
         )
 
     async def _serve(self, begin: HandBackBegin, context: HandBackContext) -> None:

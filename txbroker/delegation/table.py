@@ -7,7 +7,7 @@ Rules that live here and nowhere else:
   (protocol rule 11): the next epoch is greater than any that was ever seen;
 - a delegation never lapses by time;
 - delegations below an apex belong to the node that serves the apex, so they move along with it,
-  together with every epoch that was seen there.
+  together with every epoch that was seen there, and with the passages that its topics have made.
 
 The table does no I/O. Whoever changes it stores `state()` durably before anybody is told.
 """
@@ -19,7 +19,11 @@ from collections.abc import Iterable
 import attrs
 
 from txbroker.delegation.cut import Cut
+from txbroker.delegation.passage import Passage
 from txbroker.topics import deepest_enclosing, is_within, may_match_within
+
+PASSAGES = 200
+"""Passages that are remembered, at the most; an edge that was away for more may miss some."""
 
 
 @attrs.frozen(kw_only=True)
@@ -35,13 +39,15 @@ class TableState:
     """
     The durable part: delegations in force, the greatest epoch seen per apex, the delegations that
     an operator took back from a node that has not come to terms with it yet, and for each apex that
-    was taken back so and is nobody else's since, the offset behind which the zone's journal has it.
+    was taken back so and is nobody else's since, the offset behind which the zone's journal has it;
+    the last passages of topics of the zone, in their order.
     """
 
     delegations: tuple[Delegation, ...] = ()
     epochs: dict[str, int] = attrs.field(factory=dict)
     reclaimed: tuple[Cut, ...] = ()
     reclaimed_at: dict[str, int] = attrs.field(factory=dict)
+    passages: tuple[Passage, ...] = ()
 
 
 def nest(cuts: Iterable[Cut]) -> tuple[Delegation, ...]:
@@ -63,6 +69,7 @@ class DelegationTable:
         self._epochs: dict[str, int] = {}
         self._reclaimed: tuple[Cut, ...] = ()
         self._reclaimed_at: dict[str, int] = {}
+        self._passages: tuple[Passage, ...] = ()
         self._longest = 0
         self.restore(state or TableState())
 
@@ -121,6 +128,10 @@ class DelegationTable:
         """
         return dict(self._reclaimed_at)
 
+    def passages(self) -> tuple[Passage, ...]:
+        """The last ones that topics of the zone have made, in their order."""
+        return self._passages
+
     def ended_around(self, apex: str) -> dict[str, int]:
         """The zones strictly between this one and `apex` that ended, with their last epochs."""
         return {
@@ -130,11 +141,15 @@ class DelegationTable:
         }
 
     def subtree(self, apex: str) -> TableState:
-        """What is known of the delegations strictly below an apex: it moves along with the zone."""
+        """
+        What is known of the delegations strictly below an apex, and of the passages of its topics:
+        it moves along with the zone.
+        """
         return TableState(
             delegations=tuple(d for a, d in self._delegations.items() if _is_below(a, apex)),
             epochs={a: epoch for a, epoch in self._epochs.items() if _is_below(a, apex)},
             reclaimed=tuple(cut for cut in self._reclaimed if _is_below(cut.apex, apex)),
+            passages=tuple(passage for passage in self._passages if passage.concerns(apex)),
         )
 
     # from the control plane: what changes
@@ -153,6 +168,10 @@ class DelegationTable:
         }
         self._note_epoch(cut)
         self._measure()
+
+    def note(self, passage: Passage) -> None:
+        """Topics of the zone go on elsewhere."""
+        self._remember((passage,))
 
     def tell_below(self, apex: str, epoch: int, below: Iterable[Cut]) -> bool:
         """
@@ -211,6 +230,7 @@ class DelegationTable:
             epochs=dict(self._epochs),
             reclaimed=self._reclaimed,
             reclaimed_at=dict(self._reclaimed_at),
+            passages=self._passages,
         )
 
     def restore(self, state: TableState) -> None:
@@ -219,6 +239,7 @@ class DelegationTable:
         self._epochs = dict(state.epochs)
         self._reclaimed = state.reclaimed
         self._reclaimed_at = dict(state.reclaimed_at)
+        self._passages = state.passages
         self._measure()
 
     # internal
@@ -227,6 +248,7 @@ class DelegationTable:
         self._delegations = {}
         self._reclaimed = ()
         self._reclaimed_at = {}
+        self._passages = ()
 
     def _merge(self, subtree: TableState) -> None:
         for entry in subtree.delegations:
@@ -236,7 +258,11 @@ class DelegationTable:
         for apex, epoch in subtree.epochs.items():
             self._epochs[apex] = max(self._epochs.get(apex, 0), epoch)
         self._reclaimed += tuple(cut for cut in subtree.reclaimed if cut not in self._reclaimed)
+        self._remember(subtree.passages)
         self._measure()
+
+    def _remember(self, passages: Iterable[Passage]) -> None:
+        self._passages = tuple(dict.fromkeys((*self._passages, *passages)))[-PASSAGES:]
 
     def _note_epoch(self, cut: Cut) -> None:
         self._epochs[cut.apex] = max(self._epochs.get(cut.apex, 0), cut.epoch)

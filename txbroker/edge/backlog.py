@@ -23,6 +23,7 @@ import attrs
 
 from txbroker.authority.journal import Chunk, Record
 from txbroker.counters import Counters
+from txbroker.delegation.passage import Passage
 from txbroker.edge.chunks import Chunks, Missing, Reader
 from txbroker.edge.route import Route
 from txbroker.edge.zonemap import ZoneMap
@@ -61,7 +62,9 @@ class Backlog:
         counters: Counters,
         limits: SessionLimits,
         again: Callable[[], None],
+        met: Callable[[Iterable[Passage]], None],
     ) -> None:
+        """`met`: see `Chunks`."""
         self._zones = zones
         self._counters = counters
         self.limits = limits
@@ -74,6 +77,7 @@ class Backlog:
             gone=self._give_up,
             late=Session.put_off,
             end=self._leave,
+            met=met,
         )
         self._hungry: dict[Session, None] = {}
 
@@ -146,7 +150,7 @@ class Backlog:
         """What is too much; None: something has to be read before that is known."""
         messages = -self.limits.messages
         size = -self.limits.size
-        for cursor in session.behind.values():
+        for cursor in list(session.behind.values()):  # a passage may add one
             waiting = cursor.waiting
             if waiting is None:
                 waiting = cursor.waiting = Waiting(cursor.offset, self._end(cursor))
@@ -165,9 +169,10 @@ class Backlog:
     def _count(self, session: Session) -> _Excess | None:
         messages = -self.limits.messages
         size = -self.limits.size
-        for cursor in session.behind.values():
+        for cursor in list(session.behind.values()):
             waiting = cursor.waiting
-            assert waiting is not None
+            if waiting is None:
+                return None
             if waiting.uncounted(cursor.offset) and not self._chunks.is_unreachable(cursor.part):
                 if self._look(session, cursor, waiting, is_counting=True):
                     self.wake(session)
@@ -311,6 +316,8 @@ class Backlog:
             self._zones.may_concern(topic_filter, part.zone)
             for topic_filter in session.subscriptions
         ):
+            # Should its stream begin here after all, that is not ahead of the session.
+            session.ahead[part] = cursor.offset
             session.pass_part(cursor)
 
     def _is_followed(self, session: Session, route: Route) -> bool:

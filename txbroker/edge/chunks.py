@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Protocol
 
 from txbroker.authority.journal import Chunk
+from txbroker.delegation.passage import Passage
 from txbroker.mqtt.session import Session
 from txbroker.place import PartKey
 from txbroker.timers import Timers
@@ -51,7 +52,7 @@ class Chunks:
     """
     `wake` is called for sessions when it is worth their while to look again, `gone` where a part is
     kept nowhere or is cut off, `late` where it cannot be read for now, `end` where it has nothing
-    more for now.
+    more for now; `met` with the passages that a chunk comes by, before anybody has it.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Chunks:
         gone: Callable[[Session, PartKey, Missing], None],
         late: Callable[[Session, PartKey], None],
         end: Callable[[Session, PartKey], None],
+        met: Callable[[Iterable[Passage]], None],
     ) -> None:
         self._reader = reader
         self._timers = timers
@@ -70,6 +72,7 @@ class Chunks:
         self._gone = gone
         self._late = late
         self._end = end
+        self._met = met
         self._kept: OrderedDict[tuple[PartKey, int], Chunk] = OrderedDict()
         self._starts: dict[PartKey, list[int]] = {}
         self._size = 0
@@ -127,6 +130,8 @@ class Chunks:
         part, offset = key
         if isinstance(found, Chunk):
             self._unreachable.discard(part)
+            if found.passages:
+                self._met(found.passages)
             if found.through > offset or found.is_closed:
                 self._keep(key, found)
                 self._wake_all(key)

@@ -15,6 +15,7 @@ from itertools import chain
 from txbroker.authority.handover import MarkKey
 from txbroker.counters import Counters
 from txbroker.delegation.cut import Cut
+from txbroker.delegation.passage import Passage
 from txbroker.edge.backlog import Backlog
 from txbroker.edge.chunks import Reader
 from txbroker.edge.clients import Clients, EdgeLimits
@@ -23,6 +24,7 @@ from txbroker.edge.interests import Interests
 from txbroker.edge.keeper import Keeper
 from txbroker.edge.outbox import OutboxStore
 from txbroker.edge.outboxes import Outboxes
+from txbroker.edge.passages import Passages
 from txbroker.edge.positions import Positions
 from txbroker.edge.publishing import Connector, Publisher
 from txbroker.edge.reporter import Reporter
@@ -103,11 +105,13 @@ class Edge:
             counters=counters,
             limits=limits.session,
             again=again,
+            met=lambda passages: self.passages.meet(passages),
         )
         sessions: dict[str, Session] = {}
         self.positions = Positions(
             sessions, zones=self.zones, timers=timers, keeper=keeper, backlog=self.backlog
         )
+        self.passages = Passages(self.positions, keeper)
         self.clients = Clients(
             sessions,
             node=name,
@@ -167,12 +171,20 @@ class Edge:
         if route.state is not State.UNREACHABLE:
             route.state = State.CONNECTING
 
-    def on_owner(self, route: Route, epoch: int, predecessor: Place | None) -> None:
+    def on_owner(
+        self,
+        route: Route,
+        epoch: int,
+        predecessor: Place | None,
+        passages: Iterable[Passage] = (),
+    ) -> None:
         """
-        The owner is found, at this epoch; `predecessor` is where its journal goes on from.
+        The owner is found, at this epoch; `predecessor` is where its journal goes on from, and
+        `passages` are the last ones of its topics.
 
         What this edge followed before it follows on from there, also when it was away meanwhile.
         """
+        self.passages.learn(passages)
         known, part = route.position, PartKey(route.apex, epoch)
         if known is not None and known.epoch < epoch:
             self.positions.on_renewed(route, known, epoch, predecessor)
@@ -256,6 +268,7 @@ class Edge:
         cuts = {a: c for a, c in (route.cuts or {}).items() if not a.startswith(cut.apex + "/")}
         cuts[cut.apex] = cut
         route.cuts = cuts
+        self.passages.went(PartKey(cut.apex, cut.epoch), is_return=False)
         below = self.zones.add(cut)
         self.interests.on_cut(route, below)
         self._follow(route, below)
@@ -269,6 +282,7 @@ class Edge:
         `offset`: after which the subtree is this zone's again, where that was some time ago.
         """
         below = self.zones.get(apex)
+        self.passages.went(PartKey(apex, epoch), is_return=True)
         if route.cuts is not None:
             route.cuts.pop(apex, None)
         if below is not None and below.epoch > epoch:
@@ -290,6 +304,7 @@ class Edge:
         that position. What of it the child alone has is cut off, and it is not listened to.
         """
         below = self.zones.get(apex)
+        self.passages.went(PartKey(apex, epoch), is_return=True)
         if route.cuts is not None:
             route.cuts.pop(apex, None)
         if below is not None and below.epoch > epoch:
@@ -446,6 +461,7 @@ class Edge:
             if known is None or known.epoch != cut.epoch:
                 self.interests.on_cut(route, below)
                 if follow:
+                    self.passages.went(PartKey(cut.apex, cut.epoch), is_return=False)
                     self._follow(route, below)
                 self.publisher.hold_below(route, below)
 

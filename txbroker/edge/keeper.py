@@ -26,6 +26,9 @@ from txbroker.place import PartKey
 from txbroker.topics import is_filter_within, may_match_within
 from txbroker.v1 import state_pb2
 
+PASSAGES = 4_000
+"""Changes of hands that are remembered; owners tell of fewer."""
+
 
 class Table(Protocol):
     """Small durable state by key; what is put is safe after the next group commit."""
@@ -57,7 +60,8 @@ class Keeper:
     """
     Keeps the durable sessions; times are microseconds UTC.
 
-    `messages` holds those that sessions wait for and that cannot be read again.
+    `messages` holds those that sessions wait for and that cannot be read again, `passages` names
+    what this edge went through when zones changed hands.
     """
 
     def __init__(
@@ -67,6 +71,7 @@ class Keeper:
         windows: Table,
         messages: Table,
         positions: Table,
+        passages: Table,
         commit: Commit,
         wall: Callable[[], int],
         now: Callable[[], float],
@@ -75,6 +80,7 @@ class Keeper:
         self._windows = windows
         self._messages = messages
         self._positions = positions
+        self._passages = passages
         self._commit = commit
         self._wall = wall
         self._now = now
@@ -83,6 +89,8 @@ class Keeper:
         self._groups: deque[list[tuple[Session, list[int]]]] = deque()
         self._waiting: list[tuple[Session, list[int]]] = []
         self._is_urgent = False
+        self._gone_through = dict.fromkeys(name for name, _ in passages.items())
+        self._unwritten: list[bytes] = []
         self._told: dict[str, tuple[int, int]] = {}
 
     # from sessions and their clients
@@ -129,6 +137,20 @@ class Keeper:
         self._sessions.delete(name)
         self._windows.delete(name)
 
+    # from the passages
+
+    def has_gone_through(self, name: bytes) -> bool:
+        """Whether this edge has."""
+        return name in self._gone_through
+
+    def go_through(self, name: bytes) -> None:
+        """
+        This edge has. That is written with the next positions, so that it is as true as they are.
+        """
+        if name not in self._gone_through:
+            self._gone_through[name] = None
+            self._unwritten.append(name)
+
     # from the node
 
     def load(self, make: Callable[[str], Session]) -> list[Session]:
@@ -158,6 +180,13 @@ class Keeper:
     def checkpoint(self, positions: Iterable[tuple[str, int, int]]) -> None:
         """Once a second: write what changed lazily, and the positions (zone, epoch, offset)."""
         self._put()
+        for name in self._unwritten:
+            self._passages.put(name, b"1")
+        self._unwritten.clear()
+        while len(self._gone_through) > PASSAGES:
+            name = next(iter(self._gone_through))
+            del self._gone_through[name]
+            self._passages.delete(name)
         for zone, epoch, offset in positions:
             if self._told.get(zone) != (epoch, offset):
                 self._told[zone] = (epoch, offset)

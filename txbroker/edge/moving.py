@@ -126,6 +126,7 @@ class Moving:
             moved.restore(window.flows, window.held, window.publishes, window.last_id)
             for flow in _untaken(moved):
                 flow.is_in_doubt = True
+            self._edge.passages.follow(moved)
             self._clients.adopt(moved, moved.subscriptions)
         else:
             known.incarnation = max(known.incarnation, incarnation)

@@ -64,7 +64,7 @@ class OwnZone:
             self._open.clear()
             route.wait_first(list(self._unanswered))
             self._unanswered.clear()
-        edge.on_owner(route, cut.epoch, authority.predecessor)
+        edge.on_owner(route, cut.epoch, authority.predecessor, authority.passages)
         self._begin_stream(cut.apex)
         greeting = Greeting(
             edge=edge.name,

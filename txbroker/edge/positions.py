@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from txbroker.delegation.passage import Passage
 from txbroker.edge.backlog import Backlog
 from txbroker.edge.keeper import Keeper
 from txbroker.edge.route import Position, Route
@@ -23,6 +24,9 @@ from txbroker.topics import is_sys, may_match_within
 
 LOOKED_AT = 2_000
 """Sessions that are looked at in a second, for what their journals have to keep."""
+
+ENDED = 1_000
+"""Parts that have ended, and of which no heir has told yet."""
 
 UNLOADED_AFTER = 60.0
 """Seconds for which the messages in flight to a client that left stay in memory."""
@@ -51,6 +55,7 @@ class Positions:
         self._backlog = backlog
         self._here: dict[Session, None] = {}
         self._met: dict[PartKey, int] = {}
+        self._ended: dict[PartKey, int] = {}
         self._looking: Iterator[None] | None = None
         self._marks: dict[PartKey, int] | None = None
 
@@ -76,7 +81,7 @@ class Positions:
                 continue
             for route in self._zones.cover(topic_filter):
                 if route.position is not None and route.part not in session.behind:
-                    offset = max(route.position.offset, session.ahead.get(route.part, 0))
+                    offset = max(route.position.offset, session.taken.get(route.part, 0))
                     session.behind[route.part] = Cursor(route.part, offset)
         self._keeper.save_all(session)
 
@@ -110,7 +115,7 @@ class Positions:
         here = Place(route.part, route.position.offset)
         for session in self._all():
             if here.part in session.behind and self._wants(session, below.apex):
-                self._begin(session, Cursor(below.part, 0, None, here))
+                self._begin_after(session, here, below.part)
 
     def on_inherited(self, route: Route, predecessor: Place) -> None:
         """The zone of `route` was cut from one that is followed here, while that was away."""
@@ -126,8 +131,7 @@ class Positions:
                 self._begin(session, earlier)
             is_behind = earlier is not None and earlier.offset < predecessor.offset
             if is_behind or session.sink is None:
-                offset = session.taken.get(route.part, 0)
-                self._begin(session, Cursor(route.part, offset, None, predecessor))
+                self._begin_after(session, predecessor, route.part)
 
     def on_renewed(
         self, route: Route, known: Position, epoch: int, predecessor: Place | None
@@ -178,7 +182,62 @@ class Positions:
             cursor.until = offset if is_whole else None
             cursor.is_over = True
             self._gate(session, ended, heir, route.goes_on)
-        self._keeper.on_ended(ended)
+        if heir.port is not None:
+            self._keeper.on_ended(ended)
+            return
+        # Where it goes on is not known yet: that may be several parts away.
+        self._ended[ended] = offset
+        while len(self._ended) > ENDED:
+            self._forget_ended(next(iter(self._ended)))
+
+    def meet(self, passage: Passage, *, at_end: bool) -> None:
+        """A part that is read comes by a passage: whoever is behind there follows it."""
+        for session in self._all():
+            self.follow(session, passage, at_end=at_end)
+
+    def on_passage(self, passage: Passage, *, is_alone: bool) -> None:
+        """
+        Topics went on in another part, while this edge was away.
+
+        Who is behind in the part that they left is behind in that one, too. So is everybody else,
+        unless the passage `is_alone` and the streams of the two parts follow one another here: that
+        of a part that ends did not come to its end, if it did not say so.
+        """
+        left = passage.left
+        stood = self._stood_at(left.part)
+        if is_alone and (left.part in self._ended or not passage.is_return):
+            stood = None
+        for session in self._all():
+            if stood is not None and stood <= left.offset and self._follows(session, passage):
+                self._begin(session, Cursor(left.part, stood))
+            self.follow(session, passage, at_end=True)
+        if passage.is_return:
+            self._forget_ended(left.part)
+
+    def follow(self, session: Session, passage: Passage, *, at_end: bool) -> bool:
+        """
+        Whether the session is to read on where the topics went on; then it is behind there.
+
+        `at_end`: also one that had all up to the place that they left.
+        """
+        left, entered = passage.left, passage.entered
+        if not self._wants(session, passage.apex):
+            return False
+        earlier = session.behind.get(left.part)
+        offset = session.cut_off.get(left.part) if earlier is None else earlier.offset
+        if offset is None or offset > left.offset or (offset == left.offset and not at_end):
+            return False
+        if not passage.is_return:
+            self._begin_after(session, left, entered.part)
+            return entered.part in session.behind
+        # What of the part is not of these topics may lie before them, and not have come yet.
+        route = self._zones.get(entered.part.zone)
+        here = self._stood_at(entered.part)
+        is_followed = route is not None and here is not None and self._covers(session, route)
+        start = min(here, entered.offset) if is_followed and here is not None else entered.offset
+        self._begin(session, Cursor(entered.part, start))
+        self._gate_at(session, left.part, entered)
+        return entered.part in session.behind
 
     def going_on(self, heir: Route, after: Position) -> Place:
         """
@@ -286,6 +345,19 @@ class Positions:
             if session.sink is not None:
                 self._backlog.wake(session)
 
+    def _begin_after(self, session: Session, left: Place, part: PartKey) -> None:
+        """The session is behind in a part that began when an earlier one had come to that place."""
+        earlier = session.behind.get(left.part)
+        # What is to be taken before anything behind the place is to be taken before the part, too.
+        stops = () if earlier is None else earlier.stops
+        before = tuple(
+            Place(stop.part, 0)
+            for stop in stops
+            if stop.offset <= left.offset
+            and (stop.part.zone != part.zone or stop.part.epoch < part.epoch)
+        )
+        self._begin(session, Cursor(part, 0, None, left, before))
+
     def _gate(self, session: Session, ended: PartKey, heir: Route, place: Place | None) -> None:
         # An heir that is not connected yet says itself where it goes on, and then it is gated.
         if place is None and heir.position is not None:
@@ -296,12 +368,37 @@ class Positions:
     def _gate_at(self, session: Session, ended: PartKey, place: Place) -> None:
         """Nothing behind the place is taken before the ended part is."""
         self._begin(session, Cursor(place.part, place.offset))
-        later = session.behind.get(place.part)
-        if later is None:
-            return  # it was cut off itself
-        later.stops += (Place(ended, max(later.offset, place.offset)),)
+        later, earlier = session.behind.get(place.part), session.behind.get(ended)
+        if later is None or earlier is None:
+            return  # one was cut off itself, the other is passed
+        offset = max(later.offset, place.offset)
+        if earlier.after is not None and earlier.after.part == place.part:
+            offset = max(offset, earlier.after.offset)  # up to there it waits for the later one
+        stop = Place(ended, offset)
+        if stop in later.stops:
+            return
+        later.stops += (stop,)
         if not session.clean:
             self._keeper.save(session, urgent=False)
+
+    def _stood_at(self, part: PartKey) -> int | None:
+        """How far this edge followed the part, if it did and may again."""
+        route = self._zones.get(part.zone)
+        if route is not None and route.position is not None and route.part == part:
+            return route.position.offset
+        return self._ended.get(part)
+
+    def _forget_ended(self, part: PartKey) -> None:
+        if self._ended.pop(part, None) is not None:
+            self._keeper.on_ended(part)
+
+    def _follows(self, session: Session, passage: Passage) -> bool:
+        """Whether the topics' zone, as it was before the passage, had confirmed a filter of it."""
+        zone = passage.left.part.zone
+        return any(
+            may_match_within(topic_filter, passage.apex) and zone not in subscription.pending
+            for topic_filter, subscription in session.subscriptions.items()
+        )
 
     def _covers(self, session: Session, route: Route) -> bool:
         """Whether the session wants something of the zone that no zone below it serves."""

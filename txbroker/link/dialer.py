@@ -18,6 +18,7 @@ from twisted.internet.protocol import Factory
 from txbroker.aio import Tasks
 from txbroker.config import parse_address
 from txbroker.control.channels import CALL_TIMEOUT, Channels
+from txbroker.control.convert import passages_from_wire, place_from_wire
 from txbroker.delegation.cut import Cut
 from txbroker.edge.edge import Edge
 from txbroker.edge.route import Route, State
@@ -25,7 +26,6 @@ from txbroker.link.convert import cut_from_wire
 from txbroker.link.edge_end import EdgeEnd
 from txbroker.link.wire import LinkProtocol
 from txbroker.net import Clock
-from txbroker.place import PartKey, Place
 from txbroker.pressure import Pressure
 from txbroker.telemetry import get_logger
 from txbroker.topics import is_within
@@ -202,10 +202,10 @@ class Dialer:
         except grpc.aio.AioRpcError as error:
             raise NotYet(error.details() or error.code().name) from error
         if reply.authoritative:
-            before = reply.predecessor
-            part = PartKey(before.zone, before.epoch)
-            predecessor = Place(part, before.offset) if before.epoch else None
-            self._edge.on_owner(route, reply.epoch, predecessor)
+            has_predecessor = reply.HasField("predecessor")
+            predecessor = place_from_wire(reply.predecessor) if has_predecessor else None
+            passages = passages_from_wire(reply.passages)
+            self._edge.on_owner(route, reply.epoch, predecessor, passages)
             return reply.link, reply.token
         if reply.epoch >= cut.epoch:
             raise Gone

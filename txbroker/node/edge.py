@@ -142,6 +142,7 @@ class EdgeRole:
                 windows=tables.table("windows"),
                 messages=tables.table("messages"),
                 positions=tables.table("positions"),
+                passages=tables.table("passages"),
                 commit=ground.disk.committer,
                 wall=wall,
                 now=ground.reactor.seconds,

@@ -1,0 +1,290 @@
+"""
+A zone goes out to a node of its own and comes back, again and again, while an edge is away.
+
+Whatever the edge missed, and in whichever order it finds its owners again, its sessions get all
+that matches their filters, once, and each topic in its order.
+"""
+
+from __future__ import annotations
+
+import random
+
+import attrs
+import pytest
+
+from tests.edge.test_catch_up import bench_of, everything, subscribed
+from tests.support.edge_bench import Client, EdgeBench
+from tests.support.recorders import OwnerRecorder, cut
+from txbroker.delegation.cut import Cut
+from txbroker.delegation.passage import FOREVER, Passage
+from txbroker.edge.chunks import RETRY, Missing
+from txbroker.edge.route import Position, Route
+from txbroker.message import Message
+from txbroker.place import PartKey, Place
+from txbroker.topics import matches
+
+ROOT = PartKey("", 1)
+
+
+class World:
+    """The root and the zone `a`; `bench` is an edge, `linked` are those that it reaches."""
+
+    def __init__(self) -> None:
+        self.bench: EdgeBench = bench_of()
+        self.linked = {""}
+        self.epoch = 0
+        self.is_out = False
+        self.ends: dict[PartKey, int] = {ROOT: 0}
+        self.passages = self.bench.journals.passages
+        self.predecessor: Place | None = None
+        self.said: list[tuple[str, str]] = []
+        self.count = 0
+
+    @property
+    def child(self) -> PartKey:
+        return PartKey("a", self.epoch)
+
+    @property
+    def cuts(self) -> list[Cut]:
+        return [attrs.evolve(cut("a"), epoch=self.epoch)] if self.is_out else []
+
+    # what happens
+
+    def say(self, topic: str) -> None:
+        """A message, to whoever serves the topic now."""
+        part = self.child if self.is_out and topic.startswith("a/") else ROOT
+        self.ends[part] += 1
+        text = f"{topic} {self.count}"
+        self.count += 1
+        self.said.append((topic, text))
+        message = Message(topic, text.encode(), 1)
+        self.bench.journals.add(part, self.ends[part], message)
+        if part.zone in self.linked:
+            self._deliver(self.bench.route(part.zone), self.ends[part], message)
+
+    def go_out(self) -> None:
+        """A node takes over the zone."""
+        self.epoch += 1
+        self.is_out = True
+        self.ends[self.child] = 0
+        self.predecessor = Place(ROOT, self.ends[ROOT])
+        entered = Place(self.child, 0)
+        self.passages.append(Passage(apex="a", left=self.predecessor, entered=entered))
+        self._see_what_is_readable()
+        if "" in self.linked:
+            self.bench.edge.on_cut(self.bench.route(""), self.cuts[0])
+            self._answer()
+
+    def come_back(self, *, is_dead: bool = False) -> None:
+        """It gives the zone back; or an operator takes it, as the node `is_dead`."""
+        self.is_out = False
+        end = FOREVER if is_dead else self.ends[self.child]
+        entered = Place(ROOT, self.ends[ROOT])
+        self.passages.append(Passage(apex="a", left=Place(self.child, end), entered=entered))
+        if is_dead:
+            self.linked.discard("a")
+            self.bench.journals.missing[self.child] = Missing.CUT_OFF
+            self.said = [one for one in self.said if one[1] not in self._lost()]
+        else:
+            self.bench.journals.closed.add(self.child)
+        self.bench.journals.ends[self.child] = self.ends[self.child]
+        was_linked = "a" in self.linked
+        self.linked.discard("a")
+        self._see_what_is_readable()
+        if was_linked:
+            self.bench.edge.on_gone(self.bench.route("a"))
+        if "" in self.linked:
+            self.bench.edge.on_cut_ended(self.bench.route(""), "a", self.epoch)
+        self._answer()
+
+    def lose(self, apex: str) -> None:
+        """An owner cannot be reached any more."""
+        self.linked.discard(apex)
+        self._see_what_is_readable()
+        self.bench.lose(apex)
+
+    def find(self, apex: str) -> None:
+        """The edge reaches an owner again, or sees that it is none."""
+        edge, route = self.bench.edge, self.bench.edge.zones.get(apex)
+        if apex in self.linked or route is None:
+            return
+        if apex and not self.is_out:
+            if "" in self.linked and not edge.zones.enclosing(apex).cuts:
+                edge.on_gone(route, is_whole=False)
+            return
+        self.linked.add(apex)
+        self._see_what_is_readable()
+        part = self.child if apex else ROOT
+        edge.on_owner(route, part.epoch, self.predecessor if apex else None, self.passages)
+        if route.position is not None and route.position.epoch != part.epoch:
+            route.position = Position(epoch=part.epoch, offset=0)
+        if route.position is not None:
+            for record in self.bench.journals.parts.get(part, []):
+                if record.offset > route.position.offset:
+                    self._deliver(route, record.offset, record.message)
+        edge.on_online(
+            route,
+            OwnerRecorder(self.bench.events, apex),
+            marks={},
+            cuts=[] if apex else self.cuts,
+            position=Position(epoch=part.epoch, offset=self.ends[part]),
+        )
+        self._answer()
+
+    # what came of it
+
+    def told(self, *filters: str) -> dict[str, list[str]]:
+        """What is to come, by topic."""
+        found: dict[str, list[str]] = {"x": [], "a/x": []}
+        for topic, text in self.said:
+            if any(matches(topic_filter, topic) for topic_filter in filters):
+                found[topic].append(text)
+        return found
+
+    def settle(self) -> None:
+        """Everybody is found, and what could not be read is tried again."""
+        for apex in ("", "a", "", "a"):
+            self.find(apex)
+        for _ in range(3):
+            self.bench.clock.advance(RETRY)
+            self.bench.settle()
+
+    # internal
+
+    def _deliver(self, route: Route, offset: int, message: Message) -> None:
+        if any(matches(topic_filter, message.topic) for topic_filter in route.filters):
+            self.bench.edge.on_message(route, message, offset)
+        else:
+            self.bench.edge.on_reached(route, offset)
+
+    def _see_what_is_readable(self) -> None:
+        """Each owner has its own journal, and the root what came back."""
+        missing = self.bench.journals.missing
+        for part in self.ends:
+            owner = "a" if self.is_out and part == self.child else ""
+            if missing.get(part) is Missing.CUT_OFF:
+                continue
+            if owner in self.linked:
+                missing.pop(part, None)
+            else:
+                missing[part] = Missing.UNREACHABLE
+
+    def _answer(self) -> None:
+        for route in self.bench.edge.zones:
+            for topic_filter, _ in list(route.requests.values()):
+                self.bench.answer(route.apex, topic_filter)
+
+    def _lost(self) -> set[str]:
+        records = self.bench.journals.parts.get(self.child, [])
+        return {record.message.payload.decode() for record in records}
+
+
+def by_topic(texts: list[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {"x": [], "a/x": []}
+    for text in texts:
+        found[text.split()[0]].append(text)
+    return found
+
+
+def everywhere(world: World) -> None:
+    world.say("x")
+    world.say("a/x")
+
+
+@pytest.mark.parametrize("filters", [("#",), ("a/x",), ("x", "a/#")])
+@pytest.mark.parametrize("is_here", [True, False])
+@pytest.mark.parametrize("order", [("", "a"), ("a", "")])
+@pytest.mark.parametrize("begins_out", [True, False])
+@pytest.mark.parametrize("changes", [1, 2, 3, 4])
+def test_zone_changes_hands_while_the_edge_is_away(
+    filters: tuple[str, ...], is_here: bool, order: tuple[str, ...], begins_out: bool, changes: int
+) -> None:
+    """Each part in between is read in its place."""
+    world = World()
+    if begins_out:
+        world.go_out()
+        world.find("a")
+    client = subscribed(world.bench, *filters)
+    everywhere(world)
+    came = everything(client)
+    if not is_here:
+        client.leave()
+    for apex in sorted(world.linked):
+        world.lose(apex)
+    for _ in range(changes):
+        everywhere(world)
+        if world.is_out:
+            world.come_back()
+        else:
+            world.go_out()
+        everywhere(world)
+    for apex in order:
+        world.find(apex)
+    if not is_here:
+        client = Client(world.bench, "c", clean=False)
+    world.settle()
+    everywhere(world)
+
+    assert world.told(*filters) == by_topic(came + everything(client))
+    assert {} == client.session.behind
+
+
+def test_zone_that_was_reclaimed_and_went_out_again() -> None:
+    """An edge that never followed the parent learns from the new owner what that had meanwhile."""
+    world = World()
+    world.go_out()
+    world.find("a")
+    client = subscribed(world.bench, "a/x")
+    everywhere(world)
+    came = everything(client)
+    for apex in sorted(world.linked):
+        world.lose(apex)
+    world.come_back(is_dead=True)
+    everywhere(world)
+    world.go_out()
+    everywhere(world)
+    world.find("a")
+    world.settle()
+
+    assert ["a/x 1"] == came
+    assert ["a/x 3", "a/x 5"] == everything(client)
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_any_history(seed: int) -> None:
+    """Links break and come back one by one, clients leave and return, as it happens."""
+    rng = random.Random(seed)
+    world = World()
+    filters = rng.choice([("#",), ("a/x",), ("x", "a/#")])
+    client = subscribed(world.bench, *filters)
+    came: list[str] = []
+    is_here = True
+    for _ in range(rng.randrange(5, 40)):
+        match rng.randrange(8):
+            case 0 | 1:
+                everywhere(world)
+            case 2:
+                world.come_back() if world.is_out else world.go_out()
+            case 3:
+                world.lose(rng.choice(sorted(world.linked))) if world.linked else None
+            case 4 | 5:
+                world.find(rng.choice(["", "a"]))
+            case 6 if is_here:
+                came += everything(client)
+                client.leave()
+                is_here = False
+            case 6 | 7 if not is_here:
+                client = Client(world.bench, "c", clean=False)
+                is_here = True
+            case _:
+                world.bench.edge.positions.checkpoint()
+                world.bench.clock.advance(RETRY)
+        if is_here:
+            came += everything(client)
+    if not is_here:
+        client = Client(world.bench, "c", clean=False)
+    world.settle()
+    came += everything(client)
+
+    assert world.told(*filters) == by_topic(came)
+    assert {} == client.session.behind

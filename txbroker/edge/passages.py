@@ -1,0 +1,78 @@
+"""
+What this edge's sessions missed of zones that changed hands while it was away.
+
+An edge that is there hears of each change in its place among the deliveries, and one that was away
+for a single change sees from where it stood and from who serves the zone now what it missed. Of
+several changes it sees the last one only: a zone that came back to its parent and went out again
+leaves a part in between that nobody serves any more. So owners tell the last passages of their
+topics, and those that this edge has not gone through are gone through now, in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from txbroker.delegation.passage import Passage
+from txbroker.edge.keeper import Keeper
+from txbroker.edge.positions import Positions
+from txbroker.mqtt.session import Session
+from txbroker.place import PartKey
+
+KNOWN = 1_000
+"""Passages that are remembered for sessions that move here."""
+
+
+class Passages:
+    """The passages of one edge; `keeper` remembers which it has gone through."""
+
+    def __init__(self, positions: Positions, keeper: Keeper) -> None:
+        self._positions = positions
+        self._keeper = keeper
+        self._known: dict[Passage, None] = {}
+
+    def learn(self, told: Iterable[Passage]) -> None:
+        """An owner tells the last ones of its topics."""
+        passages = tuple(told)
+        self._known.update(dict.fromkeys(passages))
+        news = [passage for passage in passages if not self._has_gone_through(passage)]
+        for passage in news:
+            is_alone = not any(p.concerns(passage.apex) for p in news if p is not passage)
+            self._positions.on_passage(passage, is_alone=is_alone)
+        for passage in news:
+            self.went(_part(passage), is_return=passage.is_return)
+        while len(self._known) > KNOWN:
+            del self._known[next(iter(self._known))]
+
+    def meet(self, met: Iterable[Passage]) -> None:
+        """
+        A part that is read for sessions comes by these.
+
+        That says nothing of the others: how far the streams are they know themselves.
+        """
+        for passage in met:
+            self._positions.meet(passage, at_end=not self._has_gone_through(passage))
+
+    def went(self, part: PartKey, *, is_return: bool) -> None:
+        """This edge has heard that the part begins, or that it came back and ends."""
+        self._keeper.go_through(_name(part, is_return))
+
+    def follow(self, session: Session) -> None:
+        """A session came from another node, which may have been away for longer than this one."""
+        begun: set[PartKey] = set()
+        for passage in self._known:
+            # At the very end of a part that goes on it may have been, and what comes then as well.
+            at_end = passage.is_return or passage.left.part in begun
+            if self._positions.follow(session, passage, at_end=at_end):
+                begun.add(passage.entered.part)
+
+    def _has_gone_through(self, passage: Passage) -> bool:
+        return self._keeper.has_gone_through(_name(_part(passage), passage.is_return))
+
+
+def _part(passage: Passage) -> PartKey:
+    """The part that the zone of the passage had for itself."""
+    return passage.left.part if passage.is_return else passage.entered.part
+
+
+def _name(part: PartKey, is_return: bool) -> bytes:
+    return f"{part.zone} {part.epoch} {'ends' if is_return else 'begins'}".encode()
