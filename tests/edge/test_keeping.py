@@ -391,6 +391,7 @@ def test_part_that_has_ended_is_not_begun_again_after_a_crash(is_away: bool) -> 
         bench.deliver("a", "a/x", str(offset), offset)
     bench.settle()
     bench.edge.on_gone(bench.route("a"))
+    bench.come_back("a")
     if is_away:
         client = Client(bench, "c", clean=False)
     before = everything(client)

@@ -26,6 +26,19 @@ from txbroker.topics import matches
 ROOT = PartKey("", 1)
 
 
+class _Link(OwnerRecorder):
+    """What closes a link breaks it."""
+
+    def __init__(self, bench: EdgeBench, apex: str) -> None:
+        super().__init__(bench.events, apex)
+        self._bench = bench
+        self._apex = apex
+
+    def close(self, reason: str) -> None:
+        super().close(reason)
+        self._bench.lose(self._apex)
+
+
 class World:
     """The root and the zone `a`; `bench` is an edge, `linked` are those that it reaches."""
 
@@ -39,6 +52,9 @@ class World:
         self.predecessor: Place | None = None
         self.said: list[tuple[str, str]] = []
         self.count = 0
+        self.came_back_at = 0
+        self.is_unclaimed = False
+        self.is_stale = False
 
     @property
     def child(self) -> PartKey:
@@ -59,7 +75,8 @@ class World:
         self.said.append((topic, text))
         message = Message(topic, text.encode(), 1)
         self.bench.journals.add(part, self.ends[part], message)
-        if part.zone in self.linked:
+        is_held = self.is_unclaimed and part == ROOT and topic.startswith("a/")
+        if part.zone in self.linked and not is_held:
             self._deliver(self.bench.route(part.zone), self.ends[part], message)
 
     def go_out(self) -> None:
@@ -75,9 +92,14 @@ class World:
             self.bench.edge.on_cut(self.bench.route(""), self.cuts[0])
             self._answer()
 
-    def come_back(self, *, is_dead: bool = False) -> None:
-        """It gives the zone back; or an operator takes it, as the node `is_dead`."""
+    def come_back(self, *, is_dead: bool = False, is_late: bool = False) -> None:
+        """
+        It gives the zone back; or an operator takes it, as the node `is_dead`. `is_late`: the root
+        is heard first.
+        """
         self.is_out = False
+        self.came_back_at = self.ends[ROOT]
+        self.is_unclaimed = "" in self.linked and not is_dead
         end = FOREVER if is_dead else self.ends[self.child]
         entered = Place(ROOT, self.ends[ROOT])
         self.passages.append(Passage(apex="a", left=Place(self.child, end), entered=entered))
@@ -91,23 +113,49 @@ class World:
         was_linked = "a" in self.linked
         self.linked.discard("a")
         self._see_what_is_readable()
-        if was_linked:
-            self.bench.edge.on_gone(self.bench.route("a"))
+        says = [self._say_gone] if was_linked else []
         if "" in self.linked:
-            self.bench.edge.on_cut_ended(self.bench.route(""), "a", self.epoch)
+            root = self.bench.route("")
+            says.append(lambda: self.bench.edge.on_cut_ended(root, "a", self.epoch))
+        for say in reversed(says) if is_late else says:
+            say()
         self._answer()
+
+    def _say_gone(self) -> None:
+        if self.bench.edge.zones.get("a") is not None:
+            self.bench.edge.on_gone(self.bench.route("a"))
 
     def lose(self, apex: str) -> None:
         """An owner cannot be reached any more."""
         self.linked.discard(apex)
         self._see_what_is_readable()
+        if apex:
+            self.is_stale = False
         self.bench.lose(apex)
+
+    def cut_silently(self) -> None:
+        """The link to the child is dead, and the edge does not know."""
+        self.linked.discard("a")
+        self.is_stale = True
+        self._see_what_is_readable()
+
+    def notice(self) -> None:
+        """Now it does."""
+        if self.is_stale:
+            self.is_stale = False
+            route = self.bench.edge.zones.get("a")
+            if route is not None and route.port is not None:
+                self.bench.lose("a")
 
     def find(self, apex: str) -> None:
         """The edge reaches an owner again, or sees that it is none."""
+        if apex:
+            self.notice()
         edge, route = self.bench.edge, self.bench.edge.zones.get(apex)
         if apex in self.linked or route is None:
             return
+        if not apex:
+            self.is_unclaimed = False
         if apex and not self.is_out:
             if "" in self.linked and not edge.zones.enclosing(apex).cuts:
                 edge.on_gone(route, is_whole=False)
@@ -124,7 +172,7 @@ class World:
                     self._deliver(route, record.offset, record.message)
         edge.on_online(
             route,
-            OwnerRecorder(self.bench.events, apex),
+            _Link(self.bench, apex),
             marks={},
             cuts=[] if apex else self.cuts,
             position=Position(epoch=part.epoch, offset=self.ends[part]),
@@ -170,6 +218,15 @@ class World:
                 missing[part] = Missing.UNREACHABLE
 
     def _answer(self) -> None:
+        root = self.bench.route("")
+        if self.is_unclaimed and "" in self.linked and "a" in root.claims:
+            self.is_unclaimed = False
+            for record in self.bench.journals.parts.get(ROOT, []):
+                if record.offset > self.came_back_at and record.message.topic.startswith("a/"):
+                    self._deliver(root, record.offset, record.message)
+        for route in self.bench.edge.zones:
+            if route.apex in self.linked and route.claiming:
+                self.bench.edge.on_claimed(route, list(route.claiming), lambda: None)
         for route in self.bench.edge.zones:
             for topic_filter, _ in list(route.requests.values()):
                 self.bench.answer(route.apex, topic_filter)
@@ -260,11 +317,23 @@ def test_any_history(seed: int) -> None:
     came: list[str] = []
     is_here = True
     for _ in range(rng.randrange(5, 40)):
-        match rng.randrange(8):
+        match rng.randrange(10):
             case 0 | 1:
                 everywhere(world)
             case 2:
-                world.come_back() if world.is_out else world.go_out()
+                world.notice()
+                if world.is_out:
+                    world.come_back(is_late=rng.random() < 0.5)
+                else:
+                    world.go_out()
+            case 8 if "a" in world.linked:
+                world.cut_silently()
+                everywhere(world)
+                world.come_back()
+                everywhere(world)
+            case 9:
+                world.notice()
+                world._answer()
             case 3:
                 world.lose(rng.choice(sorted(world.linked))) if world.linked else None
             case 4 | 5:

@@ -156,7 +156,7 @@ def test_end_that_the_zone_could_not_say_itself(is_here: bool) -> None:
     bench.lose("a")
     in_journal(bench, A, "child", 3, 5)
     bench.journals.closed.add(A)
-    bench.edge.on_cut_ended(bench.route(""), "a", 1)
+    bench.come_back("a")
     root_says(bench, 1, 2)
     if not is_here:
         client = Client(bench, "c", clean=False)
@@ -223,7 +223,7 @@ def test_part_that_ended_while_the_node_was_away_gates_its_heir(is_known: bool) 
     if not is_known:
         bench.edge.zones.remove(bench.route("a"))
     bench.edge.on_owner(bench.route(""), 1, None)
-    bench.edge.on_cut_ended(bench.route(""), "a", 1, 0)
+    bench.come_back("a", offset=0)
     bench.online("", offset=2)
     client = Client(bench, "c", clean=False)
 
@@ -240,6 +240,7 @@ def test_nothing_is_left_of_a_part_that_everybody_has() -> None:
     bench.edge.positions.checkpoint()
     bench.settle()
     bench.edge.on_gone(bench.route("a"))
+    bench.come_back("a")
     bench.edge.positions.checkpoint()
     bench.settle()
     bench = bench.restart()
@@ -257,7 +258,7 @@ def cut_off(bench: EdgeBench) -> Client:
     in_journal(bench, A, "child", 3, 5)
     bench.journals.missing[A] = Missing.CUT_OFF
     bench.lose("a")
-    bench.edge.on_cut_ended(bench.route(""), "a", 1)
+    bench.come_back("a")
     root_says(bench, 1, 2)
     return client
 

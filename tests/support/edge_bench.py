@@ -188,6 +188,11 @@ class EdgeBench:
         )
         return port
 
+    def come_back(self, apex: str, *, epoch: int = 1, offset: int | None = None) -> None:
+        """The root says that the zone is its own again, and that what waited for it has come."""
+        self.edge.on_cut_ended(self.route(""), apex, epoch, offset)
+        self.edge.on_claimed(self.route(""), [apex], lambda: None)
+
     def lose(self, apex: str) -> None:
         """The link broke."""
         self.edge.on_lost(self.route(apex), ("edge", 1, apex, 1))

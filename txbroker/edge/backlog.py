@@ -262,6 +262,8 @@ class Backlog:
                 return False
             if route.read:
                 return False  # what waits for the claim is still on its way, behind the position
+            if route.is_over:
+                return False  # its stream does not bring the rest
             # What waits for a place in this part would not see live messages pass it.
             is_done = (
                 cursor.offset >= position.offset

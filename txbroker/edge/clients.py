@@ -350,11 +350,12 @@ class Clients:
 
     # from the edge
 
-    def deliver(self, place: Place | None, message: Message) -> None:
+    def deliver(self, place: Place | None, message: Message, *, is_read: bool = False) -> None:
         """
         A message to every session that is here and wants it.
 
-        `place` is where it lies in its zone's journal, offset 0 for QoS 0; None: `$SYS`.
+        `place` is where it lies in its zone's journal, offset 0 for QoS 0; None: `$SYS`. `is_read`:
+        who gets it at QoS 1 or 2 reads it there.
         """
         apex = None if place is None else place.part.zone
         best: dict[Session, Subscription] = {}
@@ -367,7 +368,8 @@ class Clients:
         for session, subscription in best.items():
             qos = min(subscription.qos, message.qos)
             if qos and place is not None:
-                self._give(session, subscription, message, qos, place)
+                if not is_read:
+                    self._give(session, subscription, message, qos, place)
             elif subscription.held is not None and subscription.is_fresh:
                 self._hold(session, subscription, message)
             else:

@@ -184,10 +184,12 @@ class Edge:
 
         What this edge followed before it follows on from there, also when it was away meanwhile.
         """
-        self.passages.learn(passages)
+        for ended in self.passages.learn(passages):
+            self._end(ended, route)
         known, part = route.position, PartKey(route.apex, epoch)
         if known is not None and known.epoch < epoch:
             self.positions.on_renewed(route, known, epoch, predecessor)
+            route.position = Position(epoch=epoch, offset=0)
         elif known is None and predecessor and self.positions.is_late(predecessor, part):
             route.position = Position(epoch=epoch, offset=0)
             self.positions.on_inherited(route, predecessor)
@@ -242,10 +244,10 @@ class Edge:
 
     def on_message(self, route: Route, message: Message, offset: int) -> None:
         """A live or caught-up delivery."""
-        if route.read and route.is_read(message.topic, offset):
-            return
-        self.on_reached(route, offset)
-        self.clients.deliver(Place(route.part, offset), message)
+        is_read = bool(route.read) and route.is_read(message.topic, offset)
+        if not is_read:
+            self.on_reached(route, offset)
+        self.clients.deliver(Place(route.part, offset), message, is_read=is_read)
 
     def on_reached(self, route: Route, offset: int) -> None:
         """Up to this offset the owner has nothing for us that has not arrived."""
@@ -281,47 +283,18 @@ class Edge:
 
         `offset`: after which the subtree is this zone's again, where that was some time ago.
         """
-        below = self.zones.get(apex)
-        self.passages.went(PartKey(apex, epoch), is_return=True)
-        if route.cuts is not None:
-            route.cuts.pop(apex, None)
-        if below is not None and below.epoch > epoch:
-            return
-        if below is None or (below.port is None and below.position is None):
-            # Not followed in this life of the process; in an earlier one it may have been.
-            self.positions.on_handed_back(PartKey(apex, epoch), route, offset)
-        if below is None:
-            route.claim(apex)
-            self.interests.refresh()
-        elif below.port is None:
-            self.on_gone(below, is_whole=False)
-        else:
-            below.is_ending = True  # its own stream says so too, after its last deliveries
+        here = 0 if route.position is None else route.position.offset
+        self._came_back(route, apex, epoch, here if offset is None else offset)
 
     def on_reclaimed(self, route: Route, apex: str, epoch: int, after: Position) -> None:
         """
         The owner's stream says: that child's zone was taken from it, and goes on in this one behind
-        that position. What of it the child alone has is cut off, and it is not listened to.
+        that position. What of it the child alone has is cut off.
         """
         below = self.zones.get(apex)
-        self.passages.went(PartKey(apex, epoch), is_return=True)
-        if route.cuts is not None:
-            route.cuts.pop(apex, None)
-        if below is not None and below.epoch > epoch:
-            return
-        route.reclaimed[apex] = after
-        place = self.positions.going_on(route, after)
-        self.positions.on_reclaimed(PartKey(apex, epoch), place)
-        if below is None:
-            route.claim(apex, is_read=True)
-            self.interests.refresh()
-            return
-        below.goes_on = place
-        if below.port is None:
-            self.on_gone(below, is_whole=False)
-        else:
-            below.is_ending = True
-            below.port.close("the zone was taken from its node")
+        if below is None or below.epoch <= epoch:
+            route.reclaimed[apex] = after
+        self._came_back(route, apex, epoch, after.offset)
 
     def on_gone(self, route: Route, *, is_whole: bool = True) -> None:
         """
@@ -416,6 +389,42 @@ class Edge:
                 self.publisher.wake(route)
 
     # internal
+
+    def _came_back(self, route: Route, apex: str, epoch: int, offset: int) -> None:
+        """
+        A zone is that of `route` again: every session reads on there, behind that offset.
+
+        What its earlier node still has for this edge is read as well, and not listened to: that
+        stream may be dead, and what comes now waits for the claim meanwhile.
+        """
+        below = self.zones.get(apex)
+        if route.cuts is not None:
+            route.cuts.pop(apex, None)
+        if below is not None and below.epoch > epoch:
+            return
+        if below is not None and below.is_local:
+            below.is_ending = True  # it says so itself, at once
+            return
+        self.passages.came_back(PartKey(apex, epoch), Place(route.part, offset))
+        if below is None:
+            route.claim(apex, is_read=True)
+            self.interests.refresh()
+            return
+        if below.port is None:
+            below.over = epoch
+            self.on_gone(below, is_whole=False)
+        else:
+            self._end(PartKey(apex, epoch), route)
+
+    def _end(self, part: PartKey, teller: Route) -> None:
+        """The part is over, and read to its end: its stream is not needed any more."""
+        route = self.zones.get(part.zone)
+        if route is None or route is teller or route.epoch > part.epoch or route.is_local:
+            return
+        route.over = part.epoch
+        if route.port is not None:
+            route.is_ending = True
+            route.port.close("the zone went back to the node above")
 
     def _on_cache_full(self) -> None:
         if not self.counters.get("cache.full"):

@@ -128,7 +128,7 @@ class Interests:
 
     def on_gone(self, route: Route, above: Route) -> None:
         """The zone went back to `above`, which inherited our interest."""
-        above.claim(route.apex, is_read=route.goes_on is not None)
+        above.claim(route.apex, is_read=route.is_over)
         for subscribing in self._pending:
             for topic_filter, apex in sorted(subscribing.open):
                 if apex == route.apex:

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from txbroker.delegation.passage import Passage
+from txbroker.delegation.passage import FOREVER, Passage
 from txbroker.edge.keeper import Keeper
 from txbroker.edge.positions import Positions
 from txbroker.mqtt.session import Session
-from txbroker.place import PartKey
+from txbroker.place import PartKey, Place
 
 KNOWN = 1_000
 """Passages that are remembered for sessions that move here."""
@@ -30,8 +30,8 @@ class Passages:
         self._keeper = keeper
         self._known: dict[Passage, None] = {}
 
-    def learn(self, told: Iterable[Passage]) -> None:
-        """An owner tells the last ones of its topics."""
+    def learn(self, told: Iterable[Passage]) -> list[PartKey]:
+        """An owner tells the last ones of its topics; the parts that are over, and that is news."""
         passages = tuple(told)
         self._known.update(dict.fromkeys(passages))
         news = [passage for passage in passages if not self._has_gone_through(passage)]
@@ -42,6 +42,7 @@ class Passages:
             self.went(_part(passage), is_return=passage.is_return)
         while len(self._known) > KNOWN:
             del self._known[next(iter(self._known))]
+        return [passage.left.part for passage in news if passage.is_return]
 
     def meet(self, met: Iterable[Passage]) -> None:
         """
@@ -55,6 +56,17 @@ class Passages:
     def went(self, part: PartKey, *, is_return: bool) -> None:
         """This edge has heard that the part begins, or that it came back and ends."""
         self._keeper.go_through(_name(part, is_return))
+
+    def came_back(self, part: PartKey, place: Place) -> None:
+        """
+        An owner's stream says that the zone of a part, which ends, is its own behind the place.
+
+        What the part still has may come much later, from its own stream or not from there.
+        """
+        passage = Passage(apex=part.zone, left=Place(part, FOREVER), entered=place)
+        if not self._has_gone_through(passage):
+            self._positions.on_passage(passage, is_alone=False)
+            self.went(part, is_return=True)
 
     def follow(self, session: Session) -> None:
         """A session came from another node, which may have been away for longer than this one."""

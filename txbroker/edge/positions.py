@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+import attrs
+
 from txbroker.delegation.passage import Passage
 from txbroker.edge.backlog import Backlog
 from txbroker.edge.keeper import Keeper
@@ -30,6 +32,14 @@ ENDED = 1_000
 
 UNLOADED_AFTER = 60.0
 """Seconds for which the messages in flight to a client that left stay in memory."""
+
+
+@attrs.frozen
+class _End:
+    """How far a part was followed that has ended; `is_whole`: to its end."""
+
+    offset: int
+    is_whole: bool
 
 
 class Positions:
@@ -55,7 +65,7 @@ class Positions:
         self._backlog = backlog
         self._here: dict[Session, None] = {}
         self._met: dict[PartKey, int] = {}
-        self._ended: dict[PartKey, int] = {}
+        self._ended: dict[PartKey, _End] = {}
         self._looking: Iterator[None] | None = None
         self._marks: dict[PartKey, int] | None = None
 
@@ -173,7 +183,7 @@ class Positions:
             return
         offset = route.position.offset
         for session in self._all():
-            if not is_whole and self._wants(session, route.apex):
+            if not is_whole and not route.is_over and self._wants(session, route.apex):
                 self._begin(session, Cursor(ended, offset))
             cursor = session.behind.get(ended)
             if cursor is None:
@@ -181,12 +191,13 @@ class Positions:
                 continue
             cursor.until = offset if is_whole else None
             cursor.is_over = True
-            self._gate(session, ended, heir, route.goes_on)
-        if heir.port is not None:
+            if not route.is_over and heir.position is not None:
+                self._gate_at(session, ended, Place(heir.part, heir.position.offset))
+        if route.is_over:
             self._keeper.on_ended(ended)
             return
-        # Where it goes on is not known yet: that may be several parts away.
-        self._ended[ended] = offset
+        # Where it goes on is still to be told: that may be several parts away.
+        self._ended[ended] = _End(offset, is_whole)
         while len(self._ended) > ENDED:
             self._forget_ended(next(iter(self._ended)))
 
@@ -197,7 +208,7 @@ class Positions:
 
     def on_passage(self, passage: Passage, *, is_alone: bool) -> None:
         """
-        Topics went on in another part, while this edge was away.
+        Topics went on in another part.
 
         Who is behind in the part that they left is behind in that one, too. So is everybody else,
         unless the passage `is_alone` and the streams of the two parts follow one another here: that
@@ -207,8 +218,12 @@ class Positions:
         stood = self._stood_at(left.part)
         if is_alone and (left.part in self._ended or not passage.is_return):
             stood = None
+        ended = self._ended.get(left.part)
         for session in self._all():
             if stood is not None and stood <= left.offset and self._follows(session, passage):
+                if ended is not None and ended.is_whole and left.part not in session.behind:
+                    self._go_back(session, passage.entered)
+                    continue
                 self._begin(session, Cursor(left.part, stood))
             self.follow(session, passage, at_end=True)
         if passage.is_return:
@@ -230,48 +245,9 @@ class Positions:
         if not passage.is_return:
             self._begin_after(session, left, entered.part)
             return entered.part in session.behind
-        # What of the part is not of these topics may lie before them, and not have come yet.
-        route = self._zones.get(entered.part.zone)
-        here = self._stood_at(entered.part)
-        is_followed = route is not None and here is not None and self._covers(session, route)
-        start = min(here, entered.offset) if is_followed and here is not None else entered.offset
-        self._begin(session, Cursor(entered.part, start))
+        self._go_back(session, entered)
         self._gate_at(session, left.part, entered)
         return entered.part in session.behind
-
-    def going_on(self, heir: Route, after: Position) -> Place:
-        """
-        From where on sessions read what came back to `heir` after that position: from where this
-        edge is in its stream, if that is known, as what lies before has come or is read.
-        """
-        known = heir.position
-        offset = after.offset if known is None or known.epoch != after.epoch else known.offset
-        return Place(PartKey(heir.apex, after.epoch), offset)
-
-    def on_handed_back(self, part: PartKey, heir: Route, offset: int | None) -> None:
-        """
-        The part of a zone that was not known here was closed; it is `heir`'s now.
-
-        `offset`: after which it is, where that was some time ago.
-        """
-        if offset is None:
-            offset = 0 if heir.position is None else heir.position.offset
-        for session in self._all():
-            if part in session.behind:
-                self._gate_at(session, part, Place(heir.part, offset))
-            elif session.sink is None and self._wants(session, part.zone):
-                self._begin(session, Cursor(heir.part, offset))
-
-    def on_reclaimed(self, part: PartKey, place: Place) -> None:
-        """
-        The part of a zone was cut off; the zone goes on behind the place, for all sessions alike.
-        """
-        for session in self._all():
-            if part in session.behind:
-                self._gate_at(session, part, place)
-            elif self._wants(session, part.zone):
-                self._begin(session, Cursor(*place))
-        self._keeper.save_soon()
 
     def on_online(self, route: Route) -> None:
         """The stream of a zone flows: who waited for its part may read on."""
@@ -358,12 +334,15 @@ class Positions:
         )
         self._begin(session, Cursor(part, 0, None, left, before))
 
-    def _gate(self, session: Session, ended: PartKey, heir: Route, place: Place | None) -> None:
-        # An heir that is not connected yet says itself where it goes on, and then it is gated.
-        if place is None and heir.position is not None:
-            place = Place(heir.part, heir.position.offset)
-        if place is not None:
-            self._gate_at(session, ended, place)
+    def _go_back(self, session: Session, entered: Place) -> None:
+        """Topics came back to a zone around theirs, at that place."""
+        # What of the part is not of these topics may lie before them, and not have come yet.
+        route = self._zones.get(entered.part.zone)
+        here = self._stood_at(entered.part)
+        offset = entered.offset
+        if here is not None and route is not None and self._covers(session, route):
+            offset = min(here, offset)
+        self._begin(session, Cursor(entered.part, offset))
 
     def _gate_at(self, session: Session, ended: PartKey, place: Place) -> None:
         """Nothing behind the place is taken before the ended part is."""
@@ -386,7 +365,8 @@ class Positions:
         route = self._zones.get(part.zone)
         if route is not None and route.position is not None and route.part == part:
             return route.position.offset
-        return self._ended.get(part)
+        ended = self._ended.get(part)
+        return None if ended is None else ended.offset
 
     def _forget_ended(self, part: PartKey) -> None:
         if self._ended.pop(part, None) is not None:

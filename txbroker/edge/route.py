@@ -21,7 +21,7 @@ from txbroker.authority.handover import MarkKey
 from txbroker.delegation.cut import Cut
 from txbroker.message import Message
 from txbroker.mqtt.session import Incoming, Session
-from txbroker.place import PartKey, Place
+from txbroker.place import PartKey
 from txbroker.topics import is_filter_within, is_within
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ class Route:
         self.port: OwnerPort | None = None
         self.is_local = False
         self.is_ending = False
-        self.goes_on: Place | None = None  # in the journal of its heir, where that is known
+        self.over = -1  # epoch of which its heir has said that it is, and where the zone goes on
         self.waiting: deque[Publication] = deque()
         self.waiting_size = 0
         self.qos0_size = 0
@@ -220,6 +220,11 @@ class Route:
     def part(self) -> PartKey:
         """The part of the zone's journal that its stream comes from."""
         return PartKey(self.apex, self.epoch if self.position is None else self.position.epoch)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether what is followed here is over, and read to its end."""
+        return self.over >= self.part.epoch
 
     @property
     def is_needed(self) -> bool:
