@@ -124,7 +124,7 @@ def test_zone_that_comes_back_brings_its_outbox_before_what_follows() -> None:
     bench.settle()
     bench.root.credit = False
     bench.client.publish("b", "2")
-    bench.edge.on_gone(bench.route("a"))
+    bench.edge.on_gone(bench.route("a"), is_whole=True)
     bench.client.publish("a/x", "3")
     bench.root.credit = True
     bench.edge.publisher.flush(bench.route(""))

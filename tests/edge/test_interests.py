@@ -190,7 +190,7 @@ def test_interest_goes_back_with_the_zone() -> None:
     client.got()
     bench.take()
 
-    bench.edge.on_gone(bench.route("a"))
+    bench.edge.on_gone(bench.route("a"), is_whole=True)
 
     assert [("disconnect", "a"), ("", "sync", ["a/x"], ["a"])] == bench.take()
     bench.deliver("", "a/x", "live")
@@ -204,7 +204,7 @@ def test_zone_that_goes_while_a_subscribe_is_open_is_asked_at_the_parent() -> No
     bench.online("a")
     client = Client(bench, "c")
     client.subscribe("a/x")
-    bench.edge.on_gone(bench.route("a"))
+    bench.edge.on_gone(bench.route("a"), is_whole=True)
     before = client.got()
     bench.answer("", "a/x", "a/x=parent")
 
@@ -253,7 +253,7 @@ def test_zone_that_was_granted_again_meanwhile_is_not_forgotten() -> None:
     client.publish("a/x", "in flight")
     bench.take()
     old = bench.route("a")
-    bench.edge.on_gone(old)
+    bench.edge.on_gone(old, is_whole=True)
     new = bench.route("a")
 
     assert (True, 3, {"a/x"}, {"a"}) == (new is not old, new.epoch, new.filters, new.claims)
@@ -302,7 +302,7 @@ def test_interest_below_a_zone_that_goes_stands() -> None:
     client.got()
     bench.take()
 
-    bench.edge.on_gone(bench.route("a"))
+    bench.edge.on_gone(bench.route("a"), is_whole=True)
 
     assert [("disconnect", "a"), ("", "sync", ["#"], ["a"])] == bench.take()
     assert {"a/b"} == set(bench.route("").cuts or {})

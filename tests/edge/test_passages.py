@@ -55,6 +55,7 @@ class World:
         self.came_back_at = 0
         self.is_unclaimed = False
         self.is_stale = False
+        self.lingers = False
 
     @property
     def child(self) -> PartKey:
@@ -82,7 +83,7 @@ class World:
     def go_out(self) -> None:
         """A node takes over the zone."""
         self.epoch += 1
-        self.is_out = True
+        self.is_out, self.lingers = True, False
         self.ends[self.child] = 0
         self.predecessor = Place(ROOT, self.ends[ROOT])
         entered = Place(self.child, 0)
@@ -123,7 +124,7 @@ class World:
 
     def _say_gone(self) -> None:
         if self.bench.edge.zones.get("a") is not None:
-            self.bench.edge.on_gone(self.bench.route("a"))
+            self.bench.edge.on_gone(self.bench.route("a"), is_whole=True)
 
     def lose(self, apex: str) -> None:
         """An owner cannot be reached any more."""
@@ -157,8 +158,9 @@ class World:
         if not apex:
             self.is_unclaimed = False
         if apex and not self.is_out:
-            if "" in self.linked and not edge.zones.enclosing(apex).cuts:
-                edge.on_gone(route, is_whole=False)
+            self.lingers = True
+            self._see_what_is_readable()
+            edge.on_gone(route, is_whole=False)
             return
         self.linked.add(apex)
         self._see_what_is_readable()
@@ -212,7 +214,7 @@ class World:
             owner = "a" if self.is_out and part == self.child else ""
             if missing.get(part) is Missing.CUT_OFF:
                 continue
-            if owner in self.linked:
+            if owner in self.linked or (owner != part.zone and self.lingers):
                 missing.pop(part, None)
             else:
                 missing[part] = Missing.UNREACHABLE

@@ -245,7 +245,8 @@ def test_disk(node: NodeProcess, small_disk: Path, tmp_path: Path) -> None:
     and QoS 0 notice nothing; most of the disk can be used.
     """
     start(node, data=str(small_disk / "data"))
-    edge = NodeProcess(tmp_path, topology("edge", parent=node.grpc))
+    # What the edge acknowledges is at the owner: an outbox might not be drained yet.
+    edge = NodeProcess(tmp_path, topology("edge", parent=node.grpc, unreachable="hold"))
     with (
         edge,
         client(node, "sub") as sub,

@@ -296,7 +296,7 @@ class Edge:
             route.reclaimed[apex] = after
         self._came_back(route, apex, epoch, after.offset)
 
-    def on_gone(self, route: Route, *, is_whole: bool = True) -> None:
+    def on_gone(self, route: Route, *, is_whole: bool) -> None:
         """
         The owner does not serve the zone any more: back to the nearest zone above it.
 

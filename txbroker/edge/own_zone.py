@@ -187,7 +187,7 @@ class OwnZone:
             self._is_parked = False
             self._streams.clear()
             route.wait_first(self._outbound.close())
-            self._edge.on_gone(route)
+            self._edge.on_gone(route, is_whole=True)
 
     def on_durable(self, offset: int) -> None:
         """What was published up to here is safe: the clients may be told."""

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-import attrs
-
 from txbroker.delegation.passage import Passage
 from txbroker.edge.backlog import Backlog
 from txbroker.edge.keeper import Keeper
@@ -32,14 +30,6 @@ ENDED = 1_000
 
 UNLOADED_AFTER = 60.0
 """Seconds for which the messages in flight to a client that left stay in memory."""
-
-
-@attrs.frozen
-class _End:
-    """How far a part was followed that has ended; `is_whole`: to its end."""
-
-    offset: int
-    is_whole: bool
 
 
 class Positions:
@@ -65,7 +55,7 @@ class Positions:
         self._backlog = backlog
         self._here: dict[Session, None] = {}
         self._met: dict[PartKey, int] = {}
-        self._ended: dict[PartKey, _End] = {}
+        self._ended: dict[PartKey, int] = {}
         self._looking: Iterator[None] | None = None
         self._marks: dict[PartKey, int] | None = None
 
@@ -197,7 +187,7 @@ class Positions:
             self._keeper.on_ended(ended)
             return
         # Where it goes on is still to be told: that may be several parts away.
-        self._ended[ended] = _End(offset, is_whole)
+        self._ended[ended] = offset
         while len(self._ended) > ENDED:
             self._forget_ended(next(iter(self._ended)))
 
@@ -218,11 +208,10 @@ class Positions:
         stood = self._stood_at(left.part)
         if is_alone and (left.part in self._ended or not passage.is_return):
             stood = None
-        ended = self._ended.get(left.part)
         for session in self._all():
             if stood is not None and stood <= left.offset and self._follows(session, passage):
-                if ended is not None and ended.is_whole and left.part not in session.behind:
-                    self._go_back(session, passage.entered)
+                if left.part in self._ended and left.part not in session.behind:
+                    self._go_back(session, passage.entered)  # it has all of the part
                     continue
                 self._begin(session, Cursor(left.part, stood))
             self.follow(session, passage, at_end=True)
@@ -365,8 +354,7 @@ class Positions:
         route = self._zones.get(part.zone)
         if route is not None and route.position is not None and route.part == part:
             return route.position.offset
-        ended = self._ended.get(part)
-        return None if ended is None else ended.offset
+        return self._ended.get(part)
 
     def _forget_ended(self, part: PartKey) -> None:
         if self._ended.pop(part, None) is not None:

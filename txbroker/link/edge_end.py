@@ -268,7 +268,7 @@ class EdgeEnd:
             case "cut":
                 self._edge.on_cut(self._route, self._cut_below(frame.cut))
             case "gone" if frame.gone.apex == self._route.apex:
-                self._edge.on_gone(self._route)
+                self._edge.on_gone(self._route, is_whole=True)
             case "gone":
                 self._on_cut_ended(frame.gone)
 
