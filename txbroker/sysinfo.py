@@ -104,7 +104,7 @@ class SysInfo:
             "broker/publish/messages/received": str(edge.clients.received),
             "broker/publish/messages/sent": str(edge.clients.delivered),
             "broker/subscriptions/count": str(sum(len(s.subscriptions) for s in sessions)),
-            "txbroker/sessions/dropped": str(sum(s.dropped for s in sessions)),
+            "txbroker/sessions/dropped": str(sum(s.sender.dropped for s in sessions)),
             "txbroker/store/syncs": str(self._disk.committer.syncs),
             "txbroker/store/size": str(self._disk.size),
             "txbroker/disk/free": str(self._space.free),

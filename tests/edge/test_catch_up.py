@@ -73,8 +73,10 @@ def test_session_that_is_away_costs_a_position_for_each_zone() -> None:
     bench.settle()
 
     session = client.session
-    assert {("", 0), ("a", 0), ("b", 0)} == {(p.zone, c.offset) for p, c in session.behind.items()}
-    assert (None, puts) == (session.window, bench.commit.windows.puts)
+    assert {("", 0), ("a", 0), ("b", 0)} == {
+        (p.zone, c.offset) for p, c in session.places.behind.items()
+    }
+    assert (None, puts) == (session.sender.window, bench.commit.windows.puts)
     assert [] == bench.journals.reads
 
 
@@ -124,11 +126,11 @@ def test_client_that_does_not_keep_up_reads_on_later(monkeypatch: pytest.MonkeyP
     bench = bench_of(inflight=2)
     client = subscribed(bench, "x")
     say(bench, 1, 20)
-    assert client.session.queued == 4
-    assert [6] == [cursor.offset for cursor in client.session.behind.values()]
+    assert client.session.sender.queued == 4
+    assert [6] == [cursor.offset for cursor in client.session.places.behind.values()]
 
     assert numbers(1, 20) == everything(client)
-    assert {} == client.session.behind
+    assert {} == client.session.places.behind
     say(bench, 21, 21)
     assert ["21"] == client.got()
 
@@ -291,7 +293,7 @@ def test_what_was_in_flight_is_read_again_and_sent_first() -> None:
     say(bench, 2, 4)
     bench.settle()
     sent = [packet for packet in client.events if isinstance(packet, Publish)]
-    client.session.on_pubrec(2)
+    client.session.sender.on_pubrec(2)
     bench.settle()
     bench = bench.restart()
     client = Client(bench, "c", clean=False)
@@ -305,7 +307,7 @@ def test_what_was_in_flight_is_read_again_and_sent_first() -> None:
         Pubrel(2),
         Publish("x", b"2", 1, False, True, 3),
     ] == client.events
-    client.session.on_pubcomp(2)
+    client.session.sender.on_pubcomp(2)
     assert ["1", "Pubrel", "2", "3", "4"] == everything(client)
 
 
@@ -372,7 +374,7 @@ def test_what_was_in_flight_and_is_kept_no_longer_is_dropped() -> None:
     bench.online("", offset=3)
 
     assert ["3"] == everything(client)
-    assert 2 == client.session.dropped
+    assert 2 == client.session.sender.dropped
 
 
 def test_messages_in_flight_leave_the_memory_of_a_client_that_stays_away() -> None:
@@ -385,7 +387,7 @@ def test_messages_in_flight_leave_the_memory_of_a_client_that_stays_away() -> No
     for _ in range(62):
         bench.clock.advance(1.0)
         bench.edge.positions.checkpoint()
-    held = [entry.message for _, entry in client.session.flows()]
+    held = [entry.message for _, entry in client.session.sender.flows()]
     client = Client(bench, "c", clean=False)
 
     assert ([None, None], numbers(1, 2)) == (held, everything(client))
@@ -405,7 +407,7 @@ def test_newest_messages_are_kept() -> None:
     client = Client(bench, "c", clean=False)
 
     assert numbers(16, 25) == everything(client)
-    assert 15 == client.session.dropped == bench.counters.get("session.dropped.queue_full")
+    assert 15 == client.session.sender.dropped == bench.counters.get("session.dropped.queue_full")
     assert 1 == sum(event[0] == "session.dropping" for event in bench.reporter.events)
 
 
@@ -449,7 +451,7 @@ def test_what_others_get_does_not_count() -> None:
     client = Client(bench, "c", clean=False)
 
     assert numbers(51, 60) == everything(client)
-    assert 0 == client.session.dropped
+    assert 0 == client.session.sender.dropped
     assert 50 == len(everything(other))
 
 
@@ -463,7 +465,7 @@ def test_limits_hold_for_a_client_that_is_here_and_takes_nothing(
     say(bench, 1, 100)
 
     assert [*numbers(1, 3), *numbers(91, 100)] == everything(client)
-    assert 87 == client.session.dropped
+    assert 87 == client.session.sender.dropped
 
 
 def test_dropping_is_told_again_when_the_client_had_caught_up(
@@ -487,7 +489,7 @@ def test_zone_of_which_nothing_is_wanted_any_more_is_left_at_its_end() -> None:
     client = subscribed(bench, "a/x")
     client.leave()
     bench.journals.add(ROOT, 1, Message("a/x", b"before the cut", 1))
-    client.session.behind[ROOT] = Cursor(ROOT, 0)
+    client.session.places.behind[ROOT] = Cursor(ROOT, 0)
     bench.edge.clients.keeper.save(client.session, urgent=False)
     bench.edge.positions.checkpoint()
     bench.settle()
@@ -496,7 +498,7 @@ def test_zone_of_which_nothing_is_wanted_any_more_is_left_at_its_end() -> None:
     client = Client(bench, "c", clean=False)
 
     assert ["before the cut"] == everything(client)
-    assert ROOT not in client.session.behind
+    assert ROOT not in client.session.places.behind
 
 
 def test_session_that_moved_here_before_its_zone_could_be_asked_goes_on_with_its_answer() -> None:
@@ -522,7 +524,7 @@ def test_qos0_that_a_session_had_before_it_moved_is_not_given_again() -> None:
     bench.online("", offset=3)
     moved = bench.edge.clients.new_session("c")
     moved.subscriptions["x"] = Subscription("x", 1)
-    moved.behind[ROOT] = Cursor(ROOT, 5)
+    moved.places.behind[ROOT] = Cursor(ROOT, 5)
     bench.edge.clients.adopt(moved, ["x"])
     bench.answer("", "x")
     client = Client(bench, "c", clean=False)

@@ -142,11 +142,11 @@ class User:
         session = self.session
         assert session is not None
         if kind == "ack":
-            session.on_pubacks((packet_id,))
+            session.sender.on_pubacks((packet_id,))
         elif kind == "rec":
-            session.on_pubrec(packet_id)
+            session.sender.on_pubrec(packet_id)
         else:
-            session.on_pubcomp(packet_id)
+            session.sender.on_pubcomp(packet_id)
         if kind != "rec":
             for payload, known in self.seen.items():
                 if known == packet_id:
@@ -450,7 +450,7 @@ class Machine(RuleBasedStateMachine):
         if user.wire is not None:
             user.wire.room = has_room
             if has_room and user.session is not None:
-                user.session.pump()
+                user.session.sender.pump()
 
     # what holds
 
@@ -466,7 +466,7 @@ class Machine(RuleBasedStateMachine):
         for user in self.users.values():
             if user.wire is None:
                 session = self.bench.edge.clients.sessions.get(user.name)
-                assert session is None or not session.first_queued()
+                assert session is None or not session.sender.first_queued()
 
     def settle(self) -> None:
         """Everything that can happen without a fault happens."""
@@ -491,7 +491,7 @@ class Machine(RuleBasedStateMachine):
         pytest.fail("it does not come to rest")
 
     def is_behind(self) -> bool:
-        return any(session.behind for session in self.bench.edge.clients.sessions.values())
+        return any(session.places.behind for session in self.bench.edge.clients.sessions.values())
 
     def teardown(self) -> None:
         """All is healed: what was promised has come."""

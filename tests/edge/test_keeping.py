@@ -143,7 +143,7 @@ def test_what_waits_and_cannot_be_read_again_is_bounded_by_the_limits() -> None:
     bench.answer("", "#", *(f"t{number}=r{number}" for number in range(8)))
     bench.settle()
 
-    assert (3, (1, 1, 5)) == (client.session.dropped, rows(bench))
+    assert (3, (1, 1, 5)) == (client.session.sender.dropped, rows(bench))
     client = Client(bench, "c", clean=False)
     assert ["r:r3", "r:r4", "r:r5", "r:r6", "r:r7"] == everything(client)
 
@@ -155,7 +155,7 @@ def test_writing_does_not_grow_with_what_waits() -> None:
     client.subscribe("#")
     bench.answer("", "#", *(f"topic/{number}=value" for number in range(500)))
     bench.settle()
-    client.session.on_pubacks((1,))
+    client.session.sender.on_pubacks((1,))
     bench.settle()
 
     assert len(bench.commit.windows.values[b"c"]) < 100
@@ -347,7 +347,7 @@ def test_owners_are_told_what_sessions_need() -> None:
     away.leave()
     say(bench, 3, 5, "a/x")
     say(bench, 1, 5)
-    here.session.on_pubacks((3,))
+    here.session.sender.on_pubacks((3,))
     bench.settle()
     bench.edge.positions.checkpoint()
     bench.take()
@@ -366,7 +366,7 @@ def test_message_in_flight_is_kept_by_its_owner() -> None:
     say(bench, 1, 4)
     bench.settle()
     for packet_id in (1, 2, 4):
-        client.session.on_pubacks((packet_id,))
+        client.session.sender.on_pubacks((packet_id,))
     for _ in range(2):
         bench.edge.positions.checkpoint()
     bench.take()
@@ -399,7 +399,7 @@ def test_part_that_has_ended_is_not_begun_again_after_a_crash(is_away: bool) -> 
     bench = bench.restart()
 
     assert ["1", "2"] == before
-    assert PartKey("a", 1) not in bench.edge.clients.sessions["c"].behind
+    assert PartKey("a", 1) not in bench.edge.clients.sessions["c"].places.behind
 
 
 @pytest.mark.parametrize("is_heard", [False, True])

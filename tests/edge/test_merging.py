@@ -32,7 +32,7 @@ def older(bench: EdgeBench, offset: int, *filters: str) -> Session:
     session = bench.edge.clients.new_session("c")
     for topic_filter in filters:
         session.subscriptions[topic_filter] = Subscription(topic_filter, 1)
-    session.behind[ROOT] = Cursor(ROOT, offset)
+    session.places.behind[ROOT] = Cursor(ROOT, offset)
     return session
 
 
@@ -94,7 +94,7 @@ def test_what_either_had_is_forgotten_when_it_is_behind() -> None:
     everything(client)
     client.leave()
 
-    assert {} == client.session.had
+    assert {} == client.session.places.had
 
 
 def test_what_a_zone_confirmed_to_the_older_one_counts_from_there() -> None:
@@ -124,7 +124,7 @@ def test_part_that_had_ended_before_the_session_came_is_read_first() -> None:
     bench.edge.on_reached(bench.route(""), 2)
     moved = bench.edge.clients.new_session("c")
     moved.subscriptions["#"] = Subscription("#", 1)
-    moved.behind = {ROOT: Cursor(ROOT, 0), A: Cursor(A, 0)}
+    moved.places.behind = {ROOT: Cursor(ROOT, 0), A: Cursor(A, 0)}
     bench.edge.clients.adopt(moved, ["#"])
     bench.answer("", "#")
     client = Client(bench, "c", clean=False)
@@ -142,7 +142,7 @@ def test_what_lies_before_the_cut_comes_before_a_part_that_had_ended() -> None:
     bench.edge.on_reached(bench.route(""), 2)
     moved = bench.edge.clients.new_session("c")
     moved.subscriptions["#"] = Subscription("#", 1)
-    moved.behind = {A: Cursor(A, 0, after=Place(ROOT, 1)), ROOT: Cursor(ROOT, 0)}
+    moved.places.behind = {A: Cursor(A, 0, after=Place(ROOT, 1)), ROOT: Cursor(ROOT, 0)}
     bench.edge.clients.adopt(moved, ["#"])
     bench.answer("", "#")
     client = Client(bench, "c", clean=False)

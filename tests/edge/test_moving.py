@@ -11,7 +11,7 @@ from txbroker.edge.chunks import RETRY
 from txbroker.edge.moving import Moving
 from txbroker.edge.roaming import Successions
 from txbroker.message import Message
-from txbroker.mqtt.session import Incoming
+from txbroker.mqtt.receiver import Incoming
 from txbroker.place import PartKey
 
 A = PartKey("a", 1)
@@ -41,7 +41,7 @@ def test_node_before_keeps_its_stream_until_the_outbox_has_asked_for_it() -> Non
     in_doubt = resolved()
     bench.edge.publisher.on_unreachable(bench.route("a"))
     bench.settle()
-    (flow,) = client.session.open_publishes()
+    (flow,) = client.session.receiver.open()
     in_outbox = flow.taken, resolved()
     owner = bench.online("a")
     bench.settle()
@@ -99,7 +99,7 @@ def test_what_became_of_a_publish_is_told_to_a_session_that_came_back_and_left_a
     moving = Moving(bench.edge, Successions(), MemoryTable())
     client = Client(bench, "c", clean=False)
     client.publish("a/x", "1", qos=2)
-    (flow,) = client.session.open_publishes()
+    (flow,) = client.session.receiver.open()
     flow.origin = SENT[0], 1
     for _ in range(2):
         state = moving.freeze("c")

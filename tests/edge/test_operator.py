@@ -80,7 +80,7 @@ def test_the_worst_losses_are_named() -> None:
     """A hundred at the most, and nobody who lost nothing."""
     bench = EdgeBench()
     for number in range(operator.LOSSES_SHOWN + 20):
-        Client(bench, str(number)).session.dropped = number
+        Client(bench, str(number)).session.sender.dropped = number
 
     found = [(loss.client_id, loss.dropped) for loss in operator.losses(sessions(bench))]
 

@@ -162,7 +162,7 @@ class PublisherClient:
         assert self._edge.clients.attach(session, self)
         self.is_here = True
         for packet_id in list(self._released):
-            session.on_pubrel(packet_id)
+            session.receiver.on_pubrel(packet_id)
         for packet_id, (topic, qos, number) in list(self._open.items()):
             self._send(packet_id, topic, qos, number, dup=True)
 
@@ -202,7 +202,7 @@ class PublisherClient:
         if isinstance(packet, Pubrec):
             if said is not None:
                 self._released[packet_id] = said
-            self.session.on_pubrel(packet_id)
+            self.session.receiver.on_pubrel(packet_id)
 
     def has_room(self) -> bool:
         return True

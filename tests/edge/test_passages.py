@@ -285,7 +285,7 @@ def test_zone_changes_hands_while_the_edge_is_away(
     everywhere(world)
 
     assert world.told(*filters) == by_topic(came + everything(client))
-    assert {} == client.session.behind
+    assert {} == client.session.places.behind
 
 
 def test_zone_that_was_reclaimed_and_went_out_again() -> None:
@@ -358,4 +358,4 @@ def test_any_history(seed: int) -> None:
     came += everything(client)
 
     assert world.told(*filters) == by_topic(came)
-    assert {} == client.session.behind
+    assert {} == client.session.places.behind

@@ -162,7 +162,7 @@ def test_end_that_the_zone_could_not_say_itself(is_here: bool) -> None:
         client = Client(bench, "c", clean=False)
 
     assert told("child", 3, 5) + told("root", 1, 2) == everything(client)
-    assert {} == client.session.behind
+    assert {} == client.session.places.behind
 
 
 def test_zone_that_is_served_anew_is_read_from_where_the_earlier_part_ends() -> None:
@@ -179,7 +179,7 @@ def test_zone_that_is_served_anew_is_read_from_where_the_earlier_part_ends() -> 
     child_says(bench, 1, 2, epoch=2)
 
     assert [*told("child", 3, 4), "child 1'", "child 2'"] == everything(client)
-    assert {} == client.session.behind
+    assert {} == client.session.places.behind
 
 
 def test_zone_that_came_back_and_went_out_again_meanwhile_is_read_in_that_order() -> None:
@@ -228,7 +228,7 @@ def test_part_that_ended_while_the_node_was_away_gates_its_heir(is_known: bool) 
     client = Client(bench, "c", clean=False)
 
     assert told("child", 1, 3) + told("root", 1, 2) == everything(client)
-    assert {} == client.session.behind
+    assert {} == client.session.places.behind
 
 
 def test_nothing_is_left_of_a_part_that_everybody_has() -> None:
@@ -246,7 +246,7 @@ def test_nothing_is_left_of_a_part_that_everybody_has() -> None:
     bench = bench.restart()
 
     session = bench.edge.clients.sessions["c"]
-    assert A not in session.behind
+    assert A not in session.places.behind
     assert A not in bench.edge.positions.followed
 
 
@@ -291,7 +291,7 @@ def test_part_that_was_cut_off_is_read_when_it_is_back(is_restarted: bool) -> No
 
     assert (told("root", 1, 2), 2, []) == (before, needed, nothing)
     assert told("child", 3, 5) == everything(client)
-    assert ({}, {}) == (client.session.behind, client.session.cut_off)
+    assert ({}, {}) == (client.session.places.behind, client.session.places.cut_off)
 
 
 def test_part_that_was_cut_off_and_dropped_is_forgotten() -> None:
@@ -301,11 +301,15 @@ def test_part_that_was_cut_off_and_dropped_is_forgotten() -> None:
     assert told("root", 1, 2) == everything(client)
     bench.journals.missing[A] = Missing.UNREACHABLE
     look_again(bench)
-    assert {A: 2} == client.session.cut_off
+    assert {A: 2} == client.session.places.cut_off
     bench.journals.missing[A] = Missing.GONE
     look_again(bench)
 
-    assert ([], {}, {}) == (everything(client), client.session.behind, client.session.cut_off)
+    assert ([], {}, {}) == (
+        everything(client),
+        client.session.places.behind,
+        client.session.places.cut_off,
+    )
 
 
 def test_part_that_was_read_to_its_end_is_not_read_again_after_a_restart() -> None:

@@ -107,12 +107,12 @@ class Bench:
 def client(name: str = "c") -> tuple[Session, SinkRecorder]:
     session = Session(name, clean=True, limits=SessionLimits(), watcher=WatcherRecorder())
     sink = SinkRecorder()
-    session.attach(sink)
+    session.sender.attach(sink)
     return session, sink
 
 
 def from_client(session: Session, topic: str, packet_id: int, size: int = 0) -> Publication:
-    flow = session.accept(Publish(topic, b"x" * size, 1, False, False, packet_id))
+    flow = session.receiver.accept(Publish(topic, b"x" * size, 1, False, False, packet_id))
     assert flow is not None
     return Publication(Message(topic, b"x" * size, 1), session, flow)
 

@@ -73,7 +73,7 @@ def test_edge_whose_link_to_the_parent_was_down_hears_when_it_is_up(
     claimed(bench)
 
     assert numbers(first, 10) == told + everything(client)
-    assert ({}, {A: 0}) == (client.session.behind, client.session.cut_off)
+    assert ({}, {A: 0}) == (client.session.places.behind, client.session.places.cut_off)
     bench.deliver("", "a/x", "11", 11)
     assert ["11"] == everything(client)
 
@@ -91,7 +91,7 @@ def test_session_that_is_here_reads_until_the_claim_is_done() -> None:
     claimed(bench)
 
     assert (numbers(1, 3), []) == (got, everything(client))
-    assert ROOT not in client.session.behind
+    assert ROOT not in client.session.places.behind
 
 
 def test_who_subscribes_meanwhile_gets_nothing_older() -> None:
@@ -136,7 +136,7 @@ def test_same_word_again_changes_nothing() -> None:
     claimed(bench)
 
     assert numbers(1, 2) == everything(client)
-    assert {} == client.session.behind
+    assert {} == client.session.places.behind
 
 
 def test_cursors_outlive_a_crash_before_the_owner_is_told() -> None:
@@ -157,7 +157,7 @@ def test_cursors_outlive_a_crash_before_the_owner_is_told() -> None:
     session = bench.restart().edge.clients.sessions["c"]
 
     assert ([], [True]) == (before, done)
-    assert 5 == session.behind[ROOT].offset
+    assert 5 == session.places.behind[ROOT].offset
 
 
 @pytest.mark.parametrize(("topic_filter", "begins"), [("a/x", 5), ("#", 0)])
@@ -173,4 +173,4 @@ def test_session_that_moves_here_begins_where_the_zone_came_back(
     bench.edge.clients.adopt(moved, [topic_filter])
     bench.answer("", topic_filter)
 
-    assert begins == moved.behind[ROOT].offset
+    assert begins == moved.places.behind[ROOT].offset

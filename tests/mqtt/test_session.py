@@ -35,7 +35,7 @@ class Bench:
         """A new connection; what it is sent at once."""
         self.session.detach()
         self.sink = SinkRecorder()
-        self.session.attach(self.sink)
+        self.session.sender.attach(self.sink)
         return self.take()
 
     def deliver(self, *payloads: str, qos: int = 1, retain: bool = False) -> list[bool]:
@@ -45,17 +45,17 @@ class Bench:
             self._offset += 1
             place = None if retain else Place(PART, self._offset)
             message = Message("t", payload.encode(), qos)
-            taken.append(self.session.deliver(message, qos, place, retain=retain))
+            taken.append(self.session.sender.deliver(message, qos, place, retain=retain))
         self._saved()
         return taken
 
     def say(self, payload: str, *, retain: bool = False) -> None:
         """A message of QoS 0."""
-        self.session.deliver_qos0(Message("t", payload.encode()), retain=retain)
+        self.session.sender.deliver_qos0(Message("t", payload.encode()), retain=retain)
 
     def save(self) -> None:
         """All is durable now."""
-        self.session.on_saved(self.session.take_unsaved())
+        self.session.sender.on_saved(self.session.sender.take_unsaved())
 
     def take(self) -> list[Packet | str]:
         self._saved()
@@ -93,7 +93,7 @@ def test_qos0_leaves_at_once_or_never() -> None:
 
     assert [] == before
     assert [Publish("t", b"1"), Publish("t", b"2", 0, True)] == bench.take()
-    assert ([("dropped", 0, "first")], 1) == (bench.watcher.events, bench.session.dropped)
+    assert ([("dropped", 0, "first")], 1) == (bench.watcher.events, bench.session.sender.dropped)
 
 
 def test_window_bounds_what_is_unacknowledged() -> None:
@@ -101,11 +101,11 @@ def test_window_bounds_what_is_unacknowledged() -> None:
     bench = attached(inflight=2)
     bench.deliver("1", "2", "3", "4")
     first = bench.take()
-    bench.session.on_pubacks((2,))
+    bench.session.sender.on_pubacks((2,))
 
     assert [sent("1", 1), sent("2", 2)] == first
     assert [sent("3", 3)] == bench.take()
-    assert bench.session.queued == 1
+    assert bench.session.sender.queued == 1
 
 
 def test_many_acknowledgements_at_once() -> None:
@@ -113,10 +113,10 @@ def test_many_acknowledgements_at_once() -> None:
     bench = attached(inflight=3)
     bench.deliver("1", "2", "3", "4", "5", "6")
     bench.take()
-    bench.session.on_pubacks((1, 9, 2, 1, 4))
+    bench.session.sender.on_pubacks((1, 9, 2, 1, 4))
 
     assert [sent("4", 4), sent("5", 5)] == bench.take()
-    assert bench.session.queued == 1
+    assert bench.session.sender.queued == 1
 
 
 def test_window_is_bounded_in_bytes() -> None:
@@ -125,10 +125,10 @@ def test_window_is_bounded_in_bytes() -> None:
     bench = attached(memory=2 * size)
     bench.deliver("x" * 100, "y" * 100, "z" * 100)
     first = len(bench.take())
-    bench.session.on_pubacks((1,))
+    bench.session.sender.on_pubacks((1,))
     second = len(bench.take())
-    bench.session.on_pubacks((2,))
-    bench.session.on_pubacks((3,))
+    bench.session.sender.on_pubacks((2,))
+    bench.session.sender.on_pubacks((3,))
     bench.deliver("x" * 10_000, "queued")
 
     assert (2, 1) == (first, second)
@@ -142,7 +142,7 @@ def test_messages_wait_for_room_in_the_output() -> None:
     bench.deliver("1", "2")
     before = bench.take()
     bench.sink.room = True
-    bench.session.pump()
+    bench.session.sender.pump()
 
     assert ([], [sent("1", 1), sent("2", 2)]) == (before, bench.take())
 
@@ -154,7 +154,7 @@ def test_nothing_overtakes_what_is_queued() -> None:
     bench.deliver("1")
     bench.sink.room = True
     bench.deliver("2")
-    bench.session.pump()
+    bench.session.sender.pump()
 
     assert [sent("1", 1), sent("2", 2)] == bench.take()
 
@@ -163,13 +163,13 @@ def test_qos2_goes_through_all_its_steps() -> None:
     """PUBREC is answered by PUBREL, also a second time; PUBCOMP ends it."""
     bench = attached(inflight=1)
     bench.deliver("1", "2", qos=2)
-    bench.session.on_pubcomp(1)  # too early: no PUBREC yet
-    bench.session.on_pubacks((1,))  # the wrong acknowledgement
-    bench.session.on_pubrec(1)
+    bench.session.sender.on_pubcomp(1)  # too early: no PUBREC yet
+    bench.session.sender.on_pubacks((1,))  # the wrong acknowledgement
+    bench.session.sender.on_pubrec(1)
     before = bench.take()
-    bench.session.on_pubrec(1)
+    bench.session.sender.on_pubrec(1)
     before += bench.take()
-    bench.session.on_pubcomp(1)
+    bench.session.sender.on_pubcomp(1)
 
     assert [sent("1", 1, 2), Pubrel(1), Pubrel(1)] == before
     assert [sent("2", 2, 2)] == bench.take()
@@ -178,9 +178,9 @@ def test_qos2_goes_through_all_its_steps() -> None:
 def test_unknown_acknowledgements_are_harmless() -> None:
     """PUBREC is answered all the same: the client waits for it."""
     bench = attached()
-    bench.session.on_pubacks((9,))
-    bench.session.on_pubrec(9)
-    bench.session.on_pubcomp(9)
+    bench.session.sender.on_pubacks((9,))
+    bench.session.sender.on_pubrec(9)
+    bench.session.sender.on_pubcomp(9)
 
     assert [Pubrel(9)] == bench.take()
 
@@ -194,8 +194,8 @@ def test_what_is_queued_is_bounded_in_number(monkeypatch: pytest.MonkeyPatch) ->
     bench = attached(inflight=1)
 
     assert [True, True, True, False, False] == bench.deliver("1", "2", "3", "4", "5")
-    assert 2 == bench.session.queued
-    assert 0 == bench.session.dropped
+    assert 2 == bench.session.sender.queued
+    assert 0 == bench.session.sender.dropped
 
 
 def test_what_is_queued_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,12 +220,12 @@ def test_room_is_told_when_half_of_the_queue_is_gone(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(module, "QUEUE_MESSAGES", 4)
     bench = attached(inflight=1)
     bench.deliver("1", "2", "3", "4", "5")
-    bench.session.on_pubacks((1,))
+    bench.session.sender.on_pubacks((1,))
     bench.take()
-    bench.session.fall_behind(Place(PART, 6))
+    bench.session.places.fall_behind(Place(PART, 6))
     heard = []
     for packet_id in (2, 3, 4):
-        bench.session.on_pubacks((packet_id,))
+        bench.session.sender.on_pubacks((packet_id,))
         bench.take()
         heard.append(bench.watcher.events.count(("room",)))
 
@@ -240,17 +240,17 @@ def test_client_that_leaves_has_its_queue_left_in_the_journal() -> None:
     bench.deliver("4")
     bench.session.detach()
 
-    assert [(PART, 1)] == [(c.part, c.offset) for c in bench.session.behind.values()]
-    assert 1 == bench.session.queued
+    assert [(PART, 1)] == [(c.part, c.offset) for c in bench.session.places.behind.values()]
+    assert 1 == bench.session.sender.queued
 
 
 def test_session_falls_behind_at_the_first_message_that_it_misses() -> None:
     """Later ones change nothing, whatever their order."""
     bench = Bench()
     for offset in (7, 9, 5):
-        bench.session.fall_behind(Place(PART, offset))
+        bench.session.places.fall_behind(Place(PART, offset))
 
-    assert [4] == [cursor.offset for cursor in bench.session.behind.values()]
+    assert [4] == [cursor.offset for cursor in bench.session.places.behind.values()]
 
 
 def test_session_that_ends_drops_what_it_had() -> None:
@@ -259,7 +259,11 @@ def test_session_that_ends_drops_what_it_had() -> None:
     bench.deliver("1", "2", "3")
     bench.session.close()
 
-    assert (0, [], {}) == (bench.session.queued, list(bench.session.flows()), bench.session.behind)
+    assert (0, [], {}) == (
+        bench.session.sender.queued,
+        list(bench.session.sender.flows()),
+        bench.session.places.behind,
+    )
 
 
 # -- what is durable first (rule 17)
@@ -270,9 +274,9 @@ def test_publish_leaves_when_its_flow_is_durable() -> None:
     bench = attached(lazy=True)
     bench.deliver("1", "2", qos=2)
     before = bench.take()
-    bench.session.on_saved([1])
+    bench.session.sender.on_saved([1])
     first = bench.take()
-    bench.session.on_saved([1, 2])
+    bench.session.sender.on_saved([1, 2])
 
     assert ([], [sent("1", 1, 2)], [sent("2", 2, 2)]) == (before, first, bench.take())
     assert bench.watcher.events.count(("save", "urgent")) == 2
@@ -284,13 +288,13 @@ def test_pubrel_leaves_when_it_is_durable() -> None:
     bench.deliver("1", qos=2)
     bench.take()
     bench.lazy = True
-    bench.session.on_pubrec(1)
+    bench.session.sender.on_pubrec(1)
     before = bench.take()
     bench.save()
     bench.lazy = False
 
     assert ([], [Pubrel(1)]) == (before, bench.take())
-    bench.session.on_pubrec(1)
+    bench.session.sender.on_pubrec(1)
     assert [Pubrel(1)] == bench.take()
 
 
@@ -298,9 +302,9 @@ def test_clean_session_waits_for_nothing() -> None:
     """It ends with its connection: nothing of it is kept."""
     bench = attached(clean=True, lazy=True)
     bench.deliver("1", qos=2)
-    bench.session.on_pubrec(1)
-    bench.session.on_pubcomp(1)
-    bench.session.fall_behind(Place(PART, 2))
+    bench.session.sender.on_pubrec(1)
+    bench.session.sender.on_pubcomp(1)
+    bench.session.places.fall_behind(Place(PART, 2))
 
     assert [sent("1", 1, 2), Pubrel(1)] == bench.take()
     assert [] == [event for event in bench.watcher.events if event[0] == "save"]
@@ -310,10 +314,10 @@ def test_what_was_not_durable_when_the_client_left_is_sent_as_new() -> None:
     """Nobody has seen it yet, so it has no DUP [MQTT-3.3.1-1]."""
     bench = attached(lazy=True)
     bench.deliver("1", "2")
-    bench.session.on_saved([1])
+    bench.session.sender.on_saved([1])
     bench.take()
     bench.session.detach()
-    bench.session.on_saved([2])
+    bench.session.sender.on_saved([2])
 
     assert [sent("1", 1, dup=True), sent("2", 2)] == bench.attach()
 
@@ -327,8 +331,8 @@ def test_what_is_in_flight_is_sent_again_in_its_order() -> None:
     bench.deliver("1")
     bench.deliver("2", "3", qos=2)
     bench.deliver("4", "5")
-    bench.session.on_pubrec(2)
-    bench.session.on_pubacks((1,))
+    bench.session.sender.on_pubrec(2)
+    bench.session.sender.on_pubacks((1,))
     bench.take()
     bench.session.detach()
     bench.deliver("6", retain=True)
@@ -340,7 +344,7 @@ def test_what_is_in_flight_is_sent_again_in_its_order() -> None:
         sent("4", 4, dup=True),
         sent("5", 5, dup=True),
     ] == again
-    bench.session.on_pubcomp(2)
+    bench.session.sender.on_pubcomp(2)
     assert [Publish("t", b"6", 1, True, False, 6)] == bench.take()
 
 
@@ -356,7 +360,7 @@ def test_packet_identifiers_wrap_and_leave_out_those_in_use() -> None:
     """1 to 65,535, never one that is in flight [MQTT-2.3.1-4]."""
     bench = attached(inflight=3)
     bench.deliver("stuck", qos=2)
-    bench.session.last_id = module.LAST_PACKET_ID - 1
+    bench.session.sender.last_id = module.LAST_PACKET_ID - 1
     bench.deliver("last", "first again")
 
     packets = bench.take()
@@ -369,13 +373,13 @@ def test_packet_identifiers_wrap_and_leave_out_those_in_use() -> None:
 def test_publish_is_acknowledged_when_it_is_taken() -> None:
     """PUBACK at QoS 1, PUBREC at QoS 2, PUBCOMP for its PUBREL."""
     bench = attached()
-    one = bench.session.accept(sent("1", 5))
-    two = bench.session.accept(sent("2", 6, 2))
+    one = bench.session.receiver.accept(sent("1", 5))
+    two = bench.session.receiver.accept(sent("2", 6, 2))
     assert one is not None and two is not None
     before = bench.take()
-    bench.session.on_taken(two)
-    bench.session.on_taken(one)
-    bench.session.on_pubrel(6)
+    bench.session.receiver.on_taken(two)
+    bench.session.receiver.on_taken(one)
+    bench.session.receiver.on_pubrel(6)
 
     assert ([], [Pubrec(6), Puback(5), Pubcomp(6)]) == (before, bench.take())
 
@@ -383,15 +387,15 @@ def test_publish_is_acknowledged_when_it_is_taken() -> None:
 def test_repeated_qos2_is_forwarded_once() -> None:
     """Until its PUBREL; each PUBLISH of it gets its own PUBREC [MQTT-4.3.3-2]."""
     bench = attached()
-    flow = bench.session.accept(sent("1", 6, 2))
+    flow = bench.session.receiver.accept(sent("1", 6, 2))
     assert flow is not None
-    repeats = [bench.session.accept(sent("1", 6, 2, dup=True)) for _ in range(2)]
-    bench.session.on_taken(flow)
+    repeats = [bench.session.receiver.accept(sent("1", 6, 2, dup=True)) for _ in range(2)]
+    bench.session.receiver.on_taken(flow)
     owed = bench.take()
-    repeats.append(bench.session.accept(sent("1", 6, 2)))
+    repeats.append(bench.session.receiver.accept(sent("1", 6, 2)))
     late = bench.take()
-    bench.session.on_pubrel(6)
-    fresh = bench.session.accept(sent("2", 6, 2))
+    bench.session.receiver.on_pubrel(6)
+    fresh = bench.session.receiver.accept(sent("2", 6, 2))
 
     assert [None] * 3 == repeats
     assert ([Pubrec(6)] * 3, [Pubrec(6)]) == (owed, late)
@@ -401,12 +405,12 @@ def test_repeated_qos2_is_forwarded_once() -> None:
 def test_repeated_qos1_is_answered_with_the_first() -> None:
     """While that is on its way; afterwards the identifier is free."""
     bench = attached()
-    flow = bench.session.accept(sent("1", 5))
+    flow = bench.session.receiver.accept(sent("1", 5))
     assert flow is not None
-    repeat = bench.session.accept(sent("1", 5, dup=True))
-    bench.session.on_taken(flow)
+    repeat = bench.session.receiver.accept(sent("1", 5, dup=True))
+    bench.session.receiver.on_taken(flow)
     answers = bench.take()
-    again = bench.session.accept(sent("1", 5, dup=True))
+    again = bench.session.receiver.accept(sent("1", 5, dup=True))
 
     assert repeat is None
     assert [Puback(5)] * 2 == answers
@@ -416,12 +420,12 @@ def test_repeated_qos1_is_answered_with_the_first() -> None:
 def test_identifier_that_is_used_anew_is_a_new_publish() -> None:
     """QoS 1 without DUP is no repeat; the old flow's answer would be taken for its own."""
     bench = attached()
-    old = bench.session.accept(sent("1", 5))
-    new = bench.session.accept(sent("2", 5))
+    old = bench.session.receiver.accept(sent("1", 5))
+    new = bench.session.receiver.accept(sent("2", 5))
     assert old is not None and new is not None
-    bench.session.on_taken(old)
+    bench.session.receiver.on_taken(old)
     before = bench.take()
-    bench.session.on_taken(new)
+    bench.session.receiver.on_taken(new)
 
     assert ([], [Puback(5)]) == (before, bench.take())
 
@@ -429,15 +433,17 @@ def test_identifier_that_is_used_anew_is_a_new_publish() -> None:
 def test_acknowledgements_are_owed_to_the_present_connection_only() -> None:
     """What a lost connection sent is answered when the client sends it again."""
     bench = attached()
-    one = bench.session.accept(sent("1", 5))
-    two = bench.session.accept(sent("2", 6, 2))
+    one = bench.session.receiver.accept(sent("1", 5))
+    two = bench.session.receiver.accept(sent("2", 6, 2))
     assert one is not None and two is not None
     bench.session.detach()
-    bench.session.on_taken(one)
+    bench.session.receiver.on_taken(one)
     on_connect = bench.attach()
-    repeats = [bench.session.accept(sent(*args, dup=True)) for args in (("1", 5), ("2", 6, 2))]
+    repeats = [
+        bench.session.receiver.accept(sent(*args, dup=True)) for args in (("1", 5), ("2", 6, 2))
+    ]
     at_once = bench.take()
-    bench.session.on_taken(two)
+    bench.session.receiver.on_taken(two)
 
     assert ([], [None, None]) == (on_connect, repeats)
     assert ([Puback(5)], [Pubrec(6)]) == (at_once, bench.take())
@@ -446,6 +452,6 @@ def test_acknowledgements_are_owed_to_the_present_connection_only() -> None:
 def test_pubrel_is_always_answered() -> None:
     """Also for an identifier that is not open."""
     bench = attached()
-    bench.session.on_pubrel(77)
+    bench.session.receiver.on_pubrel(77)
 
     assert [Pubcomp(77)] == bench.take()

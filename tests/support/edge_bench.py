@@ -83,7 +83,7 @@ class Client:
             if isinstance(packet, Publish):
                 told.append(("r:" if packet.retain else "") + packet.payload.decode())
                 if packet.packet_id is not None:
-                    self.session.on_pubacks((packet.packet_id,))
+                    self.session.sender.on_pubacks((packet.packet_id,))
             else:
                 told.append(type(packet).__name__)
         self.events.clear()

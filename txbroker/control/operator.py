@@ -37,7 +37,8 @@ def session_pages(
 
 def losses(sessions: Iterable[Session]) -> Iterator[control_pb2.SessionLoss]:
     """The sessions that lost most, the worst first."""
-    lost = ((session.dropped, session.client_id) for session in sessions if session.dropped)
+    known = ((session.sender.dropped, session.client_id) for session in sessions)
+    lost = (loss for loss in known if loss[0])
     for dropped, client_id in heapq.nlargest(LOSSES_SHOWN, lost):
         yield control_pb2.SessionLoss(client_id=client_id, dropped=dropped)
 
@@ -50,6 +51,6 @@ def _info(session: Session, now: float, distance: int) -> control_pb2.SessionInf
         connected=session.sink is not None,
         away=0.0 if away_since is None else now - away_since,
         subscriptions=len(session.subscriptions),
-        waiting=session.queued + distance,
-        dropped=session.dropped,
+        waiting=session.sender.queued + distance,
+        dropped=session.sender.dropped,
     )

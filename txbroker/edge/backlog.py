@@ -75,7 +75,7 @@ class Backlog:
             timers,
             wake=self.wake,
             gone=self._give_up,
-            late=Session.put_off,
+            late=lambda session, part: session.sender.put_off(part),
             end=self._leave,
             met=met,
         )
@@ -85,7 +85,7 @@ class Backlog:
 
     def wake(self, session: Session) -> None:
         """The session may have something to read, and room for it."""
-        if session in self._hungry or not session.is_hungry:
+        if session in self._hungry or not session.sender.is_hungry:
             return
         if not self._hungry:
             self._again()
@@ -106,33 +106,35 @@ class Backlog:
         """Now and then: whether parts that were cut off can be read again."""
         waiting: dict[PartKey, list[Session]] = {}
         for session in sessions:
-            for part in session.cut_off:
+            for part in session.places.cut_off:
                 waiting.setdefault(part, []).append(session)
         for part, those in waiting.items():
-            offset = min(session.cut_off[part] for session in those)
+            offset = min(session.places.cut_off[part] for session in those)
             self._reader.read(part, offset, offset + 1, partial(self._take_up, part, those))
 
     # from operators
 
     def distance(self, session: Session) -> int:
         """How many records lie behind the session's cursors; not all of them need be its."""
-        return sum(max(self._end(cursor) - cursor.offset, 0) for cursor in session.behind.values())
+        cursors = session.places.behind.values()
+        return sum(max(self._end(cursor) - cursor.offset, 0) for cursor in cursors)
 
     # internal: what is in flight
 
     def _read_flights(self, session: Session) -> None:
         """Bring the messages in flight that have to be sent again, in the order of sending."""
-        if session.window is None or not (session.window.resend or session.window.late):
+        window = session.sender.window
+        if window is None or not (window.resend or window.late):
             return
-        for part, flights in groupby(session.unread(), key=lambda flight: flight[1].part):
+        for part, flights in groupby(session.sender.unread(), key=lambda flight: flight[1].part):
             for packet_id, place in flights:
                 chunk = self._chunks.behind(part, place.offset - 1, session)
                 if chunk is not None:
-                    session.give_back(packet_id, _message(chunk, place.offset))
+                    session.sender.give_back(packet_id, _message(chunk, place.offset))
                 elif not self._chunks.is_unreachable(part):
                     return
                 else:
-                    session.put_off(part)
+                    session.sender.put_off(part)
                     break
 
     # internal: limits
@@ -150,7 +152,7 @@ class Backlog:
         """What is too much; None: something has to be read before that is known."""
         messages = -self.limits.messages
         size = -self.limits.size
-        for cursor in list(session.behind.values()):  # a passage may add one
+        for cursor in list(session.places.behind.values()):  # a passage may add one
             waiting = cursor.waiting
             if waiting is None:
                 waiting = cursor.waiting = Waiting(cursor.offset, self._end(cursor))
@@ -169,7 +171,7 @@ class Backlog:
     def _count(self, session: Session) -> _Excess | None:
         messages = -self.limits.messages
         size = -self.limits.size
-        for cursor in list(session.behind.values()):
+        for cursor in list(session.places.behind.values()):
             waiting = cursor.waiting
             if waiting is None:
                 return None
@@ -211,7 +213,7 @@ class Backlog:
         anything more from the part that has its topics now. Where the session was here at the end,
         a stop says from where on.
         """
-        behind = session.behind.values()
+        behind = session.places.behind.values()
         for ended in behind:
             if len(behind) < 2 or not self._has_ended(ended.part):
                 continue
@@ -237,14 +239,14 @@ class Backlog:
     def _feed(self, session: Session) -> None:
         self._order(session)
         worked = False
-        for cursor in list(session.behind.values()):
+        for cursor in list(session.places.behind.values()):
             if not _is_gated(session, cursor):
                 worked = self._is_done(session, cursor) or worked
-        excess = self._excess(session) if session.has_room() else None
+        excess = self._excess(session) if session.sender.has_room() else None
         if excess is None:
             return
-        for cursor in list(session.behind.values()):
-            if not session.has_room():
+        for cursor in list(session.places.behind.values()):
+            if not session.sender.has_room():
                 return
             if not _is_gated(session, cursor):
                 worked = self._advance(session, cursor, excess) or worked
@@ -271,12 +273,12 @@ class Backlog:
                     other.after is not None
                     and other.after.part == cursor.part
                     and other.after.offset > cursor.offset
-                    for other in session.behind.values()
+                    for other in session.places.behind.values()
                 )
                 and self._is_followed(session, route)
             )
             if is_done:
-                session.ahead[cursor.part] = cursor.offset
+                session.places.ahead[cursor.part] = cursor.offset
         if is_done:
             session.pass_part(cursor)
         return is_done
@@ -298,14 +300,14 @@ class Backlog:
             if excess.messages > 0 or excess.size > 0:
                 excess.messages -= 1
                 excess.size -= record.message.size
-                session.drop(qos)
-            elif not session.queue(record.message, qos, Place(cursor.part, record.offset)):
+                session.sender.drop(qos)
+            elif not session.sender.queue(record.message, qos, Place(cursor.part, record.offset)):
                 limit = record.offset - 1
                 break
             if cursor.waiting is not None:
                 cursor.waiting.take(record.offset, record.message)
         cursor.offset = max(cursor.offset, limit)
-        session.send_queued()
+        session.sender.send_queued()
         return True
 
     def _leave(self, session: Session, part: PartKey) -> None:
@@ -313,13 +315,13 @@ class Backlog:
         The part has nothing more for now. Where the session wants nothing of that zone any more, as
         all that it wants of it is served below by now, nothing is to come either.
         """
-        cursor = session.behind.get(part)
+        cursor = session.places.behind.get(part)
         if cursor is not None and not any(
             self._zones.may_concern(topic_filter, part.zone)
             for topic_filter in session.subscriptions
         ):
             # Should its stream begin here after all, that is not ahead of the session.
-            session.ahead[part] = cursor.offset
+            session.places.ahead[part] = cursor.offset
             session.pass_part(cursor)
 
     def _is_followed(self, session: Session, route: Route) -> bool:
@@ -336,12 +338,12 @@ class Backlog:
 
     def _give_up(self, session: Session, part: PartKey, why: Missing) -> None:
         """The part is kept nowhere any more, or is cut off."""
-        cursor = session.behind.get(part)
+        cursor = session.places.behind.get(part)
         offsets = [] if cursor is None else [cursor.offset]
-        for packet_id, place in session.unread():
+        for packet_id, place in session.sender.unread():
             if place.part == part:
                 offsets.append(place.offset - 1)
-                session.give_back(packet_id, None)
+                session.sender.give_back(packet_id, None)
         if why is Missing.CUT_OFF and offsets:
             session.set_aside(part, min(offsets))
             self._counters.add("session.part_cut_off")
@@ -354,8 +356,8 @@ class Backlog:
         if found in (Missing.UNREACHABLE, Missing.CUT_OFF):
             return
         for session in sessions:
-            if part in session.cut_off:
-                session.take_up(part, is_kept=isinstance(found, Chunk))
+            if part in session.places.cut_off:
+                session.places.take_up(part, is_kept=isinstance(found, Chunk))
                 if session.sink is not None:
                     self.wake(session)
 
@@ -377,7 +379,7 @@ def _wanted(session: Session, cursor: Cursor, chunk: Chunk) -> Iterator[tuple[Re
     part = cursor.part
     known: dict[tuple[str, int], int] = {}
     # Records of one topic and QoS are alike to it, unless one of its filters began among them.
-    is_alike = part not in session.had and all(
+    is_alike = part not in session.places.had and all(
         s.starts.get(part, 0) <= cursor.offset for s in session.subscriptions.values()
     )
     for record in _above(chunk, cursor.offset):
@@ -394,7 +396,7 @@ def _granted(session: Session, part: PartKey, record: Record) -> int:
     """With which QoS the session gets the record; 0: not at all, as QoS 0 is not queued."""
     granted = 0
     topic = record.message.topic
-    if session.had and session.has_had(Place(part, record.offset), topic):
+    if session.places.had and session.places.has_had(Place(part, record.offset), topic):
         return 0
     for subscription in session.matching(topic):
         is_its = subscription.starts.get(part, 0) < record.offset
@@ -404,11 +406,11 @@ def _granted(session: Session, part: PartKey, record: Record) -> int:
 
 
 def _is_gated(session: Session, cursor: Cursor) -> bool:
-    if session.is_late(cursor.part):
+    if session.sender.is_late(cursor.part):
         return True
     after = cursor.after
     if after is not None:
-        earlier = session.behind.get(after.part)
+        earlier = session.places.behind.get(after.part)
         if earlier is not None and earlier.offset < after.offset:
             return True
         cursor.after = None
@@ -419,5 +421,5 @@ def _limit(session: Session, cursor: Cursor) -> int:
     """The offset beyond which another part has to be finished first."""
     if not cursor.stops:
         return 1 << 62
-    cursor.stops = tuple(stop for stop in cursor.stops if stop.part in session.behind)
+    cursor.stops = tuple(stop for stop in cursor.stops if stop.part in session.places.behind)
     return min((stop.offset for stop in cursor.stops), default=1 << 62)

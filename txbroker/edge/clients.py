@@ -34,7 +34,8 @@ from txbroker.matching.retained import RetainedTree
 from txbroker.message import Message, WillId
 from txbroker.mqtt.cursor import Subscription
 from txbroker.mqtt.packets import Connect, Publish, Subscribe, Will
-from txbroker.mqtt.session import Session, Sink
+from txbroker.mqtt.ports import Sink
+from txbroker.mqtt.session import Session
 from txbroker.mqtt.window import SessionLimits
 from txbroker.place import Place
 from txbroker.timers import Timers
@@ -135,7 +136,7 @@ class Clients:
         self._subscribers.cache_limit = limits.cache
         self._zones.limit = limits.cache
         for session in self.sessions.values():
-            session.set_limits(limits.session)
+            session.sender.set_limits(limits.session)
 
     def delete(self, client_id: str) -> bool:
         """End a session, its client's connection first; False when there is none."""
@@ -196,7 +197,7 @@ class Clients:
         """
         for session in self.sessions.values():
             if not session.clean:
-                for flow in session.open_publishes():
+                for flow in session.receiver.open():
                     if flow.origin is not None:
                         yield flow.origin[0]
 
@@ -277,7 +278,7 @@ class Clients:
         session.away_since = None
         for subscription in session.subscriptions.values():
             self._listen(session, subscription)
-        session.attach(connection)
+        session.sender.attach(connection)
         self._positions.arrive(session)
         if not session.clean:
             self.keeper.save_all(session)
@@ -301,7 +302,7 @@ class Clients:
         self.received += 1
         flow = None
         if packet.qos:
-            flow = session.accept(packet)
+            flow = session.receiver.accept(packet)
             if flow is None:
                 return
         message = Message(
@@ -416,7 +417,7 @@ class Clients:
     def _look_at_publishes(
         self, session: Session, is_in_outbox: Callable[[OriginId], bool]
     ) -> None:
-        for flow in list(session.open_publishes()):
+        for flow in list(session.receiver.open()):
             if flow.entry is not None and not flow.taken:
                 flow.taken = is_in_outbox(flow.entry)
                 if not flow.taken:
@@ -425,7 +426,7 @@ class Clients:
                     self.keeper.save_then(session, lambda: None)
             flow.is_in_doubt = not flow.taken
             if flow.is_in_doubt and flow.origin is None:
-                session.forget_publish(flow)
+                session.receiver.forget(flow)
 
     def _give(
         self,
@@ -435,36 +436,36 @@ class Clients:
         qos: int,
         place: Place,
     ) -> None:
-        part = place.part
-        cursor = session.behind.get(part)
+        part, places, sender = place.part, session.places, session.sender
+        cursor = places.behind.get(part)
         if cursor is not None:
             if cursor.waiting is not None:
                 cursor.waiting.add(message)
             return  # it comes from the journal, in its turn
-        if session.had and session.has_had(place, message.topic):
+        if places.had and places.has_had(place, message.topic):
             return
-        if session.ahead:
-            ahead = session.ahead.get(part, 0)
+        if places.ahead:
+            ahead = places.ahead.get(part, 0)
             if place.offset <= ahead:
                 return  # it came from the journal
-            session.ahead.pop(part, None)
+            places.ahead.pop(part, None)
         is_held = subscription.held is not None and subscription.is_fresh
-        if is_held or session.is_late(part) or not session.deliver(message, qos, place):
-            session.fall_behind(place)
+        if is_held or sender.is_late(part) or not sender.deliver(message, qos, place):
+            places.fall_behind(place)
         elif not session.clean:
-            session.taken[part] = place.offset
+            places.taken[part] = place.offset
 
     def _give_qos0(self, session: Session, message: Message, place: Place | None) -> None:
         if place is None:
-            session.deliver_qos0(message)
+            session.sender.deliver_qos0(message)
         elif not self._is_past(session, place):
-            session.deliver_qos0_after(message, place.part)
+            session.sender.deliver_qos0_after(message, place.part)
 
     def _is_past(self, session: Session, place: Place) -> bool:
         """Whether the session, which moved here, had what comes now at the node before."""
         part = place.part
-        cursor = session.behind.get(part)
-        reached = session.ahead.get(part, 0) if cursor is None else cursor.offset
+        cursor = session.places.behind.get(part)
+        reached = session.places.ahead.get(part, 0) if cursor is None else cursor.offset
         if not reached:
             return False
         route = self._zones.get(part.zone)

@@ -131,8 +131,8 @@ class Keeper:
         self._changed.pop(session, None)
         self._rarely.pop(session, None)
         name = session.client_id.encode()
-        _, gone = session.take_numbered()
-        for number in (*session.numbers(), *gone):
+        _, gone = session.sender.numbering.take()
+        for number in (*session.sender.numbers(), *gone):
             self._messages.delete(_numbered(name, number))
         self._sessions.delete(name)
         self._windows.delete(name)
@@ -236,20 +236,20 @@ class Keeper:
         self._rarely.clear()
         for session in self._changed:
             name = session.client_id.encode()
-            new, gone = session.take_numbered()
+            new, gone = session.sender.numbering.take()
             for entry in new:
                 self._messages.put(_numbered(name, entry.number), encode_numbered(entry))
             for number in gone:
                 self._messages.delete(_numbered(name, number))
             self._windows.put(name, encode_window(session))
-            packet_ids = session.take_unsaved()
+            packet_ids = session.sender.take_unsaved()
             if packet_ids:
                 self._waiting.append((session, packet_ids))
         self._changed.clear()
 
     def _on_durable(self) -> None:
         for session, packet_ids in self._groups.popleft():
-            session.on_saved(packet_ids)
+            session.sender.on_saved(packet_ids)
 
 
 def _numbered(name: bytes, number: int) -> bytes:
@@ -266,16 +266,16 @@ def _stay_behind(session: Session, positions: dict[PartKey, int]) -> bool:
     for subscription in session.subscriptions.values():
         for part, offset in subscription.starts.items():
             starts[part] = min(offset, starts.get(part, offset))
-    parts = {**dict.fromkeys(session.taken, 0), **starts, **positions}
+    parts = {**dict.fromkeys(session.places.taken, 0), **starts, **positions}
     is_new = False
     for part, offset in parts.items():
         is_past = known.get(part.zone, 0) > part.epoch
-        if part in session.behind or part in session.cut_off or is_past:
+        if part in session.places.behind or part in session.places.cut_off or is_past:
             continue
         if not _touches(session, part.zone, known):
             continue
-        since = max(offset, session.taken.get(part, 0))
-        session.behind[part] = Cursor(part, since)
+        since = max(offset, session.places.taken.get(part, 0))
+        session.places.behind[part] = Cursor(part, since)
         is_new = True
     return is_new
 

@@ -35,31 +35,31 @@ def take_in(known: Session, other: Session, waiting: Iterable[Outgoing]) -> froz
         if entry.place is not None and not entry.released:
             left[entry.place.part].add(entry.place.offset)
         elif entry.message is not None:
-            known.deliver(entry.message, entry.qos, None, retain=entry.retain)
-    known.leave_queue()
-    for part in {**other.behind, **dict.fromkeys(left)}:
+            known.sender.deliver(entry.message, entry.qos, None, retain=entry.retain)
+    known.sender.leave_queue()
+    for part in {**other.places.behind, **dict.fromkeys(left)}:
         _take_in_part(known, other, part, frozenset(left[part]))
-    for part, offset in other.cut_off.items():
-        known.cut_off[part] = min(offset, known.cut_off.get(part, offset))
+    for part, offset in other.places.cut_off.items():
+        known.places.cut_off[part] = min(offset, known.places.cut_off.get(part, offset))
     return frozenset(_add_subscriptions(known, other))
 
 
 def _take_in_part(known: Session, other: Session, part: PartKey, left: frozenset[int]) -> None:
-    theirs = other.behind.get(part)
+    theirs = other.places.behind.get(part)
     reached = ALL if theirs is None else theirs.offset
-    mine = known.behind.get(part)
+    mine = known.places.behind.get(part)
     begun = _began(known, part)
     come = ALL
     if begun:
-        come = known.taken.get(part, 0) if mine is None else mine.offset
-    known.had[part] = (
-        *known.had.get(part, ()),
-        *other.had.get(part, ()),
+        come = known.places.taken.get(part, 0) if mine is None else mine.offset
+    known.places.had[part] = (
+        *known.places.had.get(part, ()),
+        *other.places.had.get(part, ()),
         Had(through=come, filters=begun),
         Had(through=reached, filters=_began(other, part), left=left),
     )
     if mine is None:
-        mine = known.behind[part] = theirs or Cursor(part, reached)
+        mine = known.places.behind[part] = theirs or Cursor(part, reached)
     mine.offset = min((come, reached, *(offset - 1 for offset in left)))
 
 
@@ -73,7 +73,7 @@ def _began(session: Session, part: PartKey) -> tuple[tuple[str, int], ...]:
 
 
 def _add_subscriptions(known: Session, other: Session) -> Iterator[str]:
-    begun = {part.zone for part in other.behind}
+    begun = {part.zone for part in other.places.behind}
     for topic_filter, subscription in other.subscriptions.items():
         mine = known.subscriptions.get(topic_filter)
         if mine is None:

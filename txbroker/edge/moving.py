@@ -24,7 +24,8 @@ from txbroker.edge.merging import take_in
 from txbroker.edge.outbox import OriginId
 from txbroker.edge.roaming import Successions
 from txbroker.edge.stored import decode_move, encode_move
-from txbroker.mqtt.session import Incoming, Session
+from txbroker.mqtt.receiver import Incoming
+from txbroker.mqtt.session import Session
 
 TAKEN_OVER = "client id taken over"
 
@@ -142,7 +143,7 @@ class Moving:
             for flow in _untaken(session):
                 if flow.packet_id in remains.taken and _is_from(flow, node):
                     flow.is_in_doubt = False
-                    session.on_taken(flow)
+                    session.receiver.on_taken(flow)
         self._successions.set(client_id, node, remains)
 
     def is_resolved(self, client_id: str, node: str) -> bool:
@@ -182,7 +183,7 @@ class Moving:
 
 
 def _untaken(session: Session) -> Iterator[Incoming]:
-    return (flow for flow in session.open_publishes() if not flow.taken)
+    return (flow for flow in session.receiver.open() if not flow.taken)
 
 
 def _is_from(flow: Incoming, node: str) -> bool:

@@ -80,9 +80,9 @@ class Positions:
             if is_sys(topic_filter):
                 continue
             for route in self._zones.cover(topic_filter):
-                if route.position is not None and route.part not in session.behind:
-                    offset = max(route.position.offset, session.taken.get(route.part, 0))
-                    session.behind[route.part] = Cursor(route.part, offset)
+                if route.position is not None and route.part not in session.places.behind:
+                    offset = max(route.position.offset, session.places.taken.get(route.part, 0))
+                    session.places.behind[route.part] = Cursor(route.part, offset)
         self._keeper.save_all(session)
 
     # from the edge
@@ -114,7 +114,7 @@ class Positions:
         assert route.position is not None
         here = Place(route.part, route.position.offset)
         for session in self._all():
-            if here.part in session.behind and self._wants(session, below.apex):
+            if here.part in session.places.behind and self._wants(session, below.apex):
                 self._begin_after(session, here, below.part)
 
     def on_inherited(self, route: Route, predecessor: Place) -> None:
@@ -125,7 +125,7 @@ class Positions:
         for session in self._all():
             if not self._wants(session, route.apex):
                 continue
-            earlier = session.behind.get(predecessor.part)
+            earlier = session.places.behind.get(predecessor.part)
             if earlier is None and is_late and come is not None:
                 earlier = Cursor(predecessor.part, come.offset)
                 self._begin(session, earlier)
@@ -156,8 +156,8 @@ class Positions:
                 continue
             if come is not None and come.offset < predecessor.offset:
                 self._begin(session, Cursor(predecessor.part, come.offset))
-            if after in session.behind and predecessor.part in session.behind:
-                session.behind[after].after = predecessor
+            if after in session.places.behind and predecessor.part in session.places.behind:
+                session.places.behind[after].after = predecessor
 
     def on_ended(self, route: Route, heir: Route, *, is_whole: bool) -> None:
         """
@@ -175,9 +175,9 @@ class Positions:
         for session in self._all():
             if not is_whole and not route.is_over and self._wants(session, route.apex):
                 self._begin(session, Cursor(ended, offset))
-            cursor = session.behind.get(ended)
+            cursor = session.places.behind.get(ended)
             if cursor is None:
-                session.forget_part(ended)
+                session.places.forget_part(ended)
                 continue
             cursor.until = offset if is_whole else None
             cursor.is_over = True
@@ -210,7 +210,7 @@ class Positions:
             stood = None
         for session in self._all():
             if stood is not None and stood <= left.offset and self._follows(session, passage):
-                if left.part in self._ended and left.part not in session.behind:
+                if left.part in self._ended and left.part not in session.places.behind:
                     self._go_back(session, passage.entered)  # it has all of the part
                     continue
                 self._begin(session, Cursor(left.part, stood))
@@ -227,16 +227,16 @@ class Positions:
         left, entered = passage.left, passage.entered
         if not self._wants(session, passage.apex):
             return False
-        earlier = session.behind.get(left.part)
-        offset = session.cut_off.get(left.part) if earlier is None else earlier.offset
+        earlier = session.places.behind.get(left.part)
+        offset = session.places.cut_off.get(left.part) if earlier is None else earlier.offset
         if offset is None or offset > left.offset or (offset == left.offset and not at_end):
             return False
         if not passage.is_return:
             self._begin_after(session, left, entered.part)
-            return entered.part in session.behind
+            return entered.part in session.places.behind
         self._go_back(session, entered)
         self._gate_at(session, left.part, entered)
-        return entered.part in session.behind
+        return entered.part in session.places.behind
 
     def on_online(self, route: Route) -> None:
         """The stream of a zone flows: who waited for its part may read on."""
@@ -292,7 +292,7 @@ class Positions:
             for part, offset in session.needs():
                 marks[part] = min(marks.get(part, offset), offset)
             if session.away_since is not None and session.away_since < unloaded:
-                session.unload()
+                session.sender.unload()
             if number % LOOKED_AT == 0:
                 yield
         self._marks = marks
@@ -302,9 +302,9 @@ class Positions:
 
     def _begin(self, session: Session, cursor: Cursor) -> None:
         """The session is behind there, if it is not already."""
-        if cursor.part not in session.behind and cursor.part not in session.cut_off:
-            cursor.offset = max(cursor.offset, session.taken.get(cursor.part, 0))
-            session.behind[cursor.part] = cursor
+        if cursor.part not in session.places.behind and cursor.part not in session.places.cut_off:
+            cursor.offset = max(cursor.offset, session.places.taken.get(cursor.part, 0))
+            session.places.behind[cursor.part] = cursor
             if not session.clean:
                 self._keeper.save(session, urgent=False)
             if session.sink is not None:
@@ -312,7 +312,7 @@ class Positions:
 
     def _begin_after(self, session: Session, left: Place, part: PartKey) -> None:
         """The session is behind in a part that began when an earlier one had come to that place."""
-        earlier = session.behind.get(left.part)
+        earlier = session.places.behind.get(left.part)
         # What is to be taken before anything behind the place is to be taken before the part, too.
         stops = () if earlier is None else earlier.stops
         before = tuple(
@@ -336,7 +336,7 @@ class Positions:
     def _gate_at(self, session: Session, ended: PartKey, place: Place) -> None:
         """Nothing behind the place is taken before the ended part is."""
         self._begin(session, Cursor(place.part, place.offset))
-        later, earlier = session.behind.get(place.part), session.behind.get(ended)
+        later, earlier = session.places.behind.get(place.part), session.places.behind.get(ended)
         if later is None or earlier is None:
             return  # one was cut off itself, the other is passed
         offset = max(later.offset, place.offset)

@@ -102,7 +102,7 @@ class Publisher:
                 route.wait_first([p for p in waiting if p not in gone])
                 for publication in gone:
                     if publication.flow is not None:
-                        session.forget_publish(publication.flow)
+                        session.receiver.forget(publication.flow)
 
     def zones_of(self, client_id: str) -> list[str]:
         """The zones for which QoS 1/2 publishes of the client wait here, or for their answer."""
@@ -397,4 +397,4 @@ def settle(publication: Publication) -> None:
     if publication.done is not None:
         publication.done()
     if publication.flow is not None and publication.session is not None:
-        publication.session.on_taken(publication.flow)
+        publication.session.receiver.on_taken(publication.flow)

@@ -12,7 +12,8 @@ import attrs
 
 from txbroker.message import Message
 from txbroker.mqtt.cursor import Cursor, Had, Subscription
-from txbroker.mqtt.session import Incoming, Session, StreamKey
+from txbroker.mqtt.receiver import Incoming, StreamKey
+from txbroker.mqtt.session import Session
 from txbroker.mqtt.window import Outgoing
 from txbroker.place import PartKey, Place
 from txbroker.v1 import state_pb2
@@ -21,7 +22,7 @@ from txbroker.v1 import state_pb2
 def encode_session(session: Session, away_since: int) -> bytes:
     """The rare part; `away_since` in microseconds UTC, 0 while the client is here."""
     stored = state_pb2.StoredSession(
-        incarnation=session.incarnation, away_since=away_since, dropped=session.dropped
+        incarnation=session.incarnation, away_since=away_since, dropped=session.sender.dropped
     )
     for subscription in session.subscriptions.values():
         kept = stored.subscriptions.add(
@@ -37,7 +38,7 @@ def decode_session(value: bytes, session: Session) -> int:
     """Give the session its rare part back; returns `away_since`."""
     stored = state_pb2.StoredSession.FromString(value)
     session.incarnation = stored.incarnation
-    session.dropped = stored.dropped
+    session.sender.dropped = stored.dropped
     for kept in stored.subscriptions:
         session.subscriptions[kept.filter] = Subscription(
             kept.filter,
@@ -54,29 +55,29 @@ def encode_window(session: Session, *, whole: bool = False) -> bytes:
 
     `whole`: with the messages that cannot be read again, which are otherwise kept by number.
     """
-    window = state_pb2.StoredWindow(last_id=session.last_id)
+    window = state_pb2.StoredWindow(last_id=session.sender.last_id)
     index = _Parts(window)
-    index.add_flows(session.flows(), whole=whole)
-    held = list(session.held())
+    index.add_flows(session.sender.flows(), whole=whole)
+    held = list(session.sender.held())
     if whole:
         for entry in held:
             index.add_flow(0, entry, whole=True)
     elif held:
         window.held_first, window.held = held[0].number, len(held)
-    cursors = {part: cursor.offset for part, cursor in session.behind.items()}
-    for part, offset in session.first_queued().items():  # not in flight: it is read again
+    cursors = {part: cursor.offset for part, cursor in session.places.behind.items()}
+    for part, offset in session.sender.first_queued().items():  # not in flight: it is read again
         cursors[part] = min(cursors.get(part, offset), offset - 1)
     for part, offset in cursors.items():
-        _add_cursor(window, index, session.behind.get(part) or Cursor(part, offset), offset)
-    for part, offset in session.taken.items():
+        _add_cursor(window, index, session.places.behind.get(part) or Cursor(part, offset), offset)
+    for part, offset in session.places.taken.items():
         if part not in cursors:
             window.taken.add(part=index.of(part), offset=offset)
-    for part, known in session.had.items():
+    for part, known in session.places.had.items():
         for had in known:
             _add_had(window, index.of(part), had)
-    for part, offset in session.cut_off.items():
+    for part, offset in session.places.cut_off.items():
         window.cut_off.add(part=index.of(part), offset=offset)
-    for publish in session.open_publishes():
+    for publish in session.receiver.open():
         if publish.taken or publish.origin or publish.entry:
             _add_publish(window, publish)
     return window.SerializeToString()
@@ -109,14 +110,14 @@ def decode_window(
         part = parts[kept.part]
         after = Place(_part(kept.after.part), kept.after.offset) if kept.HasField("after") else None
         stops = tuple(Place(_part(stop.part), stop.offset) for stop in kept.stops)
-        session.behind[part] = Cursor(part, kept.offset, kept.until or None, after, stops)
+        session.places.behind[part] = Cursor(part, kept.offset, kept.until or None, after, stops)
     for taken in window.taken:
-        session.taken[parts[taken.part]] = taken.offset
+        session.places.taken[parts[taken.part]] = taken.offset
     for stored in window.had:
         part = parts[stored.part]
-        session.had[part] = (*session.had.get(part, ()), _had(stored))
+        session.places.had[part] = (*session.places.had.get(part, ()), _had(stored))
     for aside in window.cut_off:
-        session.cut_off[parts[aside.part]] = aside.offset
+        session.places.cut_off[parts[aside.part]] = aside.offset
     flows = [flow for stored in window.flows for flow in _flows(stored, parts, numbered)]
     numbers = range(window.held_first, window.held_first + window.held)
     held = [_numbered(number, numbered(number)) for number in numbers]

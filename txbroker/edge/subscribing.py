@@ -94,17 +94,17 @@ class Subscribing:
         session = self.session
         if topic_filter in self.fresh:
             subscription.starts[place.part] = place.offset
-        if self.is_moved and place.part not in session.behind:
+        if self.is_moved and place.part not in session.places.behind:
             # The zone was cut or came back meanwhile; where a filter began says the filter.
-            offset = max(session.taken.get(place.part, 0), since)
-            session.behind[place.part] = Cursor(place.part, offset)
-        if session.sink is None and place.part not in session.behind:
-            session.behind[place.part] = Cursor(place.part, place.offset)
+            offset = max(session.places.taken.get(place.part, 0), since)
+            session.places.behind[place.part] = Cursor(place.part, offset)
+        if session.sink is None and place.part not in session.places.behind:
+            session.places.behind[place.part] = Cursor(place.part, place.offset)
         for message in retained:
             self.give(subscription, message, retain=True)
         if self.acknowledge is None:
             self.commit(lambda: None)
-            session.pump()  # it may have something to read only now
+            session.sender.pump()  # it may have something to read only now
 
     def drop_zone(self, topic_filter: str, apex: str) -> None:
         """The zone is no longer one that the filter touches."""
@@ -118,9 +118,9 @@ class Subscribing:
         if subscription.held is None:
             qos = min(subscription.qos, message.qos)
             if qos:
-                self.session.deliver(message, qos, None, retain=retain)
+                self.session.sender.deliver(message, qos, None, retain=retain)
             else:
-                self.session.deliver_qos0(message, retain=retain)
+                self.session.sender.deliver_qos0(message, retain=retain)
         else:
             subscription.held.append((message, retain))
             if len(subscription.held) >= HELD_LIMIT:
@@ -151,4 +151,4 @@ class Subscribing:
         self.session.subscribing -= 1
         if self.session.sink is None and not self.session.is_over:
             self.commit(lambda: None)
-        self.session.pump()
+        self.session.sender.pump()

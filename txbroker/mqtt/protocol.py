@@ -129,7 +129,7 @@ class MqttProtocol(Protocol):
         self._is_clogged = False
         self._service.pressure.lower(self)
         if self._session is not None:
-            self._session.pump()
+            self._session.sender.pump()
         self._service.turn.end()
 
     def stopProducing(self) -> None:
@@ -253,19 +253,19 @@ class MqttProtocol(Protocol):
 
     def _on_pubacks(self, packets: Pubacks) -> None:
         assert self._session is not None
-        self._session.on_pubacks(packets.packet_ids)
+        self._session.sender.on_pubacks(packets.packet_ids)
 
     def _on_pubrec(self, packet: Pubrec) -> None:
         assert self._session is not None
-        self._session.on_pubrec(packet.packet_id)
+        self._session.sender.on_pubrec(packet.packet_id)
 
     def _on_pubrel(self, packet: Pubrel) -> None:
         assert self._session is not None
-        self._session.on_pubrel(packet.packet_id)
+        self._session.receiver.on_pubrel(packet.packet_id)
 
     def _on_pubcomp(self, packet: Pubcomp) -> None:
         assert self._session is not None
-        self._session.on_pubcomp(packet.packet_id)
+        self._session.sender.on_pubcomp(packet.packet_id)
 
     def _on_subscribe(self, packet: Subscribe) -> None:
         session = self._session

@@ -1,7 +1,7 @@
 """
 What is on its way to one client: messages in flight with their packet ids, and what waits behind.
 
-Bookkeeping only; when something is sent, and what has to be durable first, is the session's.
+Bookkeeping only; when something is sent, and what has to be durable first, is the sender's.
 Two things wait: messages that cannot be read again (retained ones for a SUBSCRIBE), which come
 first, and messages that can, of which only a few are held.
 """

@@ -1,0 +1,116 @@
+"""
+How far one session has come in the journals of the zones.
+
+Part by part: where it has to read on (`behind`), up to where it has all (`taken`), and what it must
+not be given twice. A part that cannot be read now and may come back is set aside (`cut_off`).
+Bookkeeping only: what is read, and when, is the backlog's; what is sent, the sender's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from txbroker.mqtt.cursor import Cursor, Had
+from txbroker.mqtt.ports import Watcher
+from txbroker.place import PartKey, Place
+
+if TYPE_CHECKING:
+    from txbroker.mqtt.session import Session
+
+
+class Places:
+    """
+    See the module's text. `ahead`: up to where the session read more than this node's stream has
+    brought. `had`: what was given, before the session became one with another.
+    """
+
+    __slots__ = ("_session", "_watcher", "ahead", "behind", "cut_off", "had", "taken")
+
+    def __init__(self, session: Session, watcher: Watcher) -> None:
+        self.behind: dict[PartKey, Cursor] = {}
+        self.taken: dict[PartKey, int] = {}
+        self.ahead: dict[PartKey, int] = {}
+        self.had: dict[PartKey, tuple[Had, ...]] = {}
+        self.cut_off: dict[PartKey, int] = {}
+        self._session = session
+        self._watcher = watcher
+
+    def has_had(self, place: Place, topic: str) -> bool:
+        """Whether this record was given, before the session became one with another."""
+        return any(had.has(place.offset, topic) for had in self.had.get(place.part, ()))
+
+    def needs(self) -> Iterator[Place]:
+        """The places up to which nothing is needed of their parts, one or two for each part."""
+        for cursor in self.behind.values():
+            yield Place(cursor.part, cursor.offset)
+        for part, offset in self.cut_off.items():
+            yield Place(part, offset)
+
+    def fall_behind(self, place: Place) -> None:
+        """This message and all that follow in its part have to be read from the journal."""
+        cursor = self.behind.get(place.part)
+        if cursor is None:
+            self.behind[place.part] = Cursor(place.part, place.offset - 1)
+        else:
+            cursor.offset = min(cursor.offset, place.offset - 1)
+        self._session.save()
+
+    def catch_up(self, cursor: Cursor) -> None:
+        """All that there is behind the cursor is taken."""
+        part = cursor.part
+        del self.behind[part]
+        if part in self.cut_off:
+            self.taken.pop(part, None)
+            self.ahead.pop(part, None)
+        elif cursor.until is not None and cursor.is_over:
+            self.forget_part(part)
+        else:
+            # Also of a part that has ended: this node may hear of that only later.
+            self.taken[part] = cursor.offset
+        self._session.save()
+
+    def forget_part(self, part: PartKey) -> None:
+        """Nothing of the part will ever come again: also not because a subscription names it."""
+        self.ahead.pop(part, None)
+        self.had.pop(part, None)
+        session = self._session
+        starts = [s.starts for s in session.subscriptions.values() if part in s.starts]
+        if self.taken.pop(part, None) is None and not starts:
+            return
+        for each in starts:
+            del each[part]
+        if not session.clean and not session.is_over:
+            self._watcher.save_all(session)
+
+    def set_aside(self, part: PartKey, offset: int) -> Cursor | None:
+        """
+        The part cannot be read, and may come back: what lies above the offset is to come.
+
+        Returns the cursor that was there: it is at the end of all that can be had.
+        """
+        self.cut_off[part] = min(offset, self.cut_off.get(part, offset))
+        cursor = self.behind.get(part)
+        if cursor is not None:
+            cursor.until = cursor.offset
+        self._session.save()
+        return cursor
+
+    def take_up(self, part: PartKey, *, is_kept: bool) -> None:
+        """The part that was set aside can be read again, or (not `is_kept`) never will."""
+        offset = self.cut_off.pop(part)
+        if not is_kept:
+            self.forget_part(part)
+        elif part not in self.behind:
+            self.behind[part] = Cursor(part, offset)
+        self._session.save()
+
+    def detach(self) -> None:
+        """The client is away: what waits is not counted any more, nor known what lies behind."""
+        for cursor in self.behind.values():
+            cursor.waiting = None
+        for part, known in list(self.had.items()):
+            cursor_there = self.behind.get(part)
+            end = max(had.through for had in known)
+            if cursor_there is None or cursor_there.offset >= end:
+                del self.had[part]

@@ -1,0 +1,44 @@
+"""What a session sees of its neighbours: the connection that it has now, and whoever feeds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from txbroker.mqtt.session import Session
+
+
+class Sink(Protocol):
+    """A connection, as its session sees it."""
+
+    def send(self, data: bytes) -> None:
+        """Put bytes into the output; they leave in order."""
+
+    def has_room(self) -> bool:
+        """Whether the output is short enough for messages that may wait or be dropped."""
+
+    def close(self, reason: str) -> None:
+        """Close it: another connection has the client id."""
+
+
+class Watcher(Protocol):
+    """Whoever feeds sessions, keeps what is durable of them, and counts what is dropped."""
+
+    def has_room(self, session: Session) -> None:
+        """A session that has something to read can take more."""
+
+    def save(self, session: Session, *, urgent: bool) -> None:
+        """It changed; `urgent`: tell its sender's `on_saved` as soon as that is durable."""
+
+    def save_all(self, session: Session) -> None:
+        """Its subscriptions changed, or where they begin."""
+
+    def save_then(self, session: Session, action: Callable[[], None]) -> None:
+        """Run `action` when the session is durable as it is now."""
+
+    def dropped(self, session: Session, qos: int, *, is_first: bool) -> None:
+        """A message for the session was dropped; `is_first`: the first one for some time."""
+
+    def window_is_full(self, session: Session, limit: str) -> None:
+        """No more messages go to the client before it acknowledges; `limit` is the key."""

@@ -1,0 +1,136 @@
+"""
+A session as the receiver of what its client publishes (MQTT 3.1.1, section 4.3).
+
+Which packet ids are open [MQTT-4.3.3-2], and which answer is due: a publish is acknowledged when
+its owner has it, or this node's outbox, and its packet id is free only when that is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import attrs
+
+from txbroker.mqtt.codec import encode
+from txbroker.mqtt.packets import Puback, Pubcomp, Publish, Pubrec
+from txbroker.mqtt.ports import Sink, Watcher
+
+if TYPE_CHECKING:
+    from txbroker.mqtt.session import Session
+
+StreamKey = tuple[str, int, str, int]
+"""(edge, incarnation, zone, stream): a stream of publishes between an edge and owners."""
+
+
+@attrs.define(slots=True, eq=False)
+class Incoming:
+    """
+    A QoS 1/2 publish from the client; `taken` once its owner has it, or this node's outbox.
+
+    `owed` counts the PUBLISH packets of it on the present connection that are not acknowledged:
+    each gets its own answer. Of QoS 2 in a durable session it is kept what it was sent with (the
+    stream and its sequence there: `origin`) and which `entry` of an outbox it is: a crash must not
+    have it published twice (protocol rule 16). `is_in_doubt`: after one, nobody knows yet.
+    """
+
+    packet_id: int
+    qos: int
+    taken: bool = False
+    owed: int = 1
+    origin: tuple[StreamKey, int] | None = None
+    entry: tuple[StreamKey, int] | None = None
+    is_in_doubt: bool = False
+
+
+class Receiver:
+    """The publishes of one session's client that are under way."""
+
+    __slots__ = ("_flows", "_session", "_watcher")
+
+    def __init__(self, session: Session, watcher: Watcher) -> None:
+        self._session = session
+        self._watcher = watcher
+        self._flows: dict[int, Incoming] = {}
+
+    # from the session
+
+    def restore(self, flows: Iterable[Incoming]) -> None:
+        """Be as the store says."""
+        for flow in flows:
+            self._flows[flow.packet_id] = flow
+
+    def detach(self) -> None:
+        """The connection is gone; what the client sends again is acknowledged on the next one."""
+        for flow in self._flows.values():
+            flow.owed = 0
+
+    # from the connection and the edge
+
+    def accept(self, packet: Publish) -> Incoming | None:
+        """
+        A QoS 1/2 publish came in: the flow to forward, or None where it is a repeat.
+
+        A repeat of a flow that is taken already is acknowledged at once; of one that is still on
+        its way, when that is taken. The first repeat of one in doubt is forwarded, as what it is.
+        """
+        packet_id = packet.packet_id
+        assert packet_id is not None
+        known = self._flows.get(packet_id)
+        if known is not None and known.qos == packet.qos and (packet.qos == 2 or packet.dup):
+            known.owed += 1
+            if known.taken:
+                self._acknowledge(known)  # [MQTT-4.3.3-2]
+            was_in_doubt, known.is_in_doubt = known.is_in_doubt, False
+            return known if was_in_doubt else None
+        flow = Incoming(packet_id, packet.qos)
+        self._flows[packet_id] = flow
+        return flow
+
+    def on_taken(self, flow: Incoming) -> None:
+        """The owner has the publish: the client is told, when it is still the flow it knows."""
+        flow.taken = True
+        if self._flows.get(flow.packet_id) is flow:
+            self._acknowledge(flow)
+            if flow.qos == 2 and not self._session.clean:
+                self._watcher.save(self._session, urgent=False)
+
+    def on_pubrel(self, packet_id: int) -> None:
+        """The client will not send that packet id again; the answer is always PUBCOMP."""
+        flow = self._flows.get(packet_id)
+        if flow is not None and flow.qos == 2:
+            del self._flows[packet_id]
+        session = self._session
+        sink, pubcomp = session.sender.sink, encode(Pubcomp(packet_id=packet_id))
+        if session.clean or session.is_over:
+            self._answer_on(sink, pubcomp)
+        else:
+            # The client may use the packet id for another message as soon as it has the answer.
+            self._watcher.save_then(session, lambda: self._answer_on(sink, pubcomp))
+
+    def open(self) -> Iterable[Incoming]:
+        """QoS 2 publishes of the client that it has not released."""
+        return (flow for flow in self._flows.values() if flow.qos == 2)
+
+    def forget(self, flow: Incoming) -> None:
+        """Nothing of it was sent anywhere: when the client sends it again, it is new."""
+        if self._flows.get(flow.packet_id) is flow:
+            del self._flows[flow.packet_id]
+
+    # internal
+
+    def _answer_on(self, sink: Sink | None, data: bytes) -> None:
+        """Answer, unless the client has another connection by now."""
+        if sink is not None and self._session.sender.sink is sink:
+            sink.send(data)
+
+    def _acknowledge(self, flow: Incoming) -> None:
+        if not flow.owed:
+            return  # the client has not sent it again yet
+        kind = Puback if flow.qos == 1 else Pubrec
+        sink = self._session.sender.sink
+        if sink is not None:
+            sink.send(encode(kind(packet_id=flow.packet_id)) * flow.owed)
+        flow.owed = 0
+        if flow.qos == 1:
+            del self._flows[flow.packet_id]

@@ -1,0 +1,454 @@
+"""
+A session as the sender to its client (MQTT 3.1.1, section 4.3): the hot path of every delivery.
+
+Rules that live here: when the window lets a message go, what is sent again after a reconnect and in
+which order [MQTT-4.4.0-1, MQTT-4.6.0-1], and that a durable session's packet ids are safe before a
+packet with them leaves (protocol rule 17). What there is no room for is not taken: whoever delivers
+remembers the place in the journal and comes again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from txbroker.message import Message
+from txbroker.mqtt.codec import encode, encode_publish, pack_packet_id
+from txbroker.mqtt.numbering import Numbering
+from txbroker.mqtt.packets import Pubrel
+from txbroker.mqtt.places import Places
+from txbroker.mqtt.ports import Sink, Watcher
+from txbroker.mqtt.window import Outgoing, SessionLimits, Window
+from txbroker.place import PartKey, Place
+
+if TYPE_CHECKING:
+    from txbroker.mqtt.session import Session
+
+LATER_MESSAGES = 1_000
+"""QoS 0 messages of one part that wait until a session has caught up there."""
+
+
+class Sender:
+    """
+    What goes to one session's client, over the connection `sink` that it has now.
+
+    `window` None: nothing is on its way. `dropped` counts messages that were its and never left.
+    """
+
+    __slots__ = (
+        "_clean",
+        "_dropping",
+        "_later",
+        "_limits",
+        "_places",
+        "_session",
+        "_to_save",
+        "_watcher",
+        "dropped",
+        "last_id",
+        "numbering",
+        "sink",
+        "window",
+    )
+
+    def __init__(
+        self, session: Session, places: Places, *, limits: SessionLimits, watcher: Watcher
+    ) -> None:
+        self.sink: Sink | None = None
+        self.window: Window | None = None
+        self.dropped = 0
+        self.last_id = 0
+        self.numbering = Numbering()
+        self._session = session
+        self._clean = session.clean
+        self._places = places
+        self._limits = limits
+        self._watcher = watcher
+        self._to_save: list[int] = []
+        self._dropping: frozenset[bool] = frozenset()
+        self._later: dict[PartKey, list[Message]] = {}
+
+    # from the session: its life
+
+    def attach(self, sink: Sink) -> None:
+        """The client is here: what was in flight is sent again, then what waits."""
+        self.sink = sink
+        if self.window is not None:
+            self.window.resend.extend(self.window.flights)
+        self._go_on()
+
+    def detach(self) -> None:
+        """The connection is gone; what waited and can be read again is left to the journal."""
+        self.sink = None
+        self._later.clear()
+        self._dropping = frozenset()
+        window = self.window
+        if window is not None:
+            window.resend.clear()
+            window.late.clear()
+            self.leave_queue()
+            if window.is_empty:
+                self.window = None
+
+    def close(self) -> None:
+        """Nothing goes to the client any more."""
+        self.sink = None
+        self.window = None
+
+    def restore(
+        self, flows: Iterable[tuple[int, Outgoing]], held: Iterable[Outgoing], last_id: int
+    ) -> None:
+        """
+        Be as the store says; flows without their message wait until it is read again. What came
+        from another store gets its numbers here.
+        """
+        window = Window()
+        for packet_id, entry in flows:
+            window.flights[packet_id] = entry
+            window.flight_size += entry.size
+        for entry in held:
+            window.wait(entry)
+        if not window.is_empty:
+            self.window = window
+            self.numbering.restore((*window.flights.values(), *window.held))
+        self.last_id = last_id
+
+    def catch_up(self, part: PartKey) -> None:
+        """The session has caught up in the part: what is live may follow."""
+        for message in self._later.pop(part, ()):
+            self.deliver_qos0(message)
+        if not self._places.behind:
+            self._dropping -= {True}
+
+    # from the edge: messages to the client
+
+    def deliver_qos0_after(self, message: Message, part: PartKey) -> None:
+        """
+        The same, but behind what the session has to catch up with in the part: a live message does
+        not overtake the backlog of a session that returns.
+        """
+        if part not in self._places.behind:
+            for earlier in self._later.pop(part, ()):
+                self.deliver_qos0(earlier)
+            self.deliver_qos0(message)
+        elif self.sink is not None:
+            later = self._later.setdefault(part, [])
+            if len(later) < LATER_MESSAGES:
+                later.append(message)
+            else:
+                self.drop(0)
+
+    def deliver_qos0(self, message: Message, *, retain: bool = False) -> None:
+        """Send the message to the client that is here and reads; otherwise it is dropped."""
+        sink = self.sink
+        if sink is None:
+            return
+        if not sink.has_room():
+            self.drop(0)
+        elif retain:
+            sink.send(encode_publish(message.topic, message.payload, 0, True, False, None))
+        else:
+            sink.send(message.qos0_packet)
+
+    def deliver(
+        self, message: Message, qos: int, place: Place | None, *, retain: bool = False
+    ) -> bool:
+        """
+        Send a QoS 1/2 message, or queue it; `qos` is what this client gets, `retain` its flag.
+
+        False: there is no room; it has to be read at its place again. What has no place to be read
+        from is always taken; the oldest of it is dropped beyond the limits.
+        """
+        window = self.window
+        if window is None:
+            if self._session.is_over:
+                return True
+            if self.sink is None and place is not None:
+                return False
+            window = self.window = Window()
+        entry = Outgoing(message, qos, retain, place)
+        if place is None and not self._clean:
+            self.numbering.add(entry)
+        sink = self.sink
+        if sink is not None and not window.waiting and self._can_launch(window, sink):
+            self._launch(window, entry)
+            self._on_launched(window)
+            return True
+        if place is not None and not self.has_room():
+            return False
+        window.wait(entry)
+        if place is None:
+            self._bound(window)
+        self._session.save()
+        return True
+
+    def queue(self, message: Message, qos: int, place: Place) -> bool:
+        """Queue a QoS 1/2 message that was read from the journal; False: there is no room."""
+        window = self.window
+        if window is None:
+            window = self.window = Window()
+        if not window.has_room:
+            return False
+        window.wait(Outgoing(message, qos, False, place))
+        return True
+
+    def send_queued(self) -> None:
+        """Send of what was queued as much as may be in flight."""
+        self._session.save()
+        self._go_on()
+
+    def drop(self, qos: int) -> None:
+        """A message that was its is not delivered: it is counted."""
+        is_first = (qos > 0) not in self._dropping
+        self._dropping |= {qos > 0}
+        self.dropped += 1
+        self._watcher.dropped(self._session, qos, is_first=is_first)
+
+    @property
+    def is_hungry(self) -> bool:
+        """Whether there is something to read for it that it can take."""
+        if self.sink is None:
+            return False
+        window = self.window
+        is_sent_again = window is not None and (window.resend or window.late)
+        return bool(is_sent_again) or (bool(self._places.behind) and self.has_room())
+
+    def has_room(self) -> bool:
+        """Whether something that can be read again later is worth bringing now."""
+        if self.sink is None or self._session.subscribing:
+            return False
+        window = self.window
+        return window is None or window.has_room
+
+    def leave_queue(self) -> None:
+        """What waits and can be read again is left to the journal."""
+        if self.window is not None:
+            for place in self.window.leave_queue():
+                self._places.fall_behind(place)
+
+    def set_limits(self, limits: SessionLimits) -> None:
+        """From now on; what is beyond them already goes when the next message comes."""
+        self._limits = limits
+
+    # from the connection
+
+    def pump(self) -> None:
+        """The output has room again."""
+        self._dropping -= {False}
+        self._go_on()
+
+    def on_pubacks(self, packet_ids: Iterable[int]) -> None:
+        """The client has these QoS 1 messages."""
+        window = self.window
+        if window is None:
+            return
+        flights, is_changed = window.flights, False
+        for packet_id in packet_ids:
+            entry = flights.get(packet_id)
+            if entry is not None and entry.qos == 1 and entry.is_sent:
+                self.numbering.forget(window.land(packet_id))
+                is_changed = True
+        if is_changed:
+            self._session.save()
+            self._go_on()
+
+    def on_pubrec(self, packet_id: int) -> None:
+        """The client has the QoS 2 message; the answer is PUBREL, whatever is known of it."""
+        entry = self._flight(packet_id)
+        if entry is None or entry.qos != 2 or not entry.is_sent:
+            self._answer(encode(Pubrel(packet_id=packet_id)))
+        elif entry.released or self._clean:
+            entry.released = True
+            if not entry.is_unsaved:
+                self._answer(encode(Pubrel(packet_id=packet_id)))
+        else:
+            entry.released = True
+            self._save_first(packet_id, entry)
+
+    def on_pubcomp(self, packet_id: int) -> None:
+        """The QoS 2 delivery is complete."""
+        entry = self._flight(packet_id)
+        if entry is not None and entry.qos == 2 and entry.released:
+            assert self.window is not None
+            self.numbering.forget(self.window.land(packet_id))
+            self._session.save()
+            self._go_on()
+
+    # from whoever keeps durable sessions
+
+    def on_saved(self, packet_ids: Iterable[int]) -> None:
+        """The flows with these packet ids are durable as they were: their packets may leave."""
+        for packet_id in packet_ids:
+            entry = self._flight(packet_id)
+            if entry is not None and entry.is_unsaved:
+                entry.is_unsaved = False
+                if self.sink is not None:
+                    self._send(packet_id, entry)
+
+    def take_unsaved(self) -> list[int]:
+        """The packet ids whose packets wait for `on_saved`, each once."""
+        taken, self._to_save = self._to_save, []
+        return taken
+
+    def numbers(self) -> list[int]:
+        """The numbers of the messages without a place that it has."""
+        entries = (*(entry for _, entry in self.flows()), *self.held())
+        return [entry.number for entry in entries if entry.number]
+
+    def flows(self) -> Iterable[tuple[int, Outgoing]]:
+        """What is in flight to the client, in the order of sending."""
+        return () if self.window is None else self.window.flights.items()
+
+    def held(self) -> Iterable[Outgoing]:
+        """What waits behind it and cannot be read again."""
+        return () if self.window is None else self.window.held
+
+    def first_queued(self) -> dict[PartKey, int]:
+        """The lowest offset of each part that waits behind that, and can be read again."""
+        return {} if self.window is None else self.window.first_queued()
+
+    def needs(self) -> Iterator[Place]:
+        """The places behind which its messages are read again."""
+        if self.window is not None:
+            for entry in (*self.window.flights.values(), *self.window.queue):
+                if entry.place is not None:
+                    yield Place(entry.place.part, entry.place.offset - 1)
+
+    # from the backlog: messages in flight that have to be read again
+
+    def unread(self) -> list[tuple[int, Place]]:
+        """The flows whose message has to be read before they can be sent, in their order."""
+        return [] if self.window is None else list(self.window.unread())
+
+    def give_back(self, packet_id: int, message: Message | None) -> None:
+        """A flow's message was read again; None: it is kept no longer, the flow ends."""
+        window, entry = self.window, self._flight(packet_id)
+        if window is None or entry is None or not entry.is_unread:
+            return
+        if message is None:
+            window.land(packet_id)
+            self.drop(entry.qos)
+            self._session.save()
+        else:
+            window.give(entry, message)
+            is_late = entry.place is not None and entry.place.part in window.late
+            if is_late and self.sink is not None:
+                self._send(packet_id, entry)
+        self._go_on()
+
+    def put_off(self, part: PartKey) -> None:
+        """The part's messages in flight cannot be read now: those of others go first."""
+        window = self.window
+        if window is None or self.sink is None or part in window.late:
+            return
+        if any(place.part == part for _, place in window.unread()):
+            window.put_off(part)
+            self._go_on()
+
+    def is_late(self, part: PartKey) -> bool:
+        """Whether messages of the part are in flight and cannot be read: no others may follow."""
+        window = self.window
+        if window is None or part not in window.late:
+            return False
+        if all(place.part != part for _, place in window.unread()):
+            window.late.discard(part)
+            return False
+        return True
+
+    def unload(self) -> None:
+        """The client is away for long: messages that can be read again need not be in memory."""
+        if self.window is not None and self.sink is None:
+            self.window.unload()
+
+    # from operators and tests
+
+    @property
+    def queued(self) -> int:
+        """Messages waiting behind the window."""
+        return 0 if self.window is None else self.window.waiting
+
+    # internal
+
+    def _answer(self, data: bytes) -> None:
+        if self.sink is not None:
+            self.sink.send(data)
+
+    def _flight(self, packet_id: int) -> Outgoing | None:
+        return None if self.window is None else self.window.flights.get(packet_id)
+
+    def _tell_if_full(self, window: Window) -> None:
+        """After something entered the window: whether it was the last one."""
+        if len(window.flights) == self._limits.inflight:
+            self._watcher.window_is_full(self._session, "limits.inflight")
+        elif window.flight_size >= self._limits.memory:
+            self._watcher.window_is_full(self._session, "limits.session_memory")
+
+    def _can_launch(self, window: Window, sink: Sink) -> bool:
+        return window.is_open(self._limits) and sink.has_room()
+
+    def _bound(self, window: Window) -> None:
+        limits = self._limits
+        while len(window.held) > limits.messages or window.held_size > limits.size:
+            entry = window.next_held()
+            self.numbering.forget(entry)
+            self.drop(entry.qos)
+
+    def _go_on(self) -> None:
+        """Send what is due: first what is to be sent again, then what waits."""
+        window, sink = self.window, self.sink
+        if sink is None:
+            return
+        while window is not None and window.resend:
+            packet_id = window.resend[0]
+            entry = window.flights.get(packet_id)
+            if entry is not None and entry.is_unread:
+                self._watcher.has_room(self._session)
+                return
+            window.resend.popleft()
+            if entry is not None and not entry.is_unsaved:
+                self._send(packet_id, entry)
+        if window is not None:
+            self._launch_waiting(window, sink)
+        if self._places.behind and (window is None or window.is_short):
+            self._watcher.has_room(self._session)
+
+    def _launch_waiting(self, window: Window, sink: Sink) -> None:
+        is_launched = False
+        while self._can_launch(window, sink):
+            entry = window.next_waiting()
+            if entry is None:
+                break
+            self._launch(window, entry)
+            is_launched = True
+        if is_launched:
+            self._on_launched(window)
+
+    def _launch(self, window: Window, entry: Outgoing) -> None:
+        """It enters the window; `_on_launched` has to follow."""
+        packet_id = self.last_id = window.launch(entry, self.last_id)
+        if self._clean:
+            self._send(packet_id, entry)
+        else:
+            entry.is_unsaved = True
+            self._to_save.append(packet_id)
+
+    def _on_launched(self, window: Window) -> None:
+        self._tell_if_full(window)
+        if not self._clean:
+            self._watcher.save(self._session, urgent=True)
+
+    def _save_first(self, packet_id: int, entry: Outgoing) -> None:
+        entry.is_unsaved = True
+        self._to_save.append(packet_id)
+        self._watcher.save(self._session, urgent=True)
+
+    def _send(self, packet_id: int, entry: Outgoing) -> None:
+        assert self.sink is not None
+        if entry.released:
+            self.sink.send(encode(Pubrel(packet_id=packet_id)))
+            return
+        message = entry.message
+        assert message is not None, "its message is read before anything is sent"
+        head = message.head(entry.qos, retain=entry.retain, dup=entry.is_sent)
+        self.sink.send(head + pack_packet_id(packet_id) + message.payload)
+        entry.is_sent = True
