@@ -17,8 +17,8 @@ import grpc.aio
 from txbroker import __version__
 from txbroker.authority.authority import Authority
 from txbroker.control.channels import CALL_TIMEOUT, Channels
-from txbroker.edge.clients import FEDERATION
 from txbroker.edge.edge import Edge
+from txbroker.edge.systree import FEDERATION
 from txbroker.standing import Standing
 from txbroker.store.disk import Disk
 from txbroker.store.space import DiskSpace
@@ -45,7 +45,7 @@ class Rates:
     def sample(self) -> None:
         """Once a second."""
         self._samples.append(
-            (self._now(), self._edge.clients.received, self._edge.clients.delivered)
+            (self._now(), self._edge.clients.received, self._edge.delivery.delivered)
         )
 
     def rates(self) -> tuple[float, float]:
@@ -56,7 +56,7 @@ class Rates:
         elapsed = max(self._now() - since, 0.001)
         return (
             (self._edge.clients.received - received) / elapsed,
-            (self._edge.clients.delivered - delivered) / elapsed,
+            (self._edge.delivery.delivered - delivered) / elapsed,
         )
 
 
@@ -100,9 +100,9 @@ class SysInfo:
             "broker/clients/total": str(len(edge.clients.sessions)),
             "broker/clients/disconnected": str(sum(s.sink is None for s in sessions)),
             "broker/messages/received": str(edge.clients.received),
-            "broker/messages/sent": str(edge.clients.delivered),
+            "broker/messages/sent": str(edge.delivery.delivered),
             "broker/publish/messages/received": str(edge.clients.received),
-            "broker/publish/messages/sent": str(edge.clients.delivered),
+            "broker/publish/messages/sent": str(edge.delivery.delivered),
             "broker/subscriptions/count": str(sum(len(s.subscriptions) for s in sessions)),
             "txbroker/sessions/dropped": str(sum(s.sender.dropped for s in sessions)),
             "txbroker/store/syncs": str(self._disk.committer.syncs),
@@ -139,11 +139,11 @@ class SysInfo:
     def refresh(self) -> None:
         """Set the node's own values."""
         for topic, value in self.values().items():
-            self._edge.clients.set_sys(topic, value)
+            self._edge.sys.set(topic, value)
 
     async def fetch(self) -> None:
         """Fetch other nodes' values for those who have a filter for them."""
-        wanted = self._edge.clients.federation_filters()
+        wanted = self._edge.sys.federation_filters()
         nodes = await self._nodes() if wanted else {}
         for node in list(self._fetched):
             if not _is_wanted(node, wanted) or node not in nodes:
@@ -184,14 +184,14 @@ class SysInfo:
         for topic, value in reply.values.items():
             mirrored = f"{FEDERATION}/{node}/{topic.removeprefix('$SYS/')}"
             topics.add(mirrored)
-            self._edge.clients.set_sys(mirrored, value)
+            self._edge.sys.set(mirrored, value)
         for topic in self._fetched.get(node, set()) - topics:
-            self._edge.clients.set_sys(topic, None)
+            self._edge.sys.set(topic, None)
         self._fetched[node] = topics
 
     def _forget(self, node: str) -> None:
         for topic in self._fetched.pop(node, ()):
-            self._edge.clients.set_sys(topic, None)
+            self._edge.sys.set(topic, None)
 
 
 def _is_wanted(node: str, filters: Iterable[str]) -> bool:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.edge_bench import Client, EdgeBench
 from txbroker.edge.chunks import RETRY, Missing
-from txbroker.edge.clients import EdgeLimits
+from txbroker.edge.limits import EdgeLimits
 from txbroker.message import Message
 from txbroker.mqtt import window
 from txbroker.mqtt.cursor import Cursor, Subscription

@@ -28,7 +28,7 @@ from tests.support.keeping import CommitRecorder, JournalsRecorder
 from tests.support.recorders import OwnerRecorder
 from txbroker.edge import backlog, chunks
 from txbroker.edge.chunks import RETRY, Missing
-from txbroker.edge.clients import EdgeLimits
+from txbroker.edge.limits import EdgeLimits
 from txbroker.edge.route import Position
 from txbroker.message import Message
 from txbroker.mqtt import window
@@ -417,14 +417,14 @@ class Machine(RuleBasedStateMachine):
         if known is not None and known.qos == 0 and qos:
             return  # what came at QoS 0 has no place, and may come again
         packet = Subscribe(1, ((topic_filter, qos),))
-        self.bench.edge.clients.subscribe(user.session, packet, lambda: None)
+        self.bench.edge.subscriptions.subscribe(user.session, packet, lambda: None)
 
     @rule(name=st.sampled_from(NAMES), topic_filter=st.sampled_from(FILTERS))
     def unsubscribe(self, name: str, topic_filter: str) -> None:
         user = self.users[name]
         if user.session is not None and topic_filter in user.session.subscriptions:
             self.forgive(user)
-            self.bench.edge.clients.unsubscribe(user.session, [topic_filter], lambda: None)
+            self.bench.edge.subscriptions.unsubscribe(user.session, [topic_filter], lambda: None)
 
     def forgive(self, user: User) -> None:
         """What has not come yet need not come once a filter is given up."""

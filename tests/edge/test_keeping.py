@@ -6,7 +6,7 @@ import pytest
 
 from tests.edge.test_catch_up import bench_of, everything, numbers, say, subscribed
 from tests.support.edge_bench import Client, EdgeBench
-from txbroker.edge.clients import EdgeLimits
+from txbroker.edge.limits import EdgeLimits
 from txbroker.mqtt.packets import Connect, Publish, Suback, Unsuback
 from txbroker.mqtt.session import Session
 from txbroker.mqtt.window import SessionLimits

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tests.support.edge_bench import Client, EdgeBench
 from txbroker.control import operator
-from txbroker.edge.clients import EdgeLimits
+from txbroker.edge.limits import EdgeLimits
 from txbroker.mqtt.session import Session
 from txbroker.mqtt.window import SessionLimits
 from txbroker.v1.control_pb2 import SessionInfo, SessionsReply

@@ -32,9 +32,9 @@ from txbroker.authority.handover import Incoming, MarkKey
 from txbroker.authority.journal import Record, ZoneState
 from txbroker.counters import Counters
 from txbroker.delegation.table import DelegationTable
-from txbroker.edge.clients import EdgeLimits
 from txbroker.edge.edge import Edge
 from txbroker.edge.keeper import Keeper
+from txbroker.edge.limits import EdgeLimits
 from txbroker.edge.route import Route, State
 from txbroker.link.frames import LinkError
 from txbroker.mqtt.codec import Framer, decode

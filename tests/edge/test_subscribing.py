@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.edge_bench import Client, EdgeBench
-from txbroker.edge import clients as clients_module
+from txbroker.edge import delivery as delivery_module
 from txbroker.edge import subscribing as module
 from txbroker.edge.edge import ATTEMPTS
 from txbroker.message import Message
@@ -142,12 +142,12 @@ def test_unsubscribe_ends_an_open_subscribe() -> None:
 def test_sys_is_answered_by_the_node_itself() -> None:
     """No zone is asked (rule 26)."""
     bench, client = connected()
-    bench.edge.clients.set_sys("$SYS/a", "1")
+    bench.edge.sys.set("$SYS/a", "1")
     bench.take()
     client.subscribe("$SYS/#")
-    bench.edge.clients.set_sys("$SYS/a", "1")
-    bench.edge.clients.set_sys("$SYS/a", "2")
-    bench.edge.clients.set_sys("$SYS/a", None)
+    bench.edge.sys.set("$SYS/a", "1")
+    bench.edge.sys.set("$SYS/a", "2")
+    bench.edge.sys.set("$SYS/a", None)
 
     assert (["Suback", "r:1", "2", ""], []) == (client.got(), bench.take())
 
@@ -164,7 +164,7 @@ def test_what_is_held_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_live_messages_that_are_held_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of QoS 0, which no journal has, of a zone that has answered while another has not."""
-    for each in (module, clients_module):
+    for each in (module, delivery_module):
         monkeypatch.setattr(each, "HELD_LIMIT", 3)
     bench, client = connected("a")
     client.subscribe("#")

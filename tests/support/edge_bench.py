@@ -14,8 +14,8 @@ from tests.support.recorders import (
     cut,
 )
 from txbroker.counters import Counters
-from txbroker.edge.clients import EdgeLimits
 from txbroker.edge.edge import Edge
+from txbroker.edge.limits import EdgeLimits
 from txbroker.edge.route import Position, Route
 from txbroker.message import Message
 from txbroker.mqtt.packets import Connect, Publish, Suback, Subscribe, Unsuback, Will
@@ -53,7 +53,7 @@ class Client:
         """One SUBSCRIBE; its SUBACK appears among the events."""
         self._packet_id += 1
         suback = Suback(self._packet_id, (qos,) * len(filters))
-        self._edge.clients.subscribe(
+        self._edge.subscriptions.subscribe(
             self.session,
             Subscribe(self._packet_id, tuple((f, qos) for f in filters)),
             lambda: self.events.append(suback),
@@ -63,7 +63,9 @@ class Client:
         """One UNSUBSCRIBE; its UNSUBACK appears among the events."""
         self._packet_id += 1
         unsuback = Unsuback(self._packet_id)
-        self._edge.clients.unsubscribe(self.session, filters, lambda: self.events.append(unsuback))
+        self._edge.subscriptions.unsubscribe(
+            self.session, filters, lambda: self.events.append(unsuback)
+        )
 
     def publish(self, topic: str, payload: str = "", qos: int = 1) -> None:
         """One PUBLISH."""

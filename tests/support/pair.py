@@ -19,8 +19,8 @@ from txbroker.authority.authority import Authority
 from txbroker.counters import Counters
 from txbroker.delegation.cut import Cut
 from txbroker.delegation.table import DelegationTable
-from txbroker.edge.clients import EdgeLimits
 from txbroker.edge.edge import Edge
+from txbroker.edge.limits import EdgeLimits
 from txbroker.edge.route import Route
 from txbroker.link.edge_end import EdgeEnd
 from txbroker.link.owner_end import OwnerEnd
@@ -128,14 +128,14 @@ class Client:
         """SUBSCRIBE; the identifier is in `subacks` once it is acknowledged."""
         self._id += 1
         packet_id = self._id
-        self.edge.clients.subscribe(
+        self.edge.subscriptions.subscribe(
             self.session, Subscribe(packet_id, filters), lambda: self.subacks.append(packet_id)
         )
         return packet_id
 
     def unsubscribe(self, *filters: str) -> None:
         """UNSUBSCRIBE."""
-        self.edge.clients.unsubscribe(self.session, filters, lambda: None)
+        self.edge.subscriptions.unsubscribe(self.session, filters, lambda: None)
 
     @property
     def acknowledged(self) -> list[int]:

@@ -1,9 +1,8 @@
 """
-The clients' side of an edge: sessions, subscriptions, and who gets a message.
+The sessions of an edge: which one a CONNECT gets, and when one ends.
 
-Which session a CONNECT gets, when a SUBACK is due, which of a session's overlapping subscriptions
-counts. Where a filter or a publish goes is not known here: `interests` and `publishing` do that.
-The node-local `$SYS` tree is here too, as it concerns nobody but this node's clients (rule 26).
+With a connection goes its will, with a session all that it is subscribed to (`subscriptions`).
+Where a publish goes is not known here: `publishing` does that.
 """
 
 from __future__ import annotations
@@ -13,36 +12,27 @@ from functools import partial
 from typing import Protocol
 from weakref import WeakSet
 
-import attrs
-
 from txbroker.authority.handover import MarkKey
 from txbroker.counters import Counters
 from txbroker.directory.entry import Testament
 from txbroker.directory.wills import will_id
 from txbroker.edge.backlog import Backlog
-from txbroker.edge.interests import Interests
+from txbroker.edge.delivery import Delivery
 from txbroker.edge.keeper import Keeper
+from txbroker.edge.limits import EdgeLimits
 from txbroker.edge.outbox import OriginId
 from txbroker.edge.positions import Positions
 from txbroker.edge.publishing import Publisher, settle
 from txbroker.edge.reporter import Reporter
 from txbroker.edge.route import Publication
-from txbroker.edge.subscribing import HELD_LIMIT, Subscribing
+from txbroker.edge.subscriptions import Subscriptions
 from txbroker.edge.zonemap import ZoneMap
-from txbroker.matching.index import SubscriptionIndex
-from txbroker.matching.retained import RetainedTree
 from txbroker.message import Message, WillId
-from txbroker.mqtt.cursor import Subscription
-from txbroker.mqtt.packets import Connect, Publish, Subscribe, Will
+from txbroker.mqtt.packets import Connect, Publish, Will
 from txbroker.mqtt.ports import Sink
 from txbroker.mqtt.session import Session
-from txbroker.mqtt.window import SessionLimits
-from txbroker.place import Place
 from txbroker.timers import Timers
 from txbroker.topics import is_sys
-
-FEDERATION = "$SYS/federation"
-"""Other nodes' values, below their names (protocol rule 26)."""
 
 
 class Presence(Protocol):
@@ -61,25 +51,8 @@ class Presence(Protocol):
         """A session ended."""
 
 
-@attrs.frozen(kw_only=True)
-class EdgeLimits:
-    """
-    Limits of an edge; sizes in bytes, times in seconds.
-
-    `held` is in memory, `outbox` on the disk; `holds`: nothing is put there, it waits in memory.
-    """
-
-    session: SessionLimits = SessionLimits()
-    held: int = 64 * 1024 * 1024
-    outbox: int = 1024 * 1024 * 1024
-    holds: bool = False
-    cache: int = 100_000
-    suback_wait: float = 2.0
-    session_age: float = 7 * 86_400.0
-
-
 class Clients:
-    """The clients of the edge `node`; `zones`, `publisher` and `interests` are the edge's."""
+    """The clients of the edge `node`; the parts that it is given are the edge's."""
 
     def __init__(
         self,
@@ -88,7 +61,8 @@ class Clients:
         node: str,
         zones: ZoneMap,
         publisher: Publisher,
-        interests: Interests,
+        subscriptions: Subscriptions,
+        delivery: Delivery,
         positions: Positions,
         timers: Timers,
         counters: Counters,
@@ -100,24 +74,19 @@ class Clients:
         self.sessions = sessions
         self.keeper = keeper
         self.backlog = backlog
-        self.sys: RetainedTree[Message] = RetainedTree()
         self.received = 0
-        self.delivered = 0
         self._node = node
         self._zones = zones
         self._publisher = publisher
-        self._interests = interests
+        self._subscriptions = subscriptions
+        self._delivery = delivery
         self._positions = positions
         self._timers = timers
         self._counters = counters
         self._reporter = reporter
         self._limits = limits
         self._told_full: WeakSet[Session] = WeakSet()
-        self._on_federation_filter: Callable[[], object] = lambda: None
         self._presence: Presence | None = None
-        self._subscribers: SubscriptionIndex[str, tuple[Session, Subscription]] = SubscriptionIndex(
-            cache_limit=limits.cache
-        )
 
     # from the node
 
@@ -125,15 +94,12 @@ class Clients:
         """Who is told of clients that come and go."""
         self._presence = presence
 
-    def when_federation_is_asked(self, action: Callable[[], object]) -> None:
-        """Run `action` whenever a client subscribes to other nodes' `$SYS` values."""
-        self._on_federation_filter = action
-
     def set_limits(self, limits: EdgeLimits) -> None:
         """Other limits, from now on, for the sessions that there are as well."""
         self._limits = limits
         self.backlog.limits = limits.session
-        self._subscribers.cache_limit = limits.cache
+        self._subscriptions.wait = limits.suback_wait
+        self._delivery.set_cache_limit(limits.cache)
         self._zones.limit = limits.cache
         for session in self.sessions.values():
             session.sender.set_limits(limits.session)
@@ -148,21 +114,6 @@ class Clients:
         if self.sessions.get(client_id) is session:  # a clean one ended with its connection
             self._end_session(session)
         return True
-
-    def set_sys(self, topic: str, payload: str | None) -> None:
-        """Publish a `$SYS` value here, retained; None clears it."""
-        known = self.sys.get(topic)
-        data = b"" if payload is None else payload.encode()
-        if payload is None:
-            self.sys.remove(topic)
-        elif known is None or known.payload != data:
-            self.sys.set(topic, Message(topic, data, 0, True))
-        if known is None or known.payload != data:
-            self.deliver(None, Message(topic, data, 0, True))
-
-    def federation_filters(self) -> list[str]:
-        """The filters of sessions that ask for other nodes' `$SYS` values."""
-        return [f for f in self._subscribers.filters() if f.startswith(FEDERATION + "/")]
 
     def expire_sessions(self) -> None:
         """Now and then: forget the sessions whose client has been away for too long."""
@@ -184,10 +135,8 @@ class Clients:
         for session in self._positions.load(self.new_session):
             self.sessions[session.client_id] = session
             self._look_at_publishes(session, is_in_outbox)
-            for topic_filter in session.subscriptions:
-                if not is_sys(topic_filter):
-                    self._interests.add(topic_filter)
-            self._go_on(session, session.subscriptions)
+            self._subscriptions.come(session, session.subscriptions)
+            self._subscriptions.go_on(session, session.subscriptions)
 
     def keys_in_doubt(self) -> Iterator[MarkKey]:
         """
@@ -212,20 +161,14 @@ class Clients:
         now, whatever zones that were asked here answer. It is kept in one with what else this turn
         changes.
         """
-        for subscribing in self._interests.of(session):
-            subscribing.fresh -= confirmed
         self.sessions[session.client_id] = session
         if session.sink is None and session.away_since is None:
             session.away_since = self._timers.now()
         filters = tuple(added)
-        for topic_filter in filters:
-            if session.sink is not None:
-                self._listen(session, session.subscriptions[topic_filter])
-            if not is_sys(topic_filter):
-                self._interests.add(topic_filter)
+        self._subscriptions.come(session, filters, confirmed)
         self.keeper.save_now(session)
-        self._go_on(session, filters)
-        self._follow_zones(session, filters)
+        self._subscriptions.go_on(session, filters)
+        self._subscriptions.follow_zones(session, filters)
         if session.sink is not None:
             self._positions.arrive(session)
 
@@ -241,6 +184,10 @@ class Clients:
         else:
             self._publisher.publish(Publication(message))
             sent()
+
+    def new_session(self, client_id: str, clean: bool = False) -> Session:
+        """A session that is nobody's yet."""
+        return Session(client_id, clean=clean, limits=self._limits.session, watcher=self)
 
     # from connections
 
@@ -277,7 +224,7 @@ class Clients:
             session.sink.close("client id taken over")
         session.away_since = None
         for subscription in session.subscriptions.values():
-            self._listen(session, subscription)
+            self._delivery.listen(session, subscription)
         session.sender.attach(connection)
         self._positions.arrive(session)
         if not session.clean:
@@ -293,7 +240,7 @@ class Clients:
         self._execute(session, is_will_due=will)
         self._positions.leave(session)
         for topic_filter in session.subscriptions:
-            self._subscribers.remove(topic_filter, session.client_id)
+            self._delivery.ignore(session, topic_filter)
         if session.clean:
             self._end_session(session)
 
@@ -315,67 +262,6 @@ class Clients:
             self._publisher.resend(publication, flow.origin)
         else:
             self._publisher.publish(publication)
-
-    def subscribe(
-        self, session: Session, packet: Subscribe, acknowledge: Callable[[], None]
-    ) -> None:
-        """A client's SUBSCRIBE; `acknowledge` sends the SUBACK when it is due."""
-        granted = dict(packet.filters)
-        fresh = frozenset(f for f in granted if f not in session.subscriptions)
-        self._leave_earlier(session, granted)
-        subscriptions = {f: self._subscription(session, f, qos) for f, qos in granted.items()}
-        subscribing = self._subscribing(session, subscriptions, fresh, acknowledge)
-        session.subscribing += 1
-        session.on_subscriptions_changed()
-        for topic_filter, subscription in subscriptions.items():
-            if subscription.held is None:
-                subscription.held = []
-                subscription.is_fresh = topic_filter in fresh
-            if is_sys(topic_filter):
-                for _, message in self.sys.match(topic_filter):
-                    subscribing.give(subscription, message, retain=True)
-        self._ask_zones(subscribing)
-        if any(f.startswith(FEDERATION + "/") for f in granted):
-            self._on_federation_filter()
-
-    def unsubscribe(
-        self, session: Session, topic_filters: Iterable[str], acknowledge: Callable[[], None]
-    ) -> None:
-        """A client's UNSUBSCRIBE; filters that it does not have are none of its concern."""
-        for topic_filter in topic_filters:
-            self._leave_earlier(session, (topic_filter,))
-            if topic_filter in session.subscriptions:
-                self._drop_subscription(session, topic_filter)
-        session.on_subscriptions_changed()
-        self._commit(session, acknowledge)
-
-    # from the edge
-
-    def deliver(self, place: Place | None, message: Message, *, is_read: bool = False) -> None:
-        """
-        A message to every session that is here and wants it.
-
-        `place` is where it lies in its zone's journal, offset 0 for QoS 0; None: `$SYS`. `is_read`:
-        who gets it at QoS 1 or 2 reads it there.
-        """
-        apex = None if place is None else place.part.zone
-        best: dict[Session, Subscription] = {}
-        for _, (session, subscription) in self._subscribers.match(message.topic):
-            if subscription.pending and apex in subscription.pending:
-                continue
-            known = best.get(session)
-            if known is None or _rank(subscription) > _rank(known):
-                best[session] = subscription  # [MQTT-3.3.5-1]
-        for session, subscription in best.items():
-            qos = min(subscription.qos, message.qos)
-            if qos and place is not None:
-                if not is_read:
-                    self._give(session, subscription, message, qos, place)
-            elif subscription.held is not None and subscription.is_fresh:
-                self._hold(session, subscription, message)
-            else:
-                self._give_qos0(session, message, place)
-        self.delivered += len(best)
 
     # from sessions (Watcher)
 
@@ -428,106 +314,6 @@ class Clients:
             if flow.is_in_doubt and flow.origin is None:
                 session.receiver.forget(flow)
 
-    def _give(
-        self,
-        session: Session,
-        subscription: Subscription,
-        message: Message,
-        qos: int,
-        place: Place,
-    ) -> None:
-        part, places, sender = place.part, session.places, session.sender
-        cursor = places.behind.get(part)
-        if cursor is not None:
-            if cursor.waiting is not None:
-                cursor.waiting.add(message)
-            return  # it comes from the journal, in its turn
-        if places.had and places.has_had(place, message.topic):
-            return
-        if places.ahead:
-            ahead = places.ahead.get(part, 0)
-            if place.offset <= ahead:
-                return  # it came from the journal
-            places.ahead.pop(part, None)
-        is_held = subscription.held is not None and subscription.is_fresh
-        if is_held or sender.is_late(part) or not sender.deliver(message, qos, place):
-            places.fall_behind(place)
-        elif not session.clean:
-            places.taken[part] = place.offset
-
-    def _give_qos0(self, session: Session, message: Message, place: Place | None) -> None:
-        if place is None:
-            session.sender.deliver_qos0(message)
-        elif not self._is_past(session, place):
-            session.sender.deliver_qos0_after(message, place.part)
-
-    def _is_past(self, session: Session, place: Place) -> bool:
-        """Whether the session, which moved here, had what comes now at the node before."""
-        part = place.part
-        cursor = session.places.behind.get(part)
-        reached = session.places.ahead.get(part, 0) if cursor is None else cursor.offset
-        if not reached:
-            return False
-        route = self._zones.get(part.zone)
-        position = None if route is None else route.position
-        come = place.offset or (0 if position is None else position.offset + 1)
-        return come <= reached
-
-    def _hold(self, session: Session, subscription: Subscription, message: Message) -> None:
-        assert subscription.held is not None
-        subscription.held.append((message, False))
-        if len(subscription.held) >= HELD_LIMIT:
-            self._stop_holding(session, subscription)
-
-    def new_session(self, client_id: str, clean: bool = False) -> Session:
-        """A session that is nobody's yet."""
-        return Session(client_id, clean=clean, limits=self._limits.session, watcher=self)
-
-    def _commit(self, session: Session, action: Callable[[], None]) -> None:
-        """Run it when the session's subscriptions are as safe as it needs."""
-        if session.clean:
-            action()
-        else:
-            self.keeper.save_all(session)
-            self.keeper.when_durable(action)
-
-    def _go_on(self, session: Session, filters: Iterable[str]) -> None:
-        """Zones that had not confirmed elsewhere, or before a restart, still have to."""
-        subscriptions = session.subscriptions
-        pending = {f: subscriptions[f] for f in filters if subscriptions[f].pending}
-        if pending:
-            subscribing = self._subscribing(session, pending, frozenset(pending), None)
-            subscribing.is_resumed = True
-            self._interests.begin(subscribing)
-
-    def _follow_zones(self, session: Session, filters: Iterable[str]) -> None:
-        """Of filters that came along with a session: from where on they hold at this node."""
-        subscriptions = session.subscriptions
-        known = {f: subscriptions[f] for f in filters if not subscriptions[f].pending}
-        subscribing = self._subscribing(session, known, frozenset(), lambda: None)
-        subscribing.is_moved = True
-        session.subscribing += 1
-        self._ask_zones(subscribing)
-
-    def _subscribing(
-        self,
-        session: Session,
-        subscriptions: dict[str, Subscription],
-        fresh: frozenset[str],
-        acknowledge: Callable[[], None] | None,
-    ) -> Subscribing:
-        return Subscribing(
-            session=session,
-            subscriptions=subscriptions,
-            zoned=frozenset(f for f in subscriptions if not is_sys(f)),
-            fresh=fresh,
-            acknowledge=acknowledge,
-            commit=lambda action: self._commit(session, action),
-        )
-
-    def _listen(self, session: Session, subscription: Subscription) -> None:
-        self._subscribers.add(subscription.topic_filter, session.client_id, (session, subscription))
-
     def _execute(self, session: Session, *, is_will_due: bool) -> None:
         """The connection of a session is gone: so is its will, published or not."""
         client_id = session.client_id
@@ -546,84 +332,10 @@ class Clients:
 
     def _end_session(self, session: Session) -> None:
         """Forget a session and its subscriptions."""
-        for subscribing in self._interests.of(session):
-            self._interests.cancel(subscribing)
-            if subscribing.alarm is not None:
-                subscribing.alarm.cancel()
-        for topic_filter in list(session.subscriptions):
-            self._drop_subscription(session, topic_filter)
+        self._subscriptions.end(session)
         session.close()
         if not session.clean:
             self.keeper.forget(session)
         del self.sessions[session.client_id]
         if self._presence is not None and not session.clean:
             self._presence.ended(session.client_id)
-
-    def _subscription(self, session: Session, topic_filter: str, qos: int) -> Subscription:
-        known = session.subscriptions.get(topic_filter)
-        if known is not None:
-            known.qos = qos  # [MQTT-3.8.4-3]
-            return known
-        subscription = Subscription(topic_filter, qos)
-        session.subscriptions[topic_filter] = subscription
-        self._listen(session, subscription)
-        if not is_sys(topic_filter):
-            self._interests.add(topic_filter)
-        return subscription
-
-    def _drop_subscription(self, session: Session, topic_filter: str) -> None:
-        del session.subscriptions[topic_filter]
-        if session.sink is not None:
-            self._subscribers.remove(topic_filter, session.client_id)
-        if not is_sys(topic_filter):
-            self._interests.remove(topic_filter)
-
-    def _leave_earlier(self, session: Session, topic_filters: Iterable[str]) -> None:
-        for subscribing in self._interests.of(session):
-            for topic_filter in topic_filters:
-                subscribing.leave(topic_filter)
-            if subscribing.is_done:
-                self._interests.cancel(subscribing)
-                subscribing.finish()
-
-    def _ask_zones(self, subscribing: Subscribing) -> None:
-        self._interests.begin(subscribing)
-        if subscribing.acknowledge is None:
-            return
-        if self._is_worth_waiting(subscribing):
-            subscribing.alarm = self._timers.call_later(
-                self._limits.suback_wait, lambda: self._give_up_waiting(subscribing)
-            )
-        else:
-            self._give_up_waiting(subscribing)
-
-    def _stop_holding(self, session: Session, subscription: Subscription) -> None:
-        for subscribing in self._interests.of(session):
-            if subscribing.subscriptions.get(subscription.topic_filter) is subscription:
-                subscribing.finish()
-
-    def _is_worth_waiting(self, subscribing: Subscribing) -> bool:
-        # Zones that have been unreachable for as long as one would wait are not waited for again.
-        since = self._timers.now() - self._limits.suback_wait
-        for _, apex in subscribing.open:
-            route = self._zones.get(apex)
-            lost = route.unreachable_since if route is not None else None
-            if lost is None or lost > since:
-                return True
-        return False
-
-    def _give_up_waiting(self, subscribing: Subscribing) -> None:
-        subscribing.alarm = None
-        for topic_filter, apex in sorted(subscribing.open):
-            self._reporter.event(
-                "interest.pending",
-                filter=topic_filter,
-                zone=apex,
-                client_id=subscribing.session.client_id,
-            )
-        subscribing.finish()
-
-
-def _rank(subscription: Subscription) -> tuple[bool, int]:
-    """Of those that match, one whose SUBACK has left counts before one that waits for it."""
-    return not (subscription.held is not None and subscription.is_fresh), subscription.qos

@@ -18,10 +18,12 @@ from txbroker.delegation.cut import Cut
 from txbroker.delegation.passage import Passage
 from txbroker.edge.backlog import Backlog
 from txbroker.edge.chunks import Reader
-from txbroker.edge.clients import Clients, EdgeLimits
+from txbroker.edge.clients import Clients
 from txbroker.edge.congestion import Congestion
+from txbroker.edge.delivery import Delivery
 from txbroker.edge.interests import Interests
 from txbroker.edge.keeper import Keeper
+from txbroker.edge.limits import EdgeLimits
 from txbroker.edge.outbox import OutboxStore
 from txbroker.edge.outboxes import Outboxes
 from txbroker.edge.passages import Passages
@@ -30,6 +32,8 @@ from txbroker.edge.publishing import Connector, Publisher
 from txbroker.edge.reporter import Reporter
 from txbroker.edge.route import OwnerPort, Position, Route, State
 from txbroker.edge.subscribing import Subscribing
+from txbroker.edge.subscriptions import Subscriptions
+from txbroker.edge.systree import SysTree
 from txbroker.edge.zonemap import ZoneMap
 from txbroker.message import Message
 from txbroker.mqtt.session import Session
@@ -112,12 +116,25 @@ class Edge:
             sessions, zones=self.zones, timers=timers, keeper=keeper, backlog=self.backlog
         )
         self.passages = Passages(self.positions, keeper)
+        self.delivery = Delivery(self.zones, self.interests, cache_limit=limits.cache)
+        self.sys = SysTree(self.delivery)
+        self.subscriptions = Subscriptions(
+            zones=self.zones,
+            interests=self.interests,
+            delivery=self.delivery,
+            sys=self.sys,
+            keeper=keeper,
+            timers=timers,
+            reporter=reporter,
+            wait=limits.suback_wait,
+        )
         self.clients = Clients(
             sessions,
             node=name,
             zones=self.zones,
             publisher=self.publisher,
-            interests=self.interests,
+            subscriptions=self.subscriptions,
+            delivery=self.delivery,
             positions=self.positions,
             timers=timers,
             counters=counters,
@@ -247,7 +264,7 @@ class Edge:
         is_read = bool(route.read) and route.is_read(message.topic, offset)
         if not is_read:
             self.on_reached(route, offset)
-        self.clients.deliver(Place(route.part, offset), message, is_read=is_read)
+        self.delivery.deliver(Place(route.part, offset), message, is_read=is_read)
 
     def on_reached(self, route: Route, offset: int) -> None:
         """Up to this offset the owner has nothing for us that has not arrived."""

@@ -276,7 +276,7 @@ class MqttProtocol(Protocol):
             if session.sink is self:
                 self.send(suback)  # [MQTT-3.8.4-1]
 
-        self._edge.clients.subscribe(session, packet, acknowledge)
+        self._edge.subscriptions.subscribe(session, packet, acknowledge)
 
     def _on_unsubscribe(self, packet: Unsubscribe) -> None:
         session = self._session
@@ -286,7 +286,7 @@ class MqttProtocol(Protocol):
             if session.sink is self:
                 self.send(encode(Unsuback(packet.packet_id)))  # [MQTT-3.10.4-4]
 
-        self._edge.clients.unsubscribe(session, packet.filters, acknowledge)
+        self._edge.subscriptions.unsubscribe(session, packet.filters, acknowledge)
 
     def _on_pingreq(self, _: Packet) -> None:
         self.send(encode(Pingresp()))  # [MQTT-3.12.4-1]

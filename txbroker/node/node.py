@@ -64,7 +64,7 @@ class Node:
             rates=self._rates,
         )
         self._sys = self._build_sys()
-        self.edge.clients.when_federation_is_asked(self._fetch_sys)
+        self.edge.sys.when_federation_is_asked(self._fetch_sys)
         self._sampler = LoopingCall(self._each_second)
         self._publisher = LoopingCall(self._each_sys_period)
 

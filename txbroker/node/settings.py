@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from txbroker.config import NodeConfig
 from txbroker.directory.directory import Settings as DirectorySettings
-from txbroker.edge.clients import EdgeLimits
+from txbroker.edge.limits import EdgeLimits
 from txbroker.mqtt.window import SessionLimits
 from txbroker.store.retention import Policy
 

@@ -1,0 +1,212 @@
+"""
+The subscriptions of an edge's sessions: SUBSCRIBE, UNSUBSCRIBE, and when their answers are due.
+
+Which zones a filter touches, and what they are asked, is not known here: `interests` does that, and
+`Subscribing` is one SUBSCRIBE on its way. Sessions that come from elsewhere, or were kept over a
+restart, bring subscriptions along: these are followed up in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Set
+
+from txbroker.edge.delivery import Delivery
+from txbroker.edge.interests import Interests
+from txbroker.edge.keeper import Keeper
+from txbroker.edge.reporter import Reporter
+from txbroker.edge.subscribing import Subscribing
+from txbroker.edge.systree import SysTree
+from txbroker.edge.zonemap import ZoneMap
+from txbroker.mqtt.cursor import Subscription
+from txbroker.mqtt.packets import Subscribe
+from txbroker.mqtt.session import Session
+from txbroker.timers import Timers
+from txbroker.topics import is_sys
+
+
+class Subscriptions:
+    """See the module's text; a SUBACK waits for `wait` seconds at the most (protocol rule 8)."""
+
+    def __init__(
+        self,
+        *,
+        zones: ZoneMap,
+        interests: Interests,
+        delivery: Delivery,
+        sys: SysTree,
+        keeper: Keeper,
+        timers: Timers,
+        reporter: Reporter,
+        wait: float,
+    ) -> None:
+        self.wait = wait
+        self._zones = zones
+        self._interests = interests
+        self._delivery = delivery
+        self._sys = sys
+        self._keeper = keeper
+        self._timers = timers
+        self._reporter = reporter
+
+    # from connections
+
+    def subscribe(
+        self, session: Session, packet: Subscribe, acknowledge: Callable[[], None]
+    ) -> None:
+        """A client's SUBSCRIBE; `acknowledge` sends the SUBACK when it is due."""
+        granted = dict(packet.filters)
+        fresh = frozenset(f for f in granted if f not in session.subscriptions)
+        self._leave_earlier(session, granted)
+        subscriptions = {f: self._subscription(session, f, qos) for f, qos in granted.items()}
+        subscribing = self._subscribing(session, subscriptions, fresh, acknowledge)
+        session.subscribing += 1
+        session.on_subscriptions_changed()
+        for topic_filter, subscription in subscriptions.items():
+            if subscription.held is None:
+                subscription.held = []
+                subscription.is_fresh = topic_filter in fresh
+            if is_sys(topic_filter):
+                for message in self._sys.match(topic_filter):
+                    subscribing.give(subscription, message, retain=True)
+        self._ask_zones(subscribing)
+        self._sys.on_subscribed(granted)
+
+    def unsubscribe(
+        self, session: Session, topic_filters: Iterable[str], acknowledge: Callable[[], None]
+    ) -> None:
+        """A client's UNSUBSCRIBE; filters that it does not have are none of its concern."""
+        for topic_filter in topic_filters:
+            self._leave_earlier(session, (topic_filter,))
+            if topic_filter in session.subscriptions:
+                self._drop(session, topic_filter)
+        session.on_subscriptions_changed()
+        self._commit(session, acknowledge)
+
+    # from clients: sessions that come and go
+
+    def come(
+        self, session: Session, topic_filters: Iterable[str], confirmed: Set[str] = frozenset()
+    ) -> None:
+        """
+        A session has these filters, which were not counted for it here. Where those of `confirmed`
+        begin is known by now, whatever zones that were asked here answer.
+        """
+        for subscribing in self._interests.of(session):
+            subscribing.fresh -= confirmed
+        for topic_filter in topic_filters:
+            if session.sink is not None:
+                self._delivery.listen(session, session.subscriptions[topic_filter])
+            if not is_sys(topic_filter):
+                self._interests.add(topic_filter)
+
+    def go_on(self, session: Session, filters: Iterable[str]) -> None:
+        """Zones that had not confirmed elsewhere, or before a restart, still have to."""
+        subscriptions = session.subscriptions
+        pending = {f: subscriptions[f] for f in filters if subscriptions[f].pending}
+        if pending:
+            subscribing = self._subscribing(session, pending, frozenset(pending), None)
+            subscribing.is_resumed = True
+            self._interests.begin(subscribing)
+
+    def follow_zones(self, session: Session, filters: Iterable[str]) -> None:
+        """Of filters that came along with a session: from where on they hold at this node."""
+        subscriptions = session.subscriptions
+        known = {f: subscriptions[f] for f in filters if not subscriptions[f].pending}
+        subscribing = self._subscribing(session, known, frozenset(), lambda: None)
+        subscribing.is_moved = True
+        session.subscribing += 1
+        self._ask_zones(subscribing)
+
+    def end(self, session: Session) -> None:
+        """A session is over, with its subscriptions."""
+        for subscribing in self._interests.of(session):
+            self._interests.cancel(subscribing)
+            if subscribing.alarm is not None:
+                subscribing.alarm.cancel()
+        for topic_filter in list(session.subscriptions):
+            self._drop(session, topic_filter)
+
+    # internal
+
+    def _commit(self, session: Session, action: Callable[[], None]) -> None:
+        """Run it when the session's subscriptions are as safe as it needs."""
+        if session.clean:
+            action()
+        else:
+            self._keeper.save_all(session)
+            self._keeper.when_durable(action)
+
+    def _subscribing(
+        self,
+        session: Session,
+        subscriptions: dict[str, Subscription],
+        fresh: frozenset[str],
+        acknowledge: Callable[[], None] | None,
+    ) -> Subscribing:
+        return Subscribing(
+            session=session,
+            subscriptions=subscriptions,
+            zoned=frozenset(f for f in subscriptions if not is_sys(f)),
+            fresh=fresh,
+            acknowledge=acknowledge,
+            commit=lambda action: self._commit(session, action),
+        )
+
+    def _subscription(self, session: Session, topic_filter: str, qos: int) -> Subscription:
+        known = session.subscriptions.get(topic_filter)
+        if known is not None:
+            known.qos = qos  # [MQTT-3.8.4-3]
+            return known
+        subscription = Subscription(topic_filter, qos)
+        session.subscriptions[topic_filter] = subscription
+        self._delivery.listen(session, subscription)
+        if not is_sys(topic_filter):
+            self._interests.add(topic_filter)
+        return subscription
+
+    def _drop(self, session: Session, topic_filter: str) -> None:
+        del session.subscriptions[topic_filter]
+        if session.sink is not None:
+            self._delivery.ignore(session, topic_filter)
+        if not is_sys(topic_filter):
+            self._interests.remove(topic_filter)
+
+    def _leave_earlier(self, session: Session, topic_filters: Iterable[str]) -> None:
+        for subscribing in self._interests.of(session):
+            for topic_filter in topic_filters:
+                subscribing.leave(topic_filter)
+            if subscribing.is_done:
+                self._interests.cancel(subscribing)
+                subscribing.finish()
+
+    def _ask_zones(self, subscribing: Subscribing) -> None:
+        self._interests.begin(subscribing)
+        if subscribing.acknowledge is None:
+            return
+        if self._is_worth_waiting(subscribing):
+            subscribing.alarm = self._timers.call_later(
+                self.wait, lambda: self._give_up_waiting(subscribing)
+            )
+        else:
+            self._give_up_waiting(subscribing)
+
+    def _is_worth_waiting(self, subscribing: Subscribing) -> bool:
+        # Zones that have been unreachable for as long as one would wait are not waited for again.
+        since = self._timers.now() - self.wait
+        for _, apex in subscribing.open:
+            route = self._zones.get(apex)
+            lost = route.unreachable_since if route is not None else None
+            if lost is None or lost > since:
+                return True
+        return False
+
+    def _give_up_waiting(self, subscribing: Subscribing) -> None:
+        subscribing.alarm = None
+        for topic_filter, apex in sorted(subscribing.open):
+            self._reporter.event(
+                "interest.pending",
+                filter=topic_filter,
+                zone=apex,
+                client_id=subscribing.session.client_id,
+            )
+        subscribing.finish()
