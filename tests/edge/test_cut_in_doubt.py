@@ -29,7 +29,7 @@ class Bench(EdgeBench):
 
     def cut(self, above: str, apex: str) -> OwnerRecorder:
         """The owner's stream says that the zone is cut, and the child is connected."""
-        self.edge.on_cut(self.route(above), cut(apex))
+        self.edge.cuts.on_cut(self.route(above), cut(apex))
         self.know(apex)
         return self.online(apex)
 
@@ -124,7 +124,7 @@ def test_zone_that_comes_back_brings_its_outbox_before_what_follows() -> None:
     bench.settle()
     bench.root.credit = False
     bench.client.publish("b", "2")
-    bench.edge.on_gone(bench.route("a"), is_whole=True)
+    bench.edge.cuts.on_gone(bench.route("a"), is_whole=True)
     bench.client.publish("a/x", "3")
     bench.root.credit = True
     bench.edge.publisher.flush(bench.route(""))

@@ -120,7 +120,7 @@ def test_interest_moves_below_a_new_cut() -> None:
     client.got()
     bench.take()
 
-    bench.edge.on_cut(bench.route(""), cut("a"))
+    bench.edge.cuts.on_cut(bench.route(""), cut("a"))
 
     assert ({"#"}, {"#", "a/x"}) == (bench.route("").filters, bench.route("a").filters)
     assert {"a"} == bench.route("a").claims
@@ -137,7 +137,7 @@ def test_cut_while_a_subscribe_is_open_asks_the_child_too() -> None:
     bench.online("")
     client = Client(bench, "c")
     client.subscribe("+/x")
-    bench.edge.on_cut(bench.route(""), cut("a"))
+    bench.edge.cuts.on_cut(bench.route(""), cut("a"))
     bench.know("a")
     bench.online("a")
     bench.answer("", "+/x", "b/x=root")
@@ -155,7 +155,7 @@ def test_cut_after_the_answer_does_not_ask_the_child_again() -> None:
     client = Client(bench, "c")
     client.subscribe("+/x")
     bench.answer("", "+/x", "a/x=retained")
-    bench.edge.on_cut(bench.route(""), cut("a"))
+    bench.edge.cuts.on_cut(bench.route(""), cut("a"))
     bench.know("a")
     bench.online("a")
     bench.deliver("a", "a/x", "live")
@@ -171,7 +171,7 @@ def test_cut_that_takes_the_whole_filter_ends_the_wait_for_the_parent() -> None:
     bench.online("")
     client = Client(bench, "c")
     client.subscribe("a/x")
-    bench.edge.on_cut(bench.route(""), cut("a"))
+    bench.edge.cuts.on_cut(bench.route(""), cut("a"))
     bench.know("a")
     bench.online("a")
     bench.answer("a", "a/x", "a/x=child")
@@ -190,7 +190,7 @@ def test_interest_goes_back_with_the_zone() -> None:
     client.got()
     bench.take()
 
-    bench.edge.on_gone(bench.route("a"), is_whole=True)
+    bench.edge.cuts.on_gone(bench.route("a"), is_whole=True)
 
     assert [("disconnect", "a"), ("", "sync", ["a/x"], ["a"])] == bench.take()
     bench.deliver("", "a/x", "live")
@@ -204,7 +204,7 @@ def test_zone_that_goes_while_a_subscribe_is_open_is_asked_at_the_parent() -> No
     bench.online("a")
     client = Client(bench, "c")
     client.subscribe("a/x")
-    bench.edge.on_gone(bench.route("a"), is_whole=True)
+    bench.edge.cuts.on_gone(bench.route("a"), is_whole=True)
     before = client.got()
     bench.answer("", "a/x", "a/x=parent")
 
@@ -219,7 +219,7 @@ def test_end_of_a_cut_waits_for_the_childs_last_words() -> None:
     client = Client(bench, "c")
     client.subscribe("a/x")
     bench.answer("a", "a/x")
-    bench.edge.on_cut_ended(bench.route(""), "a", 1)
+    bench.edge.cuts.on_cut_ended(bench.route(""), "a", 1)
     still = bench.edge.zones.get("a") is not None
     bench.deliver("a", "a/x", "last")
     bench.lose("a")
@@ -235,7 +235,7 @@ def test_end_of_an_older_epoch_changes_nothing() -> None:
     bench = EdgeBench("a")
     bench.online("", "a")
     bench.edge.zones.add(cut("a", 5))
-    bench.edge.on_cut_ended(bench.route(""), "a", 4)
+    bench.edge.cuts.on_cut_ended(bench.route(""), "a", 4)
 
     assert bench.route("a").epoch == 5
 
@@ -248,12 +248,12 @@ def test_zone_that_was_granted_again_meanwhile_is_not_forgotten() -> None:
     client = Client(bench, "c")
     client.subscribe("a/x")
     bench.answer("a", "a/x")
-    bench.edge.on_cut_ended(bench.route(""), "a", 1)
-    bench.edge.on_cut(bench.route(""), cut("a", 3))
+    bench.edge.cuts.on_cut_ended(bench.route(""), "a", 1)
+    bench.edge.cuts.on_cut(bench.route(""), cut("a", 3))
     client.publish("a/x", "in flight")
     bench.take()
     old = bench.route("a")
-    bench.edge.on_gone(old, is_whole=True)
+    bench.edge.cuts.on_gone(old, is_whole=True)
     new = bench.route("a")
 
     assert (True, 3, {"a/x"}, {"a"}) == (new is not old, new.epoch, new.filters, new.claims)
@@ -302,7 +302,7 @@ def test_interest_below_a_zone_that_goes_stands() -> None:
     client.got()
     bench.take()
 
-    bench.edge.on_gone(bench.route("a"), is_whole=True)
+    bench.edge.cuts.on_gone(bench.route("a"), is_whole=True)
 
     assert [("disconnect", "a"), ("", "sync", ["#"], ["a"])] == bench.take()
     assert {"a/b"} == set(bench.route("").cuts or {})

@@ -390,7 +390,7 @@ def test_part_that_has_ended_is_not_begun_again_after_a_crash(is_away: bool) -> 
     for offset in (1, 2):
         bench.deliver("a", "a/x", str(offset), offset)
     bench.settle()
-    bench.edge.on_gone(bench.route("a"), is_whole=True)
+    bench.edge.cuts.on_gone(bench.route("a"), is_whole=True)
     bench.come_back("a")
     if is_away:
         client = Client(bench, "c", clean=False)

@@ -499,7 +499,7 @@ class Machine(RuleBasedStateMachine):
             self.edge.on_unresolved(route)
         elif not owner.authority.serving:
             if route.apex and route.port is None and owner.epoch >= route.epoch:
-                self.edge.on_gone(route, is_whole=True)
+                self.edge.cuts.on_gone(route, is_whole=True)
             else:
                 self.edge.on_unresolved(route)
         else:
@@ -515,7 +515,7 @@ class Machine(RuleBasedStateMachine):
             link.edge_end.start(b"token")
         elif owner.is_alive and route.apex and owner.epoch >= route.epoch:
             del self.wanted[route]
-            self.edge.on_gone(route, is_whole=True)
+            self.edge.cuts.on_gone(route, is_whole=True)
         else:
             self.edge.on_failed(route)
 

@@ -185,7 +185,7 @@ def test_own_clients_wait_for_the_earlier_owners_last_words() -> None:
     bench.authority.publish(Message("a/x", b"child's", 1))
     bench.deliver("", "a/x", "parent's last")
     before = client.got()
-    bench.edge.on_cut(bench.route(""), cut("a"))
+    bench.edge.cuts.on_cut(bench.route(""), cut("a"))
 
     assert (["Suback", "parent's last"], ["child's"]) == (before, client.got())
 

@@ -90,7 +90,7 @@ class World:
         self.passages.append(Passage(apex="a", left=self.predecessor, entered=entered))
         self._see_what_is_readable()
         if "" in self.linked:
-            self.bench.edge.on_cut(self.bench.route(""), self.cuts[0])
+            self.bench.edge.cuts.on_cut(self.bench.route(""), self.cuts[0])
             self._answer()
 
     def come_back(self, *, is_dead: bool = False, is_late: bool = False) -> None:
@@ -117,14 +117,14 @@ class World:
         says = [self._say_gone] if was_linked else []
         if "" in self.linked:
             root = self.bench.route("")
-            says.append(lambda: self.bench.edge.on_cut_ended(root, "a", self.epoch))
+            says.append(lambda: self.bench.edge.cuts.on_cut_ended(root, "a", self.epoch))
         for say in reversed(says) if is_late else says:
             say()
         self._answer()
 
     def _say_gone(self) -> None:
         if self.bench.edge.zones.get("a") is not None:
-            self.bench.edge.on_gone(self.bench.route("a"), is_whole=True)
+            self.bench.edge.cuts.on_gone(self.bench.route("a"), is_whole=True)
 
     def lose(self, apex: str) -> None:
         """An owner cannot be reached any more."""
@@ -160,7 +160,7 @@ class World:
         if apex and not self.is_out:
             self.lingers = True
             self._see_what_is_readable()
-            edge.on_gone(route, is_whole=False)
+            edge.cuts.on_gone(route, is_whole=False)
             return
         self.linked.add(apex)
         self._see_what_is_readable()

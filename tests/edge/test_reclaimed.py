@@ -24,7 +24,7 @@ def in_journal(bench: EdgeBench, first: int, last: int, topic: str = "a/x") -> N
 def reclaim(bench: EdgeBench, offset: int) -> None:
     """The root's stream says that it has `a` since this offset."""
     bench.journals.missing[A] = Missing.CUT_OFF
-    bench.edge.on_reclaimed(bench.route(""), "a", 1, Position(epoch=1, offset=offset))
+    bench.edge.cuts.on_reclaimed(bench.route(""), "a", 1, Position(epoch=1, offset=offset))
 
 
 def claimed(bench: EdgeBench) -> None:

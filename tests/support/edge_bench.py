@@ -192,7 +192,7 @@ class EdgeBench:
 
     def come_back(self, apex: str, *, epoch: int = 1, offset: int | None = None) -> None:
         """The root says that the zone is its own again, and that what waited for it has come."""
-        self.edge.on_cut_ended(self.route(""), apex, epoch, offset)
+        self.edge.cuts.on_cut_ended(self.route(""), apex, epoch, offset)
         self.edge.on_claimed(self.route(""), [apex], lambda: None)
 
     def lose(self, apex: str) -> None:

@@ -2,9 +2,10 @@
 The edge: clients on one side, routes to owners on the other.
 
 The shells call in (a connection, a link, the resolver) and are called through the ports `Sink`,
-`OwnerPort` and `Connector`. What owners and the resolver say is acted on here, what clients say in
-`clients`; between them are the two halves, `publishing` and `interests`. A delivery that comes from
-an owner goes to this node's clients and nowhere else.
+`OwnerPort` and `Connector`. What owners and the resolver say is acted on here, but for zones that
+are cut or come back, in `cuts`; what clients say in `clients` and `subscriptions`. Between them are
+the two halves, `publishing` and `interests`. What comes from an owner goes to this node's clients,
+by `delivery`, and nowhere else.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from txbroker.edge.backlog import Backlog
 from txbroker.edge.chunks import Reader
 from txbroker.edge.clients import Clients
 from txbroker.edge.congestion import Congestion
+from txbroker.edge.cuts import Cuts
 from txbroker.edge.delivery import Delivery
 from txbroker.edge.interests import Interests
 from txbroker.edge.keeper import Keeper
@@ -116,6 +118,14 @@ class Edge:
             sessions, zones=self.zones, timers=timers, keeper=keeper, backlog=self.backlog
         )
         self.passages = Passages(self.positions, keeper)
+        self.cuts = Cuts(
+            self.zones,
+            connector,
+            publisher=self.publisher,
+            interests=self.interests,
+            positions=self.positions,
+            passages=self.passages,
+        )
         self.delivery = Delivery(self.zones, self.interests, cache_limit=limits.cache)
         self.sys = SysTree(self.delivery)
         self.subscriptions = Subscriptions(
@@ -202,7 +212,7 @@ class Edge:
         What this edge followed before it follows on from there, also when it was away meanwhile.
         """
         for ended in self.passages.learn(passages):
-            self._end(ended, route)
+            self.cuts.end(ended, route)
         known, part = route.position, PartKey(route.apex, epoch)
         if known is not None and known.epoch < epoch:
             self.positions.on_renewed(route, known, epoch, predecessor)
@@ -243,12 +253,12 @@ class Edge:
         if route.unreachable_since is not None:
             route.unreachable_since = None
             self._reporter.event("zone.reachable", zone=route.apex)
-        self._learn_cuts(route, cuts, follow=route.began is not None)
+        self.cuts.learn(route, cuts, follow=route.began is not None)
         self.publisher.on_marks(route, marks)
         self.outboxes.on_online(route)
         self.interests.on_online(route)
         self.positions.on_online(route)
-        self._forget_ended(route)
+        self.cuts.forget_ended(route)
 
     def on_lost(self, route: Route, key: MarkKey) -> None:
         """The connection to the owner broke."""
@@ -257,7 +267,7 @@ class Edge:
         self.publisher.on_lost(route, key)
         self.outboxes.on_lost(route)
         if route.is_ending:
-            self.on_gone(route, is_whole=False)
+            self.cuts.on_gone(route, is_whole=False)
 
     def on_message(self, route: Route, message: Message, offset: int) -> None:
         """A live or caught-up delivery."""
@@ -282,76 +292,6 @@ class Edge:
         else:
             done()
 
-    def on_cut(self, route: Route, cut: Cut) -> None:
-        """The owner's stream says: this apex is another node's from here on."""
-        cuts = {a: c for a, c in (route.cuts or {}).items() if not a.startswith(cut.apex + "/")}
-        cuts[cut.apex] = cut
-        route.cuts = cuts
-        self.passages.went(PartKey(cut.apex, cut.epoch), is_return=False)
-        below = self.zones.add(cut)
-        self.interests.on_cut(route, below)
-        self._follow(route, below)
-        self.publisher.hold_below(route, below)
-        self.interests.refresh()
-
-    def on_cut_ended(self, route: Route, apex: str, epoch: int, offset: int | None = None) -> None:
-        """
-        The owner's stream says: that child gave its zone back.
-
-        `offset`: after which the subtree is this zone's again, where that was some time ago.
-        """
-        here = 0 if route.position is None else route.position.offset
-        self._came_back(route, apex, epoch, here if offset is None else offset)
-
-    def on_reclaimed(self, route: Route, apex: str, epoch: int, after: Position) -> None:
-        """
-        The owner's stream says: that child's zone was taken from it, and goes on in this one behind
-        that position. What of it the child alone has is cut off.
-        """
-        below = self.zones.get(apex)
-        if below is None or below.epoch <= epoch:
-            route.reclaimed[apex] = after
-        self._came_back(route, apex, epoch, after.offset)
-
-    def on_gone(self, route: Route, *, is_whole: bool) -> None:
-        """
-        The owner does not serve the zone any more: back to the nearest zone above it.
-
-        `is_whole`: its stream said so itself, after all that it had.
-        """
-        if self.zones.get(route.apex) is not route:
-            return
-        self._connector.disconnect(route)
-        above = self.zones.enclosing(route.apex)
-        self.zones.remove(route)
-        route.port = None
-        route.state = State.IDLE
-        if above is not route:
-            again = self._granted_again(route, above)
-            self.interests.on_gone(route, above)
-            self.positions.on_ended(route, above, is_whole=is_whole)
-            if again is not None:
-                below = self.zones.add(again)
-                below.claim(route.apex)
-                self._follow(above, below)
-            elif above.cuts is not None:
-                above.cuts.pop(route.apex, None)
-                # What was delegated below stands, also before the heir has said so: else the
-                # interest there would be withdrawn for a moment.
-                above.cuts = {**(route.cuts or {}), **above.cuts}
-            above.doubts.extend(route.doubts)
-            route.doubts = []
-            if above.doubts:
-                self.publisher.ask(above)
-            if above.port is None and above.cut is not None:
-                self._connector.resolve(above)
-        returned = [*route.sent, *route.take_waiting()]
-        route.sent.clear()
-        route.filters = set()
-        self.publisher.redistribute(returned)
-        self.publisher.forget(route, above)
-        self.interests.refresh()
-
     # from the resolver
 
     def on_resolved(self, route: Route, zone: Cut, cuts: Iterable[Cut], ttl: float) -> None:
@@ -362,8 +302,8 @@ class Edge:
             return  # its stream knows better
         route.fresh_until = self._timers.now() + ttl
         self.zones.add(zone)
-        self._learn_cuts(route, cuts)
-        self._forget_ended(route)
+        self.cuts.learn(route, cuts)
+        self.cuts.forget_ended(route)
         self.publisher.redistribute(route.take_waiting())
         self.interests.refresh()
         if route.is_needed:
@@ -407,42 +347,6 @@ class Edge:
 
     # internal
 
-    def _came_back(self, route: Route, apex: str, epoch: int, offset: int) -> None:
-        """
-        A zone is that of `route` again: every session reads on there, behind that offset.
-
-        What its earlier node still has for this edge is read as well, and not listened to: that
-        stream may be dead, and what comes now waits for the claim meanwhile.
-        """
-        below = self.zones.get(apex)
-        if route.cuts is not None:
-            route.cuts.pop(apex, None)
-        if below is not None and below.epoch > epoch:
-            return
-        if below is not None and below.is_local:
-            below.is_ending = True  # it says so itself, at once
-            return
-        self.passages.came_back(PartKey(apex, epoch), Place(route.part, offset))
-        if below is None:
-            route.claim(apex, is_read=True)
-            self.interests.refresh()
-            return
-        if below.port is None:
-            below.over = epoch
-            self.on_gone(below, is_whole=False)
-        else:
-            self._end(PartKey(apex, epoch), route)
-
-    def _end(self, part: PartKey, teller: Route) -> None:
-        """The part is over, and read to its end: its stream is not needed any more."""
-        route = self.zones.get(part.zone)
-        if route is None or route is teller or route.epoch > part.epoch or route.is_local:
-            return
-        route.over = part.epoch
-        if route.port is not None:
-            route.is_ending = True
-            route.port.close("the zone went back to the node above")
-
     def _on_cache_full(self) -> None:
         if not self.counters.get("cache.full"):
             self._reporter.event("cache.full", limit="limits.cache", value=self.zones.limit)
@@ -456,48 +360,6 @@ class Edge:
             filter=topic_filter,
             client_id=subscribing.session.client_id,
         )
-
-    def _granted_again(self, route: Route, above: Route) -> Cut | None:
-        # The stream from above may be ahead of the zone's own, which says what ended by now.
-        known = (above.cuts or {}).get(route.apex)
-        ended = route.position.epoch if route.position is not None else route.epoch
-        return known if known is not None and known.epoch > ended else None
-
-    def _follow(self, route: Route, below: Route) -> None:
-        """What was followed in one zone is followed in the one that was cut from it."""
-        position = below.position
-        if route.position is None or (position is not None and position.epoch >= below.epoch):
-            return
-        if below.port is not None:
-            return  # that is the stream of an earlier epoch, which has not ended yet
-        if not self.interests.touches(below.apex):
-            return
-        if position is not None:
-            here = Place(route.part, route.position.offset)
-            self.positions.on_renewed(below, position, below.epoch, here)
-        below.position = Position(epoch=below.epoch, offset=0)
-        self.positions.on_cut(route, below)
-
-    def _learn_cuts(self, route: Route, cuts: Iterable[Cut], *, follow: bool = False) -> None:
-        before = route.cuts or {}
-        route.cuts = {cut.apex: cut for cut in cuts}
-        for cut in route.cuts.values():
-            below = self.zones.add(cut)
-            known = before.get(cut.apex)
-            if known is None or known.epoch != cut.epoch:
-                self.interests.on_cut(route, below)
-                if follow:
-                    self.passages.went(PartKey(cut.apex, cut.epoch), is_return=False)
-                    self._follow(route, below)
-                self.publisher.hold_below(route, below)
-
-    def _forget_ended(self, route: Route) -> None:
-        """Zones below that the owner's cuts do not lead to any more, and whose nodes are away."""
-        cuts = route.cuts or {}
-        for below in self.zones.within(route.apex):
-            is_here = below.port is not None or below.is_local
-            if not is_here and not any(is_within(below.apex, apex) for apex in cuts):
-                self.on_gone(below, is_whole=False)
 
     def _retry(self, route: Route) -> None:
         route.resolving = False

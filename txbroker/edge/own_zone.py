@@ -82,7 +82,7 @@ class OwnZone:
         self._peer, caught_up = accepted
         for one in back:
             if one.is_inherited:
-                edge.on_cut_ended(route, one.apex, one.epoch, one.offset)
+                edge.cuts.on_cut_ended(route, one.apex, one.epoch, one.offset)
             else:
                 self.tell_gone(one.apex, one.epoch, one.offset)
         self._catch_up(caught_up)
@@ -170,16 +170,16 @@ class OwnZone:
     def tell_cut(self, cut: Cut) -> None:
         """A child took over part of the zone."""
         if self._route is not None:
-            self._edge.on_cut(self._route, cut)
+            self._edge.cuts.on_cut(self._route, cut)
 
     def tell_gone(self, apex: str, epoch: int, offset: int | None = None) -> None:
         """The zone is another node's now; or a child's zone came back to this one."""
         if apex != self._authority.apex:
             if self._route is not None and offset is not None:
                 after = Position(epoch=self._epoch, offset=offset)
-                self._edge.on_reclaimed(self._route, apex, epoch, after)
+                self._edge.cuts.on_reclaimed(self._route, apex, epoch, after)
             elif self._route is not None:
-                self._edge.on_cut_ended(self._route, apex, epoch)
+                self._edge.cuts.on_cut_ended(self._route, apex, epoch)
             return
         route, self._route = self._route, None
         if route is not None:
@@ -187,7 +187,7 @@ class OwnZone:
             self._is_parked = False
             self._streams.clear()
             route.wait_first(self._outbound.close())
-            self._edge.on_gone(route, is_whole=True)
+            self._edge.cuts.on_gone(route, is_whole=True)
 
     def on_durable(self, offset: int) -> None:
         """What was published up to here is safe: the clients may be told."""

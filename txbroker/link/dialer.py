@@ -110,7 +110,7 @@ class Dialer:
             is_over = reply.zone.apex != route.apex or reply.zone.epoch >= route.epoch
             if is_over and route.port is None and route.apex:
                 route.resolving = False
-                self._edge.on_gone(route, is_whole=False)
+                self._edge.cuts.on_gone(route, is_whole=False)
             else:
                 self._edge.on_unresolved(route)
             return
@@ -135,7 +135,7 @@ class Dialer:
                     pause = FIRST_PAUSE
                 except Gone:
                     self._dials.pop(route, None)
-                    self._edge.on_gone(route, is_whole=False)
+                    self._edge.cuts.on_gone(route, is_whole=False)
                     return
                 except NotYet as error:
                     log.debug("link.failed", zone=route.apex, reason=str(error))

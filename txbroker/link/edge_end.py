@@ -266,19 +266,19 @@ class EdgeEnd:
             case "claimed":
                 self._complete(frame.claimed.apexes)
             case "cut":
-                self._edge.on_cut(self._route, self._cut_below(frame.cut))
+                self._edge.cuts.on_cut(self._route, self._cut_below(frame.cut))
             case "gone" if frame.gone.apex == self._route.apex:
-                self._edge.on_gone(self._route, is_whole=True)
+                self._edge.cuts.on_gone(self._route, is_whole=True)
             case "gone":
                 self._on_cut_ended(frame.gone)
 
     def _on_cut_ended(self, gone: types_pb2.Gone) -> None:
         if gone.reclaimed:
             after = Position(epoch=self._epoch, offset=gone.offset)
-            self._edge.on_reclaimed(self._route, gone.apex, gone.epoch, after)
+            self._edge.cuts.on_reclaimed(self._route, gone.apex, gone.epoch, after)
         else:
             offset = gone.offset if gone.HasField("offset") else None
-            self._edge.on_cut_ended(self._route, gone.apex, gone.epoch, offset)
+            self._edge.cuts.on_cut_ended(self._route, gone.apex, gone.epoch, offset)
 
     def _on_welcome(self, welcome: link_pb2.Welcome) -> None:
         if self._epoch:
