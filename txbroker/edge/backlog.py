@@ -14,20 +14,20 @@ counted as it comes.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import groupby
 
 import attrs
 
-from txbroker.authority.journal import Chunk, Record
+from txbroker.authority.journal import Chunk
 from txbroker.counters import Counters
 from txbroker.delegation.passage import Passage
 from txbroker.edge.chunks import Chunks, Missing, Reader
 from txbroker.edge.route import Route
+from txbroker.edge.selecting import above, granted_qos, message_at, wanted
 from txbroker.edge.zonemap import ZoneMap
-from txbroker.message import OVERHEAD, Message
+from txbroker.message import OVERHEAD
 from txbroker.mqtt.cursor import Cursor, Waiting
 from txbroker.mqtt.session import Session
 from txbroker.mqtt.window import SessionLimits
@@ -130,7 +130,7 @@ class Backlog:
             for packet_id, place in flights:
                 chunk = self._chunks.behind(part, place.offset - 1, session)
                 if chunk is not None:
-                    session.sender.give_back(packet_id, _message(chunk, place.offset))
+                    session.sender.give_back(packet_id, message_at(chunk, place.offset))
                 elif not self._chunks.is_unreachable(part):
                     return
                 else:
@@ -196,10 +196,10 @@ class Backlog:
         if chunk is None:
             return self._chunks.is_unreachable(cursor.part)
         waiting.rest = chunk.rest if chunk.last >= waiting.end else _UNKNOWN
-        for record in _above(chunk, seen):
+        for record in above(chunk, seen):
             if not is_counting:
                 waiting.rest += record.message.size
-            elif record.offset <= waiting.end and _granted(session, cursor.part, record):
+            elif record.offset <= waiting.end and granted_qos(session, cursor.part, record):
                 waiting.add(record.message)
         if is_counting:
             waiting.seen = min(max(chunk.through, seen), waiting.end)
@@ -294,7 +294,7 @@ class Backlog:
         if chunk.is_closed:
             cursor.until = chunk.last
         limit = min(_limit(session, cursor), chunk.through)
-        for record, qos in _wanted(session, cursor, chunk):
+        for record, qos in wanted(session, cursor, chunk):
             if record.offset > limit:
                 break
             if excess.messages > 0 or excess.size > 0:
@@ -360,49 +360,6 @@ class Backlog:
                 session.places.take_up(part, is_kept=isinstance(found, Chunk))
                 if session.sink is not None:
                     self.wake(session)
-
-
-def _above(chunk: Chunk, offset: int) -> Iterator[Record]:
-    records = chunk.records
-    first = bisect_left(records, offset + 1, key=lambda record: record.offset)
-    return iter(records[first:])
-
-
-def _message(chunk: Chunk, offset: int) -> Message | None:
-    """The message at the offset, if the journal has it still."""
-    record = next(_above(chunk, offset - 1), None)
-    return record.message if record is not None and record.offset == offset else None
-
-
-def _wanted(session: Session, cursor: Cursor, chunk: Chunk) -> Iterator[tuple[Record, int]]:
-    """What the session gets of what lies behind its cursor, and with which QoS."""
-    part = cursor.part
-    known: dict[tuple[str, int], int] = {}
-    # Records of one topic and QoS are alike to it, unless one of its filters began among them.
-    is_alike = part not in session.places.had and all(
-        s.starts.get(part, 0) <= cursor.offset for s in session.subscriptions.values()
-    )
-    for record in _above(chunk, cursor.offset):
-        message = record.message
-        key = message.topic, message.qos
-        qos = known.get(key)
-        if qos is None or not is_alike:
-            qos = known[key] = _granted(session, part, record)
-        if qos:
-            yield record, qos
-
-
-def _granted(session: Session, part: PartKey, record: Record) -> int:
-    """With which QoS the session gets the record; 0: not at all, as QoS 0 is not queued."""
-    granted = 0
-    topic = record.message.topic
-    if session.places.had and session.places.has_had(Place(part, record.offset), topic):
-        return 0
-    for subscription in session.matching(topic):
-        is_its = subscription.starts.get(part, 0) < record.offset
-        if is_its and part.zone not in subscription.pending:
-            granted = max(granted, subscription.qos)
-    return min(granted, record.message.qos)
 
 
 def _is_gated(session: Session, cursor: Cursor) -> bool:
