@@ -123,8 +123,8 @@ def many(tree: Tree, count: int, lowest_qos: int = 0) -> Counter[str]:
 def test_each_once_after_the_delay(tree: Tree) -> None:
     """Of kept and clean sessions, all QoS, retained or not; not again when the node is back."""
     tree.watch(tree.root)
-    expected = many(tree, 24)
     tree.client("well", topic="wills/well", qos=1).disconnect()
+    expected = many(tree, 24)
     killed = time.monotonic()
     tree.b.kill()
     assert not tree.watcher.has_input(AFTER - 1.5)
