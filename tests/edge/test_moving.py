@@ -11,7 +11,7 @@ from txbroker.edge.chunks import RETRY
 from txbroker.edge.moving import Moving
 from txbroker.edge.roaming import Successions
 from txbroker.message import Message
-from txbroker.mqtt.receiver import Incoming
+from txbroker.mqtt.incoming import Incoming
 from txbroker.place import PartKey
 
 A = PartKey("a", 1)

@@ -449,6 +449,52 @@ def test_acknowledgements_are_owed_to_the_present_connection_only() -> None:
     assert ([Puback(5)], [Pubrec(6)]) == (at_once, bench.take())
 
 
+@pytest.mark.parametrize("qos", [1, 2])
+def test_publish_that_comes_again_is_answered_after_what_came_before_it(qos: int) -> None:
+    """
+    The first one's answer was lost, so it is new; the others were on their way, or taken
+    [MQTT-4.6.0-2, MQTT-4.6.0-3].
+    """
+    bench = attached()
+    old = [bench.session.receiver.accept(sent(str(i), i, qos)) for i in (6, 7, 8)]
+    bench.attach()
+    first = bench.session.receiver.accept(sent("5", 5, qos))
+    for packet_id in (6, 7, 8):
+        bench.session.receiver.accept(sent(str(packet_id), packet_id, qos, dup=True))
+    last = bench.session.receiver.accept(sent("9", 9, qos))
+    for flow in (old[0], old[1]):
+        assert flow is not None
+        bench.session.receiver.on_taken(flow)
+    before = bench.take()
+    assert first is not None and old[2] is not None and last is not None
+    bench.session.receiver.on_taken(first)
+    two = bench.take()
+    bench.session.receiver.on_taken(old[2])
+    bench.session.receiver.on_taken(last)
+
+    answer = Puback if qos == 1 else Pubrec
+    assert ([], [answer(5), answer(6), answer(7)]) == (before, two)
+    assert [answer(8), answer(9)] == bench.take()
+
+
+def test_publish_that_was_taken_meanwhile_is_answered_in_its_turn() -> None:
+    """It waits for one of its zone only, and for none that the client has given up."""
+    bench = attached()
+    for packet_id, topic in ((6, "a/x"), (7, "b/x"), (8, "a/y")):
+        flow = bench.session.receiver.accept(Publish(topic, b"", 1, False, False, packet_id))
+        assert flow is not None
+        bench.session.detach()
+        bench.session.receiver.on_taken(flow)
+        bench.attach()
+    bench.session.receiver.accept(Publish("a/z", b"", 1, False, False, 5))
+    for packet_id, topic in ((6, "a/x"), (7, "b/x"), (8, "a/y")):
+        bench.session.receiver.accept(Publish(topic, b"", 1, False, True, packet_id))
+    elsewhere = bench.take()
+    bench.session.receiver.accept(Publish("b/y", b"", 1, False, False, 5))
+
+    assert ([Puback(7)], [Puback(6), Puback(8)]) == (elsewhere, bench.take())
+
+
 def test_pubrel_is_always_answered() -> None:
     """Also for an identifier that is not open."""
     bench = attached()

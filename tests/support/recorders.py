@@ -193,6 +193,9 @@ class WatcherRecorder:
     def dropped(self, session: Session, qos: int, *, is_first: bool) -> None:
         self.events.append(("dropped", qos, "first" if is_first else "again"))
 
+    def zone_of(self, topic: str) -> str:
+        return topic.partition("/")[0]
+
     def window_is_full(self, session: Session, limit: str) -> None:
         self.full.append(limit)
 

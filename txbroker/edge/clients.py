@@ -291,6 +291,10 @@ class Clients:
             client_id = session.client_id
             self._reporter.event("session.dropping", client_id=client_id, qos=qos, limit=limit)
 
+    def zone_of(self, topic: str) -> str:
+        """The zone that a publish of the topic goes to."""
+        return self._zones.find(topic).apex
+
     def window_is_full(self, session: Session, limit: str) -> None:
         """A client has as much unacknowledged as it may have."""
         self._counters.add("session.window_full")

@@ -24,7 +24,7 @@ from txbroker.edge.merging import take_in
 from txbroker.edge.outbox import OriginId
 from txbroker.edge.roaming import Successions
 from txbroker.edge.stored import decode_move, encode_move
-from txbroker.mqtt.receiver import Incoming
+from txbroker.mqtt.incoming import Incoming
 from txbroker.mqtt.session import Session
 
 TAKEN_OVER = "client id taken over"

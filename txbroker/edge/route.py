@@ -20,7 +20,7 @@ import attrs
 from txbroker.authority.handover import MarkKey
 from txbroker.delegation.cut import Cut
 from txbroker.message import Message
-from txbroker.mqtt.receiver import Incoming
+from txbroker.mqtt.incoming import Incoming
 from txbroker.mqtt.session import Session
 from txbroker.place import PartKey
 from txbroker.topics import is_filter_within, is_within

@@ -12,7 +12,7 @@ import attrs
 
 from txbroker.message import Message
 from txbroker.mqtt.cursor import Cursor, Had, Subscription
-from txbroker.mqtt.receiver import Incoming, StreamKey
+from txbroker.mqtt.incoming import Incoming, StreamKey
 from txbroker.mqtt.session import Session
 from txbroker.mqtt.window import Outgoing
 from txbroker.place import PartKey, Place

@@ -40,5 +40,8 @@ class Watcher(Protocol):
     def dropped(self, session: Session, qos: int, *, is_first: bool) -> None:
         """A message for the session was dropped; `is_first`: the first one for some time."""
 
+    def zone_of(self, topic: str) -> str:
+        """The zone that a publish of the topic goes to."""
+
     def window_is_full(self, session: Session, limit: str) -> None:
         """No more messages go to the client before it acknowledges; `limit` is the key."""

@@ -10,48 +10,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-import attrs
-
 from txbroker.mqtt.codec import encode
+from txbroker.mqtt.incoming import Incoming
 from txbroker.mqtt.packets import Puback, Pubcomp, Publish, Pubrec
 from txbroker.mqtt.ports import Sink, Watcher
+from txbroker.mqtt.turns import Turns
 
 if TYPE_CHECKING:
     from txbroker.mqtt.session import Session
-
-StreamKey = tuple[str, int, str, int]
-"""(edge, incarnation, zone, stream): a stream of publishes between an edge and owners."""
-
-
-@attrs.define(slots=True, eq=False)
-class Incoming:
-    """
-    A QoS 1/2 publish from the client; `taken` once its owner has it, or this node's outbox.
-
-    `owed` counts the PUBLISH packets of it on the present connection that are not acknowledged:
-    each gets its own answer. Of QoS 2 in a durable session it is kept what it was sent with (the
-    stream and its sequence there: `origin`) and which `entry` of an outbox it is: a crash must not
-    have it published twice (protocol rule 16). `is_in_doubt`: after one, nobody knows yet.
-    """
-
-    packet_id: int
-    qos: int
-    taken: bool = False
-    owed: int = 1
-    origin: tuple[StreamKey, int] | None = None
-    entry: tuple[StreamKey, int] | None = None
-    is_in_doubt: bool = False
 
 
 class Receiver:
     """The publishes of one session's client that are under way."""
 
-    __slots__ = ("_flows", "_session", "_watcher")
+    __slots__ = ("_flows", "_session", "_turns", "_watcher")
 
     def __init__(self, session: Session, watcher: Watcher) -> None:
         self._session = session
         self._watcher = watcher
         self._flows: dict[int, Incoming] = {}
+        self._turns: Turns | None = None
 
     # from the session
 
@@ -59,11 +37,13 @@ class Receiver:
         """Be as the store says."""
         for flow in flows:
             self._flows[flow.packet_id] = flow
+        self._begin_turns()
 
     def detach(self) -> None:
         """The connection is gone; what the client sends again is acknowledged on the next one."""
         for flow in self._flows.values():
             flow.owed = 0
+        self._begin_turns()
 
     # from the connection and the edge
 
@@ -78,13 +58,17 @@ class Receiver:
         assert packet_id is not None
         known = self._flows.get(packet_id)
         if known is not None and known.qos == packet.qos and (packet.qos == 2 or packet.dup):
+            if not known.owed:
+                self._enter(known, packet.topic, is_repeat=True)
             known.owed += 1
             if known.taken:
                 self._acknowledge(known)  # [MQTT-4.3.3-2]
             was_in_doubt, known.is_in_doubt = known.is_in_doubt, False
             return known if was_in_doubt else None
-        flow = Incoming(packet_id, packet.qos)
-        self._flows[packet_id] = flow
+        flow = self._flows[packet_id] = Incoming(packet_id, packet.qos)
+        self._enter(flow, packet.topic, is_repeat=False)
+        if known is not None:
+            self._give_up(known)
         return flow
 
     def on_taken(self, flow: Incoming) -> None:
@@ -100,6 +84,7 @@ class Receiver:
         flow = self._flows.get(packet_id)
         if flow is not None and flow.qos == 2:
             del self._flows[packet_id]
+            self._give_up(flow)
         session = self._session
         sink, pubcomp = session.sender.sink, encode(Pubcomp(packet_id=packet_id))
         if session.clean or session.is_over:
@@ -127,6 +112,14 @@ class Receiver:
     def _acknowledge(self, flow: Incoming) -> None:
         if not flow.owed:
             return  # the client has not sent it again yet
+        turns = self._turns
+        if turns is not None and turns.has_to_wait(flow):
+            return
+        self._answer(flow)
+        if turns is not None:
+            self._end_turn(flow)
+
+    def _answer(self, flow: Incoming) -> None:
         kind = Puback if flow.qos == 1 else Pubrec
         sink = self._session.sender.sink
         if sink is not None:
@@ -134,3 +127,30 @@ class Receiver:
         flow.owed = 0
         if flow.qos == 1:
             del self._flows[flow.packet_id]
+
+    def _begin_turns(self) -> None:
+        """What is open now, the next connection may bring again."""
+        self._turns = Turns(self._flows) if self._flows else None
+
+    def _enter(self, flow: Incoming, topic: str, *, is_repeat: bool) -> None:
+        """A publish came in: it has its turn to be answered."""
+        if self._turns is not None:
+            self._turns.enter(flow, self._watcher.zone_of(topic), is_repeat=is_repeat)
+
+    def _give_up(self, flow: Incoming) -> None:
+        """The client has given up a flow: no answer to it is due any more."""
+        flow.owed = 0
+        self._end_turn(flow)
+
+    def _end_turn(self, flow: Incoming) -> None:
+        """The flow owes nothing: those whose turn it is now are answered."""
+        turns = self._turns
+        if turns is None:
+            return
+        after = turns.end(flow)
+        while after is not None and (after.taken or not after.owed):
+            if after.owed:
+                self._answer(after)
+            after = turns.end(after)
+        if turns.is_over:
+            self._turns = None

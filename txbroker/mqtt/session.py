@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from txbroker.mqtt.cursor import Cursor, Subscription
+from txbroker.mqtt.incoming import Incoming
 from txbroker.mqtt.packets import Will
 from txbroker.mqtt.places import Places
 from txbroker.mqtt.ports import Sink, Watcher
-from txbroker.mqtt.receiver import Incoming, Receiver
+from txbroker.mqtt.receiver import Receiver
 from txbroker.mqtt.sender import Sender
 from txbroker.mqtt.window import Outgoing, SessionLimits
 from txbroker.place import PartKey, Place

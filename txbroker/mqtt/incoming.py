@@ -1,0 +1,28 @@
+"""A publish of QoS 1 or 2 that comes from a client, until its flow has ended."""
+
+from __future__ import annotations
+
+import attrs
+
+StreamKey = tuple[str, int, str, int]
+"""(edge, incarnation, zone, stream): a stream of publishes between an edge and owners."""
+
+
+@attrs.define(slots=True, eq=False)
+class Incoming:
+    """
+    A QoS 1/2 publish from the client; `taken` once its owner has it, or this node's outbox.
+
+    `owed` counts the PUBLISH packets of it on the present connection that are not acknowledged:
+    each gets its own answer. Of QoS 2 in a durable session it is kept what it was sent with (the
+    stream and its sequence there: `origin`) and which `entry` of an outbox it is: a crash must not
+    have it published twice (protocol rule 16). `is_in_doubt`: after one, nobody knows yet.
+    """
+
+    packet_id: int
+    qos: int
+    taken: bool = False
+    owed: int = 1
+    origin: tuple[StreamKey, int] | None = None
+    entry: tuple[StreamKey, int] | None = None
+    is_in_doubt: bool = False

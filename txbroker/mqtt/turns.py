@@ -1,0 +1,55 @@
+"""
+The order in which a client's publishes are acknowledged [MQTT-4.6.0-2, MQTT-4.6.0-3].
+
+What a connection brings for one zone is taken in the order in which it comes, so its answers are in
+order by themselves. What an earlier connection brought, and this one brings again, is ahead: it may
+be taken long before a publish that came in before it now, and that is a new one, since its answer
+was lost with the earlier connection. So who comes again waits for its turn. Zones do not wait for
+each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from txbroker.mqtt.incoming import Incoming
+
+Lane = tuple[str, int]
+"""A zone and a QoS: one order."""
+
+
+class Turns:
+    """The turns on one connection; `early` are the packet ids that it may bring again."""
+
+    def __init__(self, early: Iterable[int]) -> None:
+        self._early = set(early)
+        self._last: dict[Lane, Incoming] = {}
+        self._next: dict[Incoming, Incoming] = {}
+        self._waiting: set[Incoming] = set()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether whatever comes from now on has its turn by itself."""
+        return not (self._early or self._next)
+
+    def enter(self, flow: Incoming, zone: str, *, is_repeat: bool) -> None:
+        """A publish came in, for this zone; a repeat waits for what came before it."""
+        self._early.discard(flow.packet_id)
+        lane = zone, flow.qos
+        before = self._last.get(lane)
+        self._last[lane] = flow
+        if is_repeat and before is not None and before is not flow and before.owed:
+            self._next[before] = flow
+            self._waiting.add(flow)
+
+    def has_to_wait(self, flow: Incoming) -> bool:
+        """Whether the answer that is due would overtake another one."""
+        return flow in self._waiting
+
+    def end(self, flow: Incoming) -> Incoming | None:
+        """The publish is answered, or never will be; the one whose turn it is now."""
+        self._early.discard(flow.packet_id)
+        after = self._next.pop(flow, None)
+        if after is not None:
+            self._waiting.discard(after)
+        return after
