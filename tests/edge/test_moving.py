@@ -7,11 +7,12 @@ import pytest
 from tests.edge.test_catch_up import bench_of, everything, subscribed
 from tests.support.edge_bench import Client, EdgeBench
 from tests.support.roaming import MemoryTable
+from txbroker.directory.ports import Remains, SentAs
 from txbroker.edge.chunks import RETRY
 from txbroker.edge.moving import Moving
 from txbroker.edge.roaming import Successions
 from txbroker.message import Message
-from txbroker.mqtt.incoming import Incoming
+from txbroker.mqtt.incoming import Incoming, OriginId
 from txbroker.place import PartKey
 
 A = PartKey("a", 1)
@@ -19,11 +20,14 @@ A = PartKey("a", 1)
 SENT = (("before", 1, "a", 5), 7)
 """As what the node that had the session before sent a publish."""
 
+FIRST = SentAs.of((SENT[0], 1))
+"""The first one of that stream."""
+
 
 def moved_with_a_publish_in_doubt(bench: EdgeBench) -> Client:
     """A session that was at another node, which died over a QoS 2 publish; it is sent again."""
     client = Client(bench, "c", clean=False)
-    flow = Incoming(packet_id=1, qos=2, origin=SENT, is_in_doubt=True)
+    flow = Incoming(packet_id=1, qos=2, owed=0, origin=SENT, is_in_doubt=True)
     client.session.restore((), (), [flow], 0)
     client.publish("a/x", "1", qos=2)
     return client
@@ -112,7 +116,110 @@ def test_what_became_of_a_publish_is_told_to_a_session_that_came_back_and_left_a
     bench.edge.publisher.on_taken(bench.route("a"), 1)
 
     assert (("a",), ()) == (before.zones, before.taken)
-    assert ((), (1,)) == (moving.remains("c").zones, moving.remains("c").taken)
+    assert ((), (FIRST,)) == (moving.remains("c").zones, moving.remains("c").taken)
+
+
+def left_in_doubt() -> tuple[EdgeBench, Moving, Incoming]:
+    """A session went, and nobody knows what became of its QoS 2 publish."""
+    bench = bench_of("a")
+    moving = Moving(bench.edge, Successions(), bench.commit.left)
+    client = Client(bench, "c", clean=False)
+    client.publish("a/x", "1", qos=2)
+    (flow,) = client.session.receiver.open()
+    flow.origin = SENT[0], 1
+    bench.lose("a")
+    moving.freeze("c")
+    moving.release("c")
+    bench.commit.commit()
+    return bench, moving, flow
+
+
+def restarted(bench: EdgeBench, entries: set[OriginId]) -> tuple[EdgeBench, Moving]:
+    """The node died, and these entries of outboxes were safe."""
+    after = bench.restart()
+    moving = Moving(after.edge, Successions(), after.commit.left)
+    moving.load(lambda entry: entry in entries)
+    after.commit.commit()
+    return after, moving
+
+
+def test_what_a_session_left_in_the_outbox_is_told_after_a_crash() -> None:
+    """Otherwise the next node would ask the owner for what it was sent as first, in vain."""
+    bench, moving, flow = left_in_doubt()
+    in_doubt = moving.remains("c").taken
+    bench.edge.publisher.on_unreachable(bench.route("a"))
+    bench.settle()
+    assert flow.entry is not None
+    after, moved = restarted(bench, {flow.entry})
+    told = moved.remains("c").taken, list(moved.keys())
+    moved.resolved("c")
+    after.commit.commit()
+    _, later = restarted(after, {flow.entry})
+
+    assert () == in_doubt
+    assert ((FIRST,), [SENT[0]]) == told
+    assert ((), []) == (later.remains("c").taken, list(later.keys()))
+
+
+def test_what_did_not_get_to_the_outbox_is_told_by_no_start() -> None:
+    """The note is safe before the entry; later, an outbox that is gone has nothing to say."""
+    bench, moving, flow = left_in_doubt()
+    bench.edge.publisher.on_unreachable(bench.route("a"))
+    bench.commit.write()
+    bench.commit.sync()
+    assert flow.entry is not None and not flow.taken
+    after, first = restarted(bench, set())
+    _, second = restarted(after, {flow.entry})
+
+    assert ((), ()) == (first.remains("c").taken, second.remains("c").taken)
+    assert [SENT[0]] == list(second.keys())
+
+
+def test_what_became_of_a_publish_while_its_session_moves_is_told() -> None:
+    """Its copy at the new node was made before."""
+    bench = bench_of("a")
+    moving = Moving(bench.edge, Successions(), bench.commit.left)
+    client = Client(bench, "c", clean=False)
+    client.publish("a/x", "1", qos=2)
+    (flow,) = client.session.receiver.open()
+    flow.origin = SENT[0], 1
+    bench.lose("a")
+    moving.freeze("c")
+    bench.edge.publisher.on_unreachable(bench.route("a"))
+    bench.settle()
+    moving.release("c")
+    bench.commit.commit()
+    _, after = restarted(bench, set())
+
+    assert (FIRST,) == moving.remains("c").taken
+    assert (FIRST,) == after.remains("c").taken
+    assert [SENT[0]] == list(after.keys())
+
+
+def test_answer_about_an_earlier_publish_answers_no_other_with_its_packet_identifier() -> None:
+    """The session came back to where it had left the first one, and uses the identifier again."""
+    bench = EdgeBench("a")
+    moving = Moving(bench.edge, Successions(), bench.commit.left)
+    client = moved_with_a_publish_in_doubt(bench)
+    (flow,) = client.session.receiver.open()
+    moving.await_remains("c", "before", Remains(taken=(FIRST,)))
+    before = flow.taken, client.got()
+    moving.await_remains("c", "before", Remains(taken=(SentAs.of(SENT),)))
+
+    assert (False, []) == before
+    assert (True, ["Pubrec"]) == (flow.taken, client.got())
+
+
+def test_answer_of_the_node_before_is_safe_in_the_turn_in_which_it_comes() -> None:
+    """That node forgets what it was asked, once it is told that nobody has to know any more."""
+    bench = EdgeBench("a")
+    moving = Moving(bench.edge, Successions(), bench.commit.left)
+    moved_with_a_publish_in_doubt(bench)
+    moving.await_remains("c", "before", Remains(taken=(SentAs.of(SENT),)))
+    bench.settle()
+    (flow,) = bench.restart().edge.clients.sessions["c"].receiver.open()
+
+    assert flow.taken
 
 
 @pytest.mark.parametrize("is_root_known", [True, False])

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.store.test_committer import Bench
-from txbroker.edge.outbox import Entry, OriginId
+from txbroker.edge.outbox import Entry
 from txbroker.message import Message, WillId
+from txbroker.mqtt.incoming import OriginId
 from txbroker.store.committer import Durability
 from txbroker.store.log import Log
 from txbroker.store.outboxes import EntryLog

@@ -54,7 +54,7 @@ class CommitRecorder:
 
     def __init__(self) -> None:
         self.sessions, self.windows, self.messages = (MemoryTable() for _ in range(3))
-        self.positions, self.passages = MemoryTable(), MemoryTable()
+        self.positions, self.passages, self.left = (MemoryTable() for _ in range(3))
         self._hooks: dict[Callable[[], None], None] = {}
         self._waiting: list[Callable[[], None]] = []
         self._written: deque[tuple[_State, list[Callable[[], None]]]] = deque()
@@ -120,7 +120,8 @@ class CommitRecorder:
 
     @property
     def _tables(self) -> tuple[MemoryTable, ...]:
-        return self.sessions, self.windows, self.messages, self.positions, self.passages
+        kept = self.sessions, self.windows, self.messages
+        return *kept, self.positions, self.passages, self.left
 
 
 class JournalsRecorder:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.support.keeping import CommitRecorder
-from txbroker.edge.outbox import Chunk, Entry, OriginId, OutboxState
+from txbroker.edge.outbox import Chunk, Entry, OutboxState
 from txbroker.message import Message
+from txbroker.mqtt.incoming import OriginId
 
 CHUNK = 5
 """Entries in one chunk, so that a test sees several."""

@@ -7,6 +7,7 @@ sessions that are not clean go on at the edge through everything; one at the roo
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -14,7 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import wire
 from tests.support.nodes import NodeProcess, free_port, topology
+from tests.support.rawclient import RawClient
 from tests.support.writers import Reader, Writer, first_seen
 
 QOS = (1, 2)
@@ -120,6 +123,41 @@ def test_owner_is_away(tree: Tree, fault: Fault) -> None:
         writer.wait_acknowledged(50)
     check(reader, writers)
     assert not list((tree.edge.data / "outbox").glob("*/*"))
+
+
+def test_edge_is_killed_when_it_has_put_down_what_a_session_left_there(tree: Tree) -> None:
+    """Nobody but that edge knows that the publish in doubt is the entry of its outbox."""
+    reader = tree.reader()
+    with RawClient(tree.edge.mqtt) as before, RawClient(tree.root.mqtt, timeout=30.0) as after:
+        before.connect("left", clean=False)
+        before.publish("a/left", b"1", qos=2)
+        tree.a.pause()
+        before.send(wire.publish("a/left", b"2", qos=2, packet_id=77))
+        before.ping()
+        after.connect("left", clean=False)
+        tree.a.kill()
+        wait_entry(tree.edge, b"a/left")
+        tree.edge.kill()
+        tree.edge.start()
+        tree.a.start()
+        tree.edge.wait_event("outbox.drained", 30.0, zone="a")
+        after.send(wire.publish("a/left", b"2", qos=2, packet_id=77, dup=True))
+        after.expect(wire.PUBREC, 77)
+        after.send(wire.ack(wire.PUBREL, 77))
+        after.expect(wire.PUBCOMP, 77)
+        after.publish("a/left", b"3", qos=2)
+
+        assert after.session_present
+        reader.wait_for("a/left", 3)
+        assert [1, 2, 3] == reader.got["a/left"]
+
+
+def wait_entry(node: NodeProcess, topic: bytes) -> None:
+    """Until an outbox of the node has an entry on the topic, as a kill would leave it."""
+    deadline = time.monotonic() + 10.0
+    while not any(topic in log.read_bytes() for log in (node.data / "outbox").glob("*/*/*.log")):
+        assert time.monotonic() < deadline, "nothing is put down"
+        time.sleep(0.002)
 
 
 def test_edge_is_killed_with_a_full_outbox(tree: Tree) -> None:

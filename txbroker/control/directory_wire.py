@@ -18,7 +18,7 @@ from txbroker.config.hooks import MAX_NAME_BYTES
 from txbroker.directory import requests
 from txbroker.directory.entry import Entry, Testament
 from txbroker.directory.members import Member
-from txbroker.directory.ports import Remains
+from txbroker.directory.ports import Remains, SentAs
 from txbroker.directory.requests import Reply, Request
 from txbroker.errors import PeerError
 from txbroker.mqtt.packets import Will
@@ -30,6 +30,7 @@ _ELSEWHERE: dict[str, type[Any]] = {
     "Will": Will,
     "Member": Member,
     "Remains": Remains,
+    "Mark": SentAs,
 }
 
 

@@ -8,6 +8,7 @@ from typing import Protocol
 import attrs
 
 from txbroker.directory.entry import Testament
+from txbroker.mqtt.incoming import OriginId
 
 
 class Table(Protocol):
@@ -30,16 +31,40 @@ class Table(Protocol):
 
 
 @attrs.frozen(kw_only=True)
+class SentAs:
+    """The stream that a publish was sent in, and its sequence there (protocol rule 1)."""
+
+    edge: str
+    incarnation: int
+    zone: str
+    stream: int
+    sequence: int
+
+    @staticmethod
+    def of(origin: OriginId) -> SentAs:
+        """An origin id, on its way to another node."""
+        (edge, incarnation, zone, stream), sequence = origin
+        return SentAs(
+            edge=edge, incarnation=incarnation, zone=zone, stream=stream, sequence=sequence
+        )
+
+    @property
+    def origin(self) -> OriginId:
+        """The same, as publishers have it."""
+        return (self.edge, self.incarnation, self.zone, self.stream), self.sequence
+
+
+@attrs.frozen(kw_only=True)
 class Remains:
     """
     What a node that gave a session away has still to do for it (protocol rules 16 and 18).
 
-    `zones`: apexes for which publishes of the client are in flight or in the outbox. `taken`:
-    packet ids of its QoS 2 publishes that were open when it left, and are durable now.
+    `zones`: apexes for which publishes of the client are in flight or in the outbox. `taken`: those
+    of its QoS 2 publishes that were open when it left, and are durable now.
     """
 
     zones: tuple[str, ...] = ()
-    taken: tuple[int, ...] = ()
+    taken: tuple[SentAs, ...] = ()
 
 
 class SessionHost(Protocol):

@@ -20,7 +20,6 @@ from txbroker.edge.backlog import Backlog
 from txbroker.edge.delivery import Delivery
 from txbroker.edge.keeper import Keeper
 from txbroker.edge.limits import EdgeLimits
-from txbroker.edge.outbox import OriginId
 from txbroker.edge.positions import Positions
 from txbroker.edge.publishing import Publisher, settle
 from txbroker.edge.reporter import Reporter
@@ -28,6 +27,7 @@ from txbroker.edge.route import Publication
 from txbroker.edge.subscriptions import Subscriptions
 from txbroker.edge.zonemap import ZoneMap
 from txbroker.message import Message, WillId
+from txbroker.mqtt.incoming import OriginId
 from txbroker.mqtt.packets import Connect, Publish, Will
 from txbroker.mqtt.ports import Sink
 from txbroker.mqtt.session import Session

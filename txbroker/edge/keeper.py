@@ -92,6 +92,11 @@ class Keeper:
         self._gone_through = dict.fromkeys(name for name, _ in passages.items())
         self._unwritten: list[bytes] = []
         self._told: dict[str, tuple[int, int]] = {}
+        self._save_left: Callable[[Session], None] = lambda _: None
+
+    def wire(self, save_left: Callable[[Session], None]) -> None:
+        """`save_left` keeps what changed of a session that is over, if another node has it now."""
+        self._save_left = save_left
 
     # from sessions and their clients
 
@@ -117,7 +122,9 @@ class Keeper:
 
     def save_then(self, session: Session, action: Callable[[], None]) -> None:
         """Run `action` when its window is durable as it is now, or the session is over."""
-        if not session.is_over:
+        if session.is_over:
+            self._save_left(session)
+        else:
             self._changed[session] = None
         self._commit.before_write(self._put)
         self._commit.when_durable(action)

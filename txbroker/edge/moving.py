@@ -16,29 +16,36 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from txbroker.authority.handover import MarkKey
-from txbroker.directory.entry import Testament, pack, unpack
-from txbroker.directory.ports import Remains, Table
+from txbroker.directory.entry import Testament
+from txbroker.directory.ports import Remains, SentAs, Table
 from txbroker.directory.wills import will_id
 from txbroker.edge.edge import Edge
+from txbroker.edge.left import Flows, LeftPublishes
 from txbroker.edge.merging import take_in
-from txbroker.edge.outbox import OriginId
 from txbroker.edge.roaming import Successions
 from txbroker.edge.stored import decode_move, encode_move
-from txbroker.mqtt.incoming import Incoming
+from txbroker.mqtt.incoming import Incoming, OriginId
 from txbroker.mqtt.session import Session
 
 TAKEN_OVER = "client id taken over"
 
 
 class Moving:
-    """See the module's text; `kept` holds the ids of publishes of sessions that left."""
+    """See the module's text; `left` keeps the publishes of sessions that left."""
 
-    def __init__(self, edge: Edge, successions: Successions, kept: Table) -> None:
+    def __init__(self, edge: Edge, successions: Successions, left: Table) -> None:
         self._edge = edge
         self._clients = edge.clients
         self._successions = successions
-        self._kept = kept
-        self._left: dict[str, dict[OriginId, Incoming]] = {}
+        self._left = LeftPublishes(left)
+        self._given: dict[str, Flows] = {}
+        edge.keeper.wire(lambda session: self._left.note(session.client_id))
+
+    # from the node
+
+    def load(self, is_in_outbox: Callable[[OriginId], bool]) -> None:
+        """After a start, before anything is sent; see `LeftPublishes`."""
+        self._left.load(is_in_outbox)
 
     # from the directory: here
 
@@ -54,6 +61,7 @@ class Moving:
 
     def discard(self, client_id: str) -> None:
         """Forget the session, and close its connection."""
+        self._given.pop(client_id, None)
         if self._session(client_id) is not None:
             self.close(client_id)
             self._clients.delete(client_id)
@@ -73,47 +81,37 @@ class Moving:
         # A session whose client is away takes nothing: it stands still.
         self.close(client_id)
         self._edge.publisher.withdraw(session)
+        # What becomes of one from here on, whoever gets this state does not know.
+        self._given[client_id] = {
+            flow.origin: flow for flow in _untaken(session) if flow.origin is not None
+        }
         return encode_move(session)
 
     def thaw(self, client_id: str) -> None:
-        """Nothing to do: it goes on when its client is here."""
+        """It goes on when its client is here."""
+        self._given.pop(client_id, None)
 
     def release(self, client_id: str) -> None:
         """It is another node's now."""
-        session = self._session(client_id)
-        if session is None:
-            return
-        # One that was here before is still the one that the publish on its way belongs to.
-        known = self._left.get(client_id, {})
-        flows = {
-            flow.origin: known.get(flow.origin, flow)
-            for flow in _untaken(session)
-            if flow.origin is not None
-        }
-        if flows:
-            self._left[client_id] = flows
-            keys = dict.fromkeys(key for key, _ in flows)
-            self._kept.put(client_id.encode(), pack([list(keys)]))
-        self.discard(client_id)
+        flows = self._given.pop(client_id, {})
+        if self._session(client_id) is not None:
+            self._left.leave(client_id, flows)
+            self.discard(client_id)
 
     def remains(self, client_id: str) -> Remains:
         """What is still to be done here for a session that was here."""
-        flows = self._left.get(client_id, {})
         return Remains(
             zones=tuple(self._open_zones(client_id)),
-            taken=tuple(flow.packet_id for flow in flows.values() if flow.taken),
+            taken=tuple(SentAs.of(origin) for origin in self._left.taken(client_id)),
         )
 
     def resolved(self, client_id: str) -> None:
         """Its new node knows what became of every publish."""
-        self._left.pop(client_id, None)
-        self._kept.delete(client_id.encode())
+        self._left.forget(client_id)
 
     def keys(self) -> Iterator[MarkKey]:
         """The streams that owners may still be asked about."""
-        for _, record in self._kept.items():
-            (keys,), _ = unpack(record)
-            yield from ((edge, life, zone, stream) for edge, life, zone, stream in keys)
+        return self._left.keys()
 
     # from the directory: on the way here
 
@@ -140,10 +138,13 @@ class Moving:
         """What the earlier node has still to do goes first."""
         session = self._session(client_id)
         if session is not None and remains.taken:
+            taken = {sent_as.origin for sent_as in remains.taken}
             for flow in _untaken(session):
-                if flow.packet_id in remains.taken and _is_from(flow, node):
+                if flow.origin in taken:
                     flow.is_in_doubt = False
                     session.receiver.on_taken(flow)
+            # The earlier node may forget it once it is told that nobody has to ask.
+            self._edge.keeper.save_soon()
         self._successions.set(client_id, node, remains)
 
     def is_resolved(self, client_id: str, node: str) -> bool:

@@ -17,6 +17,7 @@ import attrs
 
 from txbroker.authority.handover import MarkKey
 from txbroker.message import Message
+from txbroker.mqtt.incoming import OriginId
 from txbroker.topics import is_within
 
 if TYPE_CHECKING:
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 
 REMEMBERED = 100_000
 """Clients, and topics, of which an outbox knows the last entry; beyond that, any may have one."""
-
-OriginId = tuple[MarkKey, int]
-"""The stream that a publish was sent in, and its sequence there."""
 
 
 class Entry(NamedTuple):

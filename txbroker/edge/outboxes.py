@@ -22,7 +22,6 @@ from txbroker.edge.drain import Drain
 from txbroker.edge.draining import Draining, Host
 from txbroker.edge.outbox import (
     DrainState,
-    OriginId,
     Outbox,
     OutboxLog,
     OutboxState,
@@ -31,6 +30,7 @@ from txbroker.edge.outbox import (
 from txbroker.edge.reporter import Reporter
 from txbroker.edge.route import Publication, Route
 from txbroker.edge.zonemap import ZoneMap
+from txbroker.mqtt.incoming import OriginId
 from txbroker.mqtt.session import Session
 from txbroker.topics import is_within
 

@@ -19,7 +19,6 @@ from txbroker.authority.handover import MarkKey
 from txbroker.counters import Counters
 from txbroker.delegation.cut import Cut
 from txbroker.edge.congestion import Congestion
-from txbroker.edge.outbox import OriginId
 from txbroker.edge.outboxes import Outboxes
 from txbroker.edge.route import (
     QOS0_WAITING,
@@ -30,6 +29,7 @@ from txbroker.edge.route import (
     State,
 )
 from txbroker.edge.zonemap import ZoneMap
+from txbroker.mqtt.incoming import OriginId
 from txbroker.mqtt.session import Session
 from txbroker.topics import is_within
 

@@ -7,6 +7,9 @@ import attrs
 StreamKey = tuple[str, int, str, int]
 """(edge, incarnation, zone, stream): a stream of publishes between an edge and owners."""
 
+OriginId = tuple[StreamKey, int]
+"""The stream that a publish was sent in, and its sequence there."""
+
 
 @attrs.define(slots=True, eq=False)
 class Incoming:
@@ -23,6 +26,6 @@ class Incoming:
     qos: int
     taken: bool = False
     owed: int = 1
-    origin: tuple[StreamKey, int] | None = None
-    entry: tuple[StreamKey, int] | None = None
+    origin: OriginId | None = None
+    entry: OriginId | None = None
     is_in_doubt: bool = False

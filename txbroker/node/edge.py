@@ -78,6 +78,7 @@ class EdgeRole:
         """What an earlier process left: zones, sessions, outboxes, entries of clients."""
         self.edge.zones.restore(self._known.load())
         self.edge.load()
+        self._moving.load(self.edge.outboxes.contains)
         self.members.announce(self._ground.standing.grpc)
         self.directory.start()
         self.directory_shell.start()
@@ -175,8 +176,8 @@ class EdgeRole:
 
     def _build_directory(self) -> Directory:
         ground, tables = self._ground, self._ground.disk.tables
-        moving = Moving(self.edge, self._successions, tables.table("directory.publishes"))
-        self.edge.wire(moving.keys)
+        self._moving = Moving(self.edge, self._successions, tables.table("directory.left"))
+        self.edge.wire(self._moving.keys)
         directory = Directory(
             members=self.members,
             tables=DirectoryTables(
@@ -187,7 +188,7 @@ class EdgeRole:
                 wills=tables.table("directory.wills"),
                 sent_wills=tables.table("directory.sent_wills"),
             ),
-            host=moving,
+            host=self._moving,
             life=ground.standing.incarnation,
             settings=directory_settings(ground.config),
             now=ground.reactor.seconds,

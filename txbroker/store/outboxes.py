@@ -18,9 +18,10 @@ from typing import NamedTuple
 import attrs
 
 from txbroker.authority.handover import MarkKey, mark_of_will, will_of_mark
-from txbroker.edge.outbox import Chunk, DrainState, Entry, OriginId, OutboxLog, OutboxState
+from txbroker.edge.outbox import Chunk, DrainState, Entry, OutboxLog, OutboxState
 from txbroker.errors import StoreError
 from txbroker.message import Message, WillId
+from txbroker.mqtt.incoming import OriginId
 from txbroker.store.committer import Committer
 from txbroker.store.journals import BATCH_BYTES, BATCH_RECORDS, zone_folder
 from txbroker.store.log import Log
