@@ -137,7 +137,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             link=self._link_address(),
             token=token,
             epoch=authority.epoch,
-            passages=passages_to_wire(self._standing.table.passages()),
+            passages=passages_to_wire(authority.passages),
         )
         if authority.predecessor is not None:
             reply.predecessor.CopyFrom(place_to_wire(authority.predecessor))

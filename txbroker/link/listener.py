@@ -5,11 +5,13 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 
+import attrs
 from twisted.internet.interfaces import IAddress
 from twisted.internet.protocol import Factory
 
 from txbroker.authority.authority import Authority
 from txbroker.counters import Counters
+from txbroker.delegation.passage import Passage
 from txbroker.link.owner_end import OwnerEnd
 from txbroker.link.wire import SILENCE, LinkProtocol
 from txbroker.net import Clock, DelayedCall
@@ -48,7 +50,7 @@ class LinkListener(Factory):
         self._turn = turn
         self._clock = clock
         self._was_full = False
-        self._tokens: dict[bytes, tuple[str, int, float]] = {}
+        self._tokens: dict[bytes, _Token] = {}
         self._open: set[LinkProtocol] = set()
         pressure.when_relieved(self._give_credit)
         space.when_changed(self._give_credit)
@@ -66,14 +68,26 @@ class LinkListener(Factory):
             return None
         self._was_full = False
         token = secrets.token_bytes(16)
-        self._tokens[token] = (edge, incarnation, self._clock.seconds() + TOKEN_LIFE)
+        self._tokens[token] = _Token(
+            edge=edge,
+            incarnation=incarnation,
+            until=self._clock.seconds() + TOKEN_LIFE,
+            passages=self.authority.passages,
+        )
         return token
 
     def redeem(self, token: bytes, edge: str, incarnation: int) -> bool:
-        """Whether the token was given to this edge, and not used yet."""
+        """
+        Whether the token was given to this edge, and not used yet.
+
+        With it the edge was told the passages. Those made since it would never hear of, as it has
+        no stream yet; so it has to ask again.
+        """
         self._forget_old_tokens()
         known = self._tokens.pop(token, None)
-        return known is not None and known[:2] == (edge, incarnation)
+        if known is None or known.passages != self.authority.passages:
+            return False
+        return (known.edge, known.incarnation) == (edge, incarnation)
 
     def mark_dirty(self, end: Flushable) -> None:
         """Call `flush` at the end of this turn."""
@@ -113,8 +127,18 @@ class LinkListener(Factory):
 
     def _forget_old_tokens(self) -> None:
         now = self._clock.seconds()
-        for token in [t for t, (_, _, until) in self._tokens.items() if until < now]:
+        for token in [t for t, given in self._tokens.items() if given.until < now]:
             del self._tokens[token]
+
+
+@attrs.frozen(kw_only=True)
+class _Token:
+    """To whom a token was given, until when it holds, and which passages that edge was told."""
+
+    edge: str
+    incarnation: int
+    until: float
+    passages: tuple[Passage, ...]
 
 
 class _Accepted(LinkProtocol):
