@@ -42,7 +42,8 @@ class _Link(OwnerRecorder):
 class World:
     """The root and the zone `a`; `bench` is an edge, `linked` are those that it reaches."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_slow: bool = False) -> None:
+        """`is_slow`: sessions may read between the answer of an owner and its stream."""
         self.bench: EdgeBench = bench_of()
         self.linked = {""}
         self.epoch = 0
@@ -56,6 +57,7 @@ class World:
         self.is_unclaimed = False
         self.is_stale = False
         self.lingers = False
+        self.is_slow = is_slow
 
     @property
     def child(self) -> PartKey:
@@ -166,6 +168,8 @@ class World:
         self._see_what_is_readable()
         part = self.child if apex else ROOT
         edge.on_owner(route, part.epoch, self.predecessor if apex else None, self.passages)
+        if self.is_slow:
+            self.bench.settle()
         if route.position is not None and route.position.epoch != part.epoch:
             route.position = Position(epoch=part.epoch, offset=0)
         if route.position is not None:
@@ -313,7 +317,7 @@ def test_zone_that_was_reclaimed_and_went_out_again() -> None:
 def test_any_history(seed: int) -> None:
     """Links break and come back one by one, clients leave and return, as it happens."""
     rng = random.Random(seed)
-    world = World()
+    world = World(is_slow=rng.random() < 0.5)
     filters = rng.choice([("#",), ("a/x",), ("x", "a/#")])
     client = subscribed(world.bench, *filters)
     came: list[str] = []

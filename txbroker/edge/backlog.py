@@ -266,9 +266,11 @@ class Backlog:
                 return False  # what waits for the claim is still on its way, behind the position
             if route.is_over:
                 return False  # its stream does not bring the rest
-            # What waits for a place in this part would not see live messages pass it.
+            # What waits for a place in this part would not see live messages pass it, nor would
+            # they wait for what is to be taken first.
             is_done = (
                 cursor.offset >= position.offset
+                and not any(stop.part in session.places.behind for stop in cursor.stops)
                 and not any(
                     other.after is not None
                     and other.after.part == cursor.part

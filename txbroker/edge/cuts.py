@@ -120,7 +120,9 @@ class Cuts:
         if route is None or route is teller or route.epoch > part.epoch or route.is_local:
             return
         route.over = part.epoch
-        if route.port is not None:
+        if route.port is None:
+            self.on_gone(route, is_whole=False)
+        else:
             route.is_ending = True
             route.port.close("the zone went back to the node above")
 
@@ -153,10 +155,6 @@ class Cuts:
         if below is None:
             route.claim(apex, is_read=True)
             self._interests.refresh()
-            return
-        if below.port is None:
-            below.over = epoch
-            self.on_gone(below, is_whole=False)
         else:
             self.end(PartKey(apex, epoch), route)
 
