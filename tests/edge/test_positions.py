@@ -11,6 +11,7 @@ from tests.support.recorders import cut
 from txbroker.edge.chunks import RETRY, Missing
 from txbroker.edge.route import Position
 from txbroker.message import Message
+from txbroker.mqtt.cursor import Cursor
 from txbroker.place import PartKey, Place
 
 ROOT, A = PartKey("", 1), PartKey("a", 1)
@@ -330,3 +331,30 @@ def test_part_that_was_read_to_its_end_is_not_read_again_after_a_restart() -> No
     client = Client(bench, "c", clean=False)
 
     assert [] == everything(client)
+
+
+def test_session_is_not_current_where_something_is_to_be_taken_first() -> None:
+    """It stands where its node's stream is, and what comes live must not pass what it waits for."""
+    bench = bench_of("a")
+    client = subscribed(bench, "#")
+    root_says(bench, 1, 2)
+    child_says(bench, 1, 2)
+    assert told("root", 1, 2) + told("child", 1, 2) == everything(client)
+    bench.lose("a")
+    bench.journals.missing[A] = Missing.UNREACHABLE
+    in_journal(bench, A, "child", 3, 4)
+    bench.route("a").over = 1
+    behind = client.session.places.behind
+    behind[A] = Cursor(A, 2)
+    behind[ROOT] = Cursor(ROOT, 2, stops=(Place(A, 4),))
+    bench.edge.positions.wake()
+    bench.settle()
+    root_says(bench, 3, 6)
+    bench.clock.advance(RETRY)
+    before = everything(client)
+    del bench.journals.missing[A]
+    bench.journals.closed.add(A)
+    bench.clock.advance(RETRY)
+
+    assert told("root", 3, 4) == before
+    assert told("child", 3, 4) + told("root", 5, 6) == everything(client)
