@@ -9,8 +9,8 @@ The holder of a session decides who gets it; whoever asks takes one step after t
     (adopt)   the taker opens it
 
 Whatever is cut or dies on the way, one of the two can tell, and the other one asks it until it
-does. docs/roaming.md has a table of all cases. Nothing here is safe before the store says so; the
-shell waits for that before a reply leaves.
+does. docs/guarantees.md has a table of the cases. Nothing here is safe before the store says so;
+the shell waits for that before a reply leaves.
 """
 
 from __future__ import annotations
