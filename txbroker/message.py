@@ -33,6 +33,7 @@ class Message:
     retain: bool = False
     client_id: str = ""
     will: WillId | None = None
+    edge: str = ""
     _link_packet: bytes | None = attrs.field(default=None, init=False, repr=False)
     _qos0_packet: bytes | None = attrs.field(default=None, init=False, repr=False)
     _qos1_head: bytes | None = attrs.field(default=None, init=False, repr=False)

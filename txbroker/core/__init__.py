@@ -1,0 +1,42 @@
+"""
+The core: what is done for each packet, compiled where that was possible.
+
+It cuts bytes into packets, looks at each one, finds out who gets it, and keeps what is on its way
+to clients; whoever calls it decides all the rest, for many packets at a time. `reference` is the
+same in Python, to be read, and to be run where there is no compiler (or with `TXBROKER_PURE=1`).
+`KIND` says which one it is: `compiled` or `python`.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+__all__ = ["KIND", "Apexes", "Exchange", "Flows", "Inlet", "LinkInlet", "Outlet", "Run", "Target"]
+
+KIND = "python"
+
+if not TYPE_CHECKING and os.environ.get("TXBROKER_PURE") != "1":
+    try:
+        from txbroker.core.compiled import (
+            Apexes,
+            Exchange,
+            Flows,
+            Inlet,
+            LinkInlet,
+            Outlet,
+            Run,
+            Target,
+        )
+
+        KIND = "compiled"
+    except ImportError:
+        pass
+
+if TYPE_CHECKING or KIND == "python":
+    from txbroker.core.reference.exchange import Apexes, Exchange, Target
+    from txbroker.core.reference.flows import Flows
+    from txbroker.core.reference.inlet import Inlet
+    from txbroker.core.reference.link import LinkInlet
+    from txbroker.core.reference.outlet import Outlet
+    from txbroker.core.reference.run import Run

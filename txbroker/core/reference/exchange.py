@@ -1,0 +1,152 @@
+"""Where publishes go: from their topics to routes, to edges, to the clients that are here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from txbroker.core.reference.outlet import Outlet
+from txbroker.core.reference.packets import PUBLISH, encode_length
+from txbroker.core.reference.run import Entry, Run
+from txbroker.matching.index import SubscriptionIndex
+from txbroker.message import OVERHEAD
+
+
+class Target:
+    """
+    A subscription of a session whose client is here, at `qos`.
+
+    `is_plain`: live messages may go straight to its outlet, as far as that is concerned.
+    """
+
+    __slots__ = ("is_plain", "outlet", "qos", "session", "subscription")
+
+    def __init__(self, session: Any, subscription: Any, outlet: Outlet) -> None:
+        self.session = session
+        self.subscription = subscription
+        self.outlet = outlet
+        self.qos = 0
+        self.is_plain = False
+
+
+class Apexes:
+    """What belongs to each apex; a topic belongs to the deepest one that encloses it."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, Any] = {}
+
+    def set(self, apex: str, value: Any) -> None:
+        """From now on."""
+        self._values[apex] = value
+
+    def remove(self, apex: str) -> None:
+        """Topics within belong to the apex above; nothing where there is none."""
+        self._values.pop(apex, None)
+
+    def find(self, topic: str) -> Any:
+        """The value for a topic, None where no apex encloses it."""
+        while topic not in self._values:
+            above, slash, _ = topic.rpartition("/")
+            if not slash:
+                return self._values.get("")
+            topic = above
+        return self._values[topic]
+
+
+class Exchange:
+    """
+    All that a node knows of topics, for runs: `routes` by apex at its edge; at its authority the
+    verdict by apex (`bounds`) and the edges by filter (`interests`); `targets` by filter.
+
+    `delivered` counts messages that went straight to clients, once for each. `outputs` are the
+    outlets that have something to send since `take_outputs`.
+    """
+
+    def __init__(self, on_output: Callable[[], None], cache_limit: int = 100_000) -> None:
+        """`on_output` is called when the first outlet has something to send."""
+        self.routes = Apexes()
+        self.bounds = Apexes()
+        self.interests: SubscriptionIndex[str, Any] = SubscriptionIndex(cache_limit=cache_limit)
+        self.targets: SubscriptionIndex[str, Target] = SubscriptionIndex(cache_limit=cache_limit)
+        self.delivered = 0
+        self._on_output = on_output
+        self._outputs: list[Outlet] = []
+
+    def note_output(self, outlet: Outlet) -> None:
+        """An outlet has something to send; for its maker."""
+        if not self._outputs:
+            self._on_output()
+        self._outputs.append(outlet)
+
+    def take_outputs(self) -> list[Outlet]:
+        """Those that had something to send, each once, in the order in which it began."""
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+    def split(self, run: Run) -> list[tuple[Any, Run]]:
+        """What of a run goes to which of `routes`, in order; the whole run where it is one."""
+        return _grouped(run, [self.routes.find(topic) for topic in run.topics()])
+
+    def taken(self, run: Run, verdict: Any) -> int:
+        """How many messages at the beginning of a run get this verdict of `bounds`."""
+        for index, topic in enumerate(run.topics()):
+            if self.bounds.find(topic) is not verdict:
+                return index
+        return run.count
+
+    def receivers(self, run: Run) -> list[tuple[tuple[Any, ...], Run]]:
+        """What of a run goes to which edges (the values of `interests`), nothing to none."""
+        found = []
+        for topic in run.topics():
+            peers = dict(self.interests.match(topic))
+            found.append(tuple(peers[key] for key in sorted(peers)))
+        return [(peers, part) for peers, part in _grouped(run, found) if peers]
+
+    def fan_out(self, run: Run, part: Any) -> list[tuple[Any, int]]:
+        """
+        Give a run to the clients that are here; `part` is where it lies in a journal.
+
+        Returns which sessions cannot get which of its messages straight.
+        """
+        left: list[tuple[Any, int]] = []
+        for index, (topic, one) in enumerate(zip(run.topics(), run.entries, strict=True)):
+            best: dict[Any, tuple[Target, bool]] = {}
+            for _, target in self.targets.match(topic):
+                known = best.get(target.session)
+                is_plain = target.is_plain and (known is None or known[1])
+                if known is None or target.qos > known[0].qos:
+                    best[target.session] = target, is_plain
+                else:
+                    best[target.session] = known[0], is_plain
+            for session, (target, is_plain) in best.items():
+                if is_plain and self._give(target, run, index, one, part):
+                    self.delivered += 1
+                else:
+                    left.append((session, index))
+        return left
+
+    def _give(self, target: Target, run: Run, index: int, one: Entry, part: Any) -> bool:
+        outlet = target.outlet
+        qos = min(target.qos, one.qos)
+        if not outlet.is_direct or (qos and not outlet.has_window):
+            return False
+        topic, payload = run.data[one.topic : one.topic_end], run.data[one.payload : one.end]
+        if not qos:
+            remaining = encode_length(2 + len(topic) + len(payload))
+            head = bytes((PUBLISH,)) + remaining + len(topic).to_bytes(2)
+            outlet.send_qos0(head + topic + payload)
+            return True
+        size = len(topic) + len(payload) + OVERHEAD
+        if outlet.give(topic, payload, qos, size, part, run.offset(index)):
+            return True
+        outlet.is_direct = False
+        return False
+
+
+def _grouped(run: Run, values: list[Any]) -> list[tuple[Any, Run]]:
+    groups: dict[Any, list[int]] = {}
+    for index, value in enumerate(values):
+        groups.setdefault(value, []).append(index)
+    if len(groups) == 1:
+        return [(values[0], run)]
+    return [(value, run.select(indices)) for value, indices in groups.items()]

@@ -1,0 +1,151 @@
+"""What comes from one client: bytes in, runs of publishes and single packets out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from txbroker.core.reference.flows import Flows
+from txbroker.core.reference.outlet import Outlet
+from txbroker.core.reference.packets import encode_length, plain_publish
+from txbroker.core.reference.run import Entry, Run
+from txbroker.mqtt.framing import Framer
+from txbroker.mqtt.return_codes import ProtocolViolation
+
+PUBACK, PUBREC, PUBREL, PUBCOMP = 0x40, 0x50, 0x62, 0x70
+
+
+class Inlet:
+    """
+    One connection's input, as far as it is not worked off.
+
+    Before `open`, each packet comes by itself. After it, those that need no thought are dealt with
+    here: plain publishes are gathered in `qos0` and `qos12`, acknowledgements go to the window of
+    the outlet (of a clean session) or into `pubacks`. `takes_qos12`: whether publishes of QoS 1 and
+    2 may be gathered now.
+    """
+
+    def __init__(self, max_packet: int, outlet: Outlet) -> None:
+        self.qos0: Run | None = None
+        self.qos12: Run | None = None
+        self.pubacks: list[int] = []
+        self.takes_qos12 = False
+        self.has_heard = False
+        self.fault: ProtocolViolation | None = None
+        self._framer = Framer(max_packet)
+        self._outlet = outlet
+        self._session: Any = None
+        self._flows: Flows | None = None
+        self._clients: tuple[str, ...] = ()
+        self._is_clean = False
+
+    @property
+    def first_byte(self) -> int | None:
+        """The first byte of the packet that is not complete yet."""
+        return self._framer.first_byte
+
+    def open(self, session: Any, client_id: str, flows: Flows, *, clean: bool) -> None:
+        """The client has this session."""
+        self._session = session
+        self._clients = (client_id,)
+        self._flows = flows
+        self._is_clean = clean
+
+    def close(self) -> None:
+        """Nothing more is gathered."""
+        self._session = None
+
+    def feed(self, data: bytes) -> None:
+        """Take what was read; `step` works it off."""
+        self._framer.feed(data)
+
+    def step(self) -> tuple[int, bytes] | None:
+        """
+        Work on up to a packet that is for others, which is returned; None: all is done.
+
+        What was gathered until then came before it, and is to be taken from `qos0`, `qos12` and
+        `pubacks` first, then `fault`: the bytes that follow are no packets. `has_heard` is set when
+        there was a whole packet.
+        """
+        self.pubacks = []
+        gathered = _Gathered(), _Gathered()
+        serial = 0 if self._flows is None else self._flows.next_serial()
+        found = None
+        try:
+            for first_byte, body in self._framer.frames():
+                self.has_heard = True
+                if not self._take(first_byte, body, gathered, serial):
+                    found = first_byte, body
+                    break
+        except ProtocolViolation as violation:
+            self.fault = violation
+        self.qos0 = self._run(gathered[0], serial)
+        self.qos12 = self._run(gathered[1], serial)
+        return found
+
+    def _take(
+        self, first_byte: int, body: bytes, gathered: tuple[_Gathered, _Gathered], serial: int
+    ) -> bool:
+        """Deal with one packet; False: it is for others."""
+        if self._session is None:
+            return False
+        if first_byte >> 4 == 3:
+            return self._take_publish(first_byte, body, gathered, serial)
+        if len(body) != 2 or body == b"\0\0":
+            return False
+        packet_id = int.from_bytes(body)
+        if first_byte == PUBACK:
+            if self._outlet.has_window:
+                self._outlet.acknowledge((packet_id,))
+            else:
+                self.pubacks.append(packet_id)
+            return True
+        if not self._is_clean or self._flows is None:
+            return False
+        if first_byte == PUBREC:
+            self._outlet.receive(packet_id)
+        elif first_byte == PUBREL:
+            return self._flows.release(packet_id, self._outlet)
+        elif first_byte == PUBCOMP:
+            self._outlet.complete(packet_id)
+        else:
+            return False
+        return True
+
+    def _take_publish(
+        self, first_byte: int, body: bytes, gathered: tuple[_Gathered, _Gathered], serial: int
+    ) -> bool:
+        one = plain_publish(first_byte, body, 0)
+        if one is None:
+            return False
+        if one.qos:
+            assert self._flows is not None
+            is_taken = self.takes_qos12 and (one.qos == 1 or self._is_clean)
+            if not is_taken or not self._flows.begin(one.packet_id, one.qos, serial):
+                return False
+        gathered[one.qos > 0].add(one, bytes((first_byte,)) + encode_length(len(body)) + body)
+        return True
+
+    def _run(self, gathered: _Gathered, serial: int) -> Run | None:
+        if not gathered.entries:
+            return None
+        return Run(
+            bytes(gathered.data),
+            gathered.entries,
+            clients=self._clients,
+            session=self._session,
+            serial=serial,
+        )
+
+
+class _Gathered:
+    """The publishes of a run to be."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.entries: list[Entry] = []
+
+    def add(self, one: Entry, packet: bytes) -> None:
+        """One more, whose places are counted from its own beginning."""
+        at = len(self.data)
+        self.data += packet
+        self.entries.append(one.moved(at))

@@ -1,0 +1,51 @@
+"""Which packets the core takes by itself: the plain PUBLISH. All others are for `mqtt.codec`."""
+
+from __future__ import annotations
+
+from txbroker.core.reference.run import Entry
+from txbroker.mqtt.fields import topic_name_of
+from txbroker.mqtt.return_codes import ProtocolViolation
+
+PUBLISH = 0x30
+DUP = 0x08
+RETAIN = 0x01
+
+
+def length_size(remaining: int) -> int:
+    """How many bytes a remaining length takes (section 2.2.3)."""
+    return 1 + (remaining > 127) + (remaining > 16_383) + (remaining > 2_097_151)
+
+
+def encode_length(remaining: int) -> bytes:
+    """A remaining length as it stands on the wire (section 2.2.3)."""
+    encoded = bytearray()
+    while remaining > 127:
+        encoded.append(remaining & 127 | 128)
+        remaining >>= 7
+    encoded.append(remaining)
+    return bytes(encoded)
+
+
+def plain_publish(first_byte: int, body: bytes, start: int) -> Entry | None:
+    """
+    Where what is in a PUBLISH lies, in a run in which the packet begins at `start`.
+
+    None for one that the core leaves to others: it is malformed, or illegal, or has RETAIN, or its
+    topic begins with `$`.
+    """
+    qos = first_byte >> 1 & 3
+    if first_byte & RETAIN or qos == 3 or (first_byte & DUP and not qos) or len(body) < 2:
+        return None
+    size = body[0] << 8 | body[1]
+    payload = 2 + size + (2 if qos else 0)
+    if not size or payload > len(body) or body[2] == ord("$"):
+        return None
+    packet_id = body[payload - 2] << 8 | body[payload - 1] if qos else 0
+    if qos and not packet_id:
+        return None
+    try:
+        topic_name_of(body[2 : 2 + size])
+    except ProtocolViolation:
+        return None
+    at = start + 1 + length_size(len(body))
+    return Entry(start, at + 2, at + 2 + size, at + payload, at + len(body), qos, packet_id)
