@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from txbroker.core.reference.inlet import Inlet
 from txbroker.core.reference.outlet import Outlet
 from txbroker.core.reference.packets import PUBLISH, encode_length
 from txbroker.core.reference.run import Entry, Run
@@ -72,8 +73,19 @@ class Exchange:
         self._on_output = on_output
         self._outputs: list[Outlet] = []
 
-    def note_output(self, outlet: Outlet) -> None:
-        """An outlet has something to send; for its maker."""
+    def make_outlet(self) -> Outlet:
+        """The way to a client."""
+        return Outlet(self._note_output)
+
+    def make_inlet(self, outlet: Outlet, max_packet: int) -> Inlet:
+        """What comes from the same client."""
+        return Inlet(max_packet, outlet)
+
+    def make_target(self, session: Any, subscription: Any, outlet: Outlet) -> Target:
+        """A subscription of a client that is here, for `targets`."""
+        return Target(session, subscription, outlet)
+
+    def _note_output(self, outlet: Outlet) -> None:
         if not self._outputs:
             self._on_output()
         self._outputs.append(outlet)
