@@ -32,7 +32,7 @@ def older(bench: EdgeBench, offset: int, *filters: str) -> Session:
     session = bench.edge.clients.new_session("c")
     for topic_filter in filters:
         session.subscriptions[topic_filter] = Subscription(topic_filter, 1)
-    session.places.behind[ROOT] = Cursor(ROOT, offset)
+    session.places.begin(Cursor(ROOT, offset))
     return session
 
 

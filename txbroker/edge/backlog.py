@@ -123,8 +123,7 @@ class Backlog:
 
     def _read_flights(self, session: Session) -> None:
         """Bring the messages in flight that have to be sent again, in the order of sending."""
-        window = session.sender.window
-        if window is None or not (window.resend or window.late):
+        if not session.sender.has_unread:
             return
         for part, flights in groupby(session.sender.unread(), key=lambda flight: flight[1].part):
             for packet_id, place in flights:
@@ -280,7 +279,7 @@ class Backlog:
                 and self._is_followed(session, route)
             )
             if is_done:
-                session.places.ahead[cursor.part] = cursor.offset
+                session.places.get_ahead(cursor.part, cursor.offset)
         if is_done:
             session.pass_part(cursor)
         return is_done
@@ -323,7 +322,7 @@ class Backlog:
             for topic_filter in session.subscriptions
         ):
             # Should its stream begin here after all, that is not ahead of the session.
-            session.places.ahead[part] = cursor.offset
+            session.places.get_ahead(part, cursor.offset)
             session.pass_part(cursor)
 
     def _is_followed(self, session: Session, route: Route) -> bool:

@@ -13,6 +13,7 @@ from typing import Protocol
 from weakref import WeakSet
 
 from txbroker.authority.handover import MarkKey
+from txbroker.core import Run
 from txbroker.counters import Counters
 from txbroker.directory.entry import Testament
 from txbroker.directory.wills import will_id
@@ -263,6 +264,11 @@ class Clients:
         else:
             self._publisher.publish(publication)
 
+    def publish_run(self, session: Session, run: Run) -> None:
+        """Many of a client's PUBLISH packets."""
+        self.received += run.count
+        self._publisher.publish_run(session, run)
+
     # from sessions (Watcher)
 
     def has_room(self, session: Session) -> None:
@@ -281,9 +287,9 @@ class Clients:
         """A durable session changed; run `action` when that is durable."""
         self.keeper.save_then(session, action)
 
-    def dropped(self, session: Session, qos: int, *, is_first: bool) -> None:
-        """A message beyond a session's limit."""
-        self._counters.add("session.dropped.qos0" if qos == 0 else "session.dropped.queue_full")
+    def dropped(self, session: Session, qos: int, count: int, *, is_first: bool) -> None:
+        """Messages beyond a session's limit."""
+        self._counters.add("session.dropped.queue_full" if qos else "session.dropped.qos0", count)
         if qos and not session.clean:
             self.keeper.save_all(session)
         if is_first:

@@ -96,7 +96,7 @@ class Delivery:
             ahead = places.ahead.get(part, 0)
             if place.offset <= ahead:
                 return  # it came from the journal
-            places.ahead.pop(part, None)
+            places.forget_ahead(part)
         is_held = subscription.held is not None and subscription.is_fresh
         if is_held or sender.is_late(part) or not sender.deliver(message, qos, place):
             places.fall_behind(place)

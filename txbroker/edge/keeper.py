@@ -138,8 +138,8 @@ class Keeper:
         self._changed.pop(session, None)
         self._rarely.pop(session, None)
         name = session.client_id.encode()
-        _, gone = session.sender.numbering.take()
-        for number in (*session.sender.numbers(), *gone):
+        _, gone = session.durable_sender.numbering.take()
+        for number in (*session.durable_sender.numbers(), *gone):
             self._messages.delete(_numbered(name, number))
         self._sessions.delete(name)
         self._windows.delete(name)
@@ -243,20 +243,20 @@ class Keeper:
         self._rarely.clear()
         for session in self._changed:
             name = session.client_id.encode()
-            new, gone = session.sender.numbering.take()
+            new, gone = session.durable_sender.numbering.take()
             for entry in new:
                 self._messages.put(_numbered(name, entry.number), encode_numbered(entry))
             for number in gone:
                 self._messages.delete(_numbered(name, number))
             self._windows.put(name, encode_window(session))
-            packet_ids = session.sender.take_unsaved()
+            packet_ids = session.durable_sender.take_unsaved()
             if packet_ids:
                 self._waiting.append((session, packet_ids))
         self._changed.clear()
 
     def _on_durable(self) -> None:
         for session, packet_ids in self._groups.popleft():
-            session.sender.on_saved(packet_ids)
+            session.durable_sender.on_saved(packet_ids)
 
 
 def _numbered(name: bytes, number: int) -> bytes:
@@ -282,7 +282,7 @@ def _stay_behind(session: Session, positions: dict[PartKey, int]) -> bool:
         if not _touches(session, part.zone, known):
             continue
         since = max(offset, session.places.taken.get(part, 0))
-        session.places.behind[part] = Cursor(part, since)
+        session.places.begin(Cursor(part, since))
         is_new = True
     return is_new
 

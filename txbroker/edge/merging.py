@@ -36,11 +36,11 @@ def take_in(known: Session, other: Session, waiting: Iterable[Outgoing]) -> froz
             left[entry.place.part].add(entry.place.offset)
         elif entry.message is not None:
             known.sender.deliver(entry.message, entry.qos, None, retain=entry.retain)
-    known.sender.leave_queue()
+    known.durable_sender.leave_queue()
     for part in {**other.places.behind, **dict.fromkeys(left)}:
         _take_in_part(known, other, part, frozenset(left[part]))
     for part, offset in other.places.cut_off.items():
-        known.places.cut_off[part] = min(offset, known.places.cut_off.get(part, offset))
+        known.places.put_aside(part, offset)
     return frozenset(_add_subscriptions(known, other))
 
 
@@ -52,14 +52,16 @@ def _take_in_part(known: Session, other: Session, part: PartKey, left: frozenset
     come = ALL
     if begun:
         come = known.places.taken.get(part, 0) if mine is None else mine.offset
-    known.places.had[part] = (
+    had = (
         *known.places.had.get(part, ()),
         *other.places.had.get(part, ()),
         Had(through=come, filters=begun),
         Had(through=reached, filters=_began(other, part), left=left),
     )
+    known.places.set_had(part, had)
     if mine is None:
-        mine = known.places.behind[part] = theirs or Cursor(part, reached)
+        mine = theirs or Cursor(part, reached)
+        known.places.begin(mine)
     mine.offset = min((come, reached, *(offset - 1 for offset in left)))
 
 
@@ -79,12 +81,12 @@ def _add_subscriptions(known: Session, other: Session) -> Iterator[str]:
         if mine is None:
             known.subscriptions[topic_filter] = subscription
             continue
-        mine.qos = max(mine.qos, subscription.qos)
+        mine.grant(max(mine.qos, subscription.qos))
         for part, start in mine.starts.items():
             mine.starts[part] = min(start, subscription.starts.get(part, 0))
         confirmed = (mine.pending & begun) - subscription.pending
         if confirmed:
-            mine.pending -= confirmed
+            mine.confirm(confirmed)
             mine.starts |= {p: o for p, o in subscription.starts.items() if p.zone in confirmed}
             yield topic_filter
     known.on_subscriptions_changed()

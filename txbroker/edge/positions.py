@@ -82,7 +82,7 @@ class Positions:
             for route in self._zones.cover(topic_filter):
                 if route.position is not None and route.part not in session.places.behind:
                     offset = max(route.position.offset, session.places.taken.get(route.part, 0))
-                    session.places.behind[route.part] = Cursor(route.part, offset)
+                    session.places.begin(Cursor(route.part, offset))
         self._keeper.save_all(session)
 
     # from the edge
@@ -304,7 +304,7 @@ class Positions:
         """The session is behind there, if it is not already."""
         if cursor.part not in session.places.behind and cursor.part not in session.places.cut_off:
             cursor.offset = max(cursor.offset, session.places.taken.get(cursor.part, 0))
-            session.places.behind[cursor.part] = cursor
+            session.places.begin(cursor)
             if not session.clean:
                 self._keeper.save(session, urgent=False)
             if session.sink is not None:

@@ -118,6 +118,10 @@ class Successions:
             is_within(topic, zone) for zones in nodes.values() for zone in zones
         )
 
+    def concerns(self, client_id: str) -> bool:
+        """Whether any publish of the client may have to wait."""
+        return client_id in self._open
+
     def when_done(self, client_id: str, action: Callable[[], None]) -> None:
         """Run `action` when nothing is left of the earlier nodes."""
         self._waiting[client_id] = action

@@ -43,7 +43,7 @@ def decode_session(value: bytes, session: Session) -> int:
         session.subscriptions[kept.filter] = Subscription(
             kept.filter,
             kept.qos,
-            set(kept.pending),
+            frozenset(kept.pending),
             {_part(start.part): start.offset for start in kept.starts},
         )
     return stored.away_since
@@ -55,17 +55,20 @@ def encode_window(session: Session, *, whole: bool = False) -> bytes:
 
     `whole`: with the messages that cannot be read again, which are otherwise kept by number.
     """
-    window = state_pb2.StoredWindow(last_id=session.sender.last_id)
+    window = state_pb2.StoredWindow(last_id=session.durable_sender.last_id)
     index = _Parts(window)
-    index.add_flows(session.sender.flows(), whole=whole)
-    held = list(session.sender.held())
+    index.add_flows(session.durable_sender.flows(), whole=whole)
+    held = list(session.durable_sender.held())
     if whole:
         for entry in held:
             index.add_flow(0, entry, whole=True)
     elif held:
         window.held_first, window.held = held[0].number, len(held)
     cursors = {part: cursor.offset for part, cursor in session.places.behind.items()}
-    for part, offset in session.sender.first_queued().items():  # not in flight: it is read again
+    for (
+        part,
+        offset,
+    ) in session.durable_sender.first_queued().items():  # not in flight: it is read again
         cursors[part] = min(cursors.get(part, offset), offset - 1)
     for part, offset in cursors.items():
         _add_cursor(window, index, session.places.behind.get(part) or Cursor(part, offset), offset)
@@ -110,14 +113,14 @@ def decode_window(
         part = parts[kept.part]
         after = Place(_part(kept.after.part), kept.after.offset) if kept.HasField("after") else None
         stops = tuple(Place(_part(stop.part), stop.offset) for stop in kept.stops)
-        session.places.behind[part] = Cursor(part, kept.offset, kept.until or None, after, stops)
+        session.places.begin(Cursor(part, kept.offset, kept.until or None, after, stops))
     for taken in window.taken:
         session.places.taken[parts[taken.part]] = taken.offset
     for stored in window.had:
         part = parts[stored.part]
-        session.places.had[part] = (*session.places.had.get(part, ()), _had(stored))
+        session.places.set_had(part, (*session.places.had.get(part, ()), _had(stored)))
     for aside in window.cut_off:
-        session.places.cut_off[parts[aside.part]] = aside.offset
+        session.places.put_aside(parts[aside.part], aside.offset)
     flows = [flow for stored in window.flows for flow in _flows(stored, parts, numbered)]
     numbers = range(window.held_first, window.held_first + window.held)
     held = [_numbered(number, numbered(number)) for number in numbers]

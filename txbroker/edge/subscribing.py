@@ -74,7 +74,7 @@ class Subscribing:
         """The zone is asked; a new subscription takes nothing from it before the answer."""
         self.open.add((topic_filter, apex))
         if topic_filter in self.fresh:
-            self.subscriptions[topic_filter].pending.add(apex)
+            self.subscriptions[topic_filter].await_zone(apex)
 
     def answer(
         self, topic_filter: str, place: Place, retained: list[Message], since: int = 0
@@ -90,16 +90,16 @@ class Subscribing:
         subscription = self.subscriptions.get(topic_filter)
         if subscription is None:
             return
-        subscription.pending.discard(apex)
+        subscription.confirm((apex,))
         session = self.session
         if topic_filter in self.fresh:
             subscription.starts[place.part] = place.offset
         if self.is_moved and place.part not in session.places.behind:
             # The zone was cut or came back meanwhile; where a filter began says the filter.
             offset = max(session.places.taken.get(place.part, 0), since)
-            session.places.behind[place.part] = Cursor(place.part, offset)
+            session.places.begin(Cursor(place.part, offset))
         if session.sink is None and place.part not in session.places.behind:
-            session.places.behind[place.part] = Cursor(place.part, place.offset)
+            session.places.begin(Cursor(place.part, place.offset))
         for message in retained:
             self.give(subscription, message, retain=True)
         if self.acknowledge is None:
@@ -111,7 +111,7 @@ class Subscribing:
         self.open.discard((topic_filter, apex))
         subscription = self.subscriptions.get(topic_filter)
         if subscription is not None:
-            subscription.pending.discard(apex)
+            subscription.confirm((apex,))
 
     def give(self, subscription: Subscription, message: Message, *, retain: bool) -> None:
         """Deliver to this subscription, or hold until the SUBACK has left."""
@@ -144,11 +144,9 @@ class Subscribing:
     def _finish(self, acknowledge: Callable[[], None]) -> None:
         acknowledge()
         for subscription in self.subscriptions.values():
-            held, subscription.held = subscription.held, None
-            subscription.is_fresh = False
-            for message, retain in held or ():
+            for message, retain in subscription.let_go():
                 self.give(subscription, message, retain=retain)
-        self.session.subscribing -= 1
+        self.session.end_subscribing()
         if self.session.sink is None and not self.session.is_over:
             self.commit(lambda: None)
         self.session.sender.pump()

@@ -59,12 +59,11 @@ class Subscriptions:
         self._leave_earlier(session, granted)
         subscriptions = {f: self._subscription(session, f, qos) for f, qos in granted.items()}
         subscribing = self._subscribing(session, subscriptions, fresh, acknowledge)
-        session.subscribing += 1
+        session.begin_subscribing()
         session.on_subscriptions_changed()
         for topic_filter, subscription in subscriptions.items():
             if subscription.held is None:
-                subscription.held = []
-                subscription.is_fresh = topic_filter in fresh
+                subscription.hold(is_fresh=topic_filter in fresh)
             if is_sys(topic_filter):
                 for message in self._sys.match(topic_filter):
                     subscribing.give(subscription, message, retain=True)
@@ -114,7 +113,7 @@ class Subscriptions:
         known = {f: subscriptions[f] for f in filters if not subscriptions[f].pending}
         subscribing = self._subscribing(session, known, frozenset(), lambda: None)
         subscribing.is_moved = True
-        session.subscribing += 1
+        session.begin_subscribing()
         self._ask_zones(subscribing)
 
     def end(self, session: Session) -> None:
@@ -155,7 +154,7 @@ class Subscriptions:
     def _subscription(self, session: Session, topic_filter: str, qos: int) -> Subscription:
         known = session.subscriptions.get(topic_filter)
         if known is not None:
-            known.qos = qos  # [MQTT-3.8.4-3]
+            known.grant(qos)
             return known
         subscription = Subscription(topic_filter, qos)
         session.subscriptions[topic_filter] = subscription

@@ -1,21 +1,16 @@
 """
 One client connection's protocol state: which packet is legal now.
 
-Bytes in, legal packets out, in order; whatever is illegal raises `ProtocolViolation`, and then the
-only thing to do is to close (after the CONNACK that the violation names, if it names one).
+Frames in, legal packets out; whatever is illegal raises `ProtocolViolation`, and then the only
+thing to do is to close (after the CONNACK that the violation names, if it names one).
 Sessions, sockets and time are not known here.
 """
 
 from __future__ import annotations
 
 import enum
-import re
-from collections.abc import Iterator
-from struct import unpack
 
-import attrs
-
-from txbroker.mqtt.codec import Framer, decode
+from txbroker.mqtt.codec import decode
 from txbroker.mqtt.packets import (
     Connect,
     Disconnect,
@@ -33,16 +28,6 @@ from txbroker.mqtt.return_codes import ConnackCode, ProtocolViolation
 
 CONNECT_BYTE = 0x10
 """With which a CONNECT begins, and so every connection of a client."""
-
-
-_MORE_PUBACKS = re.compile(rb"(?:\x40\x02(?!\0\0)..)+", re.DOTALL)
-
-
-@attrs.frozen
-class Pubacks:
-    """PUBACKs that came one right behind the other; a client that catches up sends many at once."""
-
-    packet_ids: tuple[int, ...]
 
 
 class Phase(enum.Enum):
@@ -76,70 +61,48 @@ LEGAL: dict[Phase, frozenset[type]] = {
 class Connection:
     """The state of one connection; `frame` keeps the packet at hand, for the log."""
 
-    def __init__(self, max_packet: int) -> None:
+    __slots__ = ("frame", "phase")
+
+    def __init__(self) -> None:
         self.phase = Phase.EXPECTING_CONNECT
         self.frame: tuple[int, bytes] = (0, b"")
-        self._framer = Framer(max_packet)
-        self._is_held = False
 
-    def hold(self) -> None:
-        """Give no more packets before `resume`: the CONNECT at hand takes its time."""
-        self._is_held = True
-
-    def resume(self) -> None:
-        """What arrived meanwhile comes with the next `receive`."""
-        self._is_held = False
-
-    def receive(self, data: bytes) -> Iterator[Packet | Pubacks]:
+    def judge(self, first_byte: int, body: bytes) -> Packet | None:
         """
-        The legal packets that the bytes complete, each PUBACK with those right behind it.
+        The packet that came next; None where nothing counts any more.
 
-        Raises `ProtocolViolation` in its turn, after the packets before the fault.
+        Raises `ProtocolViolation` where it is not legal.
         """
-        self._framer.feed(data)
-        if self._is_held:
-            return
-        for frame in self._framer.frames():
-            if self.phase is Phase.CLOSED:
-                return
-            self.frame = frame
-            packet = decode(*frame)
-            if type(packet) not in LEGAL[self.phase]:
-                raise self._misplaced(packet)
-            if isinstance(packet, Puback):
-                yield self._with_more(packet)
-                continue
-            if isinstance(packet, Connect):
-                _check_client_id(packet)
-                self.phase = Phase.CONNECTED
-            elif isinstance(packet, Disconnect):
-                self.phase = Phase.CLOSED
-            yield packet
-            if self._holds():
-                return
-        if self.phase is Phase.EXPECTING_CONNECT:
-            self._check_first_byte()
+        if self.phase is Phase.CLOSED:
+            return None
+        self.frame = first_byte, body
+        packet = decode(first_byte, body)
+        if type(packet) not in LEGAL[self.phase]:
+            raise self._misplaced(packet)
+        if isinstance(packet, Connect):
+            _check_client_id(packet)
+            self.phase = Phase.CONNECTED
+        elif isinstance(packet, Disconnect):
+            self.phase = Phase.CLOSED
+        return packet
 
-    def _with_more(self, packet: Puback) -> Pubacks:
-        run = self._framer.take(_MORE_PUBACKS)
-        return Pubacks((packet.packet_id, *unpack(f"!{'xxH' * (len(run) // 4)}", run)))
-
-    def _holds(self) -> bool:
-        return self._is_held
+    def judge_beginning(self, first_byte: int | None) -> None:
+        """
+        Raises `ProtocolViolation` where a packet that is not complete yet cannot be a CONNECT, and
+        one is due. Another protocol's greeting seldom makes a whole packet: it is told at its first
+        byte, or its sender would wait for an answer while the rest of that "packet" is waited for.
+        """
+        is_due = self.phase is Phase.EXPECTING_CONNECT
+        if is_due and first_byte is not None and first_byte != CONNECT_BYTE:
+            self.frame = (first_byte, b"")
+            raise ProtocolViolation(
+                "MQTT-3.1.0-1",
+                f"The first packet is CONNECT and begins with 10, not {first_byte:02x}.",
+            )
 
     def close(self) -> None:
         """Nothing that comes after this counts."""
         self.phase = Phase.CLOSED
-
-    def _check_first_byte(self) -> None:
-        # Another protocol's greeting seldom makes a whole packet: it is told at its first byte,
-        # or its sender would wait for an answer while the rest of that "packet" is waited for.
-        first = self._framer.first_byte
-        if first is not None and first != CONNECT_BYTE:
-            self.frame = (first, b"")
-            raise ProtocolViolation(
-                "MQTT-3.1.0-1", f"The first packet is CONNECT and begins with 10, not {first:02x}."
-            )
 
     def _misplaced(self, packet: Packet) -> ProtocolViolation:
         name = type(packet).__name__.upper()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import attrs
 
+from txbroker.core import Target
 from txbroker.message import Message
 from txbroker.place import PartKey, Place
 from txbroker.topics import matches
@@ -17,15 +20,59 @@ class Subscription:
     `pending` are the apexes of zones that have not confirmed yet: their messages do not count.
     `starts` are the offsets at which zones confirmed: nothing up to there is its (rule 9). `held`
     collects what cannot be read again, until the SUBACK has left; None: it has. `is_fresh`: the
-    session had no such filter before that SUBACK.
+    session had no such filter before that SUBACK. `target` is there while the client is.
     """
 
     topic_filter: str
     qos: int
-    pending: set[str] = attrs.Factory(set)
+    pending: frozenset[str] = frozenset()
     starts: dict[PartKey, int] = attrs.Factory(dict)
     held: list[tuple[Message, bool]] | None = None
     is_fresh: bool = False
+    target: Target | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether its messages wait for the SUBACK."""
+        return self.held is not None and self.is_fresh
+
+    def grant(self, qos: int) -> None:
+        """The client asked for another QoS [MQTT-3.8.4-3]."""
+        self.qos = qos
+        self._tell_target()
+
+    def await_zone(self, apex: str) -> None:
+        """The zone is asked, and has not confirmed."""
+        self.pending |= {apex}
+        self._tell_target()
+
+    def confirm(self, apexes: Iterable[str]) -> None:
+        """These are not waited for any more."""
+        self.pending = self.pending.difference(apexes)
+        self._tell_target()
+
+    def hold(self, *, is_fresh: bool) -> None:
+        """A SUBSCRIBE came: collect what cannot be read again."""
+        self.held = []
+        self.is_fresh = is_fresh
+        self._tell_target()
+
+    def let_go(self) -> list[tuple[Message, bool]]:
+        """The SUBACK has left: what was collected."""
+        held, self.held, self.is_fresh = self.held, None, False
+        self._tell_target()
+        return held or []
+
+    def aim(self, target: Target | None) -> None:
+        """The client is here, and its connection gets what is live; None: it has left."""
+        self.target = target
+        self._tell_target()
+
+    def _tell_target(self) -> None:
+        target = self.target
+        if target is not None:
+            target.qos = self.qos
+            target.is_plain = not (self.pending or self.is_held)
 
 
 @attrs.define(slots=True, eq=False)

@@ -27,8 +27,7 @@ class Hold:
     """
     One connection's; `is_on` while its client is not read.
 
-    `refused` is the publish that was not taken, `unread` the bytes that came behind it. In the end,
-    `go_on` is called when there is room, or `give_up` after `HOLD_TIMEOUT`.
+    `refused` is the publish that was not taken. In the end, `go_on` is called when there is room, or `give_up` after `HOLD_TIMEOUT`.
     """
 
     def __init__(
@@ -36,7 +35,6 @@ class Hold:
     ) -> None:
         self.is_on = False
         self.refused: Publish | None = None
-        self.unread = b""
         self._service = service
         self._go_on = go_on
         self._give_up = give_up
@@ -70,11 +68,6 @@ class Hold:
         """The publish that was refused, to be tried again."""
         refused, self.refused = self.refused, None
         return refused
-
-    def take_unread(self) -> bytes:
-        """What came behind it."""
-        unread, self.unread = self.unread, b""
-        return unread
 
     # internal
 

@@ -20,6 +20,7 @@ class Incoming:
     each gets its own answer. Of QoS 2 in a durable session it is kept what it was sent with (the
     stream and its sequence there: `origin`) and which `entry` of an outbox it is: a crash must not
     have it published twice (protocol rule 16). `is_in_doubt`: after one, nobody knows yet.
+    `serial`: of the run in which it came.
     """
 
     packet_id: int
@@ -29,3 +30,4 @@ class Incoming:
     origin: OriginId | None = None
     entry: OriginId | None = None
     is_in_doubt: bool = False
+    serial: int = 0

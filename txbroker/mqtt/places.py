@@ -8,8 +8,9 @@ Bookkeeping only: what is read, and when, is the backlog's; what is sent, the se
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 from txbroker.mqtt.cursor import Cursor, Had
 from txbroker.mqtt.ports import Watcher
@@ -19,22 +20,71 @@ if TYPE_CHECKING:
     from txbroker.mqtt.session import Session
 
 
+_NO_CURSORS: Final[Mapping[PartKey, Cursor]] = MappingProxyType({})
+_NO_OFFSETS: Final[Mapping[PartKey, int]] = MappingProxyType({})
+_NOTHING_HAD: Final[Mapping[PartKey, tuple[Had, ...]]] = MappingProxyType({})
+
+
 class Places:
     """
     See the module's text. `ahead`: up to where the session read more than this node's stream has
     brought. `had`: what was given, before the session became one with another.
     """
 
+    # Most sessions have none of these, and there may be very many sessions.
     __slots__ = ("_session", "_watcher", "ahead", "behind", "cut_off", "had", "taken")
 
     def __init__(self, session: Session, watcher: Watcher) -> None:
-        self.behind: dict[PartKey, Cursor] = {}
+        self.behind = _NO_CURSORS
+        self.ahead = _NO_OFFSETS
+        self.had = _NOTHING_HAD
         self.taken: dict[PartKey, int] = {}
-        self.ahead: dict[PartKey, int] = {}
-        self.had: dict[PartKey, tuple[Had, ...]] = {}
-        self.cut_off: dict[PartKey, int] = {}
+        self.cut_off = _NO_OFFSETS
         self._session = session
         self._watcher = watcher
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether what comes live may go straight to the client."""
+        return not (self.behind or self.ahead or self.had)
+
+    # what changes
+
+    def begin(self, cursor: Cursor) -> None:
+        """The session is behind there, as the cursor says."""
+        self.behind = {**self.behind, cursor.part: cursor}
+        self._session.look_at_live()
+
+    def end(self, part: PartKey) -> None:
+        """It is not behind there any more."""
+        self.behind = {known: c for known, c in self.behind.items() if known != part}
+        self._session.look_at_live()
+
+    def end_all(self) -> None:
+        """It is behind nowhere."""
+        self.behind = _NO_CURSORS
+        self._session.look_at_live()
+
+    def get_ahead(self, part: PartKey, offset: int) -> None:
+        """It has read the part up to this offset."""
+        self.ahead = {**self.ahead, part: offset}
+        self._session.look_at_live()
+
+    def forget_ahead(self, part: PartKey) -> None:
+        """Its stream has come as far."""
+        if part in self.ahead:
+            self.ahead = {known: o for known, o in self.ahead.items() if known != part}
+            self._session.look_at_live()
+
+    def set_had(self, part: PartKey, had: tuple[Had, ...]) -> None:
+        """What was given of the part before; nothing where it is empty."""
+        rest = {known: h for known, h in self.had.items() if known != part}
+        self.had = {**rest, part: had} if had else rest
+        self._session.look_at_live()
+
+    def put_aside(self, part: PartKey, offset: int) -> None:
+        """The part was cut off: what lies above this offset is to come, if it comes back."""
+        self.cut_off = {**self.cut_off, part: min(offset, self.cut_off.get(part, offset))}
 
     def has_had(self, place: Place, topic: str) -> bool:
         """Whether this record was given, before the session became one with another."""
@@ -51,7 +101,7 @@ class Places:
         """This message and all that follow in its part have to be read from the journal."""
         cursor = self.behind.get(place.part)
         if cursor is None:
-            self.behind[place.part] = Cursor(place.part, place.offset - 1)
+            self.begin(Cursor(place.part, place.offset - 1))
         else:
             cursor.offset = min(cursor.offset, place.offset - 1)
         self._session.save()
@@ -59,10 +109,10 @@ class Places:
     def catch_up(self, cursor: Cursor) -> None:
         """All that there is behind the cursor is taken."""
         part = cursor.part
-        del self.behind[part]
+        self.end(part)
         if part in self.cut_off:
             self.taken.pop(part, None)
-            self.ahead.pop(part, None)
+            self.forget_ahead(part)
         elif cursor.until is not None and cursor.is_over:
             self.forget_part(part)
         else:
@@ -72,8 +122,8 @@ class Places:
 
     def forget_part(self, part: PartKey) -> None:
         """Nothing of the part will ever come again: also not because a subscription names it."""
-        self.ahead.pop(part, None)
-        self.had.pop(part, None)
+        self.forget_ahead(part)
+        self.set_had(part, ())
         session = self._session
         starts = [s.starts for s in session.subscriptions.values() if part in s.starts]
         if self.taken.pop(part, None) is None and not starts:
@@ -89,7 +139,7 @@ class Places:
 
         Returns the cursor that was there: it is at the end of all that can be had.
         """
-        self.cut_off[part] = min(offset, self.cut_off.get(part, offset))
+        self.put_aside(part, offset)
         cursor = self.behind.get(part)
         if cursor is not None:
             cursor.until = cursor.offset
@@ -98,11 +148,12 @@ class Places:
 
     def take_up(self, part: PartKey, *, is_kept: bool) -> None:
         """The part that was set aside can be read again, or (not `is_kept`) never will."""
-        offset = self.cut_off.pop(part)
+        offset = self.cut_off[part]
+        self.cut_off = {known: o for known, o in self.cut_off.items() if known != part}
         if not is_kept:
             self.forget_part(part)
         elif part not in self.behind:
-            self.behind[part] = Cursor(part, offset)
+            self.begin(Cursor(part, offset))
         self._session.save()
 
     def detach(self) -> None:
@@ -113,4 +164,4 @@ class Places:
             cursor_there = self.behind.get(part)
             end = max(had.through for had in known)
             if cursor_there is None or cursor_there.offset >= end:
-                del self.had[part]
+                self.set_had(part, ())

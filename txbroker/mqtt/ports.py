@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from txbroker.core import Outlet
+
 if TYPE_CHECKING:
     from txbroker.mqtt.session import Session
 
@@ -12,11 +14,9 @@ if TYPE_CHECKING:
 class Sink(Protocol):
     """A connection, as its session sees it."""
 
-    def send(self, data: bytes) -> None:
-        """Put bytes into the output; they leave in order."""
-
-    def has_room(self) -> bool:
-        """Whether the output is short enough for messages that may wait or be dropped."""
+    @property
+    def outlet(self) -> Outlet:
+        """Where what goes to the client is put."""
 
     def close(self, reason: str) -> None:
         """Close it: another connection has the client id."""
@@ -37,8 +37,8 @@ class Watcher(Protocol):
     def save_then(self, session: Session, action: Callable[[], None]) -> None:
         """Run `action` when the session is durable as it is now."""
 
-    def dropped(self, session: Session, qos: int, *, is_first: bool) -> None:
-        """A message for the session was dropped; `is_first`: the first one for some time."""
+    def dropped(self, session: Session, qos: int, count: int, *, is_first: bool) -> None:
+        """Messages for the session were dropped; `is_first`: the first ones for some time."""
 
     def zone_of(self, topic: str) -> str:
         """The zone that a publish of the topic goes to."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any, Final
 
 import attrs
 from twisted.internet.address import IPv4Address, IPv6Address
@@ -21,7 +22,7 @@ from zope.interface import implementer
 from txbroker.alarms import Alarm
 from txbroker.edge.roaming import Attempt
 from txbroker.mqtt.codec import encode
-from txbroker.mqtt.connection import Connection, Pubacks
+from txbroker.mqtt.connection import Connection
 from txbroker.mqtt.hold import Hold
 from txbroker.mqtt.packets import (
     Connack,
@@ -30,6 +31,7 @@ from txbroker.mqtt.packets import (
     Packet,
     Pingreq,
     Pingresp,
+    Puback,
     Pubcomp,
     Publish,
     Pubrec,
@@ -53,6 +55,10 @@ OUTPUT_HIGH_MARK = 256 * 1024
 CLOSE_TIMEOUT = 5.0
 """Seconds that a client has to read its last packets when the connection is being closed."""
 
+QUEUE_HIGH_MARK = 500
+QUEUE_LOW_MARK = 100
+"""Messages behind a client's window between which publishers wait, for a short time."""
+
 LOGGED_BYTES = 32
 """How much of an illegal packet goes into the log."""
 
@@ -66,10 +72,11 @@ class MqttProtocol(Protocol):
     def __init__(self, service: MqttService) -> None:
         self._service = service
         self._edge = service.edge
-        self._connection = Connection(service.max_packet)
+        self.outlet = service.exchange.make_outlet()
+        self.outlet.connection = self
+        self._inlet = service.exchange.make_inlet(self.outlet, service.max_packet)
+        self._connection = Connection()
         self._session: Session | None = None
-        self._out: list[bytes] = []
-        self._out_size = 0
         self._is_open = False
         self._is_clogged = False
         self._is_working = False
@@ -80,18 +87,6 @@ class MqttProtocol(Protocol):
         self._last_heard = 0.0
         self._alarm: Alarm | None = None
         self._client_id = ""
-        self._handlers: dict[type, Callable[..., None]] = {
-            Publish: self._on_publish,
-            Pubacks: self._on_pubacks,
-            Pubrec: self._on_pubrec,
-            Pubrel: self._on_pubrel,
-            Pubcomp: self._on_pubcomp,
-            Subscribe: self._on_subscribe,
-            Unsubscribe: self._on_unsubscribe,
-            Pingreq: self._on_pingreq,
-            Connect: self._on_connect,
-            Disconnect: self._on_disconnect,
-        }
 
     # from Twisted
 
@@ -110,10 +105,8 @@ class MqttProtocol(Protocol):
         self._set_alarm(service.connect_timeout, self._no_connect)
 
     def dataReceived(self, data: bytes) -> None:
-        if self._hold.refused is not None:
-            self._hold.unread += data  # a paused TLS connection still gives what it had decrypted
-            return
-        self._read(data)
+        self._inlet.feed(data)
+        self._work()
         self._service.turn.end()
 
     def connectionLost(self, reason: Failure | None = None) -> None:
@@ -127,7 +120,9 @@ class MqttProtocol(Protocol):
 
     def resumeProducing(self) -> None:
         self._is_clogged = False
+        self.outlet.is_shut = False
         self._service.pressure.lower(self)
+        self.flush()
         if self._session is not None:
             self._session.sender.pump()
         self._service.turn.end()
@@ -136,19 +131,6 @@ class MqttProtocol(Protocol):
         self._is_clogged = True
 
     # from the session (Sink)
-
-    def send(self, data: bytes) -> None:
-        """Put bytes into the output; they leave at the end of the turn."""
-        if not self._out:
-            self._service.turn.mark_dirty(self)
-        self._out.append(data)
-        self._out_size += len(data)
-        if self._out_size > OUTPUT_HIGH_MARK:
-            self.flush()
-
-    def has_room(self) -> bool:
-        """Whether the output is short enough for messages that may be queued or dropped."""
-        return not self._is_clogged
 
     def close(self, reason: str) -> None:
         """End it from this side: another connection has the client id, say."""
@@ -162,22 +144,36 @@ class MqttProtocol(Protocol):
         self._abort()
 
     def flush(self) -> None:
-        """Write what was gathered."""
-        out, self._out, self._out_size = self._out, [], 0
-        if out and self._is_open:
-            self.transport.write(out[0] if len(out) == 1 else b"".join(out))
+        """The end of a turn: write what was gathered, look at what happened at the outlet."""
+        outlet, session = self.outlet, self._session
+        if not self._is_clogged:
+            if outlet.size and self._is_open:
+                self.transport.write(outlet.take())
+        elif self._service.pressure.is_slow(self):
+            outlet.is_shut = True
+        if session is not None:
+            session.sender.look_at_outlet()
+            self._look_at_queue()
+
+    def _look_at_queue(self) -> None:
+        """A client that is a little behind holds its publishers back, for a short time."""
+        waiting, pressure = self.outlet.waiting, self._service.pressure
+        if waiting > QUEUE_HIGH_MARK:
+            pressure.raise_(self.outlet)
+        elif waiting < QUEUE_LOW_MARK:
+            pressure.lower(self.outlet)
 
     # internal: packets
 
-    def _read(self, data: bytes) -> None:
+    def _work(self) -> None:
+        """Take what has come, as far as it may be taken now."""
+        if self._is_working:
+            return
         now = self._service.clock.seconds()
         self._is_working = True
         try:
-            for packet in self._connection.receive(data):
-                self._last_heard = now  # whole packets count, not bytes [MQTT-3.1.2-24]
-                self._handlers[type(packet)](packet)
-                if self._hold.refused is not None:
-                    break
+            while self._may_work and self._step(now):
+                pass
         except ProtocolViolation as violation:
             self._on_violation(violation)
         self._is_working = False
@@ -185,13 +181,58 @@ class MqttProtocol(Protocol):
         if session is not None and self._edge.congestion.is_too_much(session):
             self._stop_reading(session)
 
+    @property
+    def _may_work(self) -> bool:
+        # A client may send on before it has its CONNACK (3.1.4): that waits for its session.
+        return self._is_open and not self._is_arriving and self._hold.refused is None
+
+    def _step(self, now: float) -> bool:
+        """Take what comes up to the next single packet, and that; False: there is no more."""
+        inlet, session = self._inlet, self._session
+        if session is not None:
+            inlet.takes_qos12 = self._may_gather(session)
+        frame = inlet.step()
+        if inlet.has_heard:
+            self._last_heard = now  # whole packets count, not bytes [MQTT-3.1.2-24]
+        if session is not None:
+            self._take_gathered(session)
+        if inlet.fault is not None:
+            raise inlet.fault
+        if frame is None:
+            self._connection.judge_beginning(inlet.first_byte)
+            return False
+        packet = self._connection.judge(*frame)
+        if packet is not None:
+            _HANDLERS[type(packet)](self, packet)
+        return True
+
+    def _may_gather(self, session: Session) -> bool:
+        """Whether publishes of QoS 1 and 2 need no look at each of them."""
+        service = self._service
+        return (
+            session.receiver.is_plain
+            and not service.space.is_short
+            and not service.successions.concerns(self._client_id)
+        )
+
+    def _take_gathered(self, session: Session) -> None:
+        inlet = self._inlet
+        if inlet.has_landed:
+            session.sender.send_queued()
+            self._look_at_queue()
+        if inlet.pubacks:
+            session.sender.on_pubacks(inlet.pubacks)
+        if inlet.qos0 is not None:
+            self._edge.clients.publish_run(session, inlet.qos0)
+        if inlet.qos12 is not None:
+            self._edge.clients.publish_run(session, inlet.qos12)
+
     def _on_connect(self, packet: Connect) -> None:
         client_id = packet.client_id or self._service.make_client_id()  # [MQTT-3.1.3-6]
         if not packet.client_id:
             packet = attrs.evolve(packet, client_id=client_id)
         self._client_id = client_id
         self._cancel_alarm()
-        self._connection.hold()
         if self._service.is_leaving:
             self._refuse("the node is retired", True)
             return
@@ -199,7 +240,6 @@ class MqttProtocol(Protocol):
         attempt = self._service.roaming.connect(packet, accept, self._refuse)
         if self._session is None and self._is_open:
             self._attempt = attempt
-            # The client may send on at once (3.1.4): it is read when its session is found.
             self._is_arriving = True
             self.transport.pauseProducing()
 
@@ -211,18 +251,17 @@ class MqttProtocol(Protocol):
         self._attempt = None
         self._last_heard = self._service.clock.seconds()
         self._set_keep_alive(keep_alive)
-        self.send(encode(Connack(present, ConnackCode.ACCEPTED)))  # [MQTT-3.2.2-1..4]
+        self.outlet.send(encode(Connack(present, ConnackCode.ACCEPTED)))  # [MQTT-3.2.2-1..4]
         if not self._edge.clients.attach(session, self):
             self._session = None  # another connection may have it by now
             self._leave(will=False)
             self._abort()
             return
-        self._connection.resume()
+        self._inlet.open(session, session.client_id, session.receiver.plain, clean=session.clean)
         if self._is_arriving:
             self._is_arriving = False
             self.transport.resumeProducing()
-        if not self._is_working:
-            self._read(b"")
+        self._work()
 
     def _refuse(self, reason: str, is_told: bool) -> None:
         """The session is not to be had."""
@@ -231,7 +270,7 @@ class MqttProtocol(Protocol):
         if is_told:
             log.warning("session.unreachable", client_id=self._client_id, reason=reason)
             self._service.counters.add("clients.session_unreachable")
-            self.send(encode(Connack(False, ConnackCode.SERVER_UNAVAILABLE)))
+            self.outlet.send(encode(Connack(False, ConnackCode.SERVER_UNAVAILABLE)))
             self.flush()
             self._leave(will=False)
             self._close_politely()
@@ -251,9 +290,9 @@ class MqttProtocol(Protocol):
         else:
             self._edge.clients.publish(session, packet)
 
-    def _on_pubacks(self, packets: Pubacks) -> None:
+    def _on_puback(self, packet: Puback) -> None:
         assert self._session is not None
-        self._session.sender.on_pubacks(packets.packet_ids)
+        self._session.sender.on_pubacks((packet.packet_id,))
 
     def _on_pubrec(self, packet: Pubrec) -> None:
         assert self._session is not None
@@ -274,7 +313,7 @@ class MqttProtocol(Protocol):
 
         def acknowledge() -> None:
             if session.sink is self:
-                self.send(suback)  # [MQTT-3.8.4-1]
+                self.outlet.send(suback)  # [MQTT-3.8.4-1]
 
         self._edge.subscriptions.subscribe(session, packet, acknowledge)
 
@@ -284,12 +323,12 @@ class MqttProtocol(Protocol):
 
         def acknowledge() -> None:
             if session.sink is self:
-                self.send(encode(Unsuback(packet.packet_id)))  # [MQTT-3.10.4-4]
+                self.outlet.send(encode(Unsuback(packet.packet_id)))  # [MQTT-3.10.4-4]
 
         self._edge.subscriptions.unsubscribe(session, packet.filters, acknowledge)
 
     def _on_pingreq(self, _: Packet) -> None:
-        self.send(encode(Pingresp()))  # [MQTT-3.12.4-1]
+        self.outlet.send(encode(Pingresp()))  # [MQTT-3.12.4-1]
 
     def _on_disconnect(self, _: Packet) -> None:
         self._leave(will=False)  # [MQTT-3.14.4-3]
@@ -309,7 +348,7 @@ class MqttProtocol(Protocol):
         if violation.rule == "limits.packet":
             self._service.counters.add("packet.over_limit")
         if violation.connack is not None and self._session is None:
-            self.send(encode(Connack(False, violation.connack)))
+            self.outlet.send(encode(Connack(False, violation.connack)))
         self.flush()
         self._leave(will=True)
         self._close_politely()
@@ -366,6 +405,7 @@ class MqttProtocol(Protocol):
             return
         self._is_open = False
         self._connection.close()
+        self._inlet.close()
         self._cancel_alarm()
         self._service.connections.discard(self)
         self._service.pressure.lower(self)
@@ -376,12 +416,12 @@ class MqttProtocol(Protocol):
         self._hold.forget(session)
         if session is not None:
             self._flush_before_leaving()
+            self._service.pressure.lower(self.outlet)
             self._edge.clients.disconnect(session, self, will=will)
 
     def _flush_before_leaving(self) -> None:
-        if self._out:
-            self.transport.write(b"".join(self._out))
-            self._out, self._out_size = [], 0
+        if self.outlet.size:
+            self.transport.write(self.outlet.take())
 
     def _abort(self) -> None:
         self._is_open = False
@@ -398,8 +438,21 @@ class MqttProtocol(Protocol):
         refused = self._hold.take_refused()
         if refused is not None:
             self._on_publish(refused)
-            if self._hold.refused is None:
-                self._read(self._hold.take_unread())
+        self._work()
+
+
+_HANDLERS: Final[dict[type, Callable[[MqttProtocol, Any], None]]] = {
+    Publish: MqttProtocol._on_publish,
+    Puback: MqttProtocol._on_puback,
+    Pubrec: MqttProtocol._on_pubrec,
+    Pubrel: MqttProtocol._on_pubrel,
+    Pubcomp: MqttProtocol._on_pubcomp,
+    Subscribe: MqttProtocol._on_subscribe,
+    Unsubscribe: MqttProtocol._on_unsubscribe,
+    Pingreq: MqttProtocol._on_pingreq,
+    Connect: MqttProtocol._on_connect,
+    Disconnect: MqttProtocol._on_disconnect,
+}
 
 
 class MqttFactory(Factory):

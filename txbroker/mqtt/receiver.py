@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from txbroker.core import Flows, Run
 from txbroker.mqtt.codec import encode
 from txbroker.mqtt.incoming import Incoming
 from txbroker.mqtt.packets import Puback, Pubcomp, Publish, Pubrec
@@ -21,13 +22,18 @@ if TYPE_CHECKING:
 
 
 class Receiver:
-    """The publishes of one session's client that are under way."""
+    """
+    The publishes of one session's client that are under way.
 
-    __slots__ = ("_flows", "_session", "_turns", "_watcher")
+    Those that came in runs, and of which nothing more is known than that, are in `plain`.
+    """
+
+    __slots__ = ("_flows", "_session", "_turns", "_watcher", "plain")
 
     def __init__(self, session: Session, watcher: Watcher) -> None:
         self._session = session
         self._watcher = watcher
+        self.plain = Flows()
         self._flows: dict[int, Incoming] = {}
         self._turns: Turns | None = None
 
@@ -36,16 +42,46 @@ class Receiver:
     def restore(self, flows: Iterable[Incoming]) -> None:
         """Be as the store says."""
         for flow in flows:
-            self._flows[flow.packet_id] = flow
+            self._keep(flow)
         self._begin_turns()
 
     def detach(self) -> None:
         """The connection is gone; what the client sends again is acknowledged on the next one."""
+        if self._session.clean:
+            return  # nobody will ask
+        for packet_id in self.plain.packet_ids():
+            self._adopt(packet_id)
         for flow in self._flows.values():
             flow.owed = 0
         self._begin_turns()
 
     # from the connection and the edge
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether publishes of QoS 1 and 2 may come in runs now."""
+        return self._turns is None
+
+    def adopt(self, run: Run) -> list[Incoming]:
+        """A run does not go on as a whole: the flow of each of its publishes."""
+        flows = []
+        for index, packet_id in enumerate(run.packet_ids):
+            known = self.plain.get(packet_id)
+            if known is not None and known.serial == run.serial:
+                self._adopt(packet_id)
+            flow = self._flows.get(packet_id)
+            if flow is None or flow.serial != run.serial:  # its client has given it up
+                flow = Incoming(packet_id, run.message(index).qos, owed=0, serial=run.serial)
+            flows.append(flow)
+        return flows
+
+    def on_run_taken(self, run: Run) -> None:
+        """The owner has a whole run: the client is told."""
+        sink = self._session.sender.sink
+        for packet_id in self.plain.taken(run, None if sink is None else sink.outlet):
+            flow = self._flows.get(packet_id)
+            if flow is not None and flow.serial == run.serial:
+                self.on_taken(flow)
 
     def accept(self, packet: Publish) -> Incoming | None:
         """
@@ -56,6 +92,7 @@ class Receiver:
         """
         packet_id = packet.packet_id
         assert packet_id is not None
+        self._adopt(packet_id)
         known = self._flows.get(packet_id)
         if known is not None and known.qos == packet.qos and (packet.qos == 2 or packet.dup):
             if not known.owed:
@@ -65,7 +102,7 @@ class Receiver:
                 self._acknowledge(known)  # [MQTT-4.3.3-2]
             was_in_doubt, known.is_in_doubt = known.is_in_doubt, False
             return known if was_in_doubt else None
-        flow = self._flows[packet_id] = Incoming(packet_id, packet.qos)
+        flow = self._keep(Incoming(packet_id, packet.qos))
         self._enter(flow, packet.topic, is_repeat=False)
         if known is not None:
             self._give_up(known)
@@ -81,9 +118,10 @@ class Receiver:
 
     def on_pubrel(self, packet_id: int) -> None:
         """The client will not send that packet id again; the answer is always PUBCOMP."""
+        self._adopt(packet_id)
         flow = self._flows.get(packet_id)
         if flow is not None and flow.qos == 2:
-            del self._flows[packet_id]
+            self._let_go(packet_id)
             self._give_up(flow)
         session = self._session
         sink, pubcomp = session.sender.sink, encode(Pubcomp(packet_id=packet_id))
@@ -100,14 +138,30 @@ class Receiver:
     def forget(self, flow: Incoming) -> None:
         """Nothing of it was sent anywhere: when the client sends it again, it is new."""
         if self._flows.get(flow.packet_id) is flow:
-            del self._flows[flow.packet_id]
+            self._let_go(flow.packet_id)
 
     # internal
+
+    def _keep(self, flow: Incoming) -> Incoming:
+        self._flows[flow.packet_id] = flow
+        self.plain.hold(flow.packet_id)
+        return flow
+
+    def _let_go(self, packet_id: int) -> None:
+        del self._flows[packet_id]
+        self.plain.free(packet_id)
+
+    def _adopt(self, packet_id: int) -> None:
+        """A flow of a run, if the packet id is one's, is one like others from here on."""
+        plain = self.plain.get(packet_id)
+        if plain is not None:
+            owed = 0 if plain.is_taken else 1
+            self._keep(Incoming(packet_id, plain.qos, plain.is_taken, owed, serial=plain.serial))
 
     def _answer_on(self, sink: Sink | None, data: bytes) -> None:
         """Answer, unless the client has another connection by now."""
         if sink is not None and self._session.sender.sink is sink:
-            sink.send(data)
+            sink.outlet.send(data)
 
     def _acknowledge(self, flow: Incoming) -> None:
         if not flow.owed:
@@ -123,10 +177,10 @@ class Receiver:
         kind = Puback if flow.qos == 1 else Pubrec
         sink = self._session.sender.sink
         if sink is not None:
-            sink.send(encode(kind(packet_id=flow.packet_id)) * flow.owed)
+            sink.outlet.send(encode(kind(packet_id=flow.packet_id)) * flow.owed)
         flow.owed = 0
         if flow.qos == 1:
-            del self._flows[flow.packet_id]
+            self._let_go(flow.packet_id)
 
     def _begin_turns(self) -> None:
         """What is open now, the next connection may bring again."""

@@ -1,10 +1,10 @@
 """
-A session as the sender to its client (MQTT 3.1.1, section 4.3): the hot path of every delivery.
+A durable session as the sender to its client (MQTT 3.1.1, section 4.3).
 
 Rules that live here: when the window lets a message go, what is sent again after a reconnect and in
-which order [MQTT-4.4.0-1, MQTT-4.6.0-1], and that a durable session's packet ids are safe before a
-packet with them leaves (protocol rule 17). What there is no room for is not taken: whoever delivers
-remembers the place in the journal and comes again.
+which order [MQTT-4.4.0-1, MQTT-4.6.0-1], and that packet ids are safe before a packet with them
+leaves (protocol rule 17). What there is no room for is not taken: whoever delivers remembers the
+place in the journal and comes again.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from txbroker.message import Message
-from txbroker.mqtt.codec import encode, encode_publish, pack_packet_id
+from txbroker.mqtt.codec import encode, pack_packet_id
 from txbroker.mqtt.numbering import Numbering
+from txbroker.mqtt.output import Output
 from txbroker.mqtt.packets import Pubrel
 from txbroker.mqtt.places import Places
 from txbroker.mqtt.ports import Sink, Watcher
@@ -24,64 +25,33 @@ from txbroker.place import PartKey, Place
 if TYPE_CHECKING:
     from txbroker.mqtt.session import Session
 
-LATER_MESSAGES = 1_000
-"""QoS 0 messages of one part that wait until a session has caught up there."""
 
+class Sender(Output):
+    """What goes to the client of a durable session; `window` None: nothing is on its way."""
 
-class Sender:
-    """
-    What goes to one session's client, over the connection `sink` that it has now.
-
-    `window` None: nothing is on its way. `dropped` counts messages that were its and never left.
-    """
-
-    __slots__ = (
-        "_clean",
-        "_dropping",
-        "_later",
-        "_limits",
-        "_places",
-        "_session",
-        "_to_save",
-        "_watcher",
-        "dropped",
-        "last_id",
-        "numbering",
-        "sink",
-        "window",
-    )
+    __slots__ = ("_to_save", "last_id", "numbering", "window")
 
     def __init__(
         self, session: Session, places: Places, *, limits: SessionLimits, watcher: Watcher
     ) -> None:
-        self.sink: Sink | None = None
+        super().__init__(session, places, limits=limits, watcher=watcher)
         self.window: Window | None = None
-        self.dropped = 0
         self.last_id = 0
         self.numbering = Numbering()
-        self._session = session
-        self._clean = session.clean
-        self._places = places
-        self._limits = limits
-        self._watcher = watcher
         self._to_save: list[int] = []
-        self._dropping: frozenset[bool] = frozenset()
-        self._later: dict[PartKey, list[Message]] = {}
 
     # from the session: its life
 
     def attach(self, sink: Sink) -> None:
         """The client is here: what was in flight is sent again, then what waits."""
-        self.sink = sink
+        super().attach(sink)
         if self.window is not None:
             self.window.resend.extend(self.window.flights)
         self._go_on()
 
     def detach(self) -> None:
         """The connection is gone; what waited and can be read again is left to the journal."""
-        self.sink = None
-        self._later.clear()
-        self._dropping = frozenset()
+        super().detach()
         window = self.window
         if window is not None:
             window.resend.clear()
@@ -92,7 +62,7 @@ class Sender:
 
     def close(self) -> None:
         """Nothing goes to the client any more."""
-        self.sink = None
+        super().detach()
         self.window = None
 
     def restore(
@@ -113,42 +83,7 @@ class Sender:
             self.numbering.restore((*window.flights.values(), *window.held))
         self.last_id = last_id
 
-    def catch_up(self, part: PartKey) -> None:
-        """The session has caught up in the part: what is live may follow."""
-        for message in self._later.pop(part, ()):
-            self.deliver_qos0(message)
-        if not self._places.behind:
-            self._dropping -= {True}
-
     # from the edge: messages to the client
-
-    def deliver_qos0_after(self, message: Message, part: PartKey) -> None:
-        """
-        The same, but behind what the session has to catch up with in the part: a live message does
-        not overtake the backlog of a session that returns.
-        """
-        if part not in self._places.behind:
-            for earlier in self._later.pop(part, ()):
-                self.deliver_qos0(earlier)
-            self.deliver_qos0(message)
-        elif self.sink is not None:
-            later = self._later.setdefault(part, [])
-            if len(later) < LATER_MESSAGES:
-                later.append(message)
-            else:
-                self.drop(0)
-
-    def deliver_qos0(self, message: Message, *, retain: bool = False) -> None:
-        """Send the message to the client that is here and reads; otherwise it is dropped."""
-        sink = self.sink
-        if sink is None:
-            return
-        if not sink.has_room():
-            self.drop(0)
-        elif retain:
-            sink.send(encode_publish(message.topic, message.payload, 0, True, False, None))
-        else:
-            sink.send(message.qos0_packet)
 
     def deliver(
         self, message: Message, qos: int, place: Place | None, *, retain: bool = False
@@ -167,7 +102,7 @@ class Sender:
                 return False
             window = self.window = Window()
         entry = Outgoing(message, qos, retain, place)
-        if place is None and not self._clean:
+        if place is None:
             self.numbering.add(entry)
         sink = self.sink
         if sink is not None and not window.waiting and self._can_launch(window, sink):
@@ -197,21 +132,12 @@ class Sender:
         self._session.save()
         self._go_on()
 
-    def drop(self, qos: int) -> None:
-        """A message that was its is not delivered: it is counted."""
-        is_first = (qos > 0) not in self._dropping
-        self._dropping |= {qos > 0}
-        self.dropped += 1
-        self._watcher.dropped(self._session, qos, is_first=is_first)
-
     @property
     def is_hungry(self) -> bool:
         """Whether there is something to read for it that it can take."""
         if self.sink is None:
             return False
-        window = self.window
-        is_sent_again = window is not None and (window.resend or window.late)
-        return bool(is_sent_again) or (bool(self._places.behind) and self.has_room())
+        return self.has_unread or (bool(self._places.behind) and self.has_room())
 
     def has_room(self) -> bool:
         """Whether something that can be read again later is worth bringing now."""
@@ -225,10 +151,6 @@ class Sender:
         if self.window is not None:
             for place in self.window.leave_queue():
                 self._places.fall_behind(place)
-
-    def set_limits(self, limits: SessionLimits) -> None:
-        """From now on; what is beyond them already goes when the next message comes."""
-        self._limits = limits
 
     # from the connection
 
@@ -257,8 +179,7 @@ class Sender:
         entry = self._flight(packet_id)
         if entry is None or entry.qos != 2 or not entry.is_sent:
             self._answer(encode(Pubrel(packet_id=packet_id)))
-        elif entry.released or self._clean:
-            entry.released = True
+        elif entry.released:
             if not entry.is_unsaved:
                 self._answer(encode(Pubrel(packet_id=packet_id)))
         else:
@@ -316,6 +237,11 @@ class Sender:
 
     # from the backlog: messages in flight that have to be read again
 
+    @property
+    def has_unread(self) -> bool:
+        """Whether messages have to be sent again, which may have to be read before."""
+        return self.window is not None and bool(self.window.resend or self.window.late)
+
     def unread(self) -> list[tuple[int, Place]]:
         """The flows whose message has to be read before they can be sent, in their order."""
         return [] if self.window is None else list(self.window.unread())
@@ -369,10 +295,6 @@ class Sender:
 
     # internal
 
-    def _answer(self, data: bytes) -> None:
-        if self.sink is not None:
-            self.sink.send(data)
-
     def _flight(self, packet_id: int) -> Outgoing | None:
         return None if self.window is None else self.window.flights.get(packet_id)
 
@@ -384,7 +306,7 @@ class Sender:
             self._watcher.window_is_full(self._session, "limits.session_memory")
 
     def _can_launch(self, window: Window, sink: Sink) -> bool:
-        return window.is_open(self._limits) and sink.has_room()
+        return window.is_open(self._limits) and sink.outlet.has_room
 
     def _bound(self, window: Window) -> None:
         limits = self._limits
@@ -426,16 +348,12 @@ class Sender:
     def _launch(self, window: Window, entry: Outgoing) -> None:
         """It enters the window; `_on_launched` has to follow."""
         packet_id = self.last_id = window.launch(entry, self.last_id)
-        if self._clean:
-            self._send(packet_id, entry)
-        else:
-            entry.is_unsaved = True
-            self._to_save.append(packet_id)
+        entry.is_unsaved = True
+        self._to_save.append(packet_id)
 
     def _on_launched(self, window: Window) -> None:
         self._tell_if_full(window)
-        if not self._clean:
-            self._watcher.save(self._session, urgent=True)
+        self._watcher.save(self._session, urgent=True)
 
     def _save_first(self, packet_id: int, entry: Outgoing) -> None:
         entry.is_unsaved = True
@@ -445,10 +363,10 @@ class Sender:
     def _send(self, packet_id: int, entry: Outgoing) -> None:
         assert self.sink is not None
         if entry.released:
-            self.sink.send(encode(Pubrel(packet_id=packet_id)))
+            self.sink.outlet.send(encode(Pubrel(packet_id=packet_id)))
             return
         message = entry.message
         assert message is not None, "its message is read before anything is sent"
         head = message.head(entry.qos, retain=entry.retain, dup=entry.is_sent)
-        self.sink.send(head + pack_packet_id(packet_id) + message.payload)
+        self.sink.outlet.send(head + pack_packet_id(packet_id) + message.payload)
         entry.is_sent = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from txbroker.core import Exchange
 from txbroker.counters import Counters
 from txbroker.edge.edge import Edge
 from txbroker.edge.roaming import Roaming, Successions
@@ -31,6 +32,7 @@ class MqttService:
         self,
         *,
         edge: Edge,
+        exchange: Exchange,
         roaming: Roaming,
         successions: Successions,
         turn: Turn,
@@ -44,6 +46,7 @@ class MqttService:
         connect_timeout: float,
     ) -> None:
         self.edge = edge
+        self.exchange = exchange
         self.roaming = roaming
         self.successions = successions
         self.turn = turn
@@ -57,6 +60,11 @@ class MqttService:
         self.connect_timeout = connect_timeout
         self.connections: set[Closable] = set()
         self.is_leaving = False
+
+    def flush(self) -> None:
+        """The end of a turn: write what was gathered for clients."""
+        for outlet in self.exchange.take_outputs():
+            outlet.connection.flush()
 
     def leave(self) -> None:
         """The node goes for good: its clients are to go elsewhere, and no more come."""

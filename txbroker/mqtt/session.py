@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from txbroker.mqtt.clean_sender import CleanSender
 from txbroker.mqtt.cursor import Cursor, Subscription
 from txbroker.mqtt.incoming import Incoming
 from txbroker.mqtt.packets import Will
@@ -63,7 +64,10 @@ class Session:
         self.away_since: float | None = None
         self.is_over = False
         self.places = Places(self, watcher)
-        self.sender = Sender(self, self.places, limits=limits, watcher=watcher)
+        make_sender = CleanSender if clean else Sender
+        self.sender: Sender | CleanSender = make_sender(
+            self, self.places, limits=limits, watcher=watcher
+        )
         self.receiver = Receiver(self, watcher)
         self._watcher = watcher
         self._matching: dict[str, tuple[Subscription, ...]] = {}
@@ -72,6 +76,12 @@ class Session:
     def sink(self) -> Sink | None:
         """The client's connection; None: it is away."""
         return self.sender.sink
+
+    @property
+    def durable_sender(self) -> Sender:
+        """The sender of a session that is not clean."""
+        assert isinstance(self.sender, Sender)
+        return self.sender
 
     # from the edge: its life
 
@@ -83,7 +93,7 @@ class Session:
         last_id: int,
     ) -> None:
         """Be as the store says; `last_id` is the last packet id that was given to a message."""
-        self.sender.restore(flows, held, last_id)
+        self.durable_sender.restore(flows, held, last_id)
         self.receiver.restore(publishes)
 
     def detach(self) -> None:
@@ -97,7 +107,7 @@ class Session:
         """The session ends, with all that waits for its client; nothing comes to it any more."""
         self.is_over = True
         self.sender.close()
-        self.places.behind.clear()
+        self.places.end_all()
 
     def save(self) -> None:
         """It changed; a durable session is kept as it is now, soon."""
@@ -131,6 +141,22 @@ class Session:
                 self._matching.clear()
             self._matching[topic] = found
         return found
+
+    def begin_subscribing(self) -> None:
+        """A SUBSCRIBE is on its way."""
+        self.subscribing += 1
+        self.look_at_live()
+
+    def end_subscribing(self) -> None:
+        """Its SUBACK has left, or is not due any more."""
+        self.subscribing -= 1
+        self.look_at_live()
+
+    def look_at_live(self) -> None:
+        """What comes live may go straight to the client, or not any more."""
+        if self.sender.sink is not None:
+            outlet = self.sender.sink.outlet
+            outlet.is_direct = self.places.is_plain and not self.subscribing
 
     def on_subscriptions_changed(self) -> None:
         """What matches has to be worked out anew."""

@@ -59,8 +59,8 @@ class Exchange:
     All that a node knows of topics, for runs: `routes` by apex at its edge; at its authority the
     verdict by apex (`bounds`) and the edges by filter (`interests`); `targets` by filter.
 
-    `delivered` counts messages that went straight to clients, once for each. `outputs` are the
-    outlets that have something to send since `take_outputs`.
+    `delivered` counts messages that went straight to clients, once for each. `take_outputs`
+    gives the outlets that have something to send.
     """
 
     def __init__(self, on_output: Callable[[], None], cache_limit: int = 100_000) -> None:
@@ -93,6 +93,8 @@ class Exchange:
     def take_outputs(self) -> list[Outlet]:
         """Those that had something to send, each once, in the order in which it began."""
         outputs, self._outputs = self._outputs, []
+        for outlet in outputs:
+            outlet.is_noted = False
         return outputs
 
     def split(self, run: Run) -> list[tuple[Any, Run]]:

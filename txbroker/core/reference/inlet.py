@@ -30,6 +30,7 @@ class Inlet:
         self.pubacks: list[int] = []
         self.takes_qos12 = False
         self.has_heard = False
+        self.has_landed = False
         self.fault: ProtocolViolation | None = None
         self._framer = Framer(max_packet)
         self._outlet = outlet
@@ -64,9 +65,10 @@ class Inlet:
 
         What was gathered until then came before it, and is to be taken from `qos0`, `qos12` and
         `pubacks` first, then `fault`: the bytes that follow are no packets. `has_heard` is set when
-        there was a whole packet.
+        there was a whole packet, `has_landed` when the window of the outlet has room again.
         """
         self.pubacks = []
+        self.has_heard = self.has_landed = False
         gathered = _Gathered(), _Gathered()
         serial = 0 if self._flows is None else self._flows.next_serial()
         found = None
@@ -96,6 +98,7 @@ class Inlet:
         if first_byte == PUBACK:
             if self._outlet.has_window:
                 self._outlet.acknowledge((packet_id,))
+                self.has_landed = True
             else:
                 self.pubacks.append(packet_id)
             return True
@@ -107,6 +110,7 @@ class Inlet:
             return self._flows.release(packet_id, self._outlet)
         elif first_byte == PUBCOMP:
             self._outlet.complete(packet_id)
+            self.has_landed = True
         else:
             return False
         return True

@@ -43,7 +43,8 @@ class Waiting(NamedTuple):
 
 class Outlet:
     """
-    The way to one client that is here; `on_output` is called when it has something to send, once.
+    The way to one client that is here; `on_output` is called when there is something to send, or
+    was dropped, once until `is_noted` is taken back.
 
     `is_direct`: live messages may go straight to it; its session has nothing to take before them.
     `is_shut`: QoS 0 is dropped and counted in `dropped`. `fills` counts how often the window became
@@ -55,7 +56,9 @@ class Outlet:
         self.is_shut = False
         self.dropped = 0
         self.fills = 0
+        self.is_noted = False
         self.session: Any = None
+        self.connection: Any = None
         self.has_window = False
         self._on_output = on_output
         self._output = bytearray()
@@ -83,13 +86,13 @@ class Outlet:
 
     def send(self, data: bytes) -> None:
         """Put bytes into the output; they leave in order."""
-        if not self._output:
-            self._on_output(self)
+        self._note()
         self._output += data
 
     def send_qos0(self, packet: bytes) -> bool:
         """Send a packet that may be dropped; False: it was, and counted."""
         if self.is_shut or len(self._output) > MOST:
+            self._note()
             self.dropped += 1
             return False
         self.send(packet)
@@ -214,6 +217,11 @@ class Outlet:
         return found
 
     # internal
+
+    def _note(self) -> None:
+        if not self.is_noted:
+            self.is_noted = True
+            self._on_output(self)
 
     @property
     def _can_launch(self) -> bool:
