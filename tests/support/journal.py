@@ -11,8 +11,11 @@ from txbroker.authority.handover import MarkKey
 from txbroker.authority.journal import Chunk, Record, ZoneState
 from txbroker.authority.peer import CatchUp, Peer
 from txbroker.delegation.table import DelegationTable
+from txbroker.link.frames import FrameReader
 from txbroker.message import Message
+from txbroker.mqtt.packets import Publish
 from txbroker.place import PartKey, Place
+from txbroker.runs import Run
 
 
 class MemoryJournal:
@@ -72,6 +75,15 @@ class MemoryJournal:
         if not self._lazy:
             self.durable = self.offset
         return self.offset
+
+    def append_run(self, run: Run, key: MarkKey | None, sequence: int) -> int:
+        first = self.offset + 1
+        for packet in FrameReader().read(run.raw):
+            assert isinstance(packet, Publish)
+            self.append(Message(packet.topic, packet.payload, packet.qos), None, 0)
+        if key is not None:
+            self._origins.append((self.offset, key, sequence))
+        return first
 
     def read(self, after: int, through: int) -> Chunk:
         due = [r for r in self.records if after < r.offset <= through and r.message.qos]

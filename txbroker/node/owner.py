@@ -52,7 +52,6 @@ class OwnerRole:
         return ZoneStore(
             node=config.node,
             zone=apex,
-            incarnation=ground.standing.incarnation,
             disk=ground.disk,
             now=wall,
             retention=ground.retention,
