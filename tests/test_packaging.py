@@ -24,6 +24,7 @@ CORES = (
     "message",
     "place",
     "pressure",
+    "runs",
     "timers",
     "topics",
     "turn",

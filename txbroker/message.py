@@ -21,10 +21,11 @@ class Message:
     """
     One application message.
 
-    `qos` and `retain` are the publisher's; `client_id` is the publisher's, for the record. The
-    `will` is the id of a will, which may be sent more than once and is to be taken once. The
-    encoded forms are made once and shared by all who send the message on, so a message is never
-    changed after it was built.
+    `qos` and `retain` are the publisher's. For the record only: `client_id` is the publisher's,
+    `edge` the node that it came in on, "" for this one. The `will` is the id of a will, which may
+    be sent more than once and is to be taken once. `packet` is the `link_packet`, for those who
+    have it. The encoded forms are made once and shared by all who send the message on, so a message
+    is never changed after it was built.
     """
 
     topic: str
@@ -34,7 +35,7 @@ class Message:
     client_id: str = ""
     will: WillId | None = None
     edge: str = ""
-    _link_packet: bytes | None = attrs.field(default=None, init=False, repr=False)
+    _link_packet: bytes | None = attrs.field(default=None, repr=False, alias="packet")
     _qos0_packet: bytes | None = attrs.field(default=None, init=False, repr=False)
     _qos1_head: bytes | None = attrs.field(default=None, init=False, repr=False)
 

@@ -25,14 +25,13 @@ from hypothesis.stateful import (
 
 from tests.support.edge_bench import EdgeBench
 from tests.support.keeping import CommitRecorder, JournalsRecorder
-from tests.support.recorders import OwnerRecorder
+from tests.support.recorders import OwnerRecorder, SinkRecorder, take
 from txbroker.edge import backlog, chunks
 from txbroker.edge.chunks import RETRY, Missing
 from txbroker.edge.limits import EdgeLimits
 from txbroker.edge.route import Position
 from txbroker.message import Message
 from txbroker.mqtt import window
-from txbroker.mqtt.codec import Framer, decode
 from txbroker.mqtt.packets import Connect, Publish, Pubrel, Subscribe
 from txbroker.mqtt.session import Session
 from txbroker.mqtt.window import SessionLimits
@@ -51,25 +50,20 @@ def zone_of(topic: str) -> str:
     return topic.partition("/")[0] if "/" in topic else ""
 
 
-class Wire:
+class Wire(SinkRecorder):
     """A client's connection: what was sent is looked at before it is taken."""
 
     def __init__(self, user: User) -> None:
+        super().__init__()
         self.user = user
-        self.room = True
         self.is_open = True
         self.inbox: deque[object] = deque()
 
-    def send(self, data: bytes) -> None:
-        framer = Framer(1 << 28)
-        framer.feed(data)
-        for frame in framer.frames():
-            packet = decode(*frame)
+    def look(self) -> None:
+        """What was sent since the last time has left by now."""
+        for packet in take(self.events):
             self.user.check_sent(packet)
             self.inbox.append(packet)
-
-    def has_room(self) -> bool:
-        return self.room
 
     def close(self, reason: str) -> None:
         self.is_open = False
@@ -430,6 +424,13 @@ class Machine(RuleBasedStateMachine):
         """What has not come yet need not come once a filter is given up."""
         self.promised[user.name] &= set(user.seen)
 
+    @invariant()
+    def look(self) -> None:
+        """Each packet is looked at while what is durable is what it was when it left."""
+        for user in self.users.values():
+            if user.wire is not None:
+                user.wire.look()
+
     @rule(name=st.sampled_from(NAMES), count=st.integers(1, 5))
     def take(self, name: str, count: int) -> None:
         user = self.users[name]
@@ -466,13 +467,15 @@ class Machine(RuleBasedStateMachine):
         for user in self.users.values():
             if user.wire is None:
                 session = self.bench.edge.clients.sessions.get(user.name)
-                assert session is None or not session.sender.first_queued()
+                assert session is None or not session.durable_sender.first_queued()
 
     def settle(self) -> None:
         """Everything that can happen without a fault happens."""
         for _ in range(300):
             for _ in range(3):
+                self.look()
                 self.commit.commit()
+                self.look()
                 self.journals.answer(10)
                 self.bench.work()
             for apex in ZONES:

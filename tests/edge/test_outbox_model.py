@@ -30,6 +30,7 @@ from tests.support.recorders import cut
 from txbroker.authority.authority import Authority
 from txbroker.authority.handover import Incoming, MarkKey
 from txbroker.authority.journal import Record, ZoneState
+from txbroker.core import Exchange, Outlet
 from txbroker.counters import Counters
 from txbroker.delegation.table import DelegationTable
 from txbroker.edge.edge import Edge
@@ -118,7 +119,7 @@ class Owner:
 
     def start(self) -> None:
         """A new process over what is durable."""
-        self.authority = Authority(self.apex, self.table, self.journal)
+        self.authority = Authority(self.apex, self.table, self.journal, Exchange(lambda: None))
         self.journal.authority = self.authority
         self.host = Host(self.authority, self._alarms)
         if self.holds:
@@ -146,6 +147,7 @@ class PublisherClient:
         self._open: dict[int, tuple[str, int, int]] = {}
         self._released: dict[int, tuple[str, int, int]] = {}
         self._edge: Edge
+        self._outlet = AnswerOutlet(self.receive)
         self.session: Session
 
     @property
@@ -183,7 +185,12 @@ class PublisherClient:
 
     # from the session (Sink)
 
-    def send(self, data: bytes) -> None:
+    @property
+    def outlet(self) -> Outlet:
+        return self._outlet
+
+    def receive(self, data: bytes) -> None:
+        """What the session sends."""
         framer = Framer(1 << 20)
         framer.feed(data)
         for frame in framer.frames():
@@ -204,11 +211,19 @@ class PublisherClient:
                 self._released[packet_id] = said
             self.session.receiver.on_pubrel(packet_id)
 
-    def has_room(self) -> bool:
-        return True
-
     def close(self, reason: str) -> None:
         raise AssertionError(reason)
+
+
+class AnswerOutlet(Outlet):
+    """Whose client reads at once."""
+
+    def __init__(self, receive: Callable[[bytes], None]) -> None:
+        super().__init__(lambda outlet: None)
+        self._receive = receive
+
+    def send(self, data: bytes) -> None:
+        self._receive(data)
 
 
 class Disk:
@@ -332,6 +347,7 @@ class Machine(RuleBasedStateMachine):
         self.edge = Edge(
             name="edge",
             incarnation=self.incarnation,
+            exchange=Exchange(lambda: None),
             connector=self,
             timers=self.alarms,
             counters=Counters(),

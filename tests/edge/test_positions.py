@@ -344,9 +344,8 @@ def test_session_is_not_current_where_something_is_to_be_taken_first() -> None:
     bench.journals.missing[A] = Missing.UNREACHABLE
     in_journal(bench, A, "child", 3, 4)
     bench.route("a").over = 1
-    behind = client.session.places.behind
-    behind[A] = Cursor(A, 2)
-    behind[ROOT] = Cursor(ROOT, 2, stops=(Place(A, 4),))
+    client.session.places.begin(Cursor(A, 2))
+    client.session.places.begin(Cursor(ROOT, 2, stops=(Place(A, 4),)))
     bench.edge.positions.wake()
     bench.settle()
     root_says(bench, 3, 6)

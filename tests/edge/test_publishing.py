@@ -19,6 +19,7 @@ from tests.support.recorders import (
     take,
 )
 from txbroker.authority.handover import MarkKey
+from txbroker.core import Exchange
 from txbroker.counters import Counters
 from txbroker.edge.congestion import Congestion
 from txbroker.edge.outboxes import Outboxes
@@ -41,7 +42,7 @@ class Bench:
         self.events: Events = []
         self.clock = Clock()
         self.counters = Counters()
-        self.zones = ZoneMap()
+        self.zones = ZoneMap(Exchange(lambda: None))
         commit = CommitRecorder()
         outboxes = Outboxes(
             edge="edge",

@@ -8,12 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.recorders import OwnerRecorder, cut
+from txbroker.core import Exchange
 from txbroker.edge.zonemap import LONGEST_REMEMBERED, ZoneMap
 from txbroker.topics import is_within
 
 
 def map_of(*apexes: str, limit: int = 100) -> ZoneMap:
-    zones = ZoneMap(limit)
+    zones = ZoneMap(Exchange(lambda: None), limit)
     for apex in apexes:
         zones.add(cut(apex))
     return zones

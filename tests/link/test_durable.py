@@ -44,6 +44,16 @@ def test_acknowledged_when_durable_and_in_order() -> None:
     assert [[], [1, 2], [1, 2, 3]] == acknowledged
 
 
+def test_what_comes_over_a_link_names_its_edge() -> None:
+    """For the record, at every QoS."""
+    pair = Pair(lazy=True)
+    for qos in (0, 1, 2):
+        pair.client.publish("x", b"1", qos)
+    to_owner(pair)
+
+    assert ["edge"] * 3 == [record.message.edge for record in pair.journal.records]
+
+
 def test_link_breaks_between_append_and_sync() -> None:
     """The next one's Welcome waits for the disk, and then nothing is sent again."""
     pair = Pair(lazy=True)

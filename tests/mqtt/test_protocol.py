@@ -16,7 +16,7 @@ from txbroker.alarms import ReactorTimers
 from txbroker.config import Reserve
 from txbroker.mqtt.hold import HOLD_TIMEOUT
 from txbroker.mqtt.protocol import MqttFactory, MqttProtocol
-from txbroker.mqtt.service import MqttService
+from txbroker.mqtt.service import MqttService, Outputs
 from txbroker.store.space import DiskSpace
 from txbroker.turn import Turn
 
@@ -73,9 +73,12 @@ class Bench:
             counters=self.edge.counters,
             measure=lambda _: self.disk,
         )
+        outputs = Outputs(self.edge.exchange)
+        self.edge.on_output = lambda: self.turn.mark_dirty(outputs)
         alone = Alone(self.edge.edge, self.clock.seconds)
         self.service = MqttService(
             edge=self.edge.edge,
+            exchange=self.edge.exchange,
             roaming=alone.roaming,
             successions=alone.successions,
             turn=self.turn,

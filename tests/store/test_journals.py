@@ -7,17 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.store.test_committer import Bench
+from txbroker.authority.journal import Record
 from txbroker.errors import StoreError
 from txbroker.message import Message
 from txbroker.place import PartKey
 from txbroker.store.committer import Durability
-from txbroker.store.journals import BATCH_BYTES, BATCH_RECORDS, Journals, Part, zone_folder
+from txbroker.store.journals import BATCH_BYTES, Journals, Part, zone_folder
 from txbroker.store.log import Batch
-from txbroker.store.records import Record, decode_records, encode_records, read_marks
+from txbroker.store.records import decode_records
 
 KEY = PartKey(zone="home/garage", epoch=3)
 LIVE = ("e1", 7, "home/garage", 1)
@@ -86,7 +85,7 @@ def test_messages_come_back_by_offset(tmp_path: Path) -> None:
             for i, one in enumerate(made)
         ]
         assert wanted == [plain(record) for record in chunk.records]
-        assert {50} == {record.time for record in chunk.records}
+        assert [50] == [batch.time for batch in part.log.batches()]
         assert (4, 1) == (chunk.through, chunk.earliest)
         assert wanted[2:] == [plain(record) for record in part.read(2).records]
         store.start()
@@ -108,13 +107,16 @@ def test_a_turn_is_one_batch_up_to_a_size(tmp_path: Path) -> None:
     """Whoever published; so that a small message costs little."""
     store = Store(tmp_path)
     part = store.part()
-    for i in range(2 * BATCH_RECORDS + 5):
-        part.append(message(str(i), client=f"c{i % 3}"), LIVE if i % 2 else OUTBOX, i, time=i)
+    size = Message("t", bytes(BATCH_BYTES // 1000)).size
+    for i in range(2005):
+        one = Message("t", bytes(BATCH_BYTES // 1000), 1, client_id=f"c{i % 3}")
+        part.append(one, LIVE if i % 2 else OUTBOX, i, time=i)
     part.append(Message("home/garage/big", bytes(BATCH_BYTES), 1), LIVE, 5000, time=1)
     part.append(message("last"), LIVE, 5001, time=2)
     store.end_turn()
 
-    assert [BATCH_RECORDS, BATCH_RECORDS, 6, 1] == [one.count for one in part.log.batches()]
+    full = -(-BATCH_BYTES // size)
+    assert [full, full, 2006 - 2 * full, 1] == [one.count for one in part.log.batches()]
     assert store.bench.committer.syncs == 1
     found: list[Record] = []
     while records := part.read(found[-1].offset if found else 0).records:
@@ -221,44 +223,6 @@ def test_retained_messages_are_found_without_the_others(
     assert [8, 9, 31] == [record.offset for record in part.retained()]
     assert [1, 31] == decoded
     assert [9, 31] == [record.offset for record in part.retained(8)]
-
-
-texts = st.text(max_size=20).filter(lambda text: "\0" not in text)
-messages = st.builds(
-    Message,
-    st.text(min_size=1, max_size=200).filter(lambda text: not set(text) & set("\0+#")),
-    st.binary(max_size=300),
-    st.integers(0, 2),
-    st.booleans(),
-    texts,
-)
-
-
-@given(
-    made=st.lists(messages, min_size=1, max_size=20),
-    marks=st.dictionaries(
-        st.tuples(texts, st.integers(0, 1 << 40), texts, st.integers(0, 1 << 40)),
-        st.integers(0, 1 << 60),
-    ),
-    skip=st.integers(0, 20),
-    limit=st.none() | st.integers(0, 20),
-)
-def test_a_batch_is_what_was_put_into_it(
-    made: list[Message],
-    marks: dict[tuple[str, int, str, int], int],
-    skip: int,
-    limit: int | None,
-) -> None:
-    """Any messages, marks, clients; from any of them on."""
-    body = encode_records(made, marks)
-    batch = Batch(first=10, count=len(made), time=3, body=body)
-
-    assert (tuple(marks.items()), any(one.retain for one in made)) == read_marks(body)
-    stop = None if limit is None else skip + limit
-    assert [
-        (10 + place, one.topic, one.payload, one.qos, one.retain, one.client_id)
-        for place, one in list(enumerate(made))[skip:stop]
-    ] == [plain(record) for record in decode_records(batch, skip, limit)]
 
 
 # -- parts

@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.cluster import on_loop
 from tests.support.recorders import cut
+from txbroker.core import Exchange
 from txbroker.edge.zonemap import ZoneMap
 from txbroker.store import whole
 from txbroker.store.known import KnownZones
@@ -16,7 +17,7 @@ from txbroker.v1 import store_pb2
 
 def zones() -> ZoneMap:
     """A root with two cuts, one of them with cuts of its own, one not asked yet."""
-    known = ZoneMap()
+    known = ZoneMap(Exchange(lambda: None))
     known.add(cut("")).cuts = {"a": cut("a", 3), "ü": cut("ü")}
     known.add(cut("a", 3)).cuts = {"a/b": cut("a/b", 2)}
     known.add(cut("ü"))
@@ -29,7 +30,7 @@ async def save(path: Path, known: ZoneMap) -> None:
 
 
 def restored(path: Path) -> ZoneMap:
-    fresh = ZoneMap()
+    fresh = ZoneMap(Exchange(lambda: None))
     fresh.restore(KnownZones(path).load())
     return fresh
 
@@ -63,7 +64,7 @@ async def test_own_zone_is_not_kept(tmp_path: Path) -> None:
 async def test_what_is_known_better_stays(tmp_path: Path) -> None:
     """The lineage on disk, say, has a later epoch."""
     await save(tmp_path / "zones", zones())
-    fresh = ZoneMap()
+    fresh = ZoneMap(Exchange(lambda: None))
     fresh.add(cut("a", 5))
     fresh.restore(KnownZones(tmp_path / "zones").load())
     found = fresh.get("a")

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from tests.store.test_log import batch, fill, last_segment, opened
 from tests.support.crash import SECTOR, crash, snapshot
 from txbroker.errors import StoreError
+from txbroker.store import segment
 from txbroker.store.log import Batch, CorruptLog, Log
 from txbroker.store.repair import repair
-from txbroker.store.segment import BATCH_HEAD, SEGMENT_HEAD
+from txbroker.store.segment import BATCH_HEAD, FORMAT, SEGMENT_HEAD
 
 Cut = tuple[str, int, int]
 
@@ -265,9 +266,25 @@ def test_a_newer_format_is_refused_in_one_line(tmp_path: Path) -> None:
     log = opened(tmp_path)
     write_synced(log, b"one")
     whole = bytearray(last_segment(log).read_bytes())
-    whole[8] = 2
+    whole[8] = FORMAT + 1
     last_segment(log).write_bytes(whole)
-    with pytest.raises(StoreError, match="format 2 is newer than this version's 1") as error:
+    said = f"format {FORMAT + 1} is newer than this version's {FORMAT}"
+    with pytest.raises(StoreError, match=said) as error:
+        reopened(log)
+
+    assert not isinstance(error.value, CorruptLog)
+    assert "\n" not in str(error.value)
+
+
+def test_an_older_format_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not read as if it were this one."""
+    log = opened(tmp_path)
+    write_synced(log, b"one")
+    monkeypatch.setattr(segment, "FORMAT", FORMAT + 1)
+    said = f"format {FORMAT} is older than this version's {FORMAT + 1}; start the older"
+    with pytest.raises(StoreError, match=said) as error:
         reopened(log)
 
     assert not isinstance(error.value, CorruptLog)

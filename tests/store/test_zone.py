@@ -11,12 +11,14 @@ from tests.support.recorders import EdgeRecorder
 from txbroker.authority.authority import Authority
 from txbroker.authority.journal import Record
 from txbroker.authority.peer import Greeting
+from txbroker.core import Exchange
 from txbroker.counters import Counters
 from txbroker.delegation.table import DelegationTable
 from txbroker.message import Message
 from txbroker.store.ceiling import Ceiling
 from txbroker.store.committer import Committer
 from txbroker.store.disk import Disk
+from txbroker.store.journals import Part
 from txbroker.store.retention import Policy, Retention
 from txbroker.store.zone import ZoneStore
 from txbroker.turn import Turn
@@ -37,7 +39,7 @@ class Syncs(EdgeRecorder):
 class Zone:
     """The root zone of a node that was just started."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, *, keeps_qos0: bool = True) -> None:
         self.turn = Turn(lambda action: None)
         self.disk = Disk(
             data,
@@ -49,10 +51,9 @@ class Zone:
             on_full=lambda *_: None,
             on_failed=lambda _: None,
         )
-        store = ZoneStore(
+        store = self.store = ZoneStore(
             node="n",
             zone="",
-            incarnation=1,
             disk=self.disk,
             now=lambda: 1,
             retention=Retention(
@@ -63,9 +64,9 @@ class Zone:
                 now=lambda: 1,
             ),
             ceiling=Ceiling(self.disk.tables.table("zone"), Counters(), survives_kill=True),
-            keeps_qos0=True,
+            keeps_qos0=keeps_qos0,
         )
-        self.authority = Authority("", DelegationTable(""), store)
+        self.authority = Authority("", DelegationTable(""), store, Exchange(lambda: None))
         store.wire(self.authority)
         self.port: EdgeRecorder = EdgeRecorder()
 
@@ -76,6 +77,13 @@ class Zone:
 
     def say(self, text: str) -> None:
         self.authority.publish(Message("t", text.encode(), 1))
+
+    @property
+    def part(self) -> Part:
+        """What is appended to."""
+        key = self.store.present
+        assert key is not None
+        return self.disk.journals.parts[key]
 
     async def settle(self) -> None:
         """Commit what there is."""

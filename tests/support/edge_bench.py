@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tests.support.clock import Clock
 from tests.support.keeping import CommitRecorder, JournalsRecorder
 from tests.support.outboxes import MemoryOutboxes
@@ -13,12 +15,13 @@ from tests.support.recorders import (
     SinkRecorder,
     cut,
 )
+from txbroker.core import Exchange
 from txbroker.counters import Counters
 from txbroker.edge.edge import Edge
 from txbroker.edge.limits import EdgeLimits
 from txbroker.edge.route import Position, Route
 from txbroker.message import Message
-from txbroker.mqtt.packets import Connect, Publish, Suback, Subscribe, Unsuback, Will
+from txbroker.mqtt.packets import Connect, Packet, Publish, Suback, Subscribe, Unsuback, Will
 from txbroker.mqtt.session import Session
 from txbroker.pressure import Pressure
 
@@ -30,7 +33,6 @@ class Client:
         self, bench: EdgeBench, name: str, *, clean: bool = True, will: Will | None = None
     ) -> None:
         self.sink = SinkRecorder()
-        self.events = self.sink.events
         self.present: bool | None = None
         self.session: Session
         self._bench = bench
@@ -40,6 +42,10 @@ class Client:
         bench.edge.clients.connect(packet, self._accept)
         if not clean:
             bench.settle()
+
+    @property
+    def events(self) -> list[Packet | str]:
+        return self.sink.events
 
     def _accept(self, session: Session, present: bool) -> None:
         self.session, self.present = session, present
@@ -81,14 +87,14 @@ class Client:
         """
         self._bench.settle()
         told = []
-        for packet in self.events:
+        while self.events:
+            packet = self.events.pop(0)
             if isinstance(packet, Publish):
                 told.append(("r:" if packet.retain else "") + packet.payload.decode())
                 if packet.packet_id is not None:
                     self.session.sender.on_pubacks((packet.packet_id,))
             else:
                 told.append(type(packet).__name__)
-        self.events.clear()
         return told
 
 
@@ -117,6 +123,7 @@ class EdgeBench:
         self._apexes = apexes
         self._limits = limits or EdgeLimits()
         self._is_work_due = False
+        self.on_output: Callable[[], None] = lambda: None
         self.edge = self._make_edge(self._limits)
         self.edge.zones.add(cut(""))
         self.know("", *apexes)
@@ -124,9 +131,11 @@ class EdgeBench:
             self.know(apex)
 
     def _make_edge(self, limits: EdgeLimits) -> Edge:
+        self.exchange = Exchange(lambda: self.on_output())
         return Edge(
             name="edge",
             incarnation=1,
+            exchange=self.exchange,
             connector=ConnectorRecorder(self.events),
             timers=self.clock,
             counters=self.counters,

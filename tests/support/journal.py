@@ -10,9 +10,13 @@ from txbroker.authority.authority import Authority
 from txbroker.authority.handover import MarkKey
 from txbroker.authority.journal import Chunk, Record, ZoneState
 from txbroker.authority.peer import CatchUp, Peer
+from txbroker.core import Exchange
 from txbroker.delegation.table import DelegationTable
+from txbroker.link.frames import FrameReader
 from txbroker.message import Message
+from txbroker.mqtt.packets import Publish
 from txbroker.place import PartKey, Place
+from txbroker.runs import Run
 
 
 class MemoryJournal:
@@ -73,6 +77,15 @@ class MemoryJournal:
             self.durable = self.offset
         return self.offset
 
+    def append_run(self, run: Run, key: MarkKey | None, sequence: int) -> int:
+        first = self.offset + 1
+        for packet in FrameReader().read(run.raw):
+            assert isinstance(packet, Publish)
+            self.append(Message(packet.topic, packet.payload, packet.qos), None, 0)
+        if key is not None:
+            self._origins.append((self.offset, key, sequence))
+        return first
+
     def read(self, after: int, through: int) -> Chunk:
         due = [r for r in self.records if after < r.offset <= through and r.message.qos]
         records = due[:3]
@@ -127,5 +140,5 @@ def authority_of(
 
 def authority_over(journal: MemoryJournal, apex: str, table: DelegationTable) -> Authority:
     """An authority over a journal that is there: a process that starts."""
-    journal.authority = Authority(apex, table, journal)
+    journal.authority = Authority(apex, table, journal, Exchange(lambda: None))
     return journal.authority

@@ -15,7 +15,9 @@ import attrs
 from tests.support.journal import authority_of
 from tests.support.keeping import CommitRecorder, JournalsRecorder
 from tests.support.outboxes import MemoryOutboxes
+from tests.support.recorders import SinkRecorder
 from txbroker.authority.authority import Authority
+from txbroker.core import Exchange
 from txbroker.counters import Counters
 from txbroker.delegation.cut import Cut
 from txbroker.delegation.table import DelegationTable
@@ -24,8 +26,7 @@ from txbroker.edge.limits import EdgeLimits
 from txbroker.edge.route import Route
 from txbroker.link.edge_end import EdgeEnd
 from txbroker.link.owner_end import OwnerEnd
-from txbroker.mqtt.codec import Framer, decode
-from txbroker.mqtt.packets import Connect, Publish, Subscribe
+from txbroker.mqtt.packets import Connect, Puback, Publish, Pubrec, Subscribe
 from txbroker.mqtt.session import Session
 from txbroker.pressure import Pressure
 
@@ -92,12 +93,12 @@ class Recorder:
         self.calls.append((name, str(fields.get("zone", ""))))
 
 
-class Client:
+class Client(SinkRecorder):
     """A connection's sink, and the session behind it."""
 
     def __init__(self, edge: Edge, client_id: str) -> None:
+        super().__init__()
         self.edge = edge
-        self.sent: list[bytes] = []
         self.subacks: list[int] = []
         self.session: Session
         edge.clients.connect(Connect(client_id=client_id), self._accept)
@@ -106,15 +107,6 @@ class Client:
     def _accept(self, session: Session, present: bool) -> None:
         self.session = session
         assert self.edge.clients.attach(session, self)
-
-    def send(self, data: bytes) -> None:
-        self.sent.append(data)
-
-    def has_room(self) -> bool:
-        return True
-
-    def close(self, reason: str) -> None:
-        self.sent.append(b"closed")
 
     def publish(self, topic: str, payload: bytes, qos: int = 1, *, retain: bool = False) -> int:
         """PUBLISH; the packet identifier."""
@@ -140,15 +132,12 @@ class Client:
     @property
     def acknowledged(self) -> list[int]:
         """Identifiers of PUBACK and PUBREC packets."""
-        return [int.from_bytes(d[2:4]) for d in self.sent if d[0] in (0x40, 0x50)]
+        return [one.packet_id for one in self.events if isinstance(one, Puback | Pubrec)]
 
     @property
     def payloads(self) -> list[bytes]:
         """Payloads of the messages that came, in order."""
-        framer = Framer(1 << 28)
-        framer.feed(b"".join(self.sent))
-        packets = [decode(first_byte, body) for first_byte, body in framer.frames()]
-        return [packet.payload for packet in packets if isinstance(packet, Publish)]
+        return [packet.payload for packet in self.events if isinstance(packet, Publish)]
 
 
 class Host:
@@ -179,6 +168,7 @@ def make_edge(alarms: Alarms, recorder: Recorder, name: str = "edge", **limits: 
     return Edge(
         name=name,
         incarnation=1,
+        exchange=Exchange(lambda: None),
         connector=recorder,
         timers=alarms,
         counters=Counters(),
@@ -267,6 +257,11 @@ class Link:
                 end = queue.pop()
                 if end in (self.edge_end, self.owner_end):
                     end.flush()
+        for session in self.edge.clients.sessions.values():
+            # Its client reads.
+            if isinstance(session.sink, SinkRecorder) and session.sink.outlet.size:
+                assert session.sink.events
+                session.sender.pump()
 
 
 def _take(buffer: bytearray, count: int) -> bytes:

@@ -7,10 +7,11 @@ Several of them may share a list, so that the order among them is tested, too.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from txbroker.authority.handover import MarkKey
 from txbroker.authority.journal import Record
+from txbroker.core import Exchange, Run
 from txbroker.delegation.cut import Cut
 from txbroker.edge.outbox import Entry
 from txbroker.edge.route import Publication, Route, StreamUser
@@ -22,6 +23,11 @@ from txbroker.place import PartKey
 
 Events = list[tuple[Any, ...]]
 
+T = TypeVar("T")
+
+FULL = 512 * 1024
+"""Bytes that are more than a connection takes at once."""
+
 
 def cut(apex: str, epoch: int = 1, node: str | None = None) -> Cut:
     """A cut with a node that is named after its apex."""
@@ -29,7 +35,7 @@ def cut(apex: str, epoch: int = 1, node: str | None = None) -> Cut:
     return Cut(apex=apex, epoch=epoch, node=name, grpc=f"{name}:1")
 
 
-def take(events: Events) -> Events:
+def take(events: list[T]) -> list[T]:
     """What has happened since the last call."""
     taken = events[:]
     events.clear()
@@ -50,6 +56,10 @@ class EdgeRecorder:
 
     def deliver(self, record: Record) -> None:
         self._add("deliver", record.offset, record.message.payload.decode())
+
+    def deliver_run(self, run: Run) -> None:
+        for index in range(run.count):
+            self.deliver(Record(run.offset(index), run.message(index)))
 
     def answer(self, request: int, offset: int, retained: list[Message]) -> None:
         self._add("answer", request, offset, payloads(retained))
@@ -88,6 +98,10 @@ class OwnerRecorder:
 
     def publish(self, publication: Publication) -> None:
         self._add("publish", publication.message.payload.decode())
+
+    def publish_run(self, run: Run) -> None:
+        for index in range(run.count):
+            self._add("publish", run.message(index).payload.decode())
 
     def restart(self, sequence: int, returned: Iterable[Publication]) -> None:
         self._add("restart", sequence)
@@ -155,16 +169,32 @@ class SinkRecorder:
     """A connection as its session sees it (`Sink`); `events` are the packets sent."""
 
     def __init__(self) -> None:
-        self.events: list[Packet | str] = []
-        self.room = True
+        self.outlet = Exchange(lambda: None).make_outlet()
+        self._events: list[Packet | str] = []
+        self._filling = b""
 
-    def send(self, data: bytes) -> None:
+    @property
+    def events(self) -> list[Packet | str]:
         framer = Framer(1 << 28)
-        framer.feed(data)
-        self.events.extend(decode(*frame) for frame in framer.frames())
+        framer.feed(self.outlet.take()[len(self._filling) :])
+        self._events.extend(decode(*frame) for frame in framer.frames())
+        if self._filling:
+            self.outlet.send(self._filling)
+        return self._events
 
-    def has_room(self) -> bool:
-        return self.room
+    @property
+    def room(self) -> bool:
+        """Whether the output has room; a test may take it and give it back."""
+        return not self._filling
+
+    @room.setter
+    def room(self, room: bool) -> None:
+        assert self.events is self._events
+        self.outlet.take()
+        self.outlet.is_shut = not room
+        self._filling = b"" if room else b"\0" * FULL
+        if self._filling:
+            self.outlet.send(self._filling)
 
     def close(self, reason: str) -> None:
         self.events.append("close")
@@ -190,7 +220,8 @@ class WatcherRecorder:
         self.events.append(("save", "then"))
         action()
 
-    def dropped(self, session: Session, qos: int, *, is_first: bool) -> None:
+    def dropped(self, session: Session, qos: int, count: int, *, is_first: bool) -> None:
+        assert count == 1
         self.events.append(("dropped", qos, "first" if is_first else "again"))
 
     def zone_of(self, topic: str) -> str:

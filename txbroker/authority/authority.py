@@ -33,8 +33,9 @@ from txbroker.authority.peer import (
     Verdict,
 )
 from txbroker.authority.peers import Peers
-from txbroker.authority.settling import Settling, Taken
+from txbroker.authority.settling import Settling, Taken, TakenRun
 from txbroker.authority.wills import TakenWills
+from txbroker.core import Exchange, Run
 from txbroker.delegation.cut import Cut
 from txbroker.delegation.passage import Passage
 from txbroker.delegation.table import DelegationTable
@@ -47,21 +48,23 @@ from txbroker.topics import is_filter_within, is_within
 class Authority:
     """The zone `apex` at this node; not serving until it is opened."""
 
-    def __init__(self, apex: str, table: DelegationTable, journal: Journal) -> None:
+    def __init__(
+        self, apex: str, table: DelegationTable, journal: Journal, exchange: Exchange
+    ) -> None:
         self.apex = apex
         self.epoch = 0
         self.serving = False
         self.retained: RetainedTree[Message] = RetainedTree()
         self.marks: dict[MarkKey, int] = {}
         self.unclaimed_qos0 = 0
-        self.peers = Peers(table.reclaimed_at)
+        self.peers = Peers(exchange, table.reclaimed_at)
         self.offset = 0
         self._table = table
         self._journal = journal
         self._settling = Settling()
         self._wills = TakenWills(self.marks)
         self._awaiting: dict[EdgePort, None] = {}
-        self._bailiwick = Bailiwick(apex, table)
+        self._bailiwick = Bailiwick(apex, table, exchange)
         self._ours = self._bailiwick.ours
         self._outgoing: list[Outgoing] = []
 
@@ -93,6 +96,26 @@ class Authority:
         if self._journal.durable >= offset:
             self.on_durable(offset)
         return Verdict.TAKEN
+
+    def publish_run(self, run: Run, key: MarkKey | None = None, sequence: int = 0) -> bool:
+        """
+        Order many messages and append them; False: not all are to be taken, and none was.
+
+        As with `publish`; `sequence` is that of the last one.
+        """
+        if not self.serving or not self._bailiwick.has(run):
+            return False
+        first = self._journal.append_run(run, key, sequence)
+        if first:
+            self.offset = first + run.count - 1
+        if not run.qos:
+            self._deliver_run(run)
+            return True
+        run.first = first
+        self._settling.add_run(TakenRun(run, key, sequence))
+        if self._journal.durable >= run.last:
+            self.on_durable(run.last)
+        return True
 
     @property
     def settles_at(self) -> int:
@@ -147,6 +170,10 @@ class Authority:
                 if item.record.message.will is not None:
                     self._wills.settle(item.record.message.will)
                 self._deliver(item.record)
+            elif isinstance(item, TakenRun):
+                if item.key is not None:
+                    self.marks[item.key] = item.sequence
+                self._deliver_run(item.run)
             else:
                 item()
         awaiting, self._awaiting = self._awaiting, {}
@@ -158,11 +185,22 @@ class Authority:
         if message.retain:
             self._retain(record)
         for peer in self.peers.receivers(message.topic):
-            port = peer.port
-            if peer.unclaimed and peer.is_waiting_for(record):
-                self.unclaimed_qos0 += not message.qos
-            elif port is not None:
-                port.deliver(record)
+            self._give(peer, record)
+
+    def _deliver_run(self, run: Run) -> None:
+        for peers, part in self.peers.split(run):
+            for peer in peers:
+                if peer.unclaimed:
+                    for index in range(part.count):
+                        self._give(peer, Record(part.offset(index), part.message(index)))
+                elif peer.port is not None:
+                    peer.port.deliver_run(part)
+
+    def _give(self, peer: Peer, record: Record) -> None:
+        if peer.unclaimed and peer.is_waiting_for(record):
+            self.unclaimed_qos0 += not record.message.qos
+        elif peer.port is not None:
+            peer.port.deliver(record)
 
     def _retain(self, record: Record) -> None:
         message = record.message

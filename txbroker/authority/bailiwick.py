@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from txbroker.authority.peer import ParkedInterest, Peer, Verdict
 from txbroker.authority.peers import LONGEST_REMEMBERED, TOPICS_REMEMBERED
+from txbroker.core import Exchange, Run
 from txbroker.delegation.table import DelegationTable
 from txbroker.topics import is_sys, is_within, may_match_within
 
@@ -16,7 +17,8 @@ from txbroker.topics import is_sys, is_within, may_match_within
 class Bailiwick:
     """Of the zone `apex`; `ours` are topics that were judged to be in it, as a short cut."""
 
-    def __init__(self, apex: str, table: DelegationTable) -> None:
+    def __init__(self, apex: str, table: DelegationTable, exchange: Exchange) -> None:
+        self._exchange = exchange
         self.ours: set[str] = set()
         self._apex = apex
         self._table = table
@@ -40,6 +42,17 @@ class Bailiwick:
     def judge_anew(self) -> None:
         """What is served here changed."""
         self.ours.clear()
+        self._exchange.bounds.replace(
+            {
+                self._apex: Verdict.TAKEN,
+                **dict.fromkeys(self._fences, Verdict.PARKED),
+                **{cut.apex: Verdict.NOT_AUTHORITATIVE for cut in self._table.cuts()},
+            }
+        )
+
+    def has(self, run: Run) -> bool:
+        """Whether publishes to all of its topics are to be taken, while the zone is served."""
+        return self._exchange.taken(run, Verdict.TAKEN) == run.count
 
     # fences
 

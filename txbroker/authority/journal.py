@@ -18,6 +18,7 @@ from txbroker.authority.handover import EdgeInterest, MarkKey
 from txbroker.delegation.passage import Passage
 from txbroker.message import Message
 from txbroker.place import PartKey, Place
+from txbroker.runs import Run
 
 
 @attrs.define(slots=True, eq=False)
@@ -91,6 +92,12 @@ class Journal(Protocol):
 
     def append(self, message: Message, key: MarkKey | None, sequence: int) -> int:
         """Add a record; its offset. `key` and `sequence` are its origin id, where it has one."""
+
+    def append_run(self, run: Run, key: MarkKey | None, sequence: int) -> int:
+        """
+        Add a record for each message; the offset of the first, which the others' follow, or 0 where
+        none is kept. `key` and `sequence` are the origin id of the last one, where it has one.
+        """
 
     def read(self, after: int, through: int) -> Chunk:
         """The next records of QoS 1 and 2 above `after`, none above `through`."""

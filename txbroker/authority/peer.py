@@ -15,6 +15,7 @@ import attrs
 
 from txbroker.authority.handover import MarkKey
 from txbroker.authority.journal import Record
+from txbroker.core import Run
 from txbroker.delegation.cut import Cut
 from txbroker.message import Message
 from txbroker.topics import deepest_enclosing, is_within
@@ -25,6 +26,9 @@ class EdgePort(Protocol):
 
     def deliver(self, record: Record) -> None:
         """A live message."""
+
+    def deliver_run(self, run: Run) -> None:
+        """Many live messages; `run.offset` says where each lies, 0 for QoS 0."""
 
     def answer(self, request: int, offset: int, retained: list[Message]) -> None:
         """The interest holds from here on; these are the retained messages it matches."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from txbroker.authority.handover import EdgeInterest
 from txbroker.authority.journal import Record, Unclaimed
 from txbroker.authority.peer import EdgePort, Peer
-from txbroker.matching.index import SubscriptionIndex
+from txbroker.core import Exchange, Run
 from txbroker.topics import is_within, may_match_within
 
 TOPICS_REMEMBERED = 100_000
@@ -30,10 +30,10 @@ class Peers:
     that no edge was told of by an earlier owner, each with the offset that it starts behind.
     """
 
-    def __init__(self, reclaimed: Callable[[], dict[str, int]] = dict) -> None:
+    def __init__(self, exchange: Exchange, reclaimed: Callable[[], dict[str, int]] = dict) -> None:
+        self._exchange = exchange
         self._reclaimed = reclaimed
         self._known: dict[str, Peer] = {}
-        self._interests: SubscriptionIndex[str, Peer] = SubscriptionIndex(cache_limit=0)
         self._receivers: dict[str, tuple[Peer, ...]] = {}
 
     def __iter__(self) -> Iterator[Peer]:
@@ -56,12 +56,17 @@ class Peers:
         """Who gets the topic's messages."""
         known = self._receivers.get(topic)
         if known is None:
-            known = tuple({peer.edge: peer for _, peer in self._interests.match(topic)}.values())
+            found = self._exchange.interests.match(topic)
+            known = tuple({peer.edge: peer for _, peer in found}.values())
             if len(self._receivers) >= TOPICS_REMEMBERED:
                 self._receivers.clear()
             if len(topic) <= LONGEST_REMEMBERED:
                 self._receivers[topic] = known
         return known
+
+    def split(self, run: Run) -> list[tuple[tuple[Peer, ...], Run]]:
+        """What of a run goes to whom."""
+        return self._exchange.receivers(run)
 
     # who is known
 
@@ -134,14 +139,14 @@ class Peers:
         """The edge wants what matches."""
         if topic_filter not in peer.filters:
             peer.filters.add(topic_filter)
-            self._interests.add(topic_filter, peer.edge, peer)
+            self._exchange.interests.add(topic_filter, peer.edge, peer)
             self._receivers.clear()
 
     def remove_filter(self, peer: Peer, topic_filter: str) -> None:
         """The last client of the edge left the filter."""
         if topic_filter in peer.filters:
             peer.filters.discard(topic_filter)
-            self._interests.remove(topic_filter, peer.edge)
+            self._exchange.interests.remove(topic_filter, peer.edge)
             self._receivers.clear()
 
     def set_filters(self, peer: Peer, filters: set[str]) -> None:

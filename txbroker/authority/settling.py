@@ -14,7 +14,18 @@ import attrs
 
 from txbroker.authority.handover import MarkKey
 from txbroker.authority.journal import Record
+from txbroker.core import Run
 from txbroker.message import Message
+
+
+@attrs.frozen(slots=True, eq=False)
+class TakenRun:
+    """Records of QoS 1 and 2; `key` and `sequence`: of the last one, where they have any."""
+
+    run: Run
+    key: MarkKey | None
+    sequence: int
+
 
 Action = Callable[[], None]
 
@@ -36,7 +47,7 @@ class Settling:
 
     def __init__(self, through: int = 0) -> None:
         self.through = through
-        self._queue: deque[tuple[int, Taken | Action]] = deque()
+        self._queue: deque[tuple[int, Taken | TakenRun | Action]] = deque()
         self.last = through
         self._retained: dict[str, int] = {}
         self._overtaken: dict[str, int] = {}
@@ -54,6 +65,11 @@ class Settling:
         if record.message.retain:
             self._retained[record.message.topic] = record.offset
 
+    def add_run(self, taken: TakenRun) -> None:
+        """Records were appended; none of them is to be retained."""
+        self.last = taken.run.last
+        self._queue.append((self.last, taken))
+
     def in_order(self, action: Action) -> None:
         """Run it when everything that was taken before has settled."""
         if self._queue:
@@ -62,7 +78,7 @@ class Settling:
         else:
             action()
 
-    def next(self, durable: int) -> Taken | Action | None:
+    def next(self, durable: int) -> Taken | TakenRun | Action | None:
         """What settles next, now that records up to `durable` are."""
         if not self._queue or self._queue[0][0] > durable:
             return None

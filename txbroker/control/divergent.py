@@ -14,11 +14,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from txbroker.errors import StoreError
+from txbroker.message import Message
 from txbroker.place import PartKey
 from txbroker.standing import Standing
 from txbroker.store.disk import Disk
 from txbroker.store.journals import Part
-from txbroker.store.records import Record, decode_records
+from txbroker.store.records import decode_records
 from txbroker.store.retention import SECOND, Retention
 from txbroker.telemetry import get_logger
 from txbroker.turn import Turn
@@ -81,13 +82,13 @@ class Divergence:
             branch = self._branch_of(zone)
             reply = control_pb2.DivergentReply(done=True, epoch=branch.epoch)
             messages: Counter[str] = Counter()
-            for number, record in enumerate(self._unseen(branch), 1):
+            for number, (message, time) in enumerate(self._unseen(branch), 1):
                 reply.messages += 1
-                reply.size += record.message.size
-                reply.first = reply.first or record.time
-                reply.last = record.time
-                if record.message.topic in messages or len(messages) < TOPICS:
-                    messages[record.message.topic] += 1
+                reply.size += message.size
+                reply.first = reply.first or time
+                reply.last = time
+                if message.topic in messages or len(messages) < TOPICS:
+                    messages[message.topic] += 1
                 if number % AT_ONCE == 0:
                     await asyncio.sleep(0)
             for topic, count in messages.items():
@@ -136,16 +137,17 @@ class Divergence:
         self._on_settled()
         self._turn.end()
 
-    def _unseen(self, branch: PartKey) -> Iterator[Record]:
+    def _unseen(self, branch: PartKey) -> Iterator[tuple[Message, int]]:
         part = self._disk.journals.get(branch)
         return iter(()) if part is None else _above(part, self._retention.lowest(branch))
 
 
-def _above(part: Part, offset: int) -> Iterator[Record]:
+def _above(part: Part, offset: int) -> Iterator[tuple[Message, int]]:
+    """The messages of QoS 1 and 2 above an offset, with the time of each in UTC microseconds."""
     try:
         for batch in part.log.batches(offset):
             for record in decode_records(batch):
                 if record.offset > offset and record.message.qos:
-                    yield record
+                    yield record.message, batch.time
     except ValueError as error:
         raise StoreError(f"{part.log.folder}: not readable as a journal: {error}") from error

@@ -12,11 +12,12 @@ from typing import Any
 from txbroker.control.convert import place_from_wire, place_to_wire
 from txbroker.control.streams import write
 from txbroker.control.times import HANDOVER_STEP
+from txbroker.errors import StoreError
 from txbroker.place import PartKey, Place
 from txbroker.store.arriving import Arriving
 from txbroker.store.disk import Disk
 from txbroker.store.journals import Part
-from txbroker.store.segment import Batch
+from txbroker.store.segment import FORMAT, Batch
 from txbroker.topics import is_within
 from txbroker.v1 import control_pb2
 from txbroker.v1.control_pb2 import HandBackRequest
@@ -53,7 +54,9 @@ class Sender:
         for part in self._parts():
             if part.key in have:
                 continue
-            header = control_pb2.JournalPart(zone=part.key.zone, epoch=part.key.epoch)
+            header = control_pb2.JournalPart(
+                zone=part.key.zone, epoch=part.key.epoch, format=FORMAT
+            )
             if part.predecessor is not None:
                 header.predecessor.CopyFrom(place_to_wire(Place(*part.predecessor)))
             await write(call, HandBackRequest(part=header), HANDOVER_STEP)
@@ -106,10 +109,19 @@ def parts_within(disk: Disk, apex: str) -> list[PartKey]:
 
 
 async def take(arriving: Arriving, request: HandBackRequest) -> bool:
-    """The parent's end: take a message if it is about the journal; whether it was."""
+    """
+    The parent's end: take a message if it is about the journal; whether it was.
+
+    Raises `StoreError`.
+    """
     match request.WhichOneof("kind"):
         case "part":
             header = request.part
+            if header.format != FORMAT:
+                raise StoreError(
+                    f"the journal of zone {header.zone!r} comes in format {header.format}, and is"
+                    f" kept in format {FORMAT} here; use one version of txbroker for both nodes"
+                )
             before = None
             if header.HasField("predecessor"):
                 before = place_from_wire(header.predecessor)

@@ -13,7 +13,7 @@ from typing import Protocol
 from weakref import WeakSet
 
 from txbroker.authority.handover import MarkKey
-from txbroker.core import Run
+from txbroker.core import Exchange, Run
 from txbroker.counters import Counters
 from txbroker.directory.entry import Testament
 from txbroker.directory.wills import will_id
@@ -65,6 +65,7 @@ class Clients:
         subscriptions: Subscriptions,
         delivery: Delivery,
         positions: Positions,
+        exchange: Exchange,
         timers: Timers,
         counters: Counters,
         reporter: Reporter,
@@ -82,6 +83,7 @@ class Clients:
         self._subscriptions = subscriptions
         self._delivery = delivery
         self._positions = positions
+        self._exchange = exchange
         self._timers = timers
         self._counters = counters
         self._reporter = reporter
@@ -100,7 +102,7 @@ class Clients:
         self._limits = limits
         self.backlog.limits = limits.session
         self._subscriptions.wait = limits.suback_wait
-        self._delivery.set_cache_limit(limits.cache)
+        self._exchange.set_cache_limit(limits.cache)
         self._zones.limit = limits.cache
         for session in self.sessions.values():
             session.sender.set_limits(limits.session)
@@ -224,9 +226,9 @@ class Clients:
         if session.sink is not None:
             session.sink.close("client id taken over")
         session.away_since = None
+        session.sender.attach(connection)
         for subscription in session.subscriptions.values():
             self._delivery.listen(session, subscription)
-        session.sender.attach(connection)
         self._positions.arrive(session)
         if not session.clean:
             self.keeper.save_all(session)
@@ -240,8 +242,8 @@ class Clients:
         session.away_since = self._timers.now()
         self._execute(session, is_will_due=will)
         self._positions.leave(session)
-        for topic_filter in session.subscriptions:
-            self._delivery.ignore(session, topic_filter)
+        for subscription in session.subscriptions.values():
+            self._delivery.ignore(session, subscription)
         if session.clean:
             self._end_session(session)
 
@@ -264,10 +266,10 @@ class Clients:
         else:
             self._publisher.publish(publication)
 
-    def publish_run(self, session: Session, run: Run) -> None:
+    def publish_run(self, run: Run) -> None:
         """Many of a client's PUBLISH packets."""
         self.received += run.count
-        self._publisher.publish_run(session, run)
+        self._publisher.publish_run(run)
 
     # from sessions (Watcher)
 

@@ -88,8 +88,7 @@ class Cuts:
         route.state = State.IDLE
         if above is not route:
             self._fall_back(route, above, is_whole=is_whole)
-        returned = [*route.sent, *route.take_waiting()]
-        route.sent.clear()
+        returned = [*route.take_sent(), *route.take_waiting()]
         route.filters = set()
         self._publisher.redistribute(returned)
         self._publisher.forget(route, above)

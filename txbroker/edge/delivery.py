@@ -7,44 +7,50 @@ journal in its turn, does not come live; what waits for a SUBACK is held until t
 
 from __future__ import annotations
 
+from txbroker.core import Exchange, Run
 from txbroker.edge.interests import Interests
 from txbroker.edge.subscribing import HELD_LIMIT
 from txbroker.edge.zonemap import ZoneMap
-from txbroker.matching.index import SubscriptionIndex
 from txbroker.message import Message
 from txbroker.mqtt.cursor import Subscription
 from txbroker.mqtt.session import Session
-from txbroker.place import Place
+from txbroker.place import PartKey, Place
 
 
 class Delivery:
-    """For the clients that are here; `delivered` counts a message once for each of them."""
+    """
+    For the clients that are here. What comes in a run mostly goes straight to their outlets, in the
+    exchange; here is what has to be looked at session by session.
+    """
 
-    def __init__(self, zones: ZoneMap, interests: Interests, *, cache_limit: int) -> None:
-        self.delivered = 0
+    def __init__(self, zones: ZoneMap, interests: Interests, exchange: Exchange) -> None:
         self._zones = zones
         self._interests = interests
-        self._subscribers: SubscriptionIndex[str, tuple[Session, Subscription]] = SubscriptionIndex(
-            cache_limit=cache_limit
-        )
+        self._exchange = exchange
+        self._delivered = 0
+
+    @property
+    def delivered(self) -> int:
+        """Messages that went to clients, counted once for each of them."""
+        return self._delivered + self._exchange.delivered
 
     # from the clients' sessions
 
     def listen(self, session: Session, subscription: Subscription) -> None:
-        """From now on the client gets what matches."""
-        self._subscribers.add(subscription.topic_filter, session.client_id, (session, subscription))
+        """From now on the client, which is here, gets what matches."""
+        assert session.sink is not None
+        target = self._exchange.make_target(session, subscription, session.sink.outlet)
+        subscription.aim(target)
+        self._exchange.targets.add(subscription.topic_filter, session.client_id, target)
 
-    def ignore(self, session: Session, topic_filter: str) -> None:
+    def ignore(self, session: Session, subscription: Subscription) -> None:
         """No more, or the client has left."""
-        self._subscribers.remove(topic_filter, session.client_id)
-
-    def set_cache_limit(self, limit: int) -> None:
-        """For how many topics it is kept who gets them."""
-        self._subscribers.cache_limit = limit
+        subscription.aim(None)
+        self._exchange.targets.remove(subscription.topic_filter, session.client_id)
 
     def filters(self) -> list[str]:
         """The filters of the clients that are here, each once."""
-        return list(self._subscribers.filters())
+        return list(self._exchange.targets.filters())
 
     # from the edge
 
@@ -57,24 +63,51 @@ class Delivery:
         """
         apex = None if place is None else place.part.zone
         best: dict[Session, Subscription] = {}
-        for _, (session, subscription) in self._subscribers.match(message.topic):
-            if subscription.pending and apex in subscription.pending:
+        for _, target in self._exchange.targets.match(message.topic):
+            session, subscription = target.session, target.subscription
+            if apex in subscription.pending:
                 continue
             known = best.get(session)
             if known is None or _rank(subscription) > _rank(known):
                 best[session] = subscription  # [MQTT-3.3.5-1]
         for session, subscription in best.items():
-            qos = min(subscription.qos, message.qos)
-            if qos and place is not None:
-                if not is_read:
-                    self._give(session, subscription, message, qos, place)
-            elif subscription.held is not None and subscription.is_fresh:
-                self._hold(session, subscription, message)
-            else:
-                self._give_qos0(session, message, place)
-        self.delivered += len(best)
+            self._deliver(session, subscription, message, place, is_read=is_read)
+
+    def deliver_run(self, run: Run, part: PartKey) -> None:
+        """A run to every session that is here and wants it; `part` is where it lies."""
+        left = self._exchange.fan_out(run, part)
+        messages: dict[int, Message] = {}
+        for session, index in left:
+            message = messages.get(index)
+            if message is None:
+                message = messages[index] = run.message(index)
+            counting = [s for s in session.matching(message.topic) if part.zone not in s.pending]
+            if counting:
+                best = max(counting, key=_rank)  # [MQTT-3.3.5-1]
+                self._deliver(session, best, message, Place(part, run.offset(index)))
+        for session, _ in left:
+            session.look_at_live()
 
     # internal
+
+    def _deliver(
+        self,
+        session: Session,
+        subscription: Subscription,
+        message: Message,
+        place: Place | None,
+        *,
+        is_read: bool = False,
+    ) -> None:
+        qos = min(subscription.qos, message.qos)
+        if qos and place is not None:
+            if not is_read:
+                self._give(session, subscription, message, qos, place)
+        elif subscription.is_held:
+            self._hold(session, subscription, message)
+        else:
+            self._give_qos0(session, message, place)
+        self._delivered += 1
 
     def _give(
         self,
@@ -97,8 +130,7 @@ class Delivery:
             if place.offset <= ahead:
                 return  # it came from the journal
             places.forget_ahead(part)
-        is_held = subscription.held is not None and subscription.is_fresh
-        if is_held or sender.is_late(part) or not sender.deliver(message, qos, place):
+        if subscription.is_held or sender.is_late(part) or not sender.deliver(message, qos, place):
             places.fall_behind(place)
         elif not session.clean:
             places.taken[part] = place.offset
@@ -135,4 +167,4 @@ class Delivery:
 
 def _rank(subscription: Subscription) -> tuple[bool, int]:
     """Of those that match, one whose SUBACK has left counts before one that waits for it."""
-    return not (subscription.held is not None and subscription.is_fresh), subscription.qos
+    return not subscription.is_held, subscription.qos

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable
 from itertools import chain
 
 from txbroker.authority.handover import MarkKey
+from txbroker.core import Exchange, Run
 from txbroker.counters import Counters
 from txbroker.delegation.cut import Cut
 from txbroker.delegation.passage import Passage
@@ -64,6 +65,7 @@ class Edge:
         *,
         name: str,
         incarnation: int,
+        exchange: Exchange,
         connector: Connector,
         timers: Timers,
         counters: Counters,
@@ -79,7 +81,8 @@ class Edge:
         self.incarnation = incarnation
         self.counters = counters
         self.keeper = keeper
-        self.zones = ZoneMap(limits.cache, self._on_cache_full)
+        exchange.set_cache_limit(limits.cache)
+        self.zones = ZoneMap(exchange, limits.cache, self._on_cache_full)
         self.outboxes = Outboxes(
             edge=name,
             incarnation=incarnation,
@@ -126,7 +129,7 @@ class Edge:
             positions=self.positions,
             passages=self.passages,
         )
-        self.delivery = Delivery(self.zones, self.interests, cache_limit=limits.cache)
+        self.delivery = Delivery(self.zones, self.interests, exchange)
         self.sys = SysTree(self.delivery)
         self.subscriptions = Subscriptions(
             zones=self.zones,
@@ -146,6 +149,7 @@ class Edge:
             subscriptions=self.subscriptions,
             delivery=self.delivery,
             positions=self.positions,
+            exchange=exchange,
             timers=timers,
             counters=counters,
             reporter=reporter,
@@ -275,6 +279,15 @@ class Edge:
         if not is_read:
             self.on_reached(route, offset)
         self.delivery.deliver(Place(route.part, offset), message, is_read=is_read)
+
+    def on_run(self, route: Route, run: Run) -> None:
+        """Many live or caught-up deliveries; of QoS 0, or each with its offset."""
+        if route.read:
+            for index in range(run.count):
+                self.on_message(route, run.message(index), run.offset(index))
+        else:
+            self.on_reached(route, run.last)
+            self.delivery.deliver_run(run, route.part)
 
     def on_reached(self, route: Route, offset: int) -> None:
         """Up to this offset the owner has nothing for us that has not arrived."""

@@ -128,6 +128,12 @@ class Outboxes:
             )
         return False
 
+    def is_idle(self, route: Route) -> bool:
+        """Whether there is nothing for this owner that a publish might have to wait behind."""
+        if self._outboxes:
+            self.refresh()
+        return not route.is_draining
+
     def holds(self, route: Route, publication: Publication) -> bool:
         """Whether something of its client may be left for this owner."""
         self.refresh()

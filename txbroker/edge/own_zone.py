@@ -16,12 +16,13 @@ from txbroker.authority.authority import Authority
 from txbroker.authority.handover import MarkKey
 from txbroker.authority.journal import Record
 from txbroker.authority.peer import CatchUp, Greeting, Peer, Verdict
+from txbroker.core import Run
 from txbroker.delegation.cut import Cut
 from txbroker.edge.edge import Edge
 from txbroker.edge.outbound import Outbound
 from txbroker.edge.outbox import Entry
 from txbroker.edge.publishing import settle
-from txbroker.edge.route import Position, Publication, Route, State, StreamUser
+from txbroker.edge.route import Item, Position, Publication, Route, State, StreamUser, unfold
 from txbroker.message import Message
 from txbroker.place import PartKey
 from txbroker.pressure import Pressure
@@ -41,7 +42,7 @@ class OwnZone:
         self._peer: Peer | None = None
         self._is_parked = False
         self._open: deque[tuple[int, Callable[[], None]]] = deque()
-        self._unanswered: deque[Publication] = deque()
+        self._unanswered: deque[Item] = deque()
         self._epoch = 0
         self._outbound = Outbound(edge.keeper.save_then, self._give)
         self._is_waited_for = False
@@ -111,6 +112,10 @@ class OwnZone:
             self._next += 1
         self._outbound.send(publication, kept)
 
+    def publish_run(self, run: Run) -> None:
+        """Give many to the authority."""
+        self._outbound.send(run, ())
+
     def restart(self, sequence: int, returned: Iterable[Publication]) -> None:
         """Nothing is refused later than at once."""
 
@@ -160,6 +165,11 @@ class OwnZone:
         """A message for this node's own sessions."""
         if self._route is not None:
             self._edge.on_message(self._route, record.message, record.offset)
+
+    def deliver_run(self, run: Run) -> None:
+        """Many messages for this node's own sessions."""
+        if self._route is not None:
+            self._edge.on_run(self._route, run)
 
     def answer(self, request: int, offset: int, retained: list[Message]) -> None:
         """The interest holds."""
@@ -234,7 +244,27 @@ class OwnZone:
         self._key = (edge.name, edge.incarnation, apex, edge.zones.next_stream())
         self._next = 1
 
-    def _give(self, publication: Publication) -> None:
+    def _give(self, item: Item) -> None:
+        if isinstance(item, Publication):
+            self._give_one(item)
+        elif self._authority.publish_run(item):
+            if item.qos:
+                self._await_taken(item)
+            self._look_at_outbound()
+        else:
+            assert self._route is not None
+            self._route.wait_first([*unfold((item,)), *self._outbound.close()])
+
+    def _await_taken(self, item: Item) -> None:
+        self._unanswered.append(item)
+        self.when_taken(lambda: settle(self._unanswered.popleft()))
+
+    def _look_at_outbound(self) -> None:
+        if self._is_waited_for and not self._outbound:
+            self._is_waited_for = False
+            self._go_on()
+
+    def _give_one(self, publication: Publication) -> None:
         assert self._route is not None
         message, flow = publication.message, publication.flow
         key, sequence = None, 0
@@ -244,11 +274,8 @@ class OwnZone:
         verdict = self.take(message, key, sequence)
         if verdict is Verdict.TAKEN:
             if message.qos:
-                self._unanswered.append(publication)
-                self.when_taken(lambda: settle(self._unanswered.popleft()))
-            if self._is_waited_for and not self._outbound:
-                self._is_waited_for = False
-                self._go_on()
+                self._await_taken(publication)
+            self._look_at_outbound()
             return
         # The numbers of what is returned were given in this stream, and are never taken in it.
         self._begin_stream(self._route.apex)

@@ -16,6 +16,7 @@ from typing import Protocol
 import attrs
 
 from txbroker.authority.handover import MarkKey
+from txbroker.core import Run
 from txbroker.counters import Counters
 from txbroker.delegation.cut import Cut
 from txbroker.edge.congestion import Congestion
@@ -23,10 +24,12 @@ from txbroker.edge.outboxes import Outboxes
 from txbroker.edge.route import (
     QOS0_WAITING,
     Doubt,
+    Item,
     OwnerPort,
     Publication,
     Route,
     State,
+    unfold,
 )
 from txbroker.edge.zonemap import ZoneMap
 from txbroker.mqtt.incoming import OriginId
@@ -86,6 +89,27 @@ class Publisher:
             route.wait(publication)
             self.wake(route)
 
+    def publish_run(self, run: Run) -> None:
+        """Many publishes of one client, in order."""
+        for route, part in self._zones.split(run):
+            self._publish_part(route, part)
+
+    def _publish_part(self, route: Route, run: Run) -> None:
+        port = route.port
+        is_late = route.doubts or route.held_by or route.is_behind_outbox
+        if port is None or is_late or (run.qos and not self._outboxes.is_idle(route)):
+            for publication in unfold((run,)):
+                self.publish(publication)
+        elif not route.waiting and port.has_credit():
+            self._send(route, run)
+            if route.waiting:
+                self.wake(route)
+        else:
+            if not route.waiting:
+                self._congestion.begin_hope(route)
+            route.wait(run)
+            self.flush(route)
+
     def resend(self, publication: Publication, origin: OriginId) -> None:
         """A client sends again what was sent once, as `origin`, before this process began."""
         route = self._zones.find(publication.message.topic)
@@ -109,12 +133,12 @@ class Publisher:
         return [
             route.apex
             for route in self._zones
-            if any(p.message.client_id == client_id and p.message.qos for p in _open(route))
+            if any(item.client_id == client_id and item.qos for item in _open(route))
         ]
 
     def waiting(self) -> dict[str, int]:
         """By zone: how many QoS 1/2 publishes wait here, in memory, or for their answer."""
-        found = {r.apex: sum(1 for p in _open(r) if p.message.qos) for r in self._zones}
+        found = {r.apex: sum(item.count for item in _open(r) if item.qos) for r in self._zones}
         return {apex: count for apex, count in found.items() if count}
 
     def look_again(self) -> None:
@@ -140,8 +164,7 @@ class Publisher:
         """The owner takes nothing from this number on until a restart; `cut` may say why."""
         for publication in route.take_sent_through(sequence - 1):
             settle(publication)
-        returned = [*route.sent, *route.take_waiting()]
-        route.sent.clear()
+        returned = [*route.take_sent(), *route.take_waiting()]
         if route.port is not None:
             route.port.restart(route.first_sequence, returned)
         if cut is not None:
@@ -152,9 +175,9 @@ class Publisher:
     def on_lost(self, route: Route, key: MarkKey) -> None:
         """The link broke: what was sent is in doubt until the owner has told its mark."""
         if route.sent:
-            doubt = Doubt(key=key, first=route.first_sequence, publications=tuple(route.sent))
+            sent = tuple(route.take_sent())
+            doubt = Doubt(key=key, first=route.first_sequence, publications=sent)
             route.doubts.append(doubt)
-            route.sent.clear()
 
     def on_marks(self, route: Route, marks: dict[MarkKey, int]) -> None:
         """The owner is connected, and told how far it had taken what is in doubt."""
@@ -325,15 +348,20 @@ class Publisher:
                     return
             del route.doubts[0]
         self._outboxes.end_doubts(route)
-        while route.waiting and self._put(route, route.waiting[0]):
+        for publication in route.unfold_waiting():
+            if not self._put(route, publication):
+                break
             route.next_waiting()
         self._release_held(route)
 
-    def _send(self, route: Route, publication: Publication) -> None:
+    def _send(self, route: Route, item: Item) -> None:
         assert route.port is not None
-        if publication.message.qos and not route.is_local:
-            route.sent.append(publication)
-        route.port.publish(publication)
+        if item.qos and not route.is_local:
+            route.sent.append(item)
+        if isinstance(item, Publication):
+            route.port.publish(item)
+        else:
+            route.port.publish_run(item)
 
     def _may_wait(self, route: Route, publication: Publication) -> bool:
         if publication.message.qos:
@@ -369,7 +397,7 @@ class Publisher:
                 held.discard(below)
                 below.held_by.discard(route)
                 # Not all was answered: what was in doubt may have gone to an outbox.
-                self._look_behind(below, below.waiting)
+                self._look_behind(below, below.unfold_waiting())
                 self.wake(below)
         if not held:
             del self._holders[route]
@@ -387,13 +415,16 @@ def _is_of(doubt: Doubt, route: Route) -> bool:
     return all(is_within(p.message.topic, route.apex) for p in doubt.publications)
 
 
-def _open(route: Route) -> Iterator[Publication]:
+def _open(route: Route) -> Iterator[Item]:
     yield from route.waiting
     yield from route.unanswered()
 
 
-def settle(publication: Publication) -> None:
-    """The owner has the message: acknowledge it to its client."""
+def settle(publication: Item) -> None:
+    """The owner has the message, or all of a run: acknowledge it to its client."""
+    if not isinstance(publication, Publication):
+        publication.session.receiver.on_run_taken(publication)
+        return
     if publication.done is not None:
         publication.done()
     if publication.flow is not None and publication.session is not None:

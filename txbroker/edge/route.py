@@ -13,11 +13,13 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from itertools import repeat
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import attrs
 
 from txbroker.authority.handover import MarkKey
+from txbroker.core import Run
 from txbroker.delegation.cut import Cut
 from txbroker.message import Message
 from txbroker.mqtt.incoming import Incoming
@@ -46,6 +48,23 @@ class Publication:
     flow: Incoming | None = None
     done: Callable[[], None] | None = None
 
+    count: ClassVar[int] = 1
+
+    @property
+    def qos(self) -> int:
+        """Of the message."""
+        return self.message.qos
+
+    @property
+    def size(self) -> int:
+        """Bytes that it counts for."""
+        return self.message.size
+
+    @property
+    def client_id(self) -> str:
+        """Who published it."""
+        return self.message.client_id
+
     @property
     def keeps_id(self) -> bool:
         """Whether what it is sent with has to be durable before it leaves (protocol rule 16)."""
@@ -73,6 +92,31 @@ class Publication:
         assert self.flow is not None and self.session is not None
         self.flow.entry = key, number
         return self.session
+
+
+Item = Publication | Run
+"""What goes to an owner: one publish, or many of one client, all of QoS 0 or none."""
+
+
+def unfold(items: Iterable[Item]) -> list[Publication]:
+    """Each publish by itself: from here on each has a fate of its own."""
+    found: list[Publication] = []
+    for item in items:
+        if isinstance(item, Publication):
+            found.append(item)
+            continue
+        messages = [item.message(index) for index in range(item.count)]
+        if item.qos:
+            flows = item.session.receiver.adopt(item)
+            found += map(Publication, messages, repeat(item.session), flows)
+        else:
+            found += map(Publication, messages, repeat(item.session))
+    return found
+
+
+def topics_of(item: Item) -> list[str]:
+    """The topics of its messages."""
+    return [item.message.topic] if isinstance(item, Publication) else item.topics()
 
 
 @attrs.frozen(kw_only=True)
@@ -134,6 +178,9 @@ class OwnerPort(Protocol):
     def publish(self, publication: Publication) -> None:
         """Send one; QoS 1/2 come back through the edge's `on_taken` or `on_refused`."""
 
+    def publish_run(self, run: Run) -> None:
+        """Send many."""
+
     def restart(self, sequence: int, returned: Iterable[Publication]) -> None:
         """After a refusal, which `returned` these: the next QoS 1/2 publish has this number."""
 
@@ -191,10 +238,10 @@ class Route:
         self.is_local = False
         self.is_ending = False
         self.over = -1  # epoch of which its heir has said that it is, and where the zone goes on
-        self.waiting: deque[Publication] = deque()
+        self.waiting: deque[Item] = deque()
         self.waiting_size = 0
         self.qos0_size = 0
-        self.sent: deque[Publication] = deque()
+        self.sent: deque[Item] = deque()
         self.first_sequence = 1
         self.doubts: list[Doubt] = []
         self.held_by: set[Route] = set()  # earlier owners, until each has answered for its topics
@@ -313,37 +360,47 @@ class Route:
             and any(is_within(topic, apex) for apex in self.read)
         )
 
-    def wait(self, publication: Publication) -> None:
+    def wait(self, item: Item) -> None:
         """Queue it behind what waits already."""
-        self.waiting.append(publication)
-        self._count(publication, 1)
+        self.waiting.append(item)
+        self._count(item, 1)
 
-    def wait_first(self, publications: list[Publication]) -> None:
+    def wait_first(self, items: Sequence[Item]) -> None:
         """Queue them, in their order, before all that waits."""
-        for publication in reversed(publications):
-            self.waiting.appendleft(publication)
-            self._count(publication, 1)
+        for item in reversed(items):
+            self.waiting.appendleft(item)
+            self._count(item, 1)
 
-    def next_waiting(self) -> Publication:
+    def next_waiting(self) -> Item:
         """Take the first one that waits."""
-        publication = self.waiting.popleft()
-        self._count(publication, -1)
-        return publication
+        item = self.waiting.popleft()
+        self._count(item, -1)
+        return item
 
     def take_waiting(self) -> list[Publication]:
-        """Take all that waits, in order."""
-        return [self.next_waiting() for _ in range(len(self.waiting))]
+        """Take all that waits, in order, each by itself."""
+        return unfold([self.next_waiting() for _ in range(len(self.waiting))])
+
+    def unfold_waiting(self) -> Sequence[Publication]:
+        """All that waits, each by itself, where it is."""
+        if any(not isinstance(item, Publication) for item in self.waiting):
+            self.wait_first(self.take_waiting())
+        return [item for item in self.waiting if isinstance(item, Publication)]
 
     def drop_waiting_qos0(self) -> int:
         """Forget the QoS 0 ones that wait; returns how many."""
-        kept = [p for p in self.waiting if p.message.qos]
-        dropped = len(self.waiting) - len(kept)
+        dropped = sum(item.count for item in self.waiting if not item.qos)
         if dropped:
-            self.take_waiting()
-            self.wait_first(kept)
+            items = [self.next_waiting() for _ in range(len(self.waiting))]
+            self.wait_first([item for item in items if item.qos])
         return dropped
 
-    def unanswered(self) -> Iterator[Publication]:
+    def take_sent(self) -> list[Publication]:
+        """Take all that was sent and is not answered, each by itself."""
+        sent, self.sent = self.sent, deque()
+        return unfold(sent)
+
+    def unanswered(self) -> Iterator[Item]:
         """Those on their way to the owner, and those in doubt."""
         yield from self.sent
         for doubt in self.doubts:
@@ -351,19 +408,27 @@ class Route:
 
     def awaits_answer(self, apex: str) -> bool:
         """Whether one of them has a topic within the apex."""
-        return any(is_within(p.message.topic, apex) for p in self.unanswered())
+        return any(is_within(t, apex) for item in self.unanswered() for t in topics_of(item))
 
-    def take_sent_through(self, sequence: int) -> list[Publication]:
+    def take_sent_through(self, sequence: int) -> list[Item]:
         """The sent ones up to a sequence: the owner has them."""
-        count = min(max(sequence - self.first_sequence + 1, 0), len(self.sent))
-        self.first_sequence += count
-        return [self.sent.popleft() for _ in range(count)]
+        taken: list[Item] = []
+        count = sequence - self.first_sequence + 1
+        while self.sent and count > 0:
+            item = self.sent.popleft()
+            if isinstance(item, Run) and item.count > count:
+                item, rest = item.cut(count)
+                self.sent.appendleft(rest)
+            taken.append(item)
+            count -= item.count
+            self.first_sequence += item.count
+        return taken
 
-    def _count(self, publication: Publication, sign: int) -> None:
-        size = publication.message.size * sign
+    def _count(self, item: Item, sign: int) -> None:
+        size = item.size * sign
         self.waiting_size += size
         self._backlog.size += size
-        if publication.session is not None:
-            publication.session.held_size += size
-        if not publication.message.qos:
+        if item.session is not None:
+            item.session.held_size += size
+        if not item.qos:
             self.qos0_size += size

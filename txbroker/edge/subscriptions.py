@@ -164,9 +164,9 @@ class Subscriptions:
         return subscription
 
     def _drop(self, session: Session, topic_filter: str) -> None:
-        del session.subscriptions[topic_filter]
+        subscription = session.subscriptions.pop(topic_filter)
         if session.sink is not None:
-            self._delivery.ignore(session, topic_filter)
+            self._delivery.ignore(session, subscription)
         if not is_sys(topic_filter):
             self._interests.remove(topic_filter)
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 
+from txbroker.core import Exchange, Run
 from txbroker.delegation.cut import Cut
 from txbroker.edge.route import Backlog, Route
 from txbroker.topics import (
@@ -38,11 +39,18 @@ LONGEST_REMEMBERED = 512
 class ZoneMap:
     """The known routes; the root zone's is always there, though nobody may know its address."""
 
-    def __init__(self, limit: int = 100_000, on_full: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        exchange: Exchange,
+        limit: int = 100_000,
+        on_full: Callable[[], None] = lambda: None,
+    ) -> None:
         """`on_full` is called each time that something is forgotten to make room."""
+        self._exchange = exchange
         self._on_full = on_full
         self.backlog = Backlog()
         self._routes: dict[str, Route] = {"": Route("", None, self.backlog)}
+        exchange.routes.set("", self._routes[""])
         self._longest = 0
         self._by_topic: dict[str, Route] = {}
         self.limit = limit
@@ -77,6 +85,10 @@ class ZoneMap:
                 self._by_topic[topic] = route
         return route
 
+    def split(self, run: Run) -> list[tuple[Route, Run]]:
+        """What of a run goes to which of the routes, in order."""
+        return self._exchange.split(run)
+
     def enclosing(self, apex: str) -> Route:
         """The route of the deepest known zone strictly above the apex; the root's for the root."""
         above = apex.rpartition("/")[0]
@@ -89,6 +101,7 @@ class ZoneMap:
             self._make_room()
             route = Route(cut.apex, cut, self.backlog)
             self._routes[cut.apex] = route
+            self._exchange.routes.set(cut.apex, route)
             self._longest = max(self._longest, len(cut.apex))
             self._changed(cut.apex)
         elif route.cut is None or cut.epoch >= route.cut.epoch:
@@ -99,6 +112,7 @@ class ZoneMap:
         """Forget a zone; the root's route stays, without an address."""
         if route.apex:
             self._routes.pop(route.apex, None)
+            self._exchange.routes.remove(route.apex)
         else:
             route.cut = None
         self._changed(route.apex)

@@ -12,12 +12,13 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 
 from txbroker.authority.handover import MarkKey
+from txbroker.core import Run
 from txbroker.counters import Counters
 from txbroker.delegation.cut import Cut
 from txbroker.edge.edge import Edge
 from txbroker.edge.outbound import Outbound
 from txbroker.edge.outbox import Entry
-from txbroker.edge.route import Position, Publication, Route, StreamUser
+from txbroker.edge.route import Position, Publication, Route, StreamUser, unfold
 from txbroker.link.consumer import Consumer
 from txbroker.link.convert import claim_to_wire, cut_from_wire, key_from_mark, mark_to_wire
 from txbroker.link.deliveries import BATCH
@@ -155,6 +156,11 @@ class EdgeEnd:
             self._send_batch()
         else:
             self._mark_dirty(self)
+
+    def publish_run(self, run: Run) -> None:
+        """Put many into the batch."""
+        for publication in unfold((run,)):
+            self.publish(publication)
 
     def restart(self, sequence: int, returned: Iterable[Publication] = ()) -> None:
         """After a refusal: the next QoS 1/2 publish has this number."""

@@ -114,7 +114,9 @@ class Intake:
             raise LinkError("a PUBLISH on a link follows its batch header")
         will = self._wills.get(len(self._clients))
         client_id = self._clients.pop()
-        message = Message(packet.topic, packet.payload, packet.qos, packet.retain, client_id, will)
+        message = Message(
+            packet.topic, packet.payload, packet.qos, packet.retain, client_id, will, stream.mark[0]
+        )
         self.received += message.size
         if stream.has_gaps:
             self._on_sequence(stream, packet, self._sequences.pop())

@@ -17,6 +17,7 @@ import attrs
 from txbroker.authority.authority import Authority
 from txbroker.authority.journal import Record
 from txbroker.authority.peer import CatchUp, Greeting, Peer
+from txbroker.core import Run
 from txbroker.counters import Counters
 from txbroker.delegation.cut import Cut
 from txbroker.link.convert import claims_from_wire, cut_to_wire, key_from_mark, mark_to_wire
@@ -167,6 +168,11 @@ class OwnerEnd:
         # While it reads the journal, nothing that waits for it takes memory: nobody has to wait.
         if deliveries.queued > HIGH_MARK and not deliveries.is_reading:
             self._host.pressure.raise_(self, PATIENCE)
+
+    def deliver_run(self, run: Run) -> None:
+        """Many live messages."""
+        for index in range(run.count):
+            self.deliver(Record(run.offset(index), run.message(index)))
 
     def answer(self, request: int, offset: int, retained: list[Message]) -> None:
         """The interest holds from here on; these are the retained messages it matches."""

@@ -200,7 +200,7 @@ class MqttProtocol(Protocol):
             raise inlet.fault
         if frame is None:
             self._connection.judge_beginning(inlet.first_byte)
-            return False
+            return inlet.has_more
         packet = self._connection.judge(*frame)
         if packet is not None:
             _HANDLERS[type(packet)](self, packet)
@@ -223,9 +223,9 @@ class MqttProtocol(Protocol):
         if inlet.pubacks:
             session.sender.on_pubacks(inlet.pubacks)
         if inlet.qos0 is not None:
-            self._edge.clients.publish_run(session, inlet.qos0)
+            self._edge.clients.publish_run(inlet.qos0)
         if inlet.qos12 is not None:
-            self._edge.clients.publish_run(session, inlet.qos12)
+            self._edge.clients.publish_run(inlet.qos12)
 
     def _on_connect(self, packet: Connect) -> None:
         client_id = packet.client_id or self._service.make_client_id()  # [MQTT-3.1.3-6]

@@ -25,6 +25,18 @@ class Closable(Protocol):
         """The node stops: the will is discarded."""
 
 
+class Outputs:
+    """What was gathered for clients in a turn."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+
+    def flush(self) -> None:
+        """The end of a turn: write it."""
+        for outlet in self._exchange.take_outputs():
+            outlet.connection.flush()
+
+
 class MqttService:
     """The parts of the node that every connection uses, its limits, and who is connected."""
 
@@ -60,11 +72,6 @@ class MqttService:
         self.connect_timeout = connect_timeout
         self.connections: set[Closable] = set()
         self.is_leaving = False
-
-    def flush(self) -> None:
-        """The end of a turn: write what was gathered for clients."""
-        for outlet in self.exchange.take_outputs():
-            outlet.connection.flush()
 
     def leave(self) -> None:
         """The node goes for good: its clients are to go elsewhere, and no more come."""

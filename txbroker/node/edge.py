@@ -134,6 +134,7 @@ class EdgeRole:
         return Edge(
             name=ground.config.node,
             incarnation=ground.standing.incarnation,
+            exchange=ground.exchange,
             connector=self._dialer,
             timers=ground.timers,
             counters=ground.counters,
@@ -204,6 +205,7 @@ class EdgeRole:
         ground, config = self._ground, self._ground.config
         return MqttService(
             edge=self.edge,
+            exchange=ground.exchange,
             roaming=Roaming(self.edge.clients, self.directory, self.directory_shell),
             successions=self._successions,
             turn=ground.turn,

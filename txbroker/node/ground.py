@@ -11,7 +11,9 @@ from txbroker.aio import Tasks
 from txbroker.alarms import ReactorTimers
 from txbroker.config import Address, NodeConfig
 from txbroker.control.channels import Channels
+from txbroker.core import Exchange
 from txbroker.counters import Counters
+from txbroker.mqtt.service import Outputs
 from txbroker.node.settings import policy, segment_bytes
 from txbroker.pressure import Pressure
 from txbroker.standing import Standing
@@ -43,6 +45,8 @@ class Ground:
         self.space = DiskSpace(
             config.data, config.limits.disk_free, timers=self.timers, counters=self.counters
         )
+        self.exchange = Exchange(lambda: self.turn.mark_dirty(self.outputs))
+        self.outputs = Outputs(self.exchange)
         self.channels = Channels()
         self.folder = DataFolder(config.data)
         made = backup.made_at(config.data)

@@ -22,7 +22,7 @@ class OwnerRole:
     def __init__(self, ground: Ground, apex: str) -> None:
         self._ground = ground
         self.store = self._build_store(apex)
-        self.authority = Authority(apex, ground.standing.table, self.store)
+        self.authority = Authority(apex, ground.standing.table, self.store, ground.exchange)
         self.store.wire(self.authority)
 
     def wire(self, edge: Edge) -> None:
@@ -52,7 +52,6 @@ class OwnerRole:
         return ZoneStore(
             node=config.node,
             zone=apex,
-            incarnation=ground.standing.incarnation,
             disk=ground.disk,
             now=wall,
             retention=ground.retention,

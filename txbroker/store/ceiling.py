@@ -20,8 +20,11 @@ from txbroker.v1 import state_pb2
 
 log = get_logger()
 
-BLOCK = 1 << 17
-"""Offsets by which the bound is raised; half of them are left when it is."""
+BLOCK = 1 << 22
+"""
+Offsets by which the bound is raised; half of them are left when it is, for what is delivered before
+that is durable.
+"""
 
 _KEY = b"ceiling"
 

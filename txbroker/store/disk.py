@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from txbroker.authority.journal import Chunk, Record
+from txbroker.authority.journal import Chunk
 from txbroker.errors import StoreError
 from txbroker.store.arriving import Arrivals
 from txbroker.store.committer import Committer, Durability
@@ -104,9 +104,7 @@ class Disk:
             self._on_failed(error)
             raise
         records = tuple(
-            Record(offset, message)
-            for offset, message, _ in found.records
-            if message.qos and offset <= through
+            record for record in found.records if record.message.qos and record.offset <= through
         )
         end = max(through if not found.records else min(found.through, through), after)
         return Chunk(

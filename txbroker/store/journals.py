@@ -2,8 +2,8 @@
 SHELL: the journals of a node: one part for each (zone, epoch), a log of published messages.
 
 What is appended during a turn is gathered into one batch: the raw PUBLISH packets, who published
-them, and the duplicate marks (protocol rules 1 and 3): for each stream of an edge the highest
-sequence in the batch. So a record and its mark are written at once, or not at all.
+them and where, and the duplicate marks (protocol rules 1 and 3): for each stream of an edge the
+highest sequence in the batch. So a record and its mark are written at once, or not at all.
 """
 
 from __future__ import annotations
@@ -20,18 +20,30 @@ from urllib.parse import quote
 import attrs
 
 from txbroker.authority.handover import MarkKey, mark_of_will
-from txbroker.errors import StoreError
+from txbroker.authority.journal import Record
+from txbroker.errors import CallerError, StoreError
 from txbroker.message import Message
 from txbroker.place import PartKey
+from txbroker.runs import MOST, Run
 from txbroker.store.committer import Committer
 from txbroker.store.files import make_folder, sync_folder
 from txbroker.store.log import Log
-from txbroker.store.records import Record, decode_records, encode_records, read_marks
+from txbroker.store.records import (
+    MOST_RECORDS,
+    Piece,
+    decode_records,
+    encode_records,
+    read_marks,
+)
 from txbroker.store.recovery import OnTrimmed
 
 BATCH_BYTES = 256 * 1024
-BATCH_RECORDS = 1000
-"""A batch ends when it holds this much, or with the turn."""
+BATCH_RECORDS = MOST_RECORDS
+"""
+A batch ends when it holds so many bytes, before it would hold more records, or with the turn.
+
+A run is never split: by a run less one byte a batch may be larger than `BATCH_BYTES`.
+"""
 
 FORMAT = 1
 """Version of `part.json`; a newer one is refused."""
@@ -68,7 +80,8 @@ class Part:
     """
     The journal of one zone at one epoch.
 
-    `predecessor` is the part before it and the last offset of that which counts.
+    `predecessor` is the part before it and the last offset of that which counts. `node` is the edge
+    of what is appended and names none.
     """
 
     def __init__(self, key: PartKey, log: Log, committer: Committer, meta: _Meta) -> None:
@@ -77,8 +90,10 @@ class Part:
         self.log = log
         self._committer = committer
         self._meta = meta
+        self.node = ""
         self._first = 0
-        self._gathered: list[Message] = []
+        self._gathered: list[Piece] = []
+        self._count = 0
         self._marks: dict[MarkKey, int] = {}
         self._bytes = 0
         self._time = 0
@@ -93,7 +108,7 @@ class Part:
     def next(self) -> int:
         """The offset that the next message gets."""
         if self._gathered:
-            return self._first + len(self._gathered)
+            return self._first + self._count
         return max(self._first, self.log.next)
 
     def append(
@@ -104,19 +119,28 @@ class Part:
 
         `origin_key` and `sequence` are the origin id of a QoS 1/2 message, None and 0 for others.
         """
-        if len(self._gathered) >= BATCH_RECORDS or self._bytes >= BATCH_BYTES:
-            self._stage()
-        if not self._gathered:
-            self._first = max(self._first, self.log.next)
-            self._time = time
-            self._committer.before_write(self._stage)
-        self._gathered.append(message)
-        self._bytes += message.size
+        offset = self._gather(message, 1, message.size, time)
         if origin_key is not None:
             self._marks[origin_key] = sequence
         if message.will is not None:
             self._marks[mark_of_will(message.will)] = 1
-        return self._first + len(self._gathered) - 1
+        return offset
+
+    def append_run(
+        self, run: Run, origin_key: MarkKey | None, last_sequence: int, *, time: int
+    ) -> int:
+        """
+        Stage all messages of a run; returns the offset of the first, which the others' follow.
+
+        `origin_key` and `last_sequence` are the origin id of the last message, None and 0 where it
+        has none. What it costs does not depend on how many messages there are.
+        """
+        if not 0 < run.count <= MOST:
+            raise CallerError(f"A run has 1 to {MOST} messages, not {run.count}.")
+        offset = self._gather(run, run.count, run.size, time)
+        if origin_key is not None:
+            self._marks[origin_key] = last_sequence
+        return offset
 
     def skip_to(self, offset: int) -> None:
         """Let the next message have `offset` at least; what lies between stays empty for ever."""
@@ -133,12 +157,10 @@ class Part:
         for batch in self.log.batches(after):
             through = max(through, batch.first - 1)
             skip = max(0, after + 1 - batch.first)
-            for record in decode_records(batch, skip, limit - len(records)):
-                records.append(record)
-                through = record.offset
-                room -= record.message.size
-                if room <= 0:
-                    break
+            found = decode_records(batch, skip, limit - len(records), room)
+            room -= sum(record.message.size for record in found)
+            records += found
+            through = records[-1].offset
             if room <= 0 or len(records) >= limit:
                 break
         return Chunk(records=tuple(records), through=through, earliest=self.log.first)
@@ -165,13 +187,27 @@ class Part:
 
     # -- internal
 
+    def _gather(self, piece: Piece, count: int, size: int, time: int) -> int:
+        """Put a piece into the batch that is gathered, or a new one; the offset of its first."""
+        if self._bytes >= BATCH_BYTES or self._count + count > BATCH_RECORDS:
+            self._stage()
+        if not self._gathered:
+            self._first = max(self._first, self.log.next)
+            self._time = time
+            self._committer.before_write(self._stage)
+        offset = self._first + self._count
+        self._gathered.append(piece)
+        self._count += count
+        self._bytes += size
+        return offset
+
     def _stage(self) -> None:
         """What was gathered becomes a batch of the log."""
         if self._gathered:
-            body = encode_records(self._gathered, self._marks)
-            count = len(self._gathered)
-            self.log.append(body, count, time=self._time, first=self._first)
-            self._first += count
+            body = encode_records(self._gathered, self._marks, self.node)
+            self.log.append(body, self._count, time=self._time, first=self._first)
+            self._first += self._count
+            self._count = 0
             self._gathered.clear()
             self._marks.clear()
             self._bytes = 0

@@ -30,8 +30,8 @@ import attrs
 from txbroker.errors import StoreError
 from txbroker.store.files import Descriptor
 
-FORMAT = 1
-"""Version of the files; a newer one is refused."""
+FORMAT = 2
+"""Version of the files and of the records in them; another one is refused."""
 
 BLOCK = 256 * 1024
 """Bytes read at a time."""
@@ -169,6 +169,11 @@ def read_segment(path: Path, size: int) -> Segment | None:
     first, previous, follows = _SEGMENT_REST.unpack(rest)
     if crc32(rest, version) != check:
         return None
+    if version < FORMAT:
+        raise StoreError(
+            f"{path}: format {version} is older than this version's {FORMAT}; start the older"
+            " txbroker, or use another `data` folder"
+        )
     if path != segment_path(path.parent, first):
         raise StoreError(
             f"{path}: was {first:020}.log when it was written; give it that name again"

@@ -16,6 +16,7 @@ from txbroker.authority.handover import EdgeInterest, MarkKey
 from txbroker.authority.journal import Chunk, Unclaimed, ZoneState
 from txbroker.message import Message
 from txbroker.place import PartKey, Place
+from txbroker.runs import Run
 from txbroker.store.ceiling import Ceiling
 from txbroker.store.disk import Disk
 from txbroker.store.journals import Part
@@ -38,7 +39,6 @@ class ZoneStore:
         *,
         node: str,
         zone: str,
-        incarnation: int,
         disk: Disk,
         now: Callable[[], int],
         retention: Retention,
@@ -46,7 +46,7 @@ class ZoneStore:
         keeps_qos0: bool,
     ) -> None:
         self._zone = zone
-        self._own_key: MarkKey = (node, incarnation, zone, 0)
+        self._node = node
         self._disk = disk
         self._journals = disk.journals
         self._state = disk.tables.table("zone")
@@ -96,6 +96,7 @@ class ZoneStore:
         if part is None:
             part = self._journals.begin(key, predecessor)
             self._clear()
+        part.node = self._node
         self._part = part
         self._ceiling.open(part)
         self._durable = part.next - 1
@@ -109,14 +110,24 @@ class ZoneStore:
         if not message.qos and not self._keeps_qos0:
             return 0
         assert self._part is not None
-        offset = self._part.append(
-            message, self._own_key if key is None else key, sequence, time=self._now()
-        )
+        offset = self._part.append(message, key, sequence, time=self._now())
         self._ceiling.pass_offset(offset)
-        if message.qos and not self._is_asked:
-            self._is_asked = True
-            self._committer.before_write(self._close_group)
-            self._committer.when_durable(self._on_group)
+        if message.qos:
+            self._ask()
+        return offset
+
+    def append_run(self, run: Run, key: MarkKey | None, sequence: int) -> int:
+        """
+        Add a record for each message; the offset of the first, which the others' follow, or 0 where
+        none is kept. `key` and `sequence` are the origin id of the last one, where it has one.
+        """
+        if not run.qos and not self._keeps_qos0:
+            return 0
+        assert self._part is not None
+        offset = self._part.append_run(run, key, sequence, time=self._now())
+        self._ceiling.pass_offset(offset + run.count - 1)
+        if run.qos:
+            self._ask()
         return offset
 
     def read(self, after: int, through: int) -> Chunk:
@@ -192,6 +203,13 @@ class ZoneStore:
             self.checkpoint()
 
     # internal
+
+    def _ask(self) -> None:
+        """What was appended is to be told of when it is durable."""
+        if not self._is_asked:
+            self._is_asked = True
+            self._committer.before_write(self._close_group)
+            self._committer.when_durable(self._on_group)
 
     def _close_group(self) -> None:
         self._is_asked = False

@@ -40,6 +40,10 @@ class Apexes:
         """From now on."""
         self._values[apex] = value
 
+    def replace(self, values: dict[str, Any]) -> None:
+        """These, and no others."""
+        self._values = dict(values)
+
     def remove(self, apex: str) -> None:
         """Topics within belong to the apex above; nothing where there is none."""
         self._values.pop(apex, None)
@@ -84,6 +88,10 @@ class Exchange:
     def make_target(self, session: Any, subscription: Any, outlet: Outlet) -> Target:
         """A subscription of a client that is here, for `targets`."""
         return Target(session, subscription, outlet)
+
+    def set_cache_limit(self, limit: int) -> None:
+        """For how many topics it is kept who gets them."""
+        self.interests.cache_limit = self.targets.cache_limit = limit
 
     def _note_output(self, outlet: Outlet) -> None:
         if not self._outputs:

@@ -10,6 +10,7 @@ from txbroker.core.reference.packets import encode_length, plain_publish
 from txbroker.core.reference.run import Entry, Run
 from txbroker.mqtt.framing import Framer
 from txbroker.mqtt.return_codes import ProtocolViolation
+from txbroker.runs import MOST
 
 PUBACK, PUBREC, PUBREL, PUBCOMP = 0x40, 0x50, 0x62, 0x70
 
@@ -31,6 +32,7 @@ class Inlet:
         self.takes_qos12 = False
         self.has_heard = False
         self.has_landed = False
+        self.has_more = False
         self.fault: ProtocolViolation | None = None
         self._framer = Framer(max_packet)
         self._outlet = outlet
@@ -61,14 +63,15 @@ class Inlet:
 
     def step(self) -> tuple[int, bytes] | None:
         """
-        Work on up to a packet that is for others, which is returned; None: all is done.
+        Work on up to a packet that is for others, which is returned; None: all is done, unless it
+        `has_more`, as a run has at most `MOST` messages.
 
         What was gathered until then came before it, and is to be taken from `qos0`, `qos12` and
         `pubacks` first, then `fault`: the bytes that follow are no packets. `has_heard` is set when
         there was a whole packet, `has_landed` when the window of the outlet has room again.
         """
         self.pubacks = []
-        self.has_heard = self.has_landed = False
+        self.has_heard = self.has_landed = self.has_more = False
         gathered = _Gathered(), _Gathered()
         serial = 0 if self._flows is None else self._flows.next_serial()
         found = None
@@ -77,6 +80,9 @@ class Inlet:
                 self.has_heard = True
                 if not self._take(first_byte, body, gathered, serial):
                     found = first_byte, body
+                    break
+                if len(gathered[0].entries) == MOST or len(gathered[1].entries) == MOST:
+                    self.has_more = True
                     break
         except ProtocolViolation as violation:
             self.fault = violation

@@ -114,6 +114,20 @@ class Run:
             edge=self.edge,
         )
 
+    @property
+    def last(self) -> int:
+        """Where the last one lies; 0: nowhere."""
+        return self.offset(self.count - 1)
+
+    @property
+    def client_id(self) -> str:
+        """Who published it, where that is one client."""
+        return self.clients[0]
+
+    def cut(self, count: int) -> tuple[Run, Run]:
+        """So many at its beginning, and the rest."""
+        return self.select(range(count)), self.select(range(count, self.count))
+
     def select(self, indices: Iterable[int]) -> Run:
         """Some of them, at least one, in this order."""
         chosen = list(indices)
