@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import attrs
 
 from txbroker.mqtt.codec import encode_publish, publish_head
@@ -27,6 +29,8 @@ class Message:
     have it. The encoded forms are made once and shared by all who send the message on, so a message
     is never changed after it was built.
     """
+
+    count: ClassVar[int] = 1
 
     topic: str
     payload: bytes

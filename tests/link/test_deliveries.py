@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.journal import MemoryJournal, authority_of
 from tests.support.recorders import cut
+from tests.support.runs import messages_in
 from txbroker.authority.journal import Record
 from txbroker.authority.peer import CatchUp, Greeting
 from txbroker.counters import Counters
@@ -16,7 +17,6 @@ from txbroker.link.convert import cut_to_wire
 from txbroker.link.deliveries import READS, Deliveries
 from txbroker.link.frames import FrameReader
 from txbroker.message import Message
-from txbroker.mqtt.packets import Publish
 from txbroker.v1 import link_pb2, types_pb2
 from txbroker.v1.link_pb2 import LinkFrame
 
@@ -106,10 +106,10 @@ class Lines:
         self.deliveries.take(out)
         told = []
         for item in FrameReader(1 << 20).read(b"".join(out)):
-            if isinstance(item, Publish):
-                told.append(item.payload.decode().strip())
+            if not isinstance(item, LinkFrame):
+                told += [message.payload.decode().strip() for message in messages_in(item)]
                 if consume:
-                    self.deliveries.consumed += SIZE
+                    self.deliveries.consumed += SIZE * len(messages_in(item))
             elif not item.HasField("batch"):
                 told.append(str(item.WhichOneof("kind")))
         self.got += told

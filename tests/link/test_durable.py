@@ -34,7 +34,7 @@ def test_acknowledged_when_durable_and_in_order() -> None:
     pair = Pair(lazy=True)
     for number, qos in enumerate((1, 2, 1), 1):
         pair.client.publish("x", b"%d" % number, qos)
-    pair.link.pump()
+        pair.link.pump()
     acknowledged = [pair.client.acknowledged]
     for offset in (2, 3):
         pair.journal.sync(offset)

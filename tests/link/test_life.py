@@ -10,7 +10,7 @@ from tests.support.recorders import EdgeRecorder, cut
 from txbroker.authority.handover import EdgeInterest, Incoming, Snapshot
 from txbroker.authority.peer import Greeting
 from txbroker.delegation.table import DelegationTable
-from txbroker.link.deliveries import BATCH, OVERFLOW, WINDOW
+from txbroker.link.deliveries import OVERFLOW, WINDOW
 from txbroker.link.frames import LinkError, encode_frame
 from txbroker.link.owner_end import HIGH_MARK
 from txbroker.message import Message
@@ -69,7 +69,7 @@ def taken(port: EdgeRecorder) -> list[str]:
 def test_answer_is_among_live_messages_where_it_was_given() -> None:
     """Older ones before, newer ones after, over as many batches as it takes."""
     pair = Pair()
-    for number in range(BATCH + 2):
+    for number in range(130):
         pair.say(f"r/{number}", b"r%d" % number, retain=True)
     pair.client.subscribe(("live", 0))
     pair.link.pump()
@@ -80,7 +80,7 @@ def test_answer_is_among_live_messages_where_it_was_given() -> None:
     pair.say("r/0", b"newer")
     pair.link.pump()
 
-    retained = [b"r%d" % number for number in range(BATCH + 2)]
+    retained = [b"r%d" % number for number in range(130)]
     assert [b"before", *retained, b"after", b"newer"] == pair.client.payloads
 
 
@@ -381,7 +381,7 @@ def test_rule_broken_under_pressure_closes_that_link() -> None:
     """What was held is judged later, in somebody else's turn."""
     pair = Pair()
     pair.host.pressure.raise_("busy")
-    gap = link_pb2.Batch(epoch=1, stream=1, first=9, count=1, clients=["c"], client=[0])
+    gap = link_pb2.Batch(epoch=1, stream=1, first=9, count=1, clients=["c"], client=[0], counts=[1])
     pair.link.owner_end.receive(encode_frame(LinkFrame(batch=gap)))
     before = pair.link.closed[:]
     pair.host.pressure.lower("busy")

@@ -23,6 +23,7 @@ from tests.support.pair import Alarms, Client, Host, Link, Recorder, make_edge
 from tests.support.recorders import cut
 from txbroker.authority.handover import EdgeInterest, Incoming
 from txbroker.authority.outgoing import Outgoing
+from txbroker.core import Run
 from txbroker.delegation.table import DelegationTable, TableState
 from txbroker.edge.edge import Edge
 from txbroker.edge.route import Route
@@ -40,7 +41,7 @@ def small_limits() -> Iterator[None]:
     with (
         patch(f"{deliveries}.WINDOW", 1200),
         patch(f"{deliveries}.OVERFLOW", 1000),
-        patch(f"{deliveries}.BATCH", 4),
+        patch(f"{deliveries}.BATCH_BYTES", 300),
         patch(f"{deliveries}.READS", 2),
         patch("txbroker.link.owner_end.HIGH_MARK", 700),
         patch("txbroker.link.owner_end.LOW_MARK", 300),
@@ -63,15 +64,26 @@ class Site:
         self.link: Link | None = None
         self.lost: list[Link] = []
         self._process = self.edge.on_message
+        self._process_run = self.edge.on_run
         self.edge.on_message = self.on_message  # type: ignore[method-assign]
+        self.edge.on_run = self.on_run  # type: ignore[method-assign]
         self.client = Client(self.edge, f"client of {name}")
         self.client.subscribe(*[(topic_filter, 0) for topic_filter in self.filters])
 
+    def on_run(self, route: Route, run: Run) -> None:
+        if not route.read:  # else they come one by one
+            for index in range(run.count):
+                self.note(run.message(index), run.offset(index))
+        self._process_run(route, run)
+
     def on_message(self, route: Route, message: Message, offset: int) -> None:
+        self.note(message, offset)
+        self._process(route, message, offset)
+
+    def note(self, message: Message, offset: int) -> None:
         if message.qos:
             assert offset <= self.world.journal.durable
             self.got.append((offset, message.topic, message.payload))
-        self._process(route, message, offset)
 
     def connect(self) -> None:
         if self.link is None:

@@ -35,13 +35,13 @@ from txbroker.link.edge_end import EdgeEnd
 from txbroker.link.frames import FrameReader
 from txbroker.link.owner_end import OwnerEnd
 from txbroker.link.wire import LinkProtocol
-from txbroker.mqtt.packets import Publish
 from txbroker.node import Node
 from txbroker.topics import is_within
 from txbroker.v1 import link_pb2
 
 from .mqttclient import Client, until
 from .nodes import free_port, topology
+from .runs import messages_in
 
 LIMIT = 60.0
 """Seconds that a test may take; after that it is cancelled where it hangs."""
@@ -135,16 +135,17 @@ class Tap:
         if isinstance(link.end, OwnerEnd) and link.end.peer is not None:
             state["edge"] = link.end.peer.edge
         for item in reader.read(data):
-            if isinstance(item, Publish):
-                self.passed.append(
+            if not isinstance(item, link_pb2.LinkFrame):
+                self.passed.extend(
                     Passed(
                         edge=state["edge"],
                         zone=state["zone"],
                         up=is_up,
                         kind=state["kind"],
-                        topic=item.topic,
-                        payload=item.payload,
+                        topic=message.topic,
+                        payload=message.payload,
                     )
+                    for message in messages_in(item)
                 )
                 continue
             kind = item.WhichOneof("kind") or "unknown"

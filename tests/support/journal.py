@@ -11,10 +11,9 @@ from txbroker.authority.handover import MarkKey
 from txbroker.authority.journal import Chunk, Record, ZoneState
 from txbroker.authority.peer import CatchUp, Peer
 from txbroker.core import Exchange
+from txbroker.core import Run as CoreRun
 from txbroker.delegation.table import DelegationTable
-from txbroker.link.frames import FrameReader
 from txbroker.message import Message
-from txbroker.mqtt.packets import Publish
 from txbroker.place import PartKey, Place
 from txbroker.runs import Run
 
@@ -79,9 +78,9 @@ class MemoryJournal:
 
     def append_run(self, run: Run, key: MarkKey | None, sequence: int) -> int:
         first = self.offset + 1
-        for packet in FrameReader().read(run.raw):
-            assert isinstance(packet, Publish)
-            self.append(Message(packet.topic, packet.payload, packet.qos), None, 0)
+        assert isinstance(run, CoreRun)
+        for index in range(run.count):
+            self.append(run.message(index), None, 0)
         if key is not None:
             self._origins.append((self.offset, key, sequence))
         return first

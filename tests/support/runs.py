@@ -6,8 +6,17 @@ from collections.abc import Sequence
 
 import attrs
 
+from txbroker.core import Run
 from txbroker.message import Message
 from txbroker.mqtt.codec import encode_publish
+from txbroker.mqtt.packets import Publish
+
+
+def messages_in(item: Publish | Run) -> list[Message]:
+    """What a reader of links gave, one by one."""
+    if isinstance(item, Publish):
+        return [Message(item.topic, item.payload, item.qos, item.retain)]
+    return [item.message(index) for index in range(item.count)]
 
 
 @attrs.frozen(kw_only=True)

@@ -12,8 +12,10 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
+from txbroker.core import Run
 from txbroker.edge.edge import Edge
 from txbroker.edge.route import Position, Route
+from txbroker.link.batches import Offsets
 from txbroker.link.frames import LinkError
 from txbroker.message import Message
 from txbroker.mqtt.packets import Publish
@@ -31,7 +33,7 @@ class Consumer:
         self._pressure = pressure
         self._kind: link_pb2.Batch.Kind.ValueType = link_pb2.Batch.LIVE
         self._waiting: deque[Callable[[], None]] = deque()
-        self._offsets: list[int] = []
+        self._offsets: Offsets | None = None
         self._retained: list[Message] = []
         self._retained_due = 0
         self._request = self._answer_offset = 0
@@ -69,11 +71,11 @@ class Consumer:
         self._kind = batch.kind
         if batch.kind == link_pb2.Batch.RETAINED:
             return
-        if batch.kind == link_pb2.Batch.PUBLISH or len(batch.offsets) != batch.count:
-            raise LinkError("an owner sends deliveries, each with its offset")
+        if batch.kind == link_pb2.Batch.PUBLISH:
+            raise LinkError("an owner sends deliveries")
         if batch.epoch != self.epoch:
             raise LinkError(f"deliveries of epoch {batch.epoch} on a link of {self.epoch}")
-        self._offsets = list(reversed(batch.offsets))
+        self._offsets = Offsets(batch.offsets, batch.counts, batch.count)
 
     def on_message(self, packet: Publish) -> None:
         """The next message of the batch; raises `LinkError`."""
@@ -81,13 +83,27 @@ class Consumer:
         if self._kind == link_pb2.Batch.RETAINED:
             self.in_turn(partial(self._on_retained, message))
             return
-        if not self._offsets:
-            raise LinkError("a PUBLISH on a link follows its batch header")
-        offset = self._offsets.pop()
+        ((offset, _),) = self._next_offsets(1)
         if self._waiting or self._pressure.active:
             self._waiting.append(partial(self._on_delivery, message, offset))
         else:
             self._on_delivery(message, offset)
+
+    def on_run(self, run: Run) -> None:
+        """The next messages of the batch; raises `LinkError`."""
+        ranges = self._next_offsets(run.count)
+        if len(ranges) == 1:
+            run.first = ranges[0][0]
+        else:
+            run.offsets = [
+                offset and offset + place for offset, count in ranges for place in range(count)
+            ]
+        self.in_turn(partial(self._on_deliveries, run))
+
+    def _next_offsets(self, count: int) -> list[tuple[int, int]]:
+        if self._offsets is None:
+            raise LinkError("a PUBLISH on a link follows its batch header")
+        return self._offsets.take(count)
 
     def on_answer(self, answer: link_pb2.InterestAnswer) -> None:
         """The interest holds; so many retained messages follow."""
@@ -104,6 +120,14 @@ class Consumer:
             position = Position(epoch=self.epoch, offset=offset)
             self._route.note_processed(message.topic, position)
         self._edge.on_message(self._route, message, offset)
+
+    def _on_deliveries(self, run: Run) -> None:
+        self._consumed += run.size
+        if run.qos and self._route.claiming:
+            for index, topic in enumerate(run.topics()):
+                position = Position(epoch=self.epoch, offset=run.offset(index))
+                self._route.note_processed(topic, position)
+        self._edge.on_run(self._route, run)
 
     def _on_retained(self, message: Message) -> None:
         self._consumed += message.size

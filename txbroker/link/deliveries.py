@@ -11,7 +11,7 @@ what comes in is left to the journal, too: a catch-up may take hours, and costs 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import attrs
@@ -19,7 +19,9 @@ import attrs
 from txbroker.authority.authority import Authority
 from txbroker.authority.journal import Record
 from txbroker.authority.peer import CatchUp, Peer
+from txbroker.core import Run
 from txbroker.counters import Counters
+from txbroker.link.batches import BATCH_BYTES, MOST, join_ranges
 from txbroker.link.frames import encode_frame, join_packets
 from txbroker.message import Message
 from txbroker.v1 import link_pb2
@@ -27,10 +29,6 @@ from txbroker.v1.link_pb2 import LinkFrame
 
 WINDOW = 4 * 1024 * 1024
 """Bytes that may be on the way in either direction before credit has come back."""
-
-BATCH = 128
-BATCH_BYTES = 256 * 1024
-"""Messages under one header at the most, and bytes at which a batch is full."""
 
 OVERFLOW = 8 * 1024 * 1024
 """Bytes of live messages queued for one edge, above which QoS 1 and 2 are left to the journal."""
@@ -84,7 +82,7 @@ class Deliveries:
         self._authority = authority
         self._counters = counters
         self._mark_next = mark_next
-        self._queue: deque[Record | _Told | _Backlog] = deque()
+        self._queue: deque[Record | Run | _Told | _Backlog] = deque()
         self._backlogs = 0
         self._behind: _Backlog | None = None
         self._delivered = 0
@@ -97,24 +95,25 @@ class Deliveries:
 
     # what goes in
 
-    def live(self, record: Record) -> bool:
+    def live(self, item: Record | Run) -> bool:
         """
-        A live message; False where it is dropped.
+        A live message, or many; False where they are dropped.
 
-        One of QoS 1 or 2 that is too much will be read from the journal, one of QoS 0 is in none.
+        What is too much of QoS 1 or 2 will be read from the journal, QoS 0 is in none.
         """
         is_full = self.queued > OVERFLOW
-        if record.message.qos and (self._backlogs or is_full):
+        first, _, qos, size = _measure(item)
+        if qos and (self._backlogs or is_full):
             if self._behind is None:
-                after = record.offset - 1
+                after = first - 1
                 self._behind = self._read_later(
                     _Backlog(CatchUp(after=after, resumed=after), after)
                 )
             return True
         if is_full:
             return False
-        self.queued += record.message.size
-        self._queue.append(record)
+        self.queued += size
+        self._queue.append(item)
         return True
 
     def catch_up(self, catch_up: CatchUp) -> None:
@@ -154,9 +153,9 @@ class Deliveries:
                     queue.popleft()
                     self._backlogs -= 1
             else:
-                records = _take_records(queue)
-                self.queued -= sum(record.message.size for record in records)
-                self._give(records, link_pb2.Batch.LIVE, out)
+                items = _take_items(queue)
+                self.queued -= sum(_measure(item)[3] for item in items)
+                self._give(items, link_pb2.Batch.LIVE, out)
 
     # internal
 
@@ -191,15 +190,18 @@ class Deliveries:
         return True
 
     def _give(
-        self, records: list[Record], kind: link_pb2.Batch.Kind.ValueType, out: list[bytes]
+        self, items: list[Record | Run], kind: link_pb2.Batch.Kind.ValueType, out: list[bytes]
     ) -> None:
+        offsets, counts = join_ranges(found for item in items for found in _ranges(item))
         batch = link_pb2.Batch(
             kind=kind,
             epoch=self._authority.epoch,
-            count=len(records),
-            offsets=[record.offset for record in records],
+            count=sum(counts),
+            offsets=offsets,
+            counts=counts,
         )
-        self._spend(batch, [record.message for record in records], out)
+        said = [item if isinstance(item, Run) else item.message for item in items]
+        self._spend(batch, said, out)
 
     def _take_told(self, told: _Told, out: list[bytes]) -> bool:
         """Send the frame, then a batch of what belongs to it; True when nothing is left."""
@@ -209,7 +211,7 @@ class Deliveries:
         if told.retained:
             messages: list[Message] = []
             size = 0
-            while told.retained and len(messages) < BATCH and size < BATCH_BYTES:
+            while told.retained and size < BATCH_BYTES:
                 messages.append(told.retained.popleft())
                 size += messages[-1].size
             batch = link_pb2.Batch(
@@ -218,28 +220,44 @@ class Deliveries:
             self._spend(batch, messages, out)
         return not told.retained
 
-    def _spend(self, batch: link_pb2.Batch, messages: list[Message], out: list[bytes]) -> None:
+    def _spend(
+        self, batch: link_pb2.Batch, items: Sequence[Message | Run], out: list[bytes]
+    ) -> None:
         out.append(encode_frame(LinkFrame(batch=batch)))
-        out.append(join_packets(messages))
-        self._delivered += sum(message.size for message in messages)
+        out.append(join_packets(items))
+        self._delivered += sum(item.size for item in items)
 
 
-def _batches(records: Iterable[Record]) -> list[list[Record]]:
+def _measure(item: Record | Run) -> tuple[int, int, int, int]:
+    """Offset of the first, how many, QoS, size."""
+    if isinstance(item, Run):
+        return item.offset(0), item.count, item.qos, item.size
+    return item.offset, 1, item.message.qos, item.message.size
+
+
+def _ranges(item: Record | Run) -> Sequence[tuple[int, int]]:
+    return item.ranges() if isinstance(item, Run) else ((item.offset, 1),)
+
+
+def _batches(records: Iterable[Record]) -> list[list[Record | Run]]:
     queue: deque[Any] = deque(records)
     batches = []
     while queue:
-        batches.append(_take_records(queue))
+        batches.append(_take_items(queue))
     return batches
 
 
-def _take_records(queue: deque[Any]) -> list[Record]:
-    """The records at the front of a queue, as many as one batch holds."""
-    records: list[Record] = []
-    size = 0
-    while queue and len(records) < BATCH and size < BATCH_BYTES:
-        if not isinstance(queue[0], Record):
+def _take_items(queue: deque[Any]) -> list[Record | Run]:
+    """What is at the front of a queue, as much as one batch holds."""
+    items: list[Record | Run] = []
+    total = room = 0
+    while queue and room < BATCH_BYTES:
+        if not isinstance(queue[0], Record | Run):
             break
-        record = queue.popleft()
-        records.append(record)
-        size += record.message.size
-    return records
+        _, count, _, size = _measure(queue[0])
+        if items and total + count > MOST:
+            break
+        items.append(queue.popleft())
+        total += count
+        room += size
+    return items

@@ -8,7 +8,7 @@ port and takes publishes. Deliveries go to its `Consumer`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 
 from txbroker.authority.handover import MarkKey
@@ -18,10 +18,10 @@ from txbroker.delegation.cut import Cut
 from txbroker.edge.edge import Edge
 from txbroker.edge.outbound import Outbound
 from txbroker.edge.outbox import Entry
-from txbroker.edge.route import Position, Publication, Route, StreamUser, unfold
+from txbroker.edge.route import Position, Publication, Route, StreamUser
+from txbroker.link.batches import BATCH_BYTES, MOST, Clients
 from txbroker.link.consumer import Consumer
 from txbroker.link.convert import claim_to_wire, cut_from_wire, key_from_mark, mark_to_wire
-from txbroker.link.deliveries import BATCH
 from txbroker.link.frames import LINK_VERSION, FrameReader, LinkError, encode_frame, join_packets
 from txbroker.message import Message
 from txbroker.mqtt.packets import Publish
@@ -65,7 +65,8 @@ class EdgeEnd:
         self._kept: list[Session] = []
         self._streams: dict[int, StreamUser] = {}
         self._asked: dict[int, Callable[[dict[MarkKey, int]], None]] = {}
-        self._batch: list[Message] = []
+        self._batch: list[Message | Run] = []
+        self._batch_size = self._batch_count = 0
         self._batch_first = 0
         self._next = 1
         self._credit = 0
@@ -101,7 +102,9 @@ class EdgeEnd:
     def receive(self, data: bytes) -> None:
         """Bytes from the owner; raises `LinkError` where they break a rule."""
         for item in self._reader.read(data):
-            if isinstance(item, Publish):
+            if isinstance(item, Run):
+                self._consumer.on_run(item)
+            elif isinstance(item, Publish):
                 self._consumer.on_message(item)
             else:
                 self._on_frame(item)
@@ -143,31 +146,45 @@ class EdgeEnd:
 
     def publish(self, publication: Publication) -> None:
         """Put it into the batch that leaves at the end of this turn."""
-        message = publication.message
-        if not self._batch:
-            self._batch_first = self._next
-        self._batch.append(message)
+        sequence = self._add(publication.message)
         if publication.keeps_id:
-            self._kept.append(publication.note_origin(self._key, self._next))
-        if message.qos:
-            self._next += 1
-        self._sent += message.size
-        if len(self._batch) >= BATCH:
+            self._kept.append(publication.note_origin(self._key, sequence))
+        self._send_if_full()
+
+    def publish_run(self, run: Run) -> None:
+        """Put many into the batch."""
+        if self._batch_count + run.count > MOST:
+            self._send_batch()
+        self._add(run)
+        self._send_if_full()
+
+    def _add(self, item: Message | Run) -> int:
+        """Put it into the batch; the sequence that it has, or that the next one will have."""
+        sequence = self._next
+        if not self._batch:
+            self._batch_first = sequence
+        self._batch.append(item)
+        self._batch_size += item.size
+        self._batch_count += item.count
+        self._sent += item.size
+        if item.qos:
+            self._next += item.count
+        return sequence
+
+    def _send_if_full(self) -> None:
+        if self._batch_size >= BATCH_BYTES or self._batch_count >= MOST:
             self._send_batch()
         else:
             self._mark_dirty(self)
 
-    def publish_run(self, run: Run) -> None:
-        """Put many into the batch."""
-        for publication in unfold((run,)):
-            self.publish(publication)
-
     def restart(self, sequence: int, returned: Iterable[Publication] = ()) -> None:
         """After a refusal: the next QoS 1/2 publish has this number."""
         # What has not left comes again from the edge; QoS 0 does not, so it stays.
-        unsent = [message for message in self._batch if message.qos]
-        self._sent -= sum(message.size for message in unsent)
-        self._batch = [message for message in self._batch if not message.qos]
+        unsent = [item for item in self._batch if item.qos]
+        self._sent -= sum(item.size for item in unsent)
+        self._batch = [item for item in self._batch if not item.qos]
+        self._batch_size = sum(item.size for item in self._batch)
+        self._batch_count = sum(item.count for item in self._batch)
         self._batch_first = self._next = sequence
         self._kept.clear()
         # Others will have the numbers that the returned ones had: none may be kept as theirs.
@@ -358,31 +375,35 @@ class EdgeEnd:
         return cut
 
     def _send_batch(self) -> None:
-        messages, self._batch = self._batch, []
+        items, self._batch = self._batch, []
+        self._batch_size = self._batch_count = 0
         kept, self._kept = self._kept, []
-        batch = self._header(messages)
+        batch = self._header(items)
         batch.stream = self._stream
         batch.first = self._batch_first
-        data = encode_frame(LinkFrame(batch=batch)) + join_packets(messages)
+        data = encode_frame(LinkFrame(batch=batch)) + join_packets(items)
         self._outbound.send(data, kept)
 
-    def _header(self, messages: Sequence[Message]) -> link_pb2.Batch:
-        clients = list(dict.fromkeys(message.client_id for message in messages))
-        index = {client: position for position, client in enumerate(clients)}
+    def _header(self, items: Sequence[Message | Run]) -> link_pb2.Batch:
+        clients = Clients(items)
         return link_pb2.Batch(
             kind=link_pb2.Batch.PUBLISH,
             epoch=self._epoch,
-            count=len(messages),
-            clients=clients,
-            client=[index[message.client_id] for message in messages],
-            wills=[
-                link_pb2.WillId(
-                    index=place, name=message.will[0], life=message.will[1], number=message.will[2]
-                )
-                for place, message in enumerate(messages)
-                if message.will is not None
-            ],
+            count=sum(clients.counts),
+            clients=clients.ids,
+            client=clients.index,
+            counts=clients.counts,
+            wills=_wills(items),
         )
+
+
+def _wills(items: Iterable[Message | Run]) -> Iterator[link_pb2.WillId]:
+    place = 0
+    for item in items:
+        if isinstance(item, Message) and item.will is not None:
+            name, life, number = item.will
+            yield link_pb2.WillId(index=place, name=name, life=life, number=number)
+        place += item.count
 
 
 class _Stream:

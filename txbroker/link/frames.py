@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator
 
 from google.protobuf.message import DecodeError
 
+from txbroker.core import LinkInlet, Run
 from txbroker.errors import PeerError
 from txbroker.message import Message
-from txbroker.mqtt.codec import Framer, decode
+from txbroker.mqtt.codec import decode
 from txbroker.mqtt.packets import Publish
 from txbroker.mqtt.return_codes import ProtocolViolation
 from txbroker.v1.link_pb2 import LinkFrame
@@ -49,7 +50,8 @@ def _remaining_length(length: int) -> bytes:
 
 class FrameReader:
     """
-    Bytes in, control frames and messages out.
+    Bytes in, control frames and messages out; of a batch, many messages at a time where they are
+    plain (see `core`).
 
     What a node has taken from its client passes every link, whatever `limits.packet` says at the
     other nodes: a message that one of them refused would be lost for its clients, or be sent again
@@ -57,19 +59,22 @@ class FrameReader:
     """
 
     def __init__(self, max_frame: int = LARGEST) -> None:
-        self._framer = Framer(max_frame)
+        self._inlet = LinkInlet(max_frame)
 
     def trust(self) -> None:
         """The other end is a node."""
-        self._framer.max_packet = LARGEST
+        self._inlet.trust(LARGEST)
 
-    def read(self, data: bytes) -> Iterator[LinkFrame | Publish]:
+    def read(self, data: bytes) -> Iterator[LinkFrame | Publish | Run]:
         """Every whole frame; raises `LinkError`."""
-        self._framer.feed(data)
+        inlet = self._inlet
+        inlet.feed(data)
         try:
-            for first_byte, body in self._framer.frames():
-                yield self._decode(first_byte, body)
-            first_byte = self._framer.first_byte or _CONTROL
+            while (item := inlet.step()) is not None:
+                yield item if isinstance(item, Run) else self._decode(*item)
+            if inlet.fault is not None:
+                raise inlet.fault
+            first_byte = inlet.first_byte or _CONTROL
             if first_byte != _CONTROL and first_byte & 0xF0 != _PUBLISH:
                 raise _foreign(first_byte)  # another protocol, most likely: its rest never comes
         except (ProtocolViolation, DecodeError) as error:
@@ -79,6 +84,8 @@ class FrameReader:
         if first_byte == _CONTROL:
             frame = LinkFrame()
             frame.ParseFromString(body)
+            if frame.HasField("batch"):
+                self._inlet.expected = frame.batch.count
             return frame
         if first_byte & 0xF0 == _PUBLISH:
             packet = decode(first_byte & ~0x08, body)  # DUP means nothing here
@@ -91,6 +98,6 @@ def _foreign(first_byte: int) -> LinkError:
     return LinkError(f"a link takes packet types 0 and 3, not {first_byte >> 4}")
 
 
-def join_packets(messages: Iterable[Message]) -> bytes:
+def join_packets(items: Iterable[Message | Run]) -> bytes:
     """The raw PUBLISH packets of messages, one after the other."""
-    return b"".join([message.link_packet for message in messages])
+    return b"".join([item.raw if isinstance(item, Run) else item.link_packet for item in items])

@@ -10,15 +10,18 @@ A stream is acknowledged as far as it is durable.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import attrs
 
 from txbroker.authority.authority import Authority
 from txbroker.authority.handover import MarkKey
 from txbroker.authority.peer import Verdict
+from txbroker.core import Run
 from txbroker.counters import Counters
 from txbroker.delegation.cut import Cut
+from txbroker.link.batches import Spread
 from txbroker.link.convert import cut_to_wire, key_from_mark
 from txbroker.link.frames import LinkError, encode_frame
 from txbroker.message import Message, WillId
@@ -63,8 +66,10 @@ class Intake:
         self._open: deque[tuple[int, _Stream, int]] = deque()
         self._stream: _Stream | None = None
         self._sequences: list[int] = []
-        self._clients: list[str] = []
-        self._wills: dict[int, WillId] = {}  # by how many publishes were left with it
+        self._clients: Sequence[str] = ()
+        self._publishers: Spread | None = None
+        self._place = 0  # in the batch
+        self._wills: dict[int, WillId] = {}  # by their place in the batch
         self._is_stale = False
 
     def open(self, number: int, mark: MarkKey, *, has_gaps: bool) -> None:
@@ -86,8 +91,8 @@ class Intake:
 
     def on_batch(self, batch: link_pb2.Batch) -> None:
         """The header of publishes that follow."""
-        if batch.kind != link_pb2.Batch.PUBLISH or batch.count != len(batch.client):
-            raise LinkError("an edge sends batches of publishes, a client for each")
+        if batch.kind != link_pb2.Batch.PUBLISH:
+            raise LinkError("an edge sends batches of publishes")
         if any(index >= len(batch.clients) for index in batch.client):
             raise LinkError("a batch names a client that it does not list")
         stream = self._streams.get(batch.stream)
@@ -102,32 +107,77 @@ class Intake:
         self._is_stale = batch.epoch != self._authority.epoch
         self._stream = stream
         self._sequences = list(reversed(batch.sequences))
-        self._clients = [batch.clients[index] for index in reversed(batch.client)]
-        self._wills = {
-            batch.count - will.index: (will.name, will.life, will.number) for will in batch.wills
-        }
+        self._clients = tuple(batch.clients)
+        self._publishers = Spread(batch.client, batch.counts, batch.count)
+        self._place = 0
+        self._wills = {will.index: (will.name, will.life, will.number) for will in batch.wills}
 
     def on_publish(self, packet: Publish) -> None:
         """The next publish of the batch."""
-        stream = self._stream
-        if not self._clients or stream is None:
-            raise LinkError("a PUBLISH on a link follows its batch header")
-        will = self._wills.get(len(self._clients))
-        client_id = self._clients.pop()
+        stream, ((publisher, _),) = self._next(1)
         message = Message(
-            packet.topic, packet.payload, packet.qos, packet.retain, client_id, will, stream.mark[0]
+            packet.topic,
+            packet.payload,
+            packet.qos,
+            packet.retain,
+            self._clients[publisher],
+            self._wills.get(self._place - 1),
+            stream.mark[0],
         )
         self.received += message.size
+        self._take(stream, message)
+
+    def on_run(self, run: Run) -> None:
+        """The next publishes of the batch."""
+        stream, publishers = self._next(run.count)
+        begin = self._place - run.count
+        run.edge = stream.mark[0]
+        _name(run, publishers, self._clients)
+        self.received += run.size
+        has_will = any(begin <= place < self._place for place in self._wills)
+        if has_will or not self._take_whole(stream, run):
+            for index in range(run.count):
+                will = self._wills.get(begin + index)
+                self._take(stream, attrs.evolve(run.message(index), will=will))
+
+    def _next(self, count: int) -> tuple[_Stream, list[tuple[int, int]]]:
+        """The stream of the next publishes, and who published how many of them in a row."""
+        if self._publishers is None or self._stream is None:
+            raise LinkError("a PUBLISH on a link follows its batch header")
+        self._place += count
+        return self._stream, self._publishers.take(count)
+
+    def _take_whole(self, stream: _Stream, run: Run) -> bool:
+        """Whether the authority took the run as such."""
+        if self._is_stale or (run.qos and stream.is_stopped):
+            return False
+        if not run.qos:
+            return self._authority.publish_run(run)
+        last = stream.next + run.count - 1
         if stream.has_gaps:
-            self._on_sequence(stream, packet, self._sequences.pop())
-        if packet.qos and stream.is_stopped:
+            sequences = self._sequences[-run.count :]  # in reverse
+            if any(after <= before for after, before in pairwise([*sequences, stream.next - 1])):
+                return False
+            last = sequences[0]
+        if not self._authority.publish_run(run, stream.mark, last):
+            return False
+        if stream.has_gaps:
+            del self._sequences[-run.count :]
+        self._open.append((self._authority.settles_at, stream, last))
+        stream.next = last + 1
+        return True
+
+    def _take(self, stream: _Stream, message: Message) -> None:
+        if stream.has_gaps:
+            self._on_sequence(stream, message.qos, self._sequences.pop())
+        if message.qos and stream.is_stopped:
             return  # nothing behind a refused frame is taken (rule 1)
         verdict = (
             Verdict.NOT_AUTHORITATIVE
             if self._is_stale
             else self._authority.publish(message, stream.mark, stream.next)
         )
-        if not packet.qos:
+        if not message.qos:
             if verdict is not Verdict.TAKEN:
                 self._counters.add("publish.dropped.not_authoritative")
         elif verdict is Verdict.TAKEN:
@@ -136,9 +186,9 @@ class Intake:
         else:
             stream.is_stopped = True
             if verdict is Verdict.PARKED:
-                stream.parked = packet.topic
+                stream.parked = message.topic
             else:
-                self._refuse(stream, self._authority.cut_for(packet.topic), retry=False)
+                self._refuse(stream, self._authority.cut_for(message.topic), retry=False)
 
     def on_restart(self, restart: link_pb2.Restart) -> None:
         """The edge has heard of the refusal."""
@@ -176,8 +226,8 @@ class Intake:
 
     # internal
 
-    def _on_sequence(self, stream: _Stream, packet: Publish, sequence: int) -> None:
-        if not packet.qos:
+    def _on_sequence(self, stream: _Stream, qos: int, sequence: int) -> None:
+        if not qos:
             raise LinkError("an opened stream has publishes of QoS 1 and 2")
         if not stream.is_stopped:
             if sequence < stream.next:
@@ -191,3 +241,13 @@ class Intake:
         # To the edge it says, too, that all before it is safe.
         data = encode_frame(LinkFrame(refusal=refusal))
         self._authority.in_order(lambda: self._write(data))
+
+
+def _name(run: Run, publishers: list[tuple[int, int]], ids: Sequence[str]) -> None:
+    """Say who published the messages of a run."""
+    if len(publishers) == 1:
+        run.clients = (ids[publishers[0][0]],)
+        return
+    distinct = {publisher: place for place, publisher in enumerate(dict(publishers))}
+    run.clients = tuple(ids[publisher] for publisher in distinct)
+    run.places = [distinct[publisher] for publisher, count in publishers for _ in range(count)]

@@ -88,7 +88,7 @@ class OwnerEnd:
         self._deliveries = Deliveries(host.authority, host.counters, lambda: host.mark_next(self))
         self._intake = Intake(host.authority, host.counters, self._send)
         self._has_hello = False
-        self._held: deque[LinkFrame | Publish] = deque()
+        self._held: deque[LinkFrame | Publish | Run] = deque()
         self._credit_told = 0
         self._is_lost = self._is_over = False
         self._reached = 0
@@ -157,22 +157,24 @@ class OwnerEnd:
 
     def deliver(self, record: Record) -> None:
         """A live message."""
+        self._deliver(record, record.message.qos, 1)
+
+    def deliver_run(self, run: Run) -> None:
+        """Many live messages."""
+        self._deliver(run, run.qos, run.count)
+
+    def _deliver(self, item: Record | Run, qos: int, count: int) -> None:
         if self._is_over:
             return
         deliveries = self._deliveries
-        is_slow = not record.message.qos and self._host.pressure.is_slow(self)
-        if is_slow or not deliveries.live(record):
-            self._host.counters.add("link.dropped.qos0")
+        is_slow = not qos and self._host.pressure.is_slow(self)
+        if is_slow or not deliveries.live(item):
+            self._host.counters.add("link.dropped.qos0", count)
             return
         self._host.mark_dirty(self)
         # While it reads the journal, nothing that waits for it takes memory: nobody has to wait.
         if deliveries.queued > HIGH_MARK and not deliveries.is_reading:
             self._host.pressure.raise_(self, PATIENCE)
-
-    def deliver_run(self, run: Run) -> None:
-        """Many live messages."""
-        for index in range(run.count):
-            self.deliver(Record(run.offset(index), run.message(index)))
 
     def answer(self, request: int, offset: int, retained: list[Message]) -> None:
         """The interest holds from here on; these are the retained messages it matches."""
@@ -209,24 +211,28 @@ class OwnerEnd:
 
     # internal: frames from the edge
 
-    def _has_to_hold(self, item: LinkFrame | Publish) -> bool:
+    def _has_to_hold(self, item: LinkFrame | Publish | Run) -> bool:
         if self.peer is None:
             return False
         if self._host.pressure.active:
             return True
         # QoS 0 does not wait for the disk, but for what came before it.
-        return isinstance(item, Publish) and item.qos > 0 and self._host.is_disk_short
+        is_kept = not isinstance(item, LinkFrame) and item.qos > 0
+        return is_kept and self._host.is_disk_short
 
-    def _is_publishing(self, item: LinkFrame | Publish) -> bool:
-        return isinstance(item, Publish) or item.WhichOneof("kind") in _PUBLISHING
+    def _is_publishing(self, item: LinkFrame | Publish | Run) -> bool:
+        return not isinstance(item, LinkFrame) or item.WhichOneof("kind") in _PUBLISHING
 
-    def _on_item(self, item: LinkFrame | Publish) -> None:
-        if isinstance(item, Publish):
-            self._intake.on_publish(item)
-            if item.qos:
-                self.on_durable(self._authority.delivered)
-        else:
+    def _on_item(self, item: LinkFrame | Publish | Run) -> None:
+        if isinstance(item, LinkFrame):
             self._on_frame(item)
+            return
+        if isinstance(item, Run):
+            self._intake.on_run(item)
+        else:
+            self._intake.on_publish(item)
+        if item.qos:
+            self.on_durable(self._authority.delivered)
 
     def _on_frame(self, frame: LinkFrame) -> None:
         kind = frame.WhichOneof("kind")

@@ -27,8 +27,8 @@ class Hold:
     """
     One connection's; `is_on` while its client is not read.
 
-    `refused` is the publish that was not taken. In the end, `go_on` is called when there is room, or
-    `give_up` after `HOLD_TIMEOUT`.
+    `refused` is the publish that was not taken. In the end, `go_on` is called when there is room,
+    or `give_up` after `HOLD_TIMEOUT`.
     """
 
     def __init__(

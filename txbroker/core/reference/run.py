@@ -93,6 +93,18 @@ class Run:
             return self.offsets[index]
         return self.first and self.first + index
 
+    def ranges(self) -> list[tuple[int, int]]:
+        """Where they lie: the first offset and how many follow each other from there on."""
+        if self.offsets is None:
+            return [(self.first, self.count)]
+        found: list[tuple[int, int]] = []
+        for offset in self.offsets:
+            if found and found[-1][0] + found[-1][1] == offset:
+                found[-1] = found[-1][0], found[-1][1] + 1
+            else:
+                found.append((offset, 1))
+        return found
+
     def topics(self) -> list[str]:
         """Of each message."""
         return [self.data[one.topic : one.topic_end].decode() for one in self.entries]
