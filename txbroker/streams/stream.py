@@ -29,7 +29,7 @@ BACKLOG = 1024
 """Connections that may wait to be accepted; Twisted's 50 are fewer than come after a restart."""
 
 ACCEPT_PAUSE = 1.0
-"""Seconds until accepting is tried again after it failed: there are as many open files as may be."""
+"""Seconds until accepting is tried again after it failed, mostly for want of open files."""
 
 
 class _Direct:
@@ -132,9 +132,13 @@ class StreamPort(Port):
             flags = socket.NI_NUMERICHOST | socket.NI_NUMERICSERV
             peer = (socket.getnameinfo(peer, flags)[0], *peer[1:])
         kind = IPv4Address if len(peer) == 2 else IPv6Address
-        protocol = self.factory.buildProtocol(kind("TCP", *peer))
+        protocol = None
+        try:
+            protocol = self.factory.buildProtocol(kind("TCP", *peer))
+        finally:
+            if protocol is None:
+                accepted.close()
         if protocol is None:
-            accepted.close()
             return
         self.sessionno += 1
         transport = self.transport(accepted, protocol, peer, self, self.sessionno, self.reactor)
