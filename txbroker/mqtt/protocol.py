@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import attrs
 from twisted.internet.address import IPv4Address, IPv6Address
-from twisted.internet.interfaces import IAddress, IPushProducer
-from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.interfaces import IAddress, IProtocol, IPushProducer
+from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from txbroker.alarms import Alarm
+from txbroker.deadlines import Slot
 from txbroker.edge.roaming import Attempt
 from txbroker.mqtt.codec import encode
 from txbroker.mqtt.connection import Connection, Pubacks
@@ -57,9 +58,34 @@ LOGGED_BYTES = 32
 """How much of an illegal packet goes into the log."""
 
 
-@implementer(IPushProducer)
-class MqttProtocol(Protocol):
-    """One client's connection; the session's sink."""
+@implementer(IProtocol, IPushProducer)
+class MqttProtocol:
+    """
+    One client's connection; the session's sink.
+
+    There is one for each of very many clients that do nothing: it has slots, and whatever few of
+    them need is made when they do.
+    """
+
+    __slots__ = (
+        "_attempt",
+        "_client_id",
+        "_connection",
+        "_edge",
+        "_hold",
+        "_is_arriving",
+        "_is_clogged",
+        "_is_open",
+        "_is_working",
+        "_keep_alive",
+        "_last_heard",
+        "_out",
+        "_out_size",
+        "_service",
+        "_session",
+        "_slot",
+        "transport",
+    )
 
     transport: Transport
 
@@ -68,32 +94,25 @@ class MqttProtocol(Protocol):
         self._edge = service.edge
         self._connection = Connection(service.max_packet)
         self._session: Session | None = None
-        self._out: list[bytes] = []
+        self._out: list[bytes] | None = None
         self._out_size = 0
         self._is_open = False
         self._is_clogged = False
         self._is_working = False
         self._is_arriving = False
         self._attempt: Attempt | None = None
-        self._hold = Hold(service, go_on=self._read_again, give_up=self._give_up)
+        self._hold: Hold | None = None
         self._keep_alive = 0.0
         self._last_heard = 0.0
-        self._alarm: Alarm | None = None
+        self._slot: Slot | None = None
         self._client_id = ""
-        self._handlers: dict[type, Callable[..., None]] = {
-            Publish: self._on_publish,
-            Pubacks: self._on_pubacks,
-            Pubrec: self._on_pubrec,
-            Pubrel: self._on_pubrel,
-            Pubcomp: self._on_pubcomp,
-            Subscribe: self._on_subscribe,
-            Unsubscribe: self._on_unsubscribe,
-            Pingreq: self._on_pingreq,
-            Connect: self._on_connect,
-            Disconnect: self._on_disconnect,
-        }
 
     # from Twisted
+
+    def makeConnection(self, transport: Transport) -> None:
+        """As Twisted's protocols have it."""
+        self.transport = transport
+        self.connectionMade()
 
     def connectionMade(self) -> None:
         service = self._service
@@ -107,10 +126,10 @@ class MqttProtocol(Protocol):
         _set_no_delay(self.transport)
         self.transport.bufferSize = OUTPUT_HIGH_MARK
         self.transport.registerProducer(self, True)
-        self._set_alarm(service.connect_timeout, self._no_connect)
+        self._set_deadline(service.connect_timeout)
 
     def dataReceived(self, data: bytes) -> None:
-        if self._hold.refused is not None:
+        if self._hold is not None and self._hold.refused is not None:
             self._hold.unread += data  # a paused TLS connection still gives what it had decrypted
             return
         self._read(data)
@@ -118,7 +137,7 @@ class MqttProtocol(Protocol):
 
     def connectionLost(self, reason: Failure | None = None) -> None:
         self._leave(will=True)
-        self._cancel_alarm()
+        self._cancel_deadline()
         self._service.turn.end()
 
     def pauseProducing(self) -> None:
@@ -139,7 +158,8 @@ class MqttProtocol(Protocol):
 
     def send(self, data: bytes) -> None:
         """Put bytes into the output; they leave at the end of the turn."""
-        if not self._out:
+        if self._out is None:
+            self._out = []
             self._service.turn.mark_dirty(self)
         self._out.append(data)
         self._out_size += len(data)
@@ -163,8 +183,14 @@ class MqttProtocol(Protocol):
 
     def flush(self) -> None:
         """Write what was gathered."""
-        out, self._out, self._out_size = self._out, [], 0
-        if out and self._is_open:
+        if self._is_open:
+            self._write_out()
+        else:
+            self._out, self._out_size = None, 0
+
+    def _write_out(self) -> None:
+        out, self._out, self._out_size = self._out, None, 0
+        if out is not None:
             self.transport.write(out[0] if len(out) == 1 else b"".join(out))
 
     # internal: packets
@@ -175,8 +201,8 @@ class MqttProtocol(Protocol):
         try:
             for packet in self._connection.receive(data):
                 self._last_heard = now  # whole packets count, not bytes [MQTT-3.1.2-24]
-                self._handlers[type(packet)](packet)
-                if self._hold.refused is not None:
+                _HANDLERS[type(packet)](self, packet)
+                if self._hold is not None and self._hold.refused is not None:
                     break
         except ProtocolViolation as violation:
             self._on_violation(violation)
@@ -190,7 +216,7 @@ class MqttProtocol(Protocol):
         if not packet.client_id:
             packet = attrs.evolve(packet, client_id=client_id)
         self._client_id = client_id
-        self._cancel_alarm()
+        self._cancel_deadline()
         self._connection.hold()
         if self._service.is_leaving:
             self._refuse("the node is retired", True)
@@ -246,7 +272,7 @@ class MqttProtocol(Protocol):
             service.space.is_short or service.successions.has_to_wait(self._client_id, packet.topic)
         ):
             # Whoever only subscribes, and QoS 0, need no room on the disk.
-            self._hold.refused = packet
+            self._made_hold().refused = packet
             self._stop_reading(session)
         else:
             self._edge.clients.publish(session, packet)
@@ -316,31 +342,42 @@ class MqttProtocol(Protocol):
 
     # internal: life
 
+    def on_deadline(self) -> None:
+        """From `Deadlines`: it is time to look at the watch."""
+        self._slot = None
+        if not self._is_open:
+            self.transport.abortConnection()  # it was closed politely, and does not read
+        elif not self._client_id:
+            self._no_connect()
+        else:
+            self._look_at_watch()
+        self._service.turn.end()
+
     def _set_keep_alive(self, seconds: int) -> None:
-        self._cancel_alarm()
+        self._cancel_deadline()
         self._keep_alive = seconds * 1.5
         if seconds:
-            self._set_alarm(self._keep_alive, self._look_at_watch)
+            self._set_deadline(self._keep_alive)
 
     def _look_at_watch(self) -> None:
-        # The alarm is not moved for each packet; it looks when it rings and is set again.
+        # The deadline is not moved for each packet; it is set again when it is met.
         idle = self._service.clock.seconds() - self._last_heard
-        if self._hold.is_on:
+        if self._hold is not None and self._hold.is_on:
             idle = 0.0  # its PINGREQ may lie unread (protocol rule 20)
         if idle >= self._keep_alive:
             log.info("client.timeout", client_id=self._client_id)
             self._leave(will=True)  # [MQTT-3.1.2-24]
             self._abort()
-            self._service.turn.end()
-            return
-        self._set_alarm(self._keep_alive - idle, self._look_at_watch)
+        else:
+            self._set_deadline(self._keep_alive - idle)
 
-    def _set_alarm(self, delay: float, action: Callable[[], None]) -> None:
-        self._alarm = Alarm(self._service.clock.callLater(delay, action))
+    def _set_deadline(self, delay: float) -> None:
+        self._slot = self._service.deadlines.set(self, delay)
 
-    def _cancel_alarm(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
+    def _cancel_deadline(self) -> None:
+        if self._slot is not None:
+            self._service.deadlines.cancel(self, self._slot)
+            self._slot = None
 
     def _give_up(self) -> None:
         """It was held for too long."""
@@ -359,47 +396,64 @@ class MqttProtocol(Protocol):
     def _close_politely(self) -> None:
         # What was written is still sent, but a client that does not read is not waited for.
         self.transport.loseConnection()
-        self._set_alarm(CLOSE_TIMEOUT, self.transport.abortConnection)
+        self._set_deadline(CLOSE_TIMEOUT)
 
     def _leave(self, *, will: bool) -> None:
         if not self._is_open:
             return
         self._is_open = False
         self._connection.close()
-        self._cancel_alarm()
+        self._cancel_deadline()
         self._service.connections.discard(self)
         self._service.pressure.lower(self)
         if self._attempt is not None:
             self._attempt.is_wanted = False
         self.transport.unregisterProducer()
         session, self._session = self._session, None
-        self._hold.forget(session)
+        if self._hold is not None:
+            self._hold.forget(session)
         if session is not None:
-            self._flush_before_leaving()
+            self._write_out()
             self._edge.clients.disconnect(session, self, will=will)
-
-    def _flush_before_leaving(self) -> None:
-        if self._out:
-            self.transport.write(b"".join(self._out))
-            self._out, self._out_size = [], 0
 
     def _abort(self) -> None:
         self._is_open = False
         self.transport.abortConnection()
 
+    def _made_hold(self) -> Hold:
+        if self._hold is None:
+            self._hold = Hold(self._service, go_on=self._read_again, give_up=self._give_up)
+        return self._hold
+
     def _stop_reading(self, session: Session) -> None:
-        if not self._hold.is_on:
+        hold = self._made_hold()
+        if not hold.is_on:
             self.transport.pauseProducing()
-            self._hold.begin(session)
+            hold.begin(session)
 
     def _read_again(self) -> None:
+        hold = self._made_hold()
         self._last_heard = self._service.clock.seconds()
         self.transport.resumeProducing()
-        refused = self._hold.take_refused()
+        refused = hold.take_refused()
         if refused is not None:
             self._on_publish(refused)
-            if self._hold.refused is None:
-                self._read(self._hold.take_unread())
+            if hold.refused is None:
+                self._read(hold.take_unread())
+
+
+_HANDLERS: dict[type, Callable[[MqttProtocol, Any], None]] = {
+    Publish: MqttProtocol._on_publish,
+    Pubacks: MqttProtocol._on_pubacks,
+    Pubrec: MqttProtocol._on_pubrec,
+    Pubrel: MqttProtocol._on_pubrel,
+    Pubcomp: MqttProtocol._on_pubcomp,
+    Subscribe: MqttProtocol._on_subscribe,
+    Unsubscribe: MqttProtocol._on_unsubscribe,
+    Pingreq: MqttProtocol._on_pingreq,
+    Connect: MqttProtocol._on_connect,
+    Disconnect: MqttProtocol._on_disconnect,
+}
 
 
 class MqttFactory(Factory):
@@ -410,7 +464,7 @@ class MqttFactory(Factory):
     def __init__(self, service: MqttService) -> None:
         self._service = service
 
-    def buildProtocol(self, addr: IAddress | None) -> MqttProtocol:
+    def buildProtocol(self, addr: IAddress | None) -> Any:
         return MqttProtocol(self._service)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
-from twisted.internet.tcp import Client, Port, Server
+from twisted.internet.tcp import Client, Connection, Port
 
 from txbroker.telemetry import get_logger
 
@@ -97,14 +97,44 @@ class DialedStream(_Direct, Client):  # type: ignore[misc]
     """The transport of a connection that was dialed."""
 
 
-class AcceptedStream(_Direct, Server):  # type: ignore[misc]
-    """The transport of a connection that was accepted."""
+class AcceptedStream(_Direct, Connection):  # type: ignore[misc]
+    """
+    The transport of a connection that was accepted.
+
+    Twisted's `Server` without the names that it makes for each: there are very many of these.
+    """
+
+    logstr = "stream"
+
+    def __init__(
+        self,
+        accepted: socket.socket,
+        protocol: Any,
+        peer: tuple[Any, ...],
+        reactor: Any,
+    ) -> None:
+        super().__init__(accepted, protocol, reactor)
+        self._peer = peer
+        self.connected = 1
+        reactor.addReader(self)
+
+    def getHost(self) -> IPv4Address | IPv6Address:
+        """This end's address."""
+        return _address(self.socket.getsockname())
+
+    def getPeer(self) -> IPv4Address | IPv6Address:
+        """The other end's address."""
+        return _address(self._peer)
+
+
+def _address(found: tuple[Any, ...]) -> IPv4Address | IPv6Address:
+    kind = IPv4Address if len(found) == 2 else IPv6Address
+    return kind("TCP", *found)
 
 
 class StreamPort(Port):
     """A listening socket; `reactor` is the poller."""
 
-    transport = AcceptedStream
     factory: Any
     _is_short = False
 
@@ -131,18 +161,14 @@ class StreamPort(Port):
         if len(peer) == 4 and peer[3]:  # the name of the scope belongs to the address
             flags = socket.NI_NUMERICHOST | socket.NI_NUMERICSERV
             peer = (socket.getnameinfo(peer, flags)[0], *peer[1:])
-        kind = IPv4Address if len(peer) == 2 else IPv6Address
         protocol = None
         try:
-            protocol = self.factory.buildProtocol(kind("TCP", *peer))
+            protocol = self.factory.buildProtocol(_address(peer))
         finally:
             if protocol is None:
                 accepted.close()
-        if protocol is None:
-            return
-        self.sessionno += 1
-        transport = self.transport(accepted, protocol, peer, self, self.sessionno, self.reactor)
-        protocol.makeConnection(transport)
+        if protocol is not None:
+            protocol.makeConnection(AcceptedStream(accepted, protocol, peer, self.reactor))
 
     def _pause(self, error: OSError) -> None:
         # Whoever has to wait stays in the backlog; asking for them at once would only spin.
