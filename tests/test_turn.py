@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from txbroker.counters import Counters
 from txbroker.turn import Turn
 
@@ -53,6 +55,50 @@ def test_turn_ends_by_itself() -> None:
     later.pop()()
 
     assert end.flushed == 2
+
+
+def test_a_shared_turn_ends_once() -> None:
+    """Whoever shares it may end it as often as it likes; nothing is scheduled."""
+    later: list[Callable[[], None]] = []
+    turn = Turn(later.append)
+    end = End(turn)
+    seen = []
+
+    def work() -> None:
+        for _ in range(2):
+            turn.mark_dirty(end)
+            turn.end()
+            seen.append(end.flushed)
+
+    turn.share(work)
+    assert ([0, 0], 1, []) == (seen, end.flushed, later)
+
+
+def test_one_that_fails_does_not_keep_others_from_being_flushed() -> None:
+    """They are flushed soon after, whether the turn is shared or not."""
+    later: list[Callable[[], None]] = []
+    turn = Turn(later.append)
+
+    class Broken(End):
+        def flush(self) -> None:
+            raise RuntimeError("a mistake")
+
+    ends = [Broken(turn), End(turn)]
+
+    def work() -> None:
+        for end in ends:
+            turn.mark_dirty(end)
+
+    def work_alone() -> None:
+        work()
+        turn.end()
+
+    for number, do in enumerate((lambda: turn.share(work), work_alone), 1):
+        with pytest.raises(RuntimeError):
+            do()
+        assert number - 1 == ends[1].flushed
+        later.pop()()
+        assert (number, []) == (ends[1].flushed, later)
 
 
 def test_counters() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import resource
 import signal
@@ -80,6 +81,7 @@ class NodeService(Service):
             self._config, reactor, on_fatal=_end, on_retired=lambda: _end_well(reactor)
         )
         await self._node.start()
+        _spare_collector()
 
     def _reload(self) -> None:
         if self._node is not None:
@@ -114,6 +116,18 @@ def _end(line: str | None) -> None:
 
 def _end_well(reactor: Any) -> None:
     reactor.stop()
+
+
+def _spare_collector() -> None:
+    """
+    What a started node is made of is never garbage: the collector need not look at it again.
+
+    A full collection with 8,000 clients takes 0.1 s, in which nothing else is done. Clients make
+    no cycles that would last, so such a collection may be rare.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(1000, 10, 100)
 
 
 def _is_asyncio(reactor: Any) -> bool:

@@ -26,13 +26,13 @@ class Turn:
         self._dirty: dict[Flushable, None] = {}
         self._next: set[Flushable] = set()
         self._is_due = False
+        self._is_shared = False
 
     def mark_dirty(self, end: Flushable) -> None:
         """Call its `flush` once at the end of this turn."""
         self._dirty[end] = None
-        if not self._is_due:
-            self._is_due = True
-            self._later(self._end_later)
+        if not self._is_shared:
+            self._end_soon()
 
     def mark_next(self, end: Flushable) -> None:
         """Call its `flush` once in a turn of its own, soon: others come first."""
@@ -40,12 +40,37 @@ class Turn:
             self._next.add(end)
             self._later(lambda: self._flush_alone(end))
 
+    def share(self, work: Callable[[], None]) -> None:
+        """Do `work`, in which many enter the node, as one turn: it ends when all are done."""
+        self._is_shared = True
+        try:
+            work()
+            self._flush()
+        finally:
+            self._is_shared = False
+            self._end_soon()
+
     def end(self) -> None:
         """Flush all that has output; flushing may give others output."""
+        if not self._is_shared:
+            self._flush()
+
+    def _flush(self) -> None:
         while self._dirty:
             dirty, self._dirty = self._dirty, {}
-            for end in dirty:
-                end.flush()
+            waiting = iter(dirty)
+            try:
+                for end in waiting:
+                    end.flush()
+            except BaseException:  # of one; the others are still to be flushed
+                self._dirty = dict.fromkeys(waiting) | self._dirty
+                self._end_soon()
+                raise
+
+    def _end_soon(self) -> None:
+        if self._dirty and not self._is_due:
+            self._is_due = True
+            self._later(self._end_later)
 
     def _flush_alone(self, end: Flushable) -> None:
         self._next.discard(end)

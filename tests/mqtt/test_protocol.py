@@ -14,6 +14,7 @@ from tests.support.edge_bench import EdgeBench
 from tests.support.roaming import Alone
 from txbroker.alarms import ReactorTimers
 from txbroker.config import Reserve
+from txbroker.deadlines import GRAIN
 from txbroker.mqtt.hold import HOLD_TIMEOUT
 from txbroker.mqtt.protocol import MqttFactory, MqttProtocol
 from txbroker.mqtt.service import MqttService, Outputs
@@ -208,7 +209,7 @@ def test_each_limit_has_its_counter(bench: Bench) -> None:
     assert 1 == bench.edge.counters.get("packet.over_limit")
 
     MqttFactory(bench.service).buildProtocol(None).makeConnection(Wire())
-    bench.clock.advance(10.0)
+    bench.clock.advance(10.0 + 2 * GRAIN)
     assert 1 == bench.edge.counters.get("clients.no_connect")
 
 

@@ -276,7 +276,7 @@ def open_files(node: NodeProcess) -> int:
 @pytest.mark.parametrize("port", ["mqtt", "grpc", "link"])
 def test_open_files_run_out(few_files: tuple[NodeProcess, NodeProcess], port: str) -> None:
     """
-    New connections are turned away, which is logged; nothing spins; who is connected, the joined
+    New connections wait, which is logged; nothing spins; who is connected, the joined
     child included, goes on; and when there is room again all is as before.
     """
     node, child = few_files
@@ -294,7 +294,7 @@ def test_open_files_run_out(few_files: tuple[NodeProcess, NodeProcess], port: st
         try:
             wait_until(lambda: open_files(node) >= OPEN_FILES - 1, what="no file is left")
             if port != "grpc":  # gRPC waits in silence
-                node.wait_event("twisted.log", logger="twisted.internet.tcp.Port", after=mark)
+                node.wait_event("accept.paused", after=mark)
             before, start = cpu_seconds(node), time.monotonic()
             while time.monotonic() - start < 1.0:
                 far.publish("x", b"during", qos=1)

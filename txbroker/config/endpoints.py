@@ -45,9 +45,7 @@ class _Notes:
     def listenTCP(self, port: int, _: object, backlog: int = 50, interface: str = "") -> None:
         self.listeners.append(Listener(interface=interface, port=port))
 
-    def listenSSL(
-        self, port: int, _: object, _context: object, backlog: int = 50, interface: str = ""
-    ) -> None:
+    def listenSSL(self, port: int, _: object, interface: str = "", **_options: Any) -> None:
         self.listeners.append(Listener(interface=interface, port=port))
 
     def listenUNIX(self, address: str, _: object, **_options: Any) -> None:

@@ -48,18 +48,24 @@ class NotYet(Exception):
 
 
 class Dialer:
-    """The edge's way to other nodes; `wire` it to the edge before use."""
+    """
+    The edge's way to other nodes; `wire` it to the edge before use.
+
+    `dialing` is the reactor, as Twisted's endpoints see it, whose connections links are.
+    """
 
     def __init__(
         self,
         *,
-        reactor: Clock,
+        clock: Clock,
+        dialing: object,
         channels: Channels,
         tasks: Tasks,
         turn: Turn,
         pressure: Pressure,
     ) -> None:
-        self._reactor = reactor
+        self._clock = clock
+        self._dialing = dialing
         self._channels = channels
         self._tasks = tasks
         self._turn = turn
@@ -158,13 +164,13 @@ class Dialer:
         loop = asyncio.get_running_loop()
         protocol = _Dialed(
             turn=self._turn,
-            clock=self._reactor,
+            clock=self._clock,
             counters=self._edge.counters,
             peer=cut.node,
         )
         protocol.closed = loop.create_future()
         where = parse_address(address)
-        endpoint = HostnameEndpoint(self._reactor, where.host, where.port, timeout=CALL_TIMEOUT)
+        endpoint = HostnameEndpoint(self._dialing, where.host, where.port, timeout=CALL_TIMEOUT)
         try:
             await endpoint.connect(_Quiet.forProtocol(lambda: protocol)).asFuture(loop)
         except (ConnectError, ConnectingCancelledError, DNSLookupError, OSError) as error:

@@ -14,12 +14,12 @@ from typing import Any, Final
 
 import attrs
 from twisted.internet.address import IPv4Address, IPv6Address
-from twisted.internet.interfaces import IAddress, IPushProducer
-from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.interfaces import IAddress, IProtocol, IPushProducer
+from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from txbroker.alarms import Alarm
+from txbroker.deadlines import Slot
 from txbroker.edge.roaming import Attempt
 from txbroker.mqtt.codec import encode
 from txbroker.mqtt.connection import Connection
@@ -63,9 +63,34 @@ LOGGED_BYTES = 32
 """How much of an illegal packet goes into the log."""
 
 
-@implementer(IPushProducer)
-class MqttProtocol(Protocol):
-    """One client's connection; the session's sink."""
+@implementer(IProtocol, IPushProducer)
+class MqttProtocol:
+    """
+    One client's connection; the session's sink.
+
+    There is one for each of very many clients that do nothing: it has slots, and whatever few of
+    them need is made when they do.
+    """
+
+    __slots__ = (
+        "_attempt",
+        "_client_id",
+        "_connection",
+        "_edge",
+        "_hold",
+        "_inlet",
+        "_is_arriving",
+        "_is_clogged",
+        "_is_open",
+        "_is_working",
+        "_keep_alive",
+        "_last_heard",
+        "_service",
+        "_session",
+        "_slot",
+        "outlet",
+        "transport",
+    )
 
     transport: Transport
 
@@ -82,13 +107,18 @@ class MqttProtocol(Protocol):
         self._is_working = False
         self._is_arriving = False
         self._attempt: Attempt | None = None
-        self._hold = Hold(service, go_on=self._read_again, give_up=self._give_up)
+        self._hold: Hold | None = None
         self._keep_alive = 0.0
         self._last_heard = 0.0
-        self._alarm: Alarm | None = None
+        self._slot: Slot | None = None
         self._client_id = ""
 
     # from Twisted
+
+    def makeConnection(self, transport: Transport) -> None:
+        """As Twisted's protocols have it."""
+        self.transport = transport
+        self.connectionMade()
 
     def connectionMade(self) -> None:
         service = self._service
@@ -102,7 +132,7 @@ class MqttProtocol(Protocol):
         _set_no_delay(self.transport)
         self.transport.bufferSize = OUTPUT_HIGH_MARK
         self.transport.registerProducer(self, True)
-        self._set_alarm(service.connect_timeout, self._no_connect)
+        self._set_deadline(service.connect_timeout)
 
     def dataReceived(self, data: bytes) -> None:
         self._inlet.feed(data)
@@ -111,7 +141,7 @@ class MqttProtocol(Protocol):
 
     def connectionLost(self, reason: Failure | None = None) -> None:
         self._leave(will=True)
-        self._cancel_alarm()
+        self._cancel_deadline()
         self._service.turn.end()
 
     def pauseProducing(self) -> None:
@@ -184,7 +214,8 @@ class MqttProtocol(Protocol):
     @property
     def _may_work(self) -> bool:
         # A client may send on before it has its CONNACK (3.1.4): that waits for its session.
-        return self._is_open and not self._is_arriving and self._hold.refused is None
+        is_refused = self._hold is not None and self._hold.refused is not None
+        return self._is_open and not self._is_arriving and not is_refused
 
     def _step(self, now: float) -> bool:
         """Take what comes up to the next single packet, and that; False: there is no more."""
@@ -232,7 +263,7 @@ class MqttProtocol(Protocol):
         if not packet.client_id:
             packet = attrs.evolve(packet, client_id=client_id)
         self._client_id = client_id
-        self._cancel_alarm()
+        self._cancel_deadline()
         if self._service.is_leaving:
             self._refuse("the node is retired", True)
             return
@@ -285,7 +316,7 @@ class MqttProtocol(Protocol):
             service.space.is_short or service.successions.has_to_wait(self._client_id, packet.topic)
         ):
             # Whoever only subscribes, and QoS 0, need no room on the disk.
-            self._hold.refused = packet
+            self._made_hold().refused = packet
             self._stop_reading(session)
         else:
             self._edge.clients.publish(session, packet)
@@ -355,31 +386,42 @@ class MqttProtocol(Protocol):
 
     # internal: life
 
+    def on_deadline(self) -> None:
+        """From `Deadlines`: it is time to look at the watch."""
+        self._slot = None
+        if not self._is_open:
+            self.transport.abortConnection()  # it was closed politely, and does not read
+        elif not self._client_id:
+            self._no_connect()
+        else:
+            self._look_at_watch()
+        self._service.turn.end()
+
     def _set_keep_alive(self, seconds: int) -> None:
-        self._cancel_alarm()
+        self._cancel_deadline()
         self._keep_alive = seconds * 1.5
         if seconds:
-            self._set_alarm(self._keep_alive, self._look_at_watch)
+            self._set_deadline(self._keep_alive)
 
     def _look_at_watch(self) -> None:
-        # The alarm is not moved for each packet; it looks when it rings and is set again.
+        # The deadline is not moved for each packet; it is set again when it is met.
         idle = self._service.clock.seconds() - self._last_heard
-        if self._hold.is_on:
+        if self._hold is not None and self._hold.is_on:
             idle = 0.0  # its PINGREQ may lie unread (protocol rule 20)
         if idle >= self._keep_alive:
             log.info("client.timeout", client_id=self._client_id)
             self._leave(will=True)  # [MQTT-3.1.2-24]
             self._abort()
-            self._service.turn.end()
-            return
-        self._set_alarm(self._keep_alive - idle, self._look_at_watch)
+        else:
+            self._set_deadline(self._keep_alive - idle)
 
-    def _set_alarm(self, delay: float, action: Callable[[], None]) -> None:
-        self._alarm = Alarm(self._service.clock.callLater(delay, action))
+    def _set_deadline(self, delay: float) -> None:
+        self._slot = self._service.deadlines.set(self, delay)
 
-    def _cancel_alarm(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
+    def _cancel_deadline(self) -> None:
+        if self._slot is not None:
+            self._service.deadlines.cancel(self, self._slot)
+            self._slot = None
 
     def _give_up(self) -> None:
         """It was held for too long."""
@@ -398,7 +440,7 @@ class MqttProtocol(Protocol):
     def _close_politely(self) -> None:
         # What was written is still sent, but a client that does not read is not waited for.
         self.transport.loseConnection()
-        self._set_alarm(CLOSE_TIMEOUT, self.transport.abortConnection)
+        self._set_deadline(CLOSE_TIMEOUT)
 
     def _leave(self, *, will: bool) -> None:
         if not self._is_open:
@@ -406,14 +448,15 @@ class MqttProtocol(Protocol):
         self._is_open = False
         self._connection.close()
         self._inlet.close()
-        self._cancel_alarm()
+        self._cancel_deadline()
         self._service.connections.discard(self)
         self._service.pressure.lower(self)
         if self._attempt is not None:
             self._attempt.is_wanted = False
         self.transport.unregisterProducer()
         session, self._session = self._session, None
-        self._hold.forget(session)
+        if self._hold is not None:
+            self._hold.forget(session)
         if session is not None:
             self._flush_before_leaving()
             self._service.pressure.lower(self.outlet)
@@ -427,15 +470,22 @@ class MqttProtocol(Protocol):
         self._is_open = False
         self.transport.abortConnection()
 
+    def _made_hold(self) -> Hold:
+        if self._hold is None:
+            self._hold = Hold(self._service, go_on=self._read_again, give_up=self._give_up)
+        return self._hold
+
     def _stop_reading(self, session: Session) -> None:
-        if not self._hold.is_on:
+        hold = self._made_hold()
+        if not hold.is_on:
             self.transport.pauseProducing()
-            self._hold.begin(session)
+            hold.begin(session)
 
     def _read_again(self) -> None:
+        hold = self._made_hold()
         self._last_heard = self._service.clock.seconds()
         self.transport.resumeProducing()
-        refused = self._hold.take_refused()
+        refused = hold.take_refused()
         if refused is not None:
             self._on_publish(refused)
         self._work()
@@ -463,7 +513,7 @@ class MqttFactory(Factory):
     def __init__(self, service: MqttService) -> None:
         self._service = service
 
-    def buildProtocol(self, addr: IAddress | None) -> MqttProtocol:
+    def buildProtocol(self, addr: IAddress | None) -> Any:
         return MqttProtocol(self._service)
 
 

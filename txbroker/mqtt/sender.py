@@ -156,7 +156,8 @@ class Sender(Output):
 
     def pump(self) -> None:
         """The output has room again."""
-        self._dropping -= {False}
+        if self._dropping:  # else it would become one more empty set, for each of many clients
+            self._dropping -= {False}
         self._go_on()
 
     def on_pubacks(self, packet_ids: Iterable[int]) -> None:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from txbroker.core import Exchange
 from txbroker.counters import Counters
+from txbroker.deadlines import Deadlines
 from txbroker.edge.edge import Edge
 from txbroker.edge.roaming import Roaming, Successions
 from txbroker.net import Clock
@@ -63,6 +64,7 @@ class MqttService:
         self.successions = successions
         self.turn = turn
         self.clock = clock
+        self.deadlines = Deadlines(clock)
         self.pressure = pressure
         self.space = space
         self.counters = counters

@@ -49,7 +49,8 @@ class EdgeRole:
         self._ground = ground
         self._known = KnownZones(ground.config.data / "zones")
         self._dialer = Dialer(
-            reactor=ground.reactor,
+            clock=ground.reactor,
+            dialing=ground.poller,
             channels=ground.channels,
             tasks=ground.tasks,
             turn=ground.turn,

@@ -23,6 +23,7 @@ from txbroker.store.disk import Disk, wall
 from txbroker.store.retention import Retention
 from txbroker.store.space import DiskSpace
 from txbroker.store.state import DataFolder
+from txbroker.streams.poller import Poller
 from txbroker.telemetry import get_logger
 from txbroker.turn import Turn
 
@@ -39,6 +40,7 @@ class Ground:
         self.reactor = reactor
         self.counters = Counters()
         self.turn = Turn(lambda action: reactor.callLater(0, action))
+        self.poller = Poller(reactor, self.turn)
         self.tasks = Tasks(self.turn)
         self.timers = ReactorTimers(reactor, self.turn)
         self.pressure = Pressure(self.timers)

@@ -42,8 +42,8 @@ class Node:
         on_fatal: Callable[[str], None],
         on_retired: Callable[[], None],
     ) -> None:
-        self._listeners = Listeners(config, reactor)
         self._ground = ground = Ground(config, reactor, on_fatal=on_fatal)
+        self._listeners = Listeners(config, ground.poller)
         self._owner = None if config.zone is None else OwnerRole(ground, config.zone)
         self.authority = None if self._owner is None else self._owner.authority
         self._edge_role = EdgeRole(ground, self.authority)
@@ -117,6 +117,7 @@ class Node:
         self.edge.positions.checkpoint()
         if self._owner is not None:
             self._owner.store.close()
+        self._ground.poller.close()
         # Before the last port closes: whoever waits for that may start the node again.
         self._ground.close()
         await self._control.stop()

@@ -1,0 +1,1 @@
+"""Tests of the TCP connections of a node."""

@@ -1,0 +1,362 @@
+"""Connections on the poller, over loopback sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+from unittest import mock
+
+import attrs
+import pytest
+from twisted.internet.endpoints import HostnameEndpoint, serverFromString
+from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
+from twisted.internet.protocol import Factory, Protocol
+from twisted.python.failure import Failure
+
+from tests.support.cluster import on_loop
+from tests.support.mqttclient import until
+from txbroker.streams import stream
+from txbroker.streams.poller import BATCH, Poller
+from txbroker.turn import Turn
+
+MUCH = bytes(range(256)) * (32 * 1024)  # 8 MiB
+
+
+class Peer(Protocol):
+    """The node's end of a connection; `on_data` may be replaced."""
+
+    transport: Any
+
+    def __init__(self) -> None:
+        self.received = b""
+        self.reason: type[Exception] | None = None
+        self.events: list[str] = []
+        self.on_data: Callable[[bytes], None] = lambda data: None
+
+    def dataReceived(self, data: bytes) -> None:
+        self.received += data
+        self.on_data(data)
+
+    def connectionLost(self, reason: Failure | None = None) -> None:
+        assert reason is not None
+        self.reason = reason.type
+
+    def pauseProducing(self) -> None:
+        self.events.append("pause")
+
+    def resumeProducing(self) -> None:
+        self.events.append("resume")
+
+    def stopProducing(self) -> None:
+        self.events.append("stop")
+
+
+@attrs.define
+class Bench:
+    """A listening socket on a poller, and the connections that were made to it."""
+
+    poller: Poller
+    turn: Turn
+    port: Any
+    peers: list[Peer] = attrs.field(factory=list)
+
+    async def connect(self) -> tuple[socket.socket, Peer]:
+        """One more: the client's end, which blocks, and the node's."""
+        known = len(self.peers)
+        client = socket.create_connection(("127.0.0.1", self.port.getHost().port), timeout=10)
+        await until(lambda: len(self.peers) > known)
+        return client, self.peers[-1]
+
+
+@asynccontextmanager
+async def streams() -> AsyncIterator[Bench]:
+    """A bench; it is closed at the end."""
+    from twisted.internet import reactor
+
+    loop = asyncio.get_running_loop()
+    turn = Turn(loop.call_soon)
+    poller = Poller(reactor, turn)
+    bench = Bench(poller, turn, None)
+
+    class Peers(Factory):
+        noisy = False
+
+        def buildProtocol(self, addr: object) -> Peer:
+            bench.peers.append(Peer())
+            return bench.peers[-1]
+
+    endpoint = serverFromString(poller, "tcp:0:interface=127.0.0.1")
+    bench.port = await endpoint.listen(Peers()).asFuture(loop)
+    try:
+        yield bench
+    finally:
+        await bench.port.stopListening().asFuture(loop)
+        poller.close()
+
+
+async def read_all(client: socket.socket) -> bytes:
+    """What comes until the other end closes."""
+
+    def read() -> bytes:
+        parts = []
+        while part := client.recv(65536):
+            parts.append(part)
+        return b"".join(parts)
+
+    return await asyncio.to_thread(read)
+
+
+# -- writing
+
+
+@on_loop
+async def test_bytes_leave_at_once() -> None:
+    """Before the event loop is asked."""
+    async with streams() as bench:
+        client, peer = await bench.connect()
+        with client:
+            peer.transport.write(b"now")
+            assert client.recv(10) == b"now"
+            assert not bench.poller.getWriters()
+
+
+@on_loop
+async def test_what_the_kernel_does_not_take_waits() -> None:
+    """In order; the producer is paused meanwhile; afterwards bytes leave at once again."""
+    async with streams() as bench:
+        client, peer = await bench.connect()
+        with client:
+            peer.transport.registerProducer(peer, True)
+            for start in range(0, len(MUCH), 100_000):
+                peer.transport.write(MUCH[start : start + 100_000])
+            assert peer.events[0] == "pause"
+            assert bench.poller.getWriters() == [peer.transport]
+
+            received = bytearray()
+            while len(received) < len(MUCH):
+                received += await asyncio.to_thread(client.recv, 1 << 20)
+            assert bytes(received) == MUCH
+            assert peer.events[-1] == "resume"
+            assert not bench.poller.getWriters()
+            peer.transport.write(b"now")
+            assert client.recv(10) == b"now"
+
+
+@on_loop
+async def test_loose_connection_sends_what_waits() -> None:
+    """The end comes behind it."""
+    async with streams() as bench:
+        client, peer = await bench.connect()
+        with client:
+            peer.transport.write(MUCH)
+            peer.transport.loseConnection()
+            assert await read_all(client) == MUCH
+            await until(lambda: peer.reason is ConnectionDone)
+
+
+@on_loop
+async def test_abort_sends_nothing_more() -> None:
+    """Not what waits, and not what is written afterwards."""
+    async with streams() as bench:
+        client, peer = await bench.connect()
+        with client:
+            peer.transport.abortConnection()
+            peer.transport.write(b"late")
+            with pytest.raises(ConnectionResetError):
+                await read_all(client)
+            await until(lambda: peer.reason is ConnectionAborted)
+            peer.transport.write(b"later")
+            peer.transport.pauseProducing()
+
+
+@on_loop
+async def test_a_lost_connection_is_told_once_it_is_met() -> None:
+    """By a write to it: not from within `write`, but soon."""
+    async with streams() as bench:
+        client, peer = await bench.connect()
+        peer.transport.pauseProducing()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
+        peer.transport.write(b"x")
+        assert peer.reason is None
+        await until(lambda: peer.reason is ConnectionLost)
+
+
+# -- reading
+
+
+@on_loop
+async def test_end_of_input_closes() -> None:
+    """What came before it is read."""
+    async with streams() as bench:
+        client, peer = await bench.connect()
+        with client:
+            client.sendall(b"last words")
+            client.shutdown(socket.SHUT_WR)
+            await until(lambda: peer.reason is ConnectionDone)
+            assert peer.received == b"last words"
+
+
+@on_loop
+async def test_a_paused_connection_is_not_read() -> None:
+    """And does not keep the loop busy, even when the other end is gone."""
+    async with streams() as bench:
+        client, peer = await bench.connect()
+        peer.transport.pauseProducing()
+        client.sendall(b"x")
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        other, awake = await bench.connect()
+        with other, mock.patch.object(bench.turn, "share", wraps=bench.turn.share) as share:
+            client.close()
+            for number in range(10):
+                other.sendall(b"%d" % number)
+                await until(lambda n=number: awake.received.endswith(b"%d" % n))
+            assert share.call_count <= 10
+            assert (peer.received, peer.reason) == (b"", None)
+            peer.transport.resumeProducing()
+            await until(lambda: peer.reason is not None)
+
+
+# -- batches
+
+
+@on_loop
+async def test_one_turn_for_all_that_are_ready() -> None:
+    """However often each of them ends it."""
+    async with streams() as bench:
+        flushed = []
+
+        class End:
+            def flush(self) -> None:
+                flushed.append([peer.received for peer in bench.peers])
+
+        end = End()
+
+        def receive(data: bytes) -> None:
+            bench.turn.mark_dirty(end)
+            bench.turn.end()
+
+        clients = [(await bench.connect())[0] for _ in range(5)]
+        for peer in bench.peers:
+            peer.on_data = receive
+        for client in clients:
+            client.sendall(b"x")
+        await until(lambda: all(peer.received for peer in bench.peers))
+        assert flushed == [[b"x"] * 5]
+        for client in clients:
+            client.close()
+
+
+@on_loop
+async def test_an_error_of_one_is_not_of_the_others() -> None:
+    """It is logged; its connection is closed."""
+    async with streams() as bench:
+        clients = [(await bench.connect())[0] for _ in range(3)]
+
+        def fail(data: bytes) -> None:
+            raise RuntimeError("a mistake")
+
+        bench.peers[0].on_data = fail
+        with mock.patch("txbroker.streams.poller.log") as log:
+            for client in clients:
+                client.sendall(b"x")
+            await until(lambda: all(peer.received for peer in bench.peers))
+            await until(lambda: bench.peers[0].reason is RuntimeError)
+        log.exception.assert_called_once_with("stream.failed")
+        assert [None, None] == [peer.reason for peer in bench.peers[1:]]
+        for client in clients:
+            client.close()
+
+
+@on_loop
+async def test_a_batch_is_bounded() -> None:
+    """Others have their turn before all connections have been served."""
+    async with streams() as bench:
+        loop = asyncio.get_running_loop()
+        clients = [(await bench.connect())[0] for _ in range(BATCH + 20)]
+        served_at_tick: list[int] = []
+
+        def served() -> int:
+            return sum(bool(peer.received) for peer in bench.peers)
+
+        def receive(data: bytes) -> None:
+            loop.call_soon(lambda: served_at_tick.append(served()))
+
+        for peer in bench.peers:
+            peer.on_data = receive
+        for client in clients:
+            client.sendall(b"x")
+        await until(lambda: served() == len(clients))
+        assert served_at_tick[0] == BATCH
+        for client in clients:
+            client.close()
+
+
+# -- accepting, dialing, the end
+
+
+@on_loop
+async def test_accepting_pauses_when_it_fails() -> None:
+    """It is told once; who waited is accepted afterwards."""
+    async with streams() as bench:
+        real = bench.port.socket
+        with (
+            mock.patch.object(stream, "ACCEPT_PAUSE", 0.05),
+            mock.patch.object(stream, "log") as log,
+        ):
+            bench.port.socket = mock.Mock(wraps=real)
+            bench.port.socket.accept.side_effect = OSError(24, "Too many open files")
+            address = ("127.0.0.1", bench.port.getHost().port)
+            with socket.create_connection(address, timeout=10):
+                start = time.process_time()
+                await until(lambda: bench.port.socket.accept.call_count == 3)
+                assert time.process_time() - start < 0.1
+                assert not bench.peers
+                bench.port.socket = real
+                await until(lambda: len(bench.peers) == 1)
+        log.warning.assert_called_once()
+
+
+@on_loop
+async def test_an_error_in_accepting_leaves_the_socket_open() -> None:
+    """The next connection is accepted."""
+    async with streams() as bench:
+        with (
+            mock.patch.object(stream, "log") as log,
+            mock.patch.object(bench.port.factory, "buildProtocol", side_effect=RuntimeError),
+            socket.create_connection(("127.0.0.1", bench.port.getHost().port)) as client,
+        ):
+            assert await read_all(client) == b""
+        log.exception.assert_called_once_with("stream.failed")
+        client, _ = await bench.connect()
+        client.close()
+
+
+@on_loop
+async def test_dialed_connections() -> None:
+    """They are watched by the poller, too, and written at once."""
+    async with streams() as bench:
+        loop = asyncio.get_running_loop()
+        endpoint = HostnameEndpoint(bench.poller, "127.0.0.1", bench.port.getHost().port)
+        dialed = await endpoint.connect(Factory.forProtocol(Peer)).asFuture(loop)
+        await until(lambda: len(bench.peers) == 1)
+        assert dialed.transport in bench.poller.getReaders()
+        dialed.transport.write(b"hello")
+        await until(lambda: bench.peers[0].received == b"hello")
+        dialed.transport.loseConnection()
+        await until(lambda: bench.peers[0].reason is ConnectionDone)
+
+
+@on_loop
+async def test_close_ends_all() -> None:
+    """Whoever is connected still."""
+    async with streams() as bench:
+        client, peer = await bench.connect()
+    assert peer.reason is ConnectionLost
+    with client:
+        assert client.recv(1) == b""

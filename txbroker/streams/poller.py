@@ -1,0 +1,205 @@
+"""
+SHELL: watches the TCP connections of a node, and lets all that are ready share one turn.
+
+Twisted's asyncio reactor spends a callback of asyncio, a context and a log prefix on each socket
+that is ready. Here the sockets are in an epoll of their own, and only that is watched by the event
+loop. When something is ready, a batch of connections is served in one loop, and the turn ends once:
+what they brought is made durable together, and a connection to which several of them sent something
+is written once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from select import EPOLLIN, EPOLLOUT, epoll
+from typing import Any, Protocol
+
+from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.internet.interfaces import IReactorFDSet, IReactorTCP
+from twisted.internet.tcp import Connector
+from twisted.python.failure import Failure
+from zope.interface import directlyProvides, providedBy
+
+from txbroker.streams.stream import READ_SIZE, DialedStream, StreamPort
+from txbroker.telemetry import get_logger
+from txbroker.turn import Turn
+
+log = get_logger()
+
+BATCH = 128
+"""How many connections are served before timers and everything else have their turn."""
+
+
+class Descriptor(Protocol):
+    """What is watched: a connection or a listening socket of Twisted."""
+
+    def fileno(self) -> int: ...
+
+    def doRead(self) -> Exception | None:
+        """It can be read; gives why it is at its end, if it is."""
+
+    def doWrite(self) -> Exception | None:
+        """It can be written; likewise."""
+
+    def readConnectionLost(self, reason: Failure) -> None:
+        """The other end sends no more."""
+
+    def connectionLost(self, reason: Failure) -> None:
+        """It is at its end."""
+
+
+class Poller:
+    """
+    To Twisted's TCP classes and endpoints, a reactor: `IReactorFDSet` and `IReactorTCP`, and for
+    everything else the real one. To the real one, a file descriptor.
+
+    Made while the event loop runs.
+    """
+
+    def __init__(self, reactor: Any, turn: Turn) -> None:
+        self.buffer = memoryview(bytearray(READ_SIZE))
+        self._reactor = reactor
+        self._turn = turn
+        self._epoll = epoll()
+        self._watched: dict[int, Any] = {}
+        self._interest = bytearray()  # by file descriptor: EPOLLIN, EPOLLOUT, both
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._epoll.fileno(), self._serve)
+        directlyProvides(self, providedBy(reactor), IReactorFDSet, IReactorTCP)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reactor, name)
+
+    def close(self) -> None:
+        """Watch no more; whatever is open still is closed."""
+        for descriptor in self.removeAll():
+            descriptor.connectionLost(Failure(ConnectionLost()))
+        self._loop.remove_reader(self._epoll.fileno())
+        self._epoll.close()
+
+    # IReactorTCP
+
+    def listenTCP(
+        self, port: int, factory: Any, backlog: int = 50, interface: str = ""
+    ) -> StreamPort:
+        """As Twisted's; the connections are watched here."""
+        listening = StreamPort(port, factory, backlog, interface, self)
+        listening.startListening()
+        return listening
+
+    def connectTCP(
+        self, host: str, port: int, factory: Any, timeout: float = 30, bindAddress: Any = None
+    ) -> Connector:
+        """As Twisted's; the connection is watched here."""
+        connector = _Connector(host, port, factory, timeout, bindAddress, self)
+        connector.connect()
+        return connector
+
+    # IReactorFDSet
+
+    def addReader(self, reader: Descriptor) -> None:
+        """Call its `doRead` when it can be read."""
+        self._add(reader, EPOLLIN)
+
+    def addWriter(self, writer: Descriptor) -> None:
+        """Call its `doWrite` when it can be written."""
+        self._add(writer, EPOLLOUT)
+
+    def removeReader(self, reader: Descriptor) -> None:
+        """Call it no more."""
+        self._remove(reader, EPOLLIN)
+
+    def removeWriter(self, writer: Descriptor) -> None:
+        """Call it no more."""
+        self._remove(writer, EPOLLOUT)
+
+    def removeAll(self) -> list[Descriptor]:
+        """Watch none of them any more; gives them."""
+        watched = list(self._watched.values())
+        for descriptor in watched:
+            self._remove(descriptor, EPOLLIN | EPOLLOUT)
+        return watched
+
+    def getReaders(self) -> list[Descriptor]:
+        """Who waits for something to read."""
+        return self._interested(EPOLLIN)
+
+    def getWriters(self) -> list[Descriptor]:
+        """Who waits for room to write."""
+        return self._interested(EPOLLOUT)
+
+    # internal: who is watched
+
+    def _add(self, descriptor: Descriptor, kind: int) -> None:
+        number = descriptor.fileno()
+        if self._watched.get(number) is not descriptor:
+            if number >= len(self._interest):
+                self._interest.extend(bytes(number + 1))
+            self._epoll.register(number, kind)
+            self._watched[number] = descriptor
+            self._interest[number] = kind
+        elif not self._interest[number] & kind:
+            self._interest[number] |= kind
+            self._epoll.modify(number, self._interest[number])
+
+    def _remove(self, descriptor: Descriptor, kind: int) -> None:
+        number = descriptor.fileno()
+        if self._watched.get(number) is not descriptor or not self._interest[number] & kind:
+            return
+        self._interest[number] &= ~kind
+        if self._interest[number]:
+            self._epoll.modify(number, self._interest[number])
+        else:
+            # Errors are reported, again and again, of whatever is in there.
+            self._epoll.unregister(number)
+            del self._watched[number]
+
+    def _interested(self, kind: int) -> list[Descriptor]:
+        return [d for number, d in self._watched.items() if self._interest[number] & kind]
+
+    # internal: what is ready
+
+    def _serve(self) -> None:
+        try:
+            self._turn.share(self._serve_batch)
+        except Exception:
+            log.exception("stream.failed")
+
+    def _serve_batch(self) -> None:
+        watched, interest = self._watched, self._interest
+        for number, events in self._epoll.poll(0, BATCH):
+            # An error or a hang-up is for whoever waits, as with select(2).
+            if events & ~EPOLLOUT and number in watched and interest[number] & EPOLLIN:
+                descriptor = watched[number]
+                self._call(descriptor, descriptor.doRead, is_read=True)
+            if events & ~EPOLLIN and number in watched and interest[number] & EPOLLOUT:
+                descriptor = watched[number]
+                self._call(descriptor, descriptor.doWrite, is_read=False)
+
+    def _call(
+        self, descriptor: Any, action: Callable[[], Exception | None], *, is_read: bool
+    ) -> None:
+        try:
+            why = action()
+            if why is not None:
+                self._disconnect(descriptor, why, is_read=is_read)
+        except Exception as error:  # of one connection: the others go on
+            log.exception("stream.failed")
+            self._disconnect(descriptor, error, is_read=False)
+
+    def _disconnect(self, descriptor: Descriptor, why: Exception, *, is_read: bool) -> None:
+        self.removeReader(descriptor)
+        if is_read and isinstance(why, ConnectionDone):
+            descriptor.readConnectionLost(Failure(why))
+        else:
+            self.removeWriter(descriptor)
+            descriptor.connectionLost(Failure(why))
+
+
+class _Connector(Connector):
+    """Dials with our transport."""
+
+    def _makeTransport(self) -> DialedStream:
+        make: Callable[..., DialedStream] = DialedStream  # Twisted's is not typed
+        return make(self.host, self.port, self.bindAddress, self, self.reactor)

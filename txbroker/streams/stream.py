@@ -1,0 +1,183 @@
+"""
+SHELL: Twisted's TCP transports, reading into one buffer and writing at once.
+
+Twisted's own `write` waits for the event loop to say that the socket can be written, which it
+nearly always can: three system calls and a round of the loop for each write. Here the bytes are
+sent at once, and only what the kernel does not take waits, in Twisted's way.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from twisted.internet.address import IPv4Address, IPv6Address
+from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
+from twisted.internet.tcp import Client, Connection, Port
+
+from txbroker.telemetry import get_logger
+
+log = get_logger()
+
+READ_SIZE = 256 * 1024
+"""Bytes that are read at once."""
+
+ACCEPTS = 64
+"""Connections that are accepted at once."""
+
+BACKLOG = 1024
+"""Connections that may wait to be accepted; Twisted's 50 are fewer than come after a restart."""
+
+ACCEPT_PAUSE = 1.0
+"""Seconds until accepting is tried again after it failed, mostly for want of open files."""
+
+
+class _Direct:
+    """What both kinds of connections do differently from Twisted's; not for TLS."""
+
+    # of Twisted's `Connection`
+    socket: socket.socket
+    protocol: Any
+    reactor: Any
+    connected: int
+
+    _is_queueing = False
+    """Whether something waits for the socket: bytes, or the end of the connection."""
+
+    def startTLS(self, context: object, normal: bool = True) -> None:
+        """Not to be had: `write` would go past it."""
+        raise NotImplementedError("TLS has Twisted's own transport")
+
+    def doRead(self) -> Exception | None:
+        """What there is goes to the protocol."""
+        try:
+            size = self.socket.recv_into(self.reactor.buffer)
+        except (BlockingIOError, InterruptedError):
+            return None
+        except OSError:
+            return CONNECTION_LOST
+        if not size:
+            return CONNECTION_DONE
+        # A copy of a few bytes: a bytes object of READ_SIZE to read into costs ten times as much.
+        self.protocol.dataReceived(self.reactor.buffer[:size].tobytes())
+        return None
+
+    def write(self, data: bytes) -> None:
+        """Send bytes; what the kernel does not take waits, and the producer is told of it."""
+        if self._is_queueing or not self.connected:
+            super().write(data)  # type: ignore[misc]
+            return
+        try:
+            sent = self.socket.send(data)
+        except OSError:
+            sent = 0  # a lost connection is met again, and told, when it is written from the loop
+        if sent < len(data):
+            super().write(data[sent:])  # type: ignore[misc]
+
+    def startWriting(self) -> None:
+        """Wait until the socket can be written."""
+        self._is_queueing = True
+        self.reactor.addWriter(self)
+
+    def stopWriting(self) -> None:
+        """There is nothing to write any more."""
+        self._is_queueing = False
+        self.reactor.removeWriter(self)
+
+    def abortConnection(self) -> None:
+        """Close it soon, and send nothing more."""
+        super().abortConnection()  # type: ignore[misc]
+        self._is_queueing = True
+
+
+# Twisted's `abortConnection` puts other functions in the place of `doRead`; mypy takes their type.
+
+
+class DialedStream(_Direct, Client):  # type: ignore[misc]
+    """The transport of a connection that was dialed."""
+
+
+class AcceptedStream(_Direct, Connection):  # type: ignore[misc]
+    """
+    The transport of a connection that was accepted.
+
+    Twisted's `Server` without the names that it makes for each: there are very many of these.
+    """
+
+    logstr = "stream"
+
+    def __init__(
+        self,
+        accepted: socket.socket,
+        protocol: Any,
+        peer: tuple[Any, ...],
+        reactor: Any,
+    ) -> None:
+        super().__init__(accepted, protocol, reactor)
+        self._peer = peer
+        self.connected = 1
+        reactor.addReader(self)
+
+    def getHost(self) -> IPv4Address | IPv6Address:
+        """This end's address."""
+        return _address(self.socket.getsockname())
+
+    def getPeer(self) -> IPv4Address | IPv6Address:
+        """The other end's address."""
+        return _address(self._peer)
+
+
+def _address(found: tuple[Any, ...]) -> IPv4Address | IPv6Address:
+    kind = IPv4Address if len(found) == 2 else IPv6Address
+    return kind("TCP", *found)
+
+
+class StreamPort(Port):
+    """A listening socket; `reactor` is the poller."""
+
+    factory: Any
+    _is_short = False
+
+    def __init__(self, port: int, factory: Any, backlog: int, interface: str, reactor: Any) -> None:
+        super().__init__(port, factory, max(backlog, BACKLOG), interface, reactor)
+
+    def doRead(self) -> None:
+        """Connections have come."""
+        for _ in range(ACCEPTS):
+            try:
+                accepted, peer = self.socket.accept()
+            except (BlockingIOError, ConnectionAbortedError, PermissionError):
+                self._is_short = False
+                return
+            except OSError as error:
+                self._pause(error)
+                return
+            try:
+                self._take(accepted, peer)
+            except Exception:  # of one connection: the node goes on listening
+                log.exception("stream.failed")
+
+    def _take(self, accepted: socket.socket, peer: tuple[Any, ...]) -> None:
+        if len(peer) == 4 and peer[3]:  # the name of the scope belongs to the address
+            flags = socket.NI_NUMERICHOST | socket.NI_NUMERICSERV
+            peer = (socket.getnameinfo(peer, flags)[0], *peer[1:])
+        protocol = None
+        try:
+            protocol = self.factory.buildProtocol(_address(peer))
+        finally:
+            if protocol is None:
+                accepted.close()
+        if protocol is not None:
+            protocol.makeConnection(AcceptedStream(accepted, protocol, peer, self.reactor))
+
+    def _pause(self, error: OSError) -> None:
+        # Whoever has to wait stays in the backlog; asking for them at once would only spin.
+        if not self._is_short:
+            self._is_short = True
+            log.warning("accept.paused", reason=error.strerror, port=self._realPortNumber)
+        self.reactor.removeReader(self)
+        self.reactor.callLater(ACCEPT_PAUSE, self._go_on)
+
+    def _go_on(self) -> None:
+        if self.connected and not self.disconnecting:
+            self.reactor.addReader(self)
