@@ -6,14 +6,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PROTO := $(shell find proto -name '*.proto')
+CORE := txbroker/core/compiled.pyx $(wildcard txbroker/core/native/*)
 PYTEST_ARGS ?=
 FAULTS_ARGS ?=
 
-.PHONY: install home test faults lint types format proto clean
+.PHONY: install home test test-pure faults lint types format proto clean
 
 install: $(STAMP)
 
-$(STAMP): setup.cfg setup.py pyproject.toml $(PROTO)
+$(STAMP): setup.cfg setup.py pyproject.toml $(PROTO) $(CORE)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@# Twisted writes its list of plug-ins when it first looks: once here, not in six nodes at a time.
@@ -25,6 +26,10 @@ home: install
 
 test: install
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# The same with the core's reference in Python.
+test-pure: install
+	TXBROKER_PURE=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 # Random faults until the time is over or a promise is broken; the seed is printed then.
 faults: install
@@ -46,5 +51,6 @@ proto: install
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info txbroker/v1 twisted/plugins/dropin.cache
+	rm -f txbroker/core/compiled.*.so
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find txbroker twisted tests examples -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,8 +1,10 @@
 """
-Generates txbroker/v1/ from proto/txbroker/v1/ at build time; all else is in setup.cfg.
+Generates txbroker/v1/ from proto/txbroker/v1/ and compiles the core at build time; all else is in
+setup.cfg.
 
-`python setup.py build_proto` does only that. A proto file's folder is its Python package, so the
-imports in generated code work as they are.
+`python setup.py build_proto` does only the first, `python setup.py build_ext --inplace` only the
+second. Where there is no compiler the second fails with a warning, and the core's reference runs. A
+proto file's folder is its Python package, so the imports in generated code work as they are.
 """
 
 import os
@@ -11,12 +13,24 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from setuptools import Command, setup
+from setuptools import Command, Extension, setup
+from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 PROTO = ROOT / "proto"
 GENERATED = ROOT / "txbroker" / "v1"
+
+CORE = Path("txbroker", "core")
+COMPILED = Extension(
+    "txbroker.core.compiled",
+    [str(CORE / "compiled.pyx")],
+    depends=[str(path) for path in sorted(CORE.glob("native/*"))],
+    include_dirs=[str(CORE)],
+    extra_compile_args=["-O2", "-g0", "-std=c++20"],
+    language="c++",
+    optional=True,
+)
 
 # find_namespace (setup.cfg) looks before anything is built.
 GENERATED.mkdir(exist_ok=True)
@@ -71,4 +85,21 @@ class BuildPy(build_py):
         super().run()
 
 
-setup(cmdclass={"build_proto": BuildProto, "build_py": BuildPy})
+class BuildExt(build_ext):
+    """
+    build_ext that runs Cython, whose output stays out of the tree.
+    """
+
+    def finalize_options(self) -> None:
+        """Translate; Cython is needed only here."""
+        from Cython.Build import cythonize
+
+        if not self.finalized:
+            self.distribution.ext_modules = cythonize([COMPILED], build_dir="build/cython")
+        super().finalize_options()
+
+
+setup(
+    cmdclass={"build_ext": BuildExt, "build_proto": BuildProto, "build_py": BuildPy},
+    ext_modules=[COMPILED],
+)

@@ -29,6 +29,7 @@ CORES = (
     "topics",
     "turn",
     "authority",
+    "core",
     "delegation",
     "directory",
     "edge",
@@ -222,10 +223,31 @@ def test_nothing_of_one_machine_is_tracked() -> None:
         assert found is None, f"{path.relative_to(ROOT)}: {found and found[0]!r}"
 
 
+def test_the_compiled_core_is_pure() -> None:
+    """It imports what its reference might, and has no tables in the tree that nobody wrote."""
+    text = (PACKAGE / "core" / "compiled.pyx").read_text()
+    found = re.findall(r"^(?:from|import) (\S+)(?: import .*)?$", text, re.MULTILINE)
+
+    assert {"os", "txbroker.message"} <= set(found)
+    for name in found:
+        assert name == "os" or is_core(name), f"the compiled core imports {name}"
+
+
+def test_sources_of_the_compiled_core_are_distributed() -> None:
+    """With an sdist goes all that setup.py builds from."""
+    manifest = (ROOT / "MANIFEST.in").read_text()
+    suffixes = {path.suffix for path in tracked() if (PACKAGE / "core") in path.parents} - {".py"}
+
+    assert {".pyx", ".pxi", ".hpp"} == suffixes
+    for suffix in suffixes:
+        assert f"*{suffix}" in manifest
+    assert "graft proto" in manifest
+
+
 def test_make_targets_are_there() -> None:
     """Those that people and CI are told of."""
     text = (ROOT / "Makefile").read_text()
-    for target in ("install", "home", "test", "lint", "types", "proto", "clean"):
+    for target in ("install", "home", "test", "test-pure", "lint", "types", "proto", "clean"):
         assert re.search(rf"^{target}:", text, re.MULTILINE), target
 
 

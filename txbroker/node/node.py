@@ -14,6 +14,7 @@ from twisted.internet.task import LoopingCall
 
 from txbroker import __version__
 from txbroker.config import NodeConfig, reread
+from txbroker.core import KIND
 from txbroker.errors import ConfigError
 from txbroker.listeners import Listeners
 from txbroker.mqtt.protocol import MqttFactory
@@ -92,7 +93,7 @@ class Node:
             mqtt=mqtt[0] if len(mqtt) == 1 else mqtt,
             grpc=standing.grpc,
             link=self._listeners.link,
-            core="python",
+            core=KIND,
             version=__version__,
         )
         self._sampler.start(1.0).addErrback(_log_failure)

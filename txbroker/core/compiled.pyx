@@ -1,0 +1,46 @@
+# cython: language_level=3, auto_pickle=False
+# distutils: language = c++
+"""
+The core, compiled: `txbroker.core.reference` class by class, with the same results to the byte.
+
+What a class or method is for is said there; here stands how it is done where that differs. All that
+needs no Python is in native/*.hpp. Python is entered once for a run, never for a message: no object
+is made, and nothing can run that is not here, while a run is worked on (so what is looked at then
+needs no reference of its own).
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.dict cimport PyDict_Next
+from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrno
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF, Py_XDECREF
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcmp, memcpy
+from libcpp cimport bool as cbool
+from libcpp.string cimport string
+from libcpp.unordered_map cimport unordered_map
+from libcpp.vector cimport vector
+
+import os
+
+from txbroker.core.reference.flows import Flow
+from txbroker.core.reference.outlet import MOST as _MOST
+from txbroker.core.reference.run import Entry as EntryTuple
+from txbroker.message import OVERHEAD as _OVERHEAD
+from txbroker.message import Message
+from txbroker.mqtt.return_codes import ProtocolViolation
+
+include "native/native.pxi"
+
+cdef size_t OVERHEAD = _OVERHEAD
+cdef size_t MOST = _MOST
+
+set_seeds(<const Byte*>PyBytes_AS_STRING(os.urandom(24)))
+
+include "native/run.pxi"
+include "native/outlet.pxi"
+include "native/inlet.pxi"
+include "native/tree.pxi"
+include "native/exchange.pxi"

@@ -1,0 +1,237 @@
+// Bytes: what a topic may consist of, hashes of bytes from the network, buffers of output.
+
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <utility>
+#include <vector>
+
+namespace txbroker {
+
+using Byte = unsigned char;
+
+constexpr uint32_t NONE = 0xFFFFFFFF;  // no number of anything
+
+inline uint64_t word_at(const Byte* at) {
+    uint64_t word;
+    std::memcpy(&word, at, 8);
+    return word;
+}
+
+inline uint64_t half_word_at(const Byte* at) {
+    uint32_t word;
+    std::memcpy(&word, at, 4);
+    return word;
+}
+
+// -- hashes
+
+// Secrets of this process: topics come from the network, and nobody out there may find topics whose
+// hashes meet. Set once, at import.
+inline uint64_t seeds[3] = {0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB};
+
+inline void set_seeds(const Byte* random) {
+    for (int index = 0; index < 3; ++index) seeds[index] = word_at(random + 8 * index) | 1;
+}
+
+inline uint64_t mix(uint64_t one, uint64_t other) {
+    auto product = static_cast<unsigned __int128>(one) * other;
+    return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
+}
+
+// 16 bytes at a time, each time through one long multiplication, in the manner of wyhash. `salt`
+// makes it the hash of something that comes before these bytes and them.
+inline uint64_t hash_of(const Byte* at, size_t size, uint64_t salt = 0) {
+    uint64_t hash = seeds[0] ^ salt, low, high;
+    size_t left = size;
+    for (; left > 16; left -= 16, at += 16)
+        hash = mix(word_at(at) ^ seeds[1], word_at(at + 8) ^ hash);
+    if (size > 16) {  // the last 16 bytes, of which some were there already
+        low = word_at(at + left - 16);
+        high = word_at(at + left - 8);
+    } else if (left >= 8) {
+        low = word_at(at);
+        high = word_at(at + left - 8);
+    } else if (left >= 4) {
+        low = half_word_at(at);
+        high = half_word_at(at + left - 4);
+    } else {
+        low = left ? uint64_t(at[0]) << 16 | uint64_t(at[left >> 1]) << 8 | at[left - 1] : 0;
+        high = 0;
+    }
+    return mix(seeds[2] ^ size, mix(low ^ seeds[1], high ^ hash));
+}
+
+// -- topics
+
+constexpr uint64_t ONES = 0x0101010101010101, HIGHS = 0x8080808080808080;
+
+// A word with some bit set where a byte of this one is zero.
+inline uint64_t zeros_in(uint64_t word) { return (word - ONES) & ~word & HIGHS; }
+
+// Whether bytes are UTF-8 as Python decodes it: no surrogates, nothing longer than it has to be,
+// nothing above U+10FFFF.
+inline bool is_utf8(const Byte* at, size_t size) {
+    const Byte* const end = at + size;
+    while (at < end) {
+        Byte first = *at++;
+        if (first < 0x80) continue;
+        int more;
+        Byte lowest = 0x80, highest = 0xBF;  // of the second byte
+        if (first >= 0xC2 && first <= 0xDF) {
+            more = 1;
+        } else if (first >= 0xE0 && first <= 0xEF) {
+            more = 2;
+            if (first == 0xE0) lowest = 0xA0;
+            if (first == 0xED) highest = 0x9F;
+        } else if (first >= 0xF0 && first <= 0xF4) {
+            more = 3;
+            if (first == 0xF0) lowest = 0x90;
+            if (first == 0xF4) highest = 0x8F;
+        } else {
+            return false;
+        }
+        if (end - at < more || *at < lowest || *at > highest) return false;
+        for (++at; --more; ++at)
+            if ((*at & 0xC0) != 0x80) return false;
+    }
+    return true;
+}
+
+// Whether bytes are a valid topic name (`topics.validate_topic_name`): UTF-8 without NUL, + and #.
+inline bool is_topic_name(const Byte* at, size_t size) {
+    uint64_t high = 0, wrong = 0;
+    size_t done = 0;
+    for (; done + 8 <= size; done += 8) {
+        uint64_t word = word_at(at + done);
+        high |= word;
+        wrong |= zeros_in(word) | zeros_in(word ^ ONES * '+') | zeros_in(word ^ ONES * '#');
+    }
+    for (; done < size; ++done) {
+        Byte one = at[done];
+        high |= one;
+        wrong |= one == 0 || one == '+' || one == '#';
+    }
+    return size && !wrong && (!(high & HIGHS) || is_utf8(at, size));
+}
+
+// Where the level that begins here ends: at the next slash, or at the end.
+inline const Byte* level_end(const Byte* at, const Byte* end) {
+    while (at < end && *at != '/') ++at;
+    return at;
+}
+
+// -- buffers
+
+// Large blocks that buffers gave back. Whoever writes to a hundred clients in each turn would
+// otherwise have the kernel hand out, clear and take back the same memory again and again.
+class Pool {
+    static constexpr size_t SMALLEST = 16 * 1024, KINDS = 7, MOST = 16 * 1024 * 1024;
+    std::vector<char*> free_[KINDS];  // 16 KiB, 32 KiB ... 1 MiB
+    size_t held_ = 0;
+
+    static size_t kind_of(size_t size) {
+        size_t kind = 0;
+        while (kind < KINDS && SMALLEST << kind != size) ++kind;
+        return kind;
+    }
+
+public:
+    static constexpr size_t LARGEST = SMALLEST << (KINDS - 1);
+
+    char* take(size_t size) {
+        size_t kind = kind_of(size);
+        if (kind < KINDS && !free_[kind].empty()) {
+            char* block = free_[kind].back();
+            free_[kind].pop_back();
+            held_ -= size;
+            return block;
+        }
+        auto block = static_cast<char*>(std::malloc(size));
+        if (!block) throw std::bad_alloc();
+        return block;
+    }
+
+    void give(char* block, size_t size) {
+        size_t kind = kind_of(size);
+        if (kind < KINDS && held_ + size <= MOST) {
+            try {
+                free_[kind].push_back(block);
+                held_ += size;
+                return;
+            } catch (const std::bad_alloc&) {
+            }
+        }
+        std::free(block);
+    }
+};
+
+inline Pool pool;
+
+// Bytes that are put in at the end and taken out at the beginning. Holds no memory while empty.
+class Buffer {
+    char* block_ = nullptr;
+    size_t start_ = 0, end_ = 0, room_ = 0;
+
+    void make_room(size_t more) {
+        size_t size = end_ - start_, wanted = size + more;
+        if (wanted < size) throw std::bad_alloc();
+        if (wanted <= room_ && start_ >= room_ / 2) {  // so that bytes move at most once each
+            std::memmove(block_, block_ + start_, size);
+        } else {
+            size_t room = 128;
+            if (wanted > Pool::LARGEST) room = wanted + wanted / 2;
+            while (room < wanted) room *= 2;
+            char* block = pool.take(room);
+            if (block_) {
+                std::memcpy(block, block_ + start_, size);
+                pool.give(block_, room_);
+            }
+            block_ = block;
+            room_ = room;
+        }
+        start_ = 0;
+        end_ = size;
+    }
+
+public:
+    Buffer() = default;
+    Buffer(const Buffer&) = delete;
+    Buffer& operator=(const Buffer&) = delete;
+    ~Buffer() { clear(); }
+
+    size_t size() const { return end_ - start_; }
+    size_t held() const { return room_; }
+    char* begin() { return block_ + start_; }
+
+    // Room for so many bytes at the end, which the caller fills.
+    char* extend(size_t more) {
+        if (room_ - end_ < more) make_room(more);
+        char* at = block_ + end_;
+        end_ += more;
+        return at;
+    }
+
+    void append(const void* bytes, size_t size) {
+        if (size) std::memcpy(extend(size), bytes, size);
+    }
+
+    // Take so many bytes, at most all, out at the beginning.
+    void consume(size_t size) {
+        start_ += size;
+        if (start_ == end_) clear();
+    }
+
+    void clear() {
+        if (block_) pool.give(block_, room_);
+        block_ = nullptr;
+        start_ = end_ = room_ = 0;
+    }
+};
+
+}  // namespace txbroker

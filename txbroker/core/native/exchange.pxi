@@ -1,0 +1,447 @@
+# Where publishes go.
+
+cdef size_t CACHE_BYTES = 64 * 1024 * 1024  # so that topics of 65,535 bytes cannot eat the memory
+cdef uint64_t last_epoch = 0  # of any exchange
+
+
+@cython.final
+cdef class Target:
+    """As in the reference; made by `Exchange.make_target`."""
+
+    cdef readonly object session
+    cdef readonly object subscription
+    cdef readonly Outlet outlet
+    cdef public int qos
+    cdef public bint is_plain
+
+    def __init__(self, session, subscription, Outlet outlet not None):
+        self.session = session
+        self.subscription = subscription
+        self.outlet = outlet
+
+
+cdef struct Way:
+    # A subscription that a message goes to; so many of the same session follow.
+    Borrowed target
+    uint32_t more
+
+
+cdef struct Range:
+    size_t start
+    size_t stop
+
+
+@cython.final
+cdef class Exchange:
+    """
+    As in the reference, where answers are looked up for each message. Here they are kept in the
+    plan of each topic, as numbers, until what they come from changes. Plans go all at once, when
+    they are too many; that begins another epoch.
+    """
+
+    cdef readonly Apexes routes
+    cdef readonly Apexes bounds
+    cdef readonly Tree interests
+    cdef readonly Tree targets
+    cdef public uint64_t delivered
+    cdef public size_t cache_limit
+    cdef object on_output
+    cdef list outputs
+    cdef bint is_due
+    cdef Plans plans
+    cdef uint64_t epoch
+    # By the sets of `targets`: where the ways of each one are.
+    cdef vector[Way] ways
+    cdef vector[Range] ranges
+    cdef uint32_t ways_generation
+    # By the sets of `interests`: the tuple of each, and each tuple once.
+    cdef list receivers_
+    cdef dict tuples
+    cdef uint32_t receivers_generation
+    # Parts of journals that something in queues lies in, and how much does.
+    cdef list parts
+    cdef vector[uint32_t] part_uses
+
+    def __init__(self, on_output, size_t cache_limit=100_000):
+        """
+        `on_output` is called when the first outlet has something to send, at the end of the call
+        that gave it. Plans of about `cache_limit` topics are kept.
+        """
+        self.routes = Apexes()
+        self.bounds = Apexes()
+        self.interests = Tree()
+        self.targets = Tree()
+        self.cache_limit = cache_limit
+        self.on_output = on_output
+        self.outputs = []
+        self.receivers_ = []
+        self.tuples = {}
+        self.parts = []
+        self.forget()
+
+    def make_outlet(self):
+        """The way to a client."""
+        return Outlet(self)
+
+    def make_inlet(self, Outlet outlet not None, size_t max_packet):
+        """What comes from the same client."""
+        return Inlet(max_packet, outlet)
+
+    def make_target(self, session, subscription, Outlet outlet not None):
+        """A subscription of a client that is here, for `targets`."""
+        return Target(session, subscription, outlet)
+
+    cdef int tell(self) except -1:
+        """Call `on_output` where that is due."""
+        if self.is_due:
+            self.is_due = False
+            self.on_output()
+        return 0
+
+    def take_outputs(self):
+        """Those that had something to send, each once, in the order in which it began."""
+        cdef Outlet outlet
+        outputs, self.outputs = self.outputs, []
+        for outlet in outputs:
+            outlet.is_noted = False
+        return outputs
+
+    # plans
+
+    cdef int forget(self) except -1:
+        """All plans, and the sets that they speak of."""
+        global last_epoch
+        last_epoch += 1
+        self.epoch = last_epoch
+        self.plans.clear()
+        self.interests.sets.clear()
+        self.targets.sets.clear()
+        self.ways.clear()
+        self.ranges.clear()
+        self.receivers_ = []
+        self.tuples = {}
+        return 0
+
+    cdef bint is_full(self) noexcept:
+        cdef size_t size = self.plans.bytes() + self.ways.size() * sizeof(Way)
+        return size + self.interests.sets.bytes() + self.targets.sets.bytes() > CACHE_BYTES
+
+    cdef int begin(self, Run run) except -1:
+        """Before something is done with a run: plans have room, each entry has one."""
+        if self.plans.count() > self.cache_limit or self.is_full():
+            self.forget()
+        return self.refresh(run)
+
+    cdef int refresh(self, Run run) except -1:
+        """Each entry of the run has a plan of this epoch."""
+        cdef size_t index
+        cdef uint32_t size, last_size = 0
+        cdef Entry* one
+        cdef const Byte* topic
+        cdef const Byte* last = NULL
+        if run.epoch == self.epoch:
+            return 0
+        for index in range(run.entries_.size()):
+            one = &run.entries_[index]
+            topic = bytes_of(run.data) + one.topic
+            size = one.topic_end - one.topic
+            if size == last_size and not memcmp(topic, last, size):
+                one.plan = run.entries_[index - 1].plan
+            else:
+                one.plan = self.plans.number_of(topic, size)
+                last, last_size = topic, size
+        run.epoch = self.epoch
+        return 0
+
+    cdef inline Plan* plan(self, const Entry& one) noexcept:
+        return &self.plans.at(one.plan)
+
+    # where to
+
+    def split(self, Run run not None):
+        """What of a run goes to which of `routes`, in order; the whole run where it is one."""
+        cdef list values = []
+        cdef vector[uint32_t] groups
+        cdef unordered_map[Borrowed, uint32_t] places
+        cdef uint32_t number, last = NONE
+        cdef size_t index
+        cdef Plan* plan
+        groups.reserve(run.entries_.size())
+        self.begin(run)
+        for index in range(run.entries_.size()):
+            plan = self.plan(run.entries_[index])
+            number = self.routes.number_for(plan[0], plan.route)
+            if index and number == last:
+                groups.push_back(groups.back())
+                continue
+            last = number
+            groups.push_back(place_of(values, places, self.routes.value(number)))
+        return grouped(run, values, groups)
+
+    def taken(self, Run run not None, verdict):
+        """How many messages at the beginning of a run get this verdict of `bounds`."""
+        cdef uint32_t number, last = NONE
+        cdef size_t index
+        cdef Plan* plan
+        self.begin(run)
+        for index in range(run.entries_.size()):
+            plan = self.plan(run.entries_[index])
+            number = self.bounds.number_for(plan[0], plan.verdict)
+            if (not index or number != last) and self.bounds.value(number) is not verdict:
+                return index
+            last = number
+        return run.entries_.size()
+
+    def receivers(self, Run run not None):
+        """What of a run goes to which edges (the values of `interests`), nothing to none."""
+        cdef list values = []
+        cdef vector[uint32_t] groups
+        cdef unordered_map[Borrowed, uint32_t] places
+        cdef uint32_t number, last = NONE
+        cdef uint64_t epoch = 0
+        cdef uint32_t generation = 0
+        cdef size_t index
+        cdef Plan* plan
+        groups.reserve(run.entries_.size())
+        self.begin(run)
+        for index in range(run.entries_.size()):
+            if run.epoch != self.epoch or self.is_full():
+                self.begin(run)
+            self.check_receivers()
+            plan = self.plan(run.entries_[index])
+            number = self.interests.set_for(plan[0], plan.receivers)
+            is_same = number == last and epoch == self.epoch
+            if is_same and generation == self.interests.generation:
+                groups.push_back(groups.back())
+                continue
+            last, epoch, generation = number, self.epoch, self.interests.generation
+            groups.push_back(place_of(values, places, self.receivers_of(number)))
+        return [(peers, part) for peers, part in grouped(run, values, groups) if peers]
+
+    cdef int check_receivers(self) except -1:
+        self.interests.check_sets()
+        if self.receivers_generation != self.interests.generation:
+            self.receivers_ = []
+            self.tuples = {}
+            self.receivers_generation = self.interests.generation
+        return 0
+
+    cdef tuple receivers_of(self, uint32_t number):
+        """The values of a set, by key, each once; the same tuple wherever they are the same."""
+        cdef list known = self.receivers_
+        cdef dict tuples = self.tuples
+        while <uint32_t>len(known) <= number:
+            known.append(None)
+        if known[number] is None:
+            peers = dict(self.interests.pairs_of(number))
+            found = tuple([peers[key] for key in sorted(peers)])
+            known[number] = tuples.setdefault(found, found)
+        return known[number]
+
+    # to clients
+
+    cdef uint32_t ways_for(self, const Entry& one) except? 0xFFFFFFFF:
+        """The number, in `ranges`, of the ways of a message; good until anything changes."""
+        cdef Plan* plan = self.plan(one)
+        cdef uint32_t number
+        if self.ways_generation != self.targets.generation:
+            self.targets.check_sets()
+            self.ways.clear()
+            self.ranges.clear()
+            self.ways_generation = self.targets.generation
+        number = self.targets.set_for(plan[0], plan.targets)
+        while self.ranges.size() <= number:
+            self.add_ways(<uint32_t>self.ranges.size())
+        return number
+
+    cdef int add_ways(self, uint32_t number) except -1:
+        """Make the ways of a set: its targets, those of one session next to each other."""
+        cdef vector[Borrowed] found
+        cdef unordered_map[Borrowed, size_t] places
+        cdef vector[vector[Borrowed]] sessions
+        cdef Range made
+        cdef Borrowed session
+        cdef size_t index, place
+        self.targets.values_of(number, found)
+        for index in range(found.size()):
+            session = <Borrowed>(<Target?><object>found[index]).session
+            if not places.count(session):
+                places[session] = sessions.size()
+                sessions.resize(sessions.size() + 1)
+            sessions[places[session]].push_back(found[index])
+        made.start = self.ways.size()
+        for index in range(sessions.size()):
+            for place in range(sessions[index].size()):
+                self.ways.push_back(Way(sessions[index][place], sessions[index].size() - 1 - place))
+        made.stop = self.ways.size()
+        self.ranges.push_back(made)
+        return 0
+
+    def fan_out(self, Run run not None, part):
+        """
+        Give a run to the clients that are here; `part` is where it lies in a journal.
+
+        Returns which sessions cannot get which of its messages straight.
+        """
+        cdef list sessions = []  # of `left`, kept alive
+        cdef vector[uint32_t] left
+        cdef vector[int64_t] offsets
+        cdef size_t index = 0, stop, count = run.entries_.size()
+        cdef Range ways
+        cdef uint32_t number = 0
+        if run.qos:
+            offsets.reserve(count)
+            for place in range(count):
+                offsets.push_back(run.offset(place))
+        self.begin(run)
+        if run.qos:
+            number = self.part_number(part)
+        while index < count:
+            if self.is_full():
+                self.forget()
+                self.refresh(run)
+            ways = self.ranges[self.ways_for(run.entries_[index])]
+            stop = index + 1
+            if run.qos:
+                self.give_qos12(run, index, ways, number, offsets[index], sessions, left)
+            elif ways.start != ways.stop:
+                stop = self.alike(run, index)
+                self.give_qos0(run, index, stop, ways, sessions, left)
+            index = stop
+        self.tell()
+        return [(sessions[place], left[place]) for place in range(left.size())]
+
+    cdef size_t alike(self, Run run, size_t index) except 0:
+        """Where the messages end that follow this one at once and go the same ways."""
+        cdef size_t stop = index + 1
+        cdef const Entry* one
+        cdef uint32_t number = self.ways_for(run.entries_[index])
+        while stop < run.entries_.size():
+            one = &run.entries_[stop]
+            if one.start != run.entries_[stop - 1].end:
+                break
+            if one.plan != run.entries_[stop - 1].plan:
+                if self.is_full() or self.ways_for(one[0]) != number:
+                    break
+            stop += 1
+        return stop
+
+    cdef int give_qos0(
+        self, Run run, size_t index, size_t stop, Range ways, list sessions, vector[uint32_t]& left
+    ) except -1:
+        """Give messages of QoS 0 that follow one another to all who get them, as they came."""
+        cdef const Entry* first = &run.entries_[index]
+        cdef const char* packets = run.bytes_at(first.start)
+        cdef size_t size = run.entries_[stop - 1].end - first.start
+        cdef vector[Borrowed] others
+        cdef Borrowed session
+        cdef Target target
+        cdef bint is_plain
+        cdef size_t at = ways.start
+        while at < ways.stop:
+            target = self.best(at, &is_plain)
+            at += self.ways[at].more + 1
+            if is_plain and target.outlet.is_direct:
+                target.outlet.put_qos0(packets, size, first, stop - index)
+                self.delivered += stop - index
+            else:
+                others.push_back(<Borrowed>target.session)
+        if others.size():
+            for index in range(index, stop):
+                for session in others:
+                    sessions.append(<object>session)
+                    left.push_back(<uint32_t>index)
+        return 0
+
+    cdef int give_qos12(
+        self, Run run, size_t index, Range ways, uint32_t part, int64_t offset, list sessions,
+        vector[uint32_t]& left,
+    ) except -1:
+        """Give a message of QoS 1 or 2 to all who get it, at their QoS."""
+        cdef const Entry* one = &run.entries_[index]
+        cdef Target target
+        cdef bint is_plain
+        cdef size_t at = ways.start
+        cdef Content content
+        content.topic, content.topic_size = run.bytes_at(one.topic), one.topic_end - one.topic
+        content.payload, content.payload_size = run.bytes_at(one.payload), one.end - one.payload
+        content.is_retained = False
+        content.size = <uint32_t>(content.topic_size + content.payload_size + OVERHEAD)
+        while at < ways.stop:
+            target = self.best(at, &is_plain)
+            at += self.ways[at].more + 1
+            content.qos = min(target.qos, one.qos)
+            if is_plain and self.give(target.outlet, content, part, offset):
+                self.delivered += 1
+            else:
+                sessions.append(target.session)
+                left.push_back(<uint32_t>index)
+        return 0
+
+    cdef bint give(
+        self, Outlet outlet, const Content& content, uint32_t part, int64_t offset
+    ) except -1:
+        """Give one message to one client; False: it cannot get it straight."""
+        if not outlet.is_direct or (content.qos and not outlet.has_window):
+            return False
+        if content.qos:
+            outlet.is_direct = outlet.put_qos12(content, part, offset)
+            return outlet.is_direct
+        if outlet.may_go():
+            outlet.note()
+            content.put(outlet.output.extend(content.packet_size()))
+        return True
+
+    cdef Target best(self, size_t at, bint* is_plain):
+        """Of a session's targets, the first with the highest QoS; whether all are plain."""
+        cdef Target target = <Target>self.ways[at].target
+        cdef Target other
+        cdef size_t index
+        cdef bint all_plain = target.is_plain
+        for index in range(at + 1, at + 1 + self.ways[at].more):
+            other = <Target>self.ways[index].target
+            all_plain = all_plain and other.is_plain
+            if other.qos > target.qos:
+                target = other
+        is_plain[0] = all_plain
+        return target
+
+    # parts of journals
+
+    cdef uint32_t part_number(self, part) except? 0xFFFFFFFF:
+        """The number of a part; it is kept, until another one takes its place, for whoever waits."""
+        cdef size_t number, unused = self.part_uses.size()
+        for number in range(self.part_uses.size()):
+            if self.parts[number] is part:
+                return <uint32_t>number
+            if not self.part_uses[number]:
+                unused = number
+        if unused == self.part_uses.size():
+            self.parts.append(part)
+            self.part_uses.push_back(0)
+        else:
+            self.parts[unused] = part
+        return <uint32_t>unused
+
+
+cdef uint32_t place_of(
+    list values, unordered_map[Borrowed, uint32_t]& places, value
+) except? 0xFFFFFFFF:
+    """Where a value is in the list, at whose end it is put where it is new."""
+    cdef Borrowed key = <Borrowed>value
+    if not places.count(key):
+        places[key] = <uint32_t>len(values)
+        values.append(value)
+    return places[key]
+
+
+cdef list grouped(Run run, list values, const vector[uint32_t]& groups):
+    """The run taken apart: each value with the messages that have its place in `groups`."""
+    cdef vector[vector[uint32_t]] chosen
+    cdef size_t index
+    if len(values) == 1:
+        return [(values[0], run)]
+    chosen.resize(len(values))
+    for index in range(groups.size()):
+        chosen[groups[index]].push_back(<uint32_t>index)
+    return [(values[index], run.selected(chosen[index])) for index in range(len(values))]

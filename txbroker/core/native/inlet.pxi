@@ -1,0 +1,307 @@
+# What comes from one client, or over a link: bytes in, runs and single packets out.
+
+cdef size_t MOST_AHEAD = 0xFFFF_0000  # places in runs have 32 bits
+
+
+cdef class Input:
+    """
+    Bytes that were read and not worked off, cut into packets as `mqtt.framing.Framer` does.
+
+    `data` is what was read, from `at` on: packets are looked at where they are. Only what is left
+    of an incomplete one is copied, to `tail`, where it grows until there are `wanted` bytes.
+    """
+
+    cdef bytes data
+    cdef size_t at
+    cdef PyObject* tail  # a bytes object that nobody else knows, longer than `tail_size`
+    cdef size_t tail_size
+    cdef size_t wanted
+    cdef size_t max_packet
+    cdef public object fault
+
+    def __cinit__(self, *args, **kwargs):
+        self.data = b""
+
+    def __dealloc__(self):
+        Py_XDECREF(self.tail)
+
+    @property
+    def first_byte(self):
+        """The first byte of the packet that is not complete yet."""
+        if self.at < <size_t>PyBytes_GET_SIZE(self.data):
+            return self.data[self.at]
+        return (<bytes>self.tail)[0] if self.tail_size else None
+
+    def feed(self, bytes data not None):
+        """Take what was read; `step` works it off. Raises `OverflowError` beyond 4 GiB."""
+        cdef size_t left = PyBytes_GET_SIZE(self.data) - self.at
+        if <size_t>PyBytes_GET_SIZE(data) + left + self.tail_size > MOST_AHEAD:
+            raise OverflowError("more than fits was read ahead")
+        if not left and not self.tail_size:
+            self.data = data
+            self.at = 0
+            return
+        self.set_aside()
+        self.grow_tail(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+
+    cdef int set_aside(self) except -1:
+        """A few bytes that are left over must not keep a read of 256 KiB in memory."""
+        cdef size_t left = PyBytes_GET_SIZE(self.data) - self.at
+        if left:
+            self.grow_tail(PyBytes_AS_STRING(self.data) + self.at, left)
+        self.data = b""
+        self.at = 0
+        return 0
+
+    cdef int grow_tail(self, const char* data, size_t size) except -1:
+        """Put more to the tail, in whose room there is more to come when it gets long."""
+        cdef size_t needed = self.tail_size + size, room = 0
+        if self.tail == NULL:
+            self.tail = new_bytes(needed)
+            self.tail_size = 0
+        else:
+            room = PyBytes_GET_SIZE(<bytes>self.tail)
+        if room and room < needed:
+            room = max(needed, min(max(self.wanted, room + room // 2), 2 * needed))
+            try:
+                _PyBytes_Resize(&self.tail, room)
+            except MemoryError:
+                self.tail_size = 0
+                raise
+        if size:
+            memcpy(PyBytes_AS_STRING(<bytes>self.tail) + self.tail_size, data, size)
+        self.tail_size = needed
+        return 0
+
+    cdef bint begin(self) except -1:
+        """Whether there may be a packet; if so, the bytes are all in `data`."""
+        cdef size_t pending = PyBytes_GET_SIZE(self.data) - self.at + self.tail_size
+        if pending < self.wanted:
+            self.set_aside()
+            return False
+        self.wanted = 2
+        if self.tail_size:
+            if <size_t>PyBytes_GET_SIZE(<bytes>self.tail) != self.tail_size:
+                _PyBytes_Resize(&self.tail, self.tail_size)
+            self.data = <bytes>self.tail
+            self.at = 0
+            Py_XDECREF(self.tail)
+            self.tail = NULL
+            self.tail_size = 0
+        return True
+
+    cdef bint cut(self, Frame& frame) except -1:
+        """Whether there is a whole packet at `at`; what is no packet goes into `fault`."""
+        cdef size_t left = PyBytes_GET_SIZE(self.data) - self.at
+        cdef Cut found = cut(self.bytes_at(self.at), left, self.max_packet, frame)
+        if found == WHOLE:
+            return True
+        if found == PART:
+            self.wanted = frame.stop
+            self.set_aside()
+        elif found == TOO_LARGE:
+            reason = f"A packet is larger than {self.max_packet} bytes."
+            self.fault = ProtocolViolation("limits.packet", reason)
+        else:
+            reason = "A remaining length has more than four bytes."
+            self.fault = ProtocolViolation("section 2.2.3", reason)
+        return False
+
+    cdef const Byte* bytes_at(self, size_t place) noexcept:
+        return <const Byte*>PyBytes_AS_STRING(self.data) + place
+
+    cdef tuple take_frame(self, const Frame& frame, Byte first_byte):
+        """The packet at `at`, for others."""
+        cdef const char* body = PyBytes_AS_STRING(self.data) + self.at + frame.body
+        found = first_byte, PyBytes_FromStringAndSize(body, frame.stop - frame.body)
+        self.at += frame.stop
+        return found
+
+
+cdef PyObject* new_bytes(size_t size) except NULL:
+    cdef bytes made = PyBytes_FromStringAndSize(NULL, size)
+    Py_INCREF(made)
+    return <PyObject*>made
+
+
+@cython.final
+cdef class Inlet(Input):
+    """As in the reference; made by `Exchange.make_inlet`."""
+
+    cdef Outlet outlet
+    cdef Flows flows
+    cdef object session
+    cdef tuple clients
+    cdef list pubacks_
+    cdef public object qos0
+    cdef public object qos12
+    cdef bint is_clean
+    cdef public bint takes_qos12
+    cdef public bint has_heard
+    cdef public bint has_landed
+
+    def __init__(self, size_t max_packet, Outlet outlet not None):
+        self.max_packet = max_packet
+        self.wanted = 2
+        self.outlet = outlet
+
+    @property
+    def pubacks(self):
+        """Packet ids of PUBACKs that are for others."""
+        return [] if self.pubacks_ is None else self.pubacks_
+
+    def open(self, session, str client_id not None, Flows flows not None, *, bint clean):
+        """The client has this session."""
+        self.session = session
+        self.clients = (client_id,)
+        self.flows = flows
+        self.is_clean = clean
+
+    def close(self):
+        """Nothing more is gathered."""
+        self.session = None
+
+    def step(self):
+        """
+        Work on up to a packet that is for others, which is returned; None: all is done.
+
+        What was gathered until then came before it, and is to be taken from `qos0`, `qos12` and
+        `pubacks` first, then `fault`: the bytes that follow are no packets. `has_heard` is set when
+        there was a whole packet, `has_landed` when the window of the outlet has room again.
+        """
+        cdef Frame frame
+        cdef bytes data
+        cdef Gathered plain, others
+        cdef tuple found = None
+        cdef uint32_t serial = 0 if self.flows is None else self.flows.next_serial()
+        self.pubacks_ = None
+        self.has_heard = self.has_landed = False
+        if self.begin():
+            data = self.data
+            while self.cut(frame):
+                self.has_heard = True
+                if self.session is None or not self.take(frame, serial, plain, others):
+                    found = self.take_frame(frame, self.bytes_at(self.at)[0])
+                    break
+                self.at += frame.stop
+            self.qos0 = self.run(plain, data, serial)
+            self.qos12 = self.run(others, data, serial)
+            self.outlet.exchange.tell()
+        else:
+            self.qos0 = self.qos12 = None
+        return found
+
+    cdef bint take(
+        self, const Frame& frame, uint32_t serial, Gathered& plain, Gathered& others
+    ) except -1:
+        """Deal with the packet at `at`; False: it is for others."""
+        cdef const Byte* packet = self.bytes_at(self.at)
+        cdef Byte first_byte = packet[0]
+        cdef uint16_t packet_id
+        if first_byte >> 4 == 3:
+            if first_byte & 6:
+                return self.take_publish(frame, serial, others)
+            return self.take_publish(frame, serial, plain)
+        if frame.stop - frame.body != 2:
+            return False
+        packet_id = packet[frame.body] << 8 | packet[frame.body + 1]
+        if not packet_id:
+            return False
+        if first_byte == 0x40:
+            if self.outlet.has_window:
+                self.outlet.acknowledge_one(packet_id)
+                self.has_landed = True
+            else:
+                if self.pubacks_ is None:
+                    self.pubacks_ = []
+                self.pubacks_.append(packet_id)
+            return True
+        if not self.is_clean:
+            return False
+        if first_byte == 0x50:
+            self.outlet.receive_one(packet_id)
+        elif first_byte == 0x62:
+            return self.flows.release_one(packet_id, self.outlet)
+        elif first_byte == 0x70:
+            self.outlet.complete_one(packet_id)
+            self.has_landed = True
+        else:
+            return False
+        return True
+
+    cdef bint take_publish(
+        self, const Frame& frame, uint32_t serial, Gathered& gathered
+    ) except -1:
+        cdef const Byte* packet = self.bytes_at(self.at)
+        cdef Entry one
+        if not plain_publish(packet[0], packet, frame, one, gathered):
+            return False
+        if one.qos:
+            if not self.takes_qos12 or (one.qos == 2 and not self.is_clean):
+                return False
+            if not self.flows.begin(one.packet_id, one.qos, serial):
+                return False
+        gathered.add(one, packet[0], self.bytes_at(0), self.at)
+        return True
+
+    cdef Run run(self, Gathered& gathered, bytes data, uint32_t serial):
+        cdef Run run = gathered_run(gathered, data)
+        if run is not None:
+            run.clients = self.clients
+            run.session = self.session
+            run.serial = serial
+        return run
+
+
+@cython.final
+cdef class LinkInlet(Input):
+    """As in the reference."""
+
+    cdef public int64_t expected
+
+    def __init__(self, size_t max_frame):
+        self.max_packet = max_frame
+        self.wanted = 2
+
+    def trust(self, size_t max_frame):
+        """Frames may be as large as this from here on."""
+        self.max_packet = max_frame
+
+    def step(self):
+        """
+        The next frame, or several: plain publishes of one batch, all of QoS 0 or none, are a run,
+        whose clients and offsets are for the caller to set. None: there is no more, and `fault`
+        says where it is because the bytes that follow are no frames.
+        """
+        cdef Frame frame
+        cdef Gathered plain
+        cdef Entry one
+        cdef Byte first_byte
+        cdef const Byte* packet
+        cdef bytes data
+        cdef bint is_plain
+        cdef Run run
+        if not self.begin():
+            return None
+        data = self.data
+        while self.cut(frame):
+            packet = self.bytes_at(self.at)
+            first_byte = packet[0]
+            is_plain = False
+            if first_byte >> 4 == 3:
+                first_byte &= ~DUP
+                is_plain = self.expected and plain_publish(first_byte, packet, frame, one, plain)
+            if plain.entries.empty():
+                if not is_plain:
+                    if first_byte >> 4 == 3 and self.expected:
+                        self.expected -= 1
+                    return self.take_frame(frame, first_byte)
+            elif not is_plain or (one.qos > 0) != (plain.entries[0].qos > 0):
+                break
+            self.expected -= 1
+            plain.add(one, first_byte, self.bytes_at(0), self.at)
+            self.at += frame.stop
+        run = gathered_run(plain, data)
+        if run is not None:
+            run.clients = ("",)
+        return run

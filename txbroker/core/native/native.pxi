@@ -1,0 +1,158 @@
+# What there is in native/*.hpp, where it is explained.
+
+cdef extern from "Python.h":
+    int _PyBytes_Resize(PyObject** data, Py_ssize_t size) except -1
+
+cdef extern from "<sys/socket.h>" nogil:
+    ssize_t c_send "send"(int descriptor, const void* data, size_t size, int flags)
+    int MSG_DONTWAIT
+    int MSG_NOSIGNAL
+
+cdef extern from "native/bytes.hpp" namespace "txbroker" nogil:
+    ctypedef unsigned char Byte
+    uint32_t NONE
+    void set_seeds(const Byte* random)
+
+    cppclass Buffer:
+        size_t size()
+        size_t held()
+        char* begin()
+        char* extend(size_t more) except +
+        void append(const void* data, size_t size) except +
+        void consume(size_t size)
+        void clear()
+
+cdef extern from "native/tables.hpp" namespace "txbroker" nogil:
+    cppclass PacketIds:
+        cppclass Slot:
+            uint16_t id
+            uint8_t qos
+            uint8_t state
+            uint32_t value
+        uint32_t count()
+        uint32_t room()
+        const Slot& at(uint32_t index)
+        Slot* find(uint16_t id)
+        void insert(uint16_t id, uint8_t qos, uint8_t state, uint32_t value) except +
+        void erase(Slot* slot)
+
+    cppclass Answer:
+        uint32_t generation
+        uint32_t number
+
+    cppclass Plan:
+        const Byte* topic
+        uint32_t size
+        Answer route
+        Answer verdict
+        Answer receivers
+        Answer targets
+
+    cppclass Plans:
+        size_t count()
+        size_t bytes()
+        Plan& at(uint32_t number)
+        uint32_t number_of(const Byte* topic, size_t size) except +
+        void clear()
+
+cdef extern from "native/trees.hpp" namespace "txbroker" nogil:
+    cppclass Filters:
+        size_t count()
+        uint32_t reach(const Byte* text, size_t size) except +
+        void set_number(uint32_t node, uint32_t number)
+        void prune(uint32_t node)
+        void match(const Byte* topic, size_t size, vector[uint32_t]& found) except +
+
+    cppclass Sets:
+        size_t count()
+        size_t bytes()
+        const uint32_t* members(uint32_t number)
+        size_t size(uint32_t number)
+        uint32_t number_of(const vector[uint32_t]& members) except +
+        void clear()
+
+    cppclass Prefixes:
+        void insert(const Byte* text, size_t size, uint32_t number) except +
+        void erase(uint32_t number)
+        uint32_t find(const Byte* topic, size_t size)
+
+cdef extern from "native/packets.hpp" namespace "txbroker" nogil:
+    const Byte DUP
+    void put_two(char* at, size_t number)
+
+    enum Cut "txbroker::Cut":
+        WHOLE "txbroker::Cut::WHOLE"
+        PART "txbroker::Cut::PART"
+        TOO_LARGE "txbroker::Cut::TOO_LARGE"
+        MALFORMED "txbroker::Cut::MALFORMED"
+
+    cppclass Frame:
+        size_t body
+        size_t stop
+
+    cppclass Entry:
+        uint32_t start
+        uint32_t topic
+        uint32_t topic_end
+        uint32_t payload
+        uint32_t end
+        uint32_t plan
+        uint16_t packet_id
+        uint8_t qos
+
+    void keep(vector[Entry]& kept, const vector[Entry]& entries) except +
+    Cut cut(const Byte* at, size_t size, size_t max_packet, Frame& frame)
+    cppclass Gathered:
+        vector[Entry] entries
+        string copied
+        cbool is_copied
+        void add(Entry one, Byte first, const Byte* data, size_t at) except +
+
+    cbool plain_publish(
+        Byte first, const Byte* packet, const Frame& frame, Entry& one, const Gathered& before
+    )
+
+cdef extern from "native/window.hpp" namespace "txbroker" nogil:
+    const size_t HIGH_MARK
+    const uint32_t QUEUE_MESSAGES
+
+    cppclass Content:
+        const char* topic
+        size_t topic_size
+        const char* payload
+        size_t payload_size
+        uint8_t qos
+        cbool is_retained
+        uint32_t size
+        size_t packet_size()
+        size_t put(char* start)
+
+    cppclass Waiting:
+        int64_t offset
+        size_t packet_size
+        uint32_t size
+        uint32_t part
+
+    cppclass Line:
+        uint32_t count()
+        uint64_t size()
+        Waiting at(size_t place)
+        void push(const Content& content, uint32_t part, int64_t offset) except +
+        void pop()
+
+    cppclass Window:
+        uint32_t inflight
+        uint64_t memory
+        uint64_t fills
+        Line first
+        Line queue
+        uint32_t in_flight()
+        uint32_t waiting()
+        size_t held()
+        cbool can_launch(const Buffer& output)
+        cbool queue_has_room()
+        void launch_new(Buffer& output, const Content& content) except +
+        size_t pump(Buffer& output, vector[uint32_t]& part_uses) except +
+        void acknowledge(uint16_t id)
+        void receive(uint16_t id)
+        void complete(uint16_t id)

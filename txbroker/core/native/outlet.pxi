@@ -1,0 +1,406 @@
+# What goes to one client, and the packet ids of what comes from it.
+
+cdef class Exchange
+
+
+@cython.final
+cdef class Outlet:
+    """As in the reference; made by `Exchange.make_outlet`."""
+
+    cdef Exchange exchange
+    cdef public object session
+    cdef public object connection
+    cdef Buffer output
+    cdef Window* window  # NULL until something is to be kept in it
+    cdef uint64_t memory
+    cdef public uint64_t dropped
+    cdef uint32_t inflight
+    cdef public bint is_direct
+    cdef public bint is_shut
+    cdef public bint is_noted
+    cdef readonly bint has_window
+
+    def __cinit__(self, Exchange exchange not None):
+        self.exchange = exchange
+
+    def __dealloc__(self):
+        cdef size_t place = 0
+        cdef Waiting waiting
+        if self.window == NULL:
+            return
+        if self.exchange is not None:
+            while self.window.queue.count():
+                waiting = self.window.queue.at(0)
+                self.exchange.part_uses[waiting.part] -= 1
+                self.window.queue.pop()
+        del self.window
+
+    # output
+
+    @property
+    def size(self):
+        """Bytes that wait for the socket."""
+        return self.output.size()
+
+    @property
+    def has_room(self):
+        """Whether something that can wait may go out now."""
+        return self.output.size() < HIGH_MARK
+
+    cdef int note(self) except -1:
+        """There is something to send; whoever calls this calls `Exchange.tell` at the end."""
+        if not self.is_noted:
+            self.exchange.is_due = self.exchange.is_due or not self.exchange.outputs
+            self.exchange.outputs.append(self)
+            self.is_noted = True
+        return 0
+
+    cdef int put(self, const void* data, size_t size) except -1:
+        self.note()
+        self.output.append(data, size)
+        return 0
+
+    def send(self, bytes data not None):
+        """Put bytes into the output; they leave in order."""
+        self.put(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+        self.exchange.tell()
+
+    cdef int put_qos0(self, const char* packets, size_t size, const Entry* entries, size_t count) except -1:
+        """Send QoS 0 packets that follow one another, or drop and count those that cannot go."""
+        cdef size_t index, length
+        if not self.is_shut and self.output.size() + size <= MOST:
+            return self.put(packets, size)
+        for index in range(count):
+            length = entries[index].end - entries[index].start
+            if self.may_go():
+                self.put(packets, length)
+            packets += length
+        return 0
+
+    cdef bint may_go(self) except -1:
+        """Whether a packet that may be dropped is to be sent; it is counted where not."""
+        if self.is_shut or self.output.size() > MOST:
+            self.note()
+            self.dropped += 1
+            return False
+        return True
+
+    def send_qos0(self, bytes packet not None):
+        """Send a packet that may be dropped; False: it was, and counted."""
+        is_sent = self.may_go()
+        if is_sent:
+            self.put(PyBytes_AS_STRING(packet), PyBytes_GET_SIZE(packet))
+        self.exchange.tell()
+        return is_sent
+
+    def take(self):
+        """All output, which is the caller's from here on."""
+        cdef bytes output = PyBytes_FromStringAndSize(self.output.begin(), self.output.size())
+        self.output.clear()
+        return output
+
+    def send_to(self, int descriptor):
+        """Write what a non-blocking socket takes; True: nothing is left. Raises `OSError`."""
+        cdef ssize_t written
+        cdef size_t size
+        while self.output.size():
+            size = self.output.size()
+            written = c_send(descriptor, self.output.begin(), size, MSG_DONTWAIT | MSG_NOSIGNAL)
+            if written >= 0:
+                self.output.consume(written)
+                if <size_t>written < size:
+                    return False
+            elif errno == EAGAIN:
+                return False
+            elif errno == EINTR:
+                PyErr_CheckSignals()
+            else:
+                PyErr_SetFromErrno(OSError)
+        return True
+
+    # the window of a clean session
+
+    cdef Window* own_window(self) except NULL:
+        """The window, which is made when it is first needed."""
+        if self.window == NULL:
+            self.window = new Window()
+            self.window.inflight = self.inflight
+            self.window.memory = self.memory
+        return self.window
+
+    def open_window(self, inflight, memory):
+        """At most so many messages, of so many bytes, are unacknowledged; one always may be."""
+        self.inflight = min(inflight, 65_535)
+        self.memory = min(memory, 2**63)
+        self.has_window = True
+        if self.window != NULL:
+            self.window.inflight = self.inflight
+            self.window.memory = self.memory
+
+    @property
+    def fills(self):
+        """How often the window became full."""
+        return self.window.fills if self.window != NULL else 0
+
+    @fills.setter
+    def fills(self, uint64_t fills):
+        self.own_window().fills = fills
+
+    @property
+    def in_flight(self):
+        """Messages that the client has not acknowledged."""
+        return self.window.in_flight() if self.window != NULL else 0
+
+    @property
+    def waiting(self):
+        """Messages behind those in flight."""
+        return self.window.waiting() if self.window != NULL else 0
+
+    @property
+    def queue_has_room(self):
+        """Whether what can be read again may wait here."""
+        return self.window == NULL or self.window.queue_has_room()
+
+    @property
+    def is_short(self):
+        """Whether so little waits that more should be brought."""
+        return self.window == NULL or self.window.queue.count() < QUEUE_MESSAGES // 2
+
+    cdef bint put_qos12(self, const Content& content, uint32_t part, int64_t offset) except -1:
+        """`give`, with the number of the part."""
+        cdef Window* window = self.own_window()
+        if not window.waiting() and window.can_launch(self.output):
+            self.note()
+            window.launch_new(self.output, content)
+            return True
+        return self.wait(content, part, offset)
+
+    cdef bint wait(self, const Content& content, uint32_t part, int64_t offset) except -1:
+        """Put it at the end of the queue; False: there is no room."""
+        cdef Window* window = self.own_window()
+        if not window.queue_has_room():
+            return False
+        window.queue.push(content, part, offset)
+        self.exchange.part_uses[part] += 1
+        return True
+
+    def give(
+        self, bytes topic not None, bytes payload not None, int qos, uint32_t size, part,
+        int64_t offset,
+    ):
+        """A live QoS 1/2 message: in flight, or in the queue; False: there is no room."""
+        cdef uint32_t number = self.exchange.part_number(part)
+        is_given = self.put_qos12(content_of(topic, payload, qos, False, size), number, offset)
+        self.exchange.tell()
+        return is_given
+
+    def give_again(
+        self, bytes topic not None, bytes payload not None, int qos, uint32_t size, part,
+        int64_t offset,
+    ):
+        """One that was read from a journal; it leaves with `pump`. False: there is no room."""
+        cdef uint32_t number = self.exchange.part_number(part)
+        return self.wait(content_of(topic, payload, qos, False, size), number, offset)
+
+    def give_first(
+        self, bytes topic not None, bytes payload not None, int qos, uint32_t size, *, bint retain
+    ):
+        """One that cannot be read again; it goes before the queue, with `pump`."""
+        self.own_window().first.push(content_of(topic, payload, qos, retain, size), NONE, 0)
+
+    def drop_first(self, uint32_t messages, uint64_t size):
+        """Drop the oldest of those that cannot be read again, beyond these limits; how many."""
+        dropped = 0
+        if self.window != NULL:
+            while self.window.first.count() > messages or self.window.first.size() > size:
+                self.window.first.pop()
+                dropped += 1
+        return dropped
+
+    def pump(self):
+        """Launch what waits, as far as the window and the output have room."""
+        if self.window == NULL or not self.window.waiting():
+            return
+        if self.window.can_launch(self.output):
+            self.note()
+            self.window.pump(self.output, self.exchange.part_uses)
+            self.exchange.tell()
+
+    cdef void acknowledge_one(self, uint16_t packet_id) noexcept:
+        if self.window != NULL:
+            self.window.acknowledge(packet_id)
+
+    def acknowledge(self, packet_ids):
+        """PUBACKs came; `pump` goes on."""
+        for packet_id in packet_ids:
+            self.acknowledge_one(packet_id)
+
+    cdef int receive_one(self, uint16_t packet_id) except -1:
+        if self.window != NULL:
+            self.window.receive(packet_id)
+        return self.answer(0x62, packet_id)
+
+    def receive(self, uint16_t packet_id):
+        """PUBREC came: PUBREL is the answer, whatever is known of it (section 4.3.3)."""
+        self.receive_one(packet_id)
+        self.exchange.tell()
+
+    cdef void complete_one(self, uint16_t packet_id) noexcept:
+        if self.window != NULL:
+            self.window.complete(packet_id)
+
+    def complete(self, uint16_t packet_id):
+        """PUBCOMP came; `pump` goes on."""
+        self.complete_one(packet_id)
+
+    def first_queued(self):
+        """The lowest offset in the queue of each part that has any."""
+        cdef size_t place = 0
+        cdef uint32_t left
+        cdef Waiting waiting
+        found = {}
+        if self.window != NULL:
+            for left in range(self.window.queue.count()):
+                waiting = self.window.queue.at(place)
+                found.setdefault(self.exchange.parts[waiting.part], waiting.offset)
+                place += sizeof(Waiting) + waiting.packet_size
+        return found
+
+    cdef int answer(self, uint8_t first_byte, uint16_t packet_id) except -1:
+        """Send a packet that is only a packet id."""
+        cdef char* at
+        self.note()
+        at = self.output.extend(4)
+        at[0], at[1] = <char>first_byte, 2
+        put_two(at + 2, packet_id)
+        return 0
+
+    def memory_held(self):
+        """Bytes of memory that it has beside its own, for measurements."""
+        held = self.output.held()
+        return held + self.window.held() + sizeof(Window) if self.window != NULL else held
+
+
+cdef Content content_of(bytes topic, bytes payload, int qos, bint retain, uint32_t size) except *:
+    """Of a message at QoS 1 or 2; raises `ValueError` for what no packet can hold."""
+    cdef Content content
+    if qos not in (1, 2) or len(topic) > 65_535 or len(payload) > 268_000_000:
+        raise ValueError("no such message")
+    content.topic, content.topic_size = PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic)
+    content.payload, content.payload_size = PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload)
+    content.qos, content.is_retained, content.size = qos, retain, size
+    return content
+
+
+cdef enum:
+    OPEN, TAKEN, HELD  # states of a packet id that a client uses
+
+
+@cython.final
+cdef class Flows:
+    """As in the reference; held packet ids are in the same table."""
+
+    cdef PacketIds ids
+    cdef uint32_t open
+    cdef uint32_t serial
+
+    def __len__(self):
+        return self.open
+
+    cpdef uint32_t next_serial(self) noexcept:
+        """The number of the next run; after 2^32 of them they come again."""
+        self.serial += 1
+        if not self.serial:
+            self.serial = 1
+        return self.serial
+
+    cpdef bint begin(self, uint16_t packet_id, uint8_t qos, uint32_t serial) except -1:
+        """A publish came in, in the run of this number; False: its packet id is not free."""
+        if not packet_id:
+            raise ValueError("a packet id is not 0")
+        if self.ids.find(packet_id) != NULL:
+            return False
+        self.ids.insert(packet_id, qos, OPEN, serial)
+        self.open += 1
+        return True
+
+    def taken(self, Run run not None, Outlet outlet):
+        """
+        A run of this client is safe: PUBACK or PUBREC goes to the outlet, in the order of the run.
+
+        Returns the packet ids that are its no longer.
+        """
+        cdef PacketIds.Slot* flow
+        cdef uint16_t packet_id
+        cdef size_t index
+        cdef list others = []
+        for index in range(run.entries_.size()):
+            packet_id = run.entries_[index].packet_id
+            flow = self.ids.find(packet_id)
+            if flow == NULL or flow.state == HELD or flow.value != run.serial:
+                others.append(packet_id)
+                continue
+            if outlet is not None:
+                outlet.answer(0x40 if flow.qos == 1 else 0x50, packet_id)
+            if flow.qos == 1:
+                self.ids.erase(flow)
+                self.open -= 1
+            else:
+                flow.state = TAKEN
+        if outlet is not None:
+            outlet.exchange.tell()
+        return others
+
+    cdef bint release_one(self, uint16_t packet_id, Outlet outlet) except -1:
+        cdef PacketIds.Slot* flow = self.ids.find(packet_id)
+        if flow != NULL:
+            if flow.state == HELD:
+                return False
+            if flow.qos == 2:
+                self.ids.erase(flow)
+                self.open -= 1
+        outlet.answer(0x70, packet_id)
+        return True
+
+    def release(self, uint16_t packet_id, Outlet outlet not None):
+        """PUBREL of a clean session's client came: PUBCOMP goes out; False: the id is held."""
+        is_free = self.release_one(packet_id, outlet)
+        outlet.exchange.tell()
+        return is_free
+
+    def hold(self, uint16_t packet_id):
+        """Somebody else looks after it from here on."""
+        cdef PacketIds.Slot* flow = self.ids.find(packet_id)
+        if not packet_id:
+            raise ValueError("a packet id is not 0")
+        if flow == NULL:
+            self.ids.insert(packet_id, 0, HELD, 0)
+        elif flow.state != HELD:
+            flow.state = HELD
+            self.open -= 1
+
+    def free(self, uint16_t packet_id):
+        """It is not held any more."""
+        cdef PacketIds.Slot* flow = self.ids.find(packet_id)
+        if flow != NULL and flow.state == HELD:
+            self.ids.erase(flow)
+
+    def get(self, uint16_t packet_id):
+        """The publish of a run that has this packet id."""
+        cdef PacketIds.Slot* flow = self.ids.find(packet_id)
+        if flow == NULL or flow.state == HELD:
+            return None
+        return Flow(flow.qos, flow.value, flow.state == TAKEN)
+
+    def packet_ids(self):
+        """Those of all publishes of runs that are open, in no order."""
+        cdef uint32_t index
+        found = []
+        for index in range(self.ids.room()):
+            if self.ids.at(index).id and self.ids.at(index).state != HELD:
+                found.append(self.ids.at(index).id)
+        return found
+
+    def memory_held(self):
+        """Bytes of memory that it has beside its own, for measurements."""
+        return self.ids.room() * sizeof(PacketIds.Slot)

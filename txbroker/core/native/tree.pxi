@@ -1,0 +1,226 @@
+# What there is by topic: values by apex, subscriptions by filter.
+
+ctypedef PyObject* Borrowed  # of what lives at least as long as this is looked at
+
+
+@cython.final
+cdef class Apexes:
+    """As in the reference. Values are told apart by what they are, not by what they are equal to."""
+
+    cdef Prefixes prefixes
+    cdef dict numbers  # by apex
+    cdef list values  # by number
+    cdef list unused
+    cdef uint32_t generation  # of all answers
+
+    def __cinit__(self):
+        self.numbers = {}
+        self.values = []
+        self.unused = []
+        self.generation = 1
+
+    def set(self, str apex not None, value):
+        """From now on."""
+        cdef bytes text = apex.encode()
+        number = self.numbers.get(apex)
+        if number is None:
+            if self.unused:
+                number = self.unused.pop()
+            else:
+                number = len(self.values)
+                self.values.append(None)
+            self.prefixes.insert(bytes_of(text), len(text), number)
+            self.numbers[apex] = number
+        self.generation = next_generation(self.generation)
+        self.values[number] = value
+
+    def remove(self, str apex not None):
+        """Topics within belong to the apex above; nothing where there is none."""
+        number = self.numbers.pop(apex, None)
+        if number is not None:
+            self.generation = next_generation(self.generation)
+            self.prefixes.erase(number)
+            self.unused.append(number)
+            self.values[number] = None
+
+    def find(self, str topic not None):
+        """The value for a topic, None where no apex encloses it."""
+        cdef bytes text = topic.encode()
+        return self.value(self.prefixes.find(bytes_of(text), len(text)))
+
+    cdef object value(self, uint32_t number):
+        return None if number == NONE else self.values[number]
+
+    cdef uint32_t number_for(self, const Plan& plan, Answer& answer) noexcept:
+        """The number of the value for a plan's topic, kept in this answer of the plan."""
+        if answer.generation != self.generation:
+            answer.generation = self.generation
+            answer.number = self.prefixes.find(plan.topic, plan.size)
+        return answer.number
+
+
+cdef inline const Byte* bytes_of(bytes data) noexcept:
+    return <const Byte*>PyBytes_AS_STRING(data)
+
+
+cdef inline uint32_t next_generation(uint32_t generation) noexcept:
+    """0 is that of no answer."""
+    generation += 1
+    return generation if generation else 1
+
+
+@cython.final
+cdef class Tree:
+    """
+    `matching.index.SubscriptionIndex`, with no cache of its own: an `Exchange` has one.
+
+    A filter's entries are one pair, or a dict of several by key, at the filter's number in `items`.
+    """
+
+    cdef Filters filters_
+    cdef Sets sets  # of filters' numbers; of one generation
+    cdef uint32_t sets_generation
+    cdef uint32_t generation
+    cdef dict numbers  # by filter
+    cdef list items
+    cdef list unused
+    cdef Py_ssize_t size
+    cdef vector[uint32_t] found
+
+    def __cinit__(self):
+        self.numbers = {}
+        self.items = []
+        self.unused = []
+        self.generation = 1
+
+    def __len__(self):
+        return self.size
+
+    def filters(self):
+        """Every filter that has a subscription, once; not to be changed while iterated."""
+        return iter(self.numbers)
+
+    def add(self, str topic_filter not None, key, value):
+        """Set the value of a key on a filter; True when the key is new there."""
+        cdef bytes text
+        cdef uint32_t node
+        pair = (key, value)
+        number = self.numbers.get(topic_filter)
+        self.generation = next_generation(self.generation)
+        if number is None:
+            number = self.unused.pop() if self.unused else len(self.items)
+            if number == len(self.items):
+                self.items.append(None)
+            text = topic_filter.encode()
+            node = self.filters_.reach(bytes_of(text), len(text))
+            self.numbers[topic_filter] = number
+            self.items[number] = pair
+            self.filters_.set_number(node, number)
+            self.size += 1
+            return True
+        item = self.items[number]
+        if type(item) is tuple:
+            known = item[0]
+            if known is key or known == key:
+                self.items[number] = pair
+                return False
+            self.items[number] = {known: item, key: pair}
+            self.size += 1
+            return True
+        is_new = key not in item
+        item[key] = pair
+        self.size += is_new
+        return is_new
+
+    def remove(self, str topic_filter not None, key):
+        """Take a key off a filter; False when it was not there."""
+        cdef bytes text
+        number = self.numbers.get(topic_filter)
+        if number is None:
+            return False
+        item = self.items[number]
+        if type(item) is tuple:
+            if not (item[0] is key or item[0] == key):
+                return False
+        elif key not in item:
+            return False
+        self.generation = next_generation(self.generation)
+        self.size -= 1
+        if type(item) is dict and len(item) > 1:
+            del item[key]
+            return True
+        del self.numbers[topic_filter]
+        text = topic_filter.encode()
+        self.filters_.prune(self.filters_.reach(bytes_of(text), len(text)))
+        self.unused.append(number)
+        self.items[number] = None
+        return True
+
+    def match(self, str topic not None):
+        """
+        The `(key, value)` pairs of all filters that match the topic.
+
+        A key comes once per matching filter, so overlapping subscriptions show as several pairs.
+        """
+        cdef bytes text = topic.encode()
+        cdef uint32_t number
+        cdef list pairs = []
+        self.filters_.match(bytes_of(text), len(text), self.found)
+        items = [self.items[number] for number in self.found]
+        for item in items:
+            if type(item) is tuple:
+                pairs.append(item)
+            else:
+                pairs.extend(item.values())
+        return tuple(pairs)
+
+    @property
+    def levels(self):
+        """How many levels of filters are kept."""
+        return self.filters_.count()
+
+    cdef int check_sets(self) except -1:
+        """Sets of another generation are none."""
+        if self.sets_generation != self.generation:
+            self.sets.clear()
+            self.sets_generation = self.generation
+        return 0
+
+    cdef uint32_t set_for(self, const Plan& plan, Answer& answer) except? 0xFFFFFFFF:
+        """The number of the set that matches a plan's topic, kept in this answer of the plan."""
+        if answer.generation != self.generation:
+            self.filters_.match(plan.topic, plan.size, self.found)
+            answer.number = self.sets.number_of(self.found)
+            answer.generation = self.generation
+        return answer.number
+
+    cdef int values_of(self, uint32_t number, vector[Borrowed]& values) except -1:
+        """The values of all pairs of a set, in order."""
+        cdef const uint32_t* members = self.sets.members(number)
+        cdef size_t index
+        cdef Py_ssize_t place
+        cdef PyObject* key
+        cdef PyObject* pair
+        for index in range(self.sets.size(number)):
+            item = self.items[members[index]]
+            if type(item) is tuple:
+                values.push_back(<Borrowed>(<tuple>item)[1])
+                continue
+            place = 0
+            while PyDict_Next(item, &place, &key, &pair):
+                values.push_back(<Borrowed>(<tuple>pair)[1])
+        return 0
+
+    cdef list pairs_of(self, uint32_t number):
+        """All pairs of a set, in order."""
+        cdef const uint32_t* members = self.sets.members(number)
+        cdef size_t index
+        cdef list items = [None] * self.sets.size(number), pairs = []
+        for index in range(self.sets.size(number)):
+            items[index] = self.items[members[index]]
+        for item in items:
+            if type(item) is tuple:
+                pairs.append(item)
+            else:
+                pairs.extend((<dict>item).values())
+        return pairs

@@ -1,0 +1,175 @@
+// The window of a clean session: what is in flight to its client, and what waits behind it.
+
+#pragma once
+
+#include "packets.hpp"
+#include "tables.hpp"
+
+namespace txbroker {
+
+constexpr size_t HIGH_MARK = 256 * 1024, QUEUE_BYTES = 1024 * 1024;
+constexpr uint32_t QUEUE_MESSAGES = 1'000;
+
+enum FlightState : uint8_t { SENT = 1, RELEASED = 2 };
+
+// A message that is to be sent at this QoS; `size` is what it counts for.
+struct Content {
+    const char* topic;
+    size_t topic_size;
+    const char* payload;
+    size_t payload_size;
+    uint8_t qos;
+    bool is_retained;
+    uint32_t size;
+
+    size_t remaining() const { return 2 + topic_size + (qos ? 2 : 0) + payload_size; }
+    size_t packet_size() const { return 1 + length_size(remaining()) + remaining(); }
+
+    // Write the PUBLISH, with no packet id yet; where that belongs.
+    size_t put(char* start) const {
+        char* at = start;
+        *at++ = static_cast<char>(PUBLISH | qos << 1 | (is_retained ? RETAIN : 0));
+        at = put_length(at, remaining());
+        put_two(at, topic_size);
+        at += 2;
+        std::memcpy(at, topic, topic_size);
+        at += topic_size;
+        size_t id_at = at - start;
+        if (qos) {
+            put_two(at, 0);
+            at += 2;
+        }
+        if (payload_size) std::memcpy(at, payload, payload_size);
+        return id_at;
+    }
+};
+
+// What stands before each packet that waits: where its packet id belongs, where in which part of a
+// journal it lies (by number of the part; NONE: it cannot be read again).
+struct Waiting {
+    int64_t offset;
+    size_t packet_size, id_at;
+    uint32_t size, part;
+    uint8_t qos;
+};
+
+// Packets that wait, with what stands before each.
+class Line {
+    Buffer bytes_;
+    uint32_t count_ = 0;
+    uint64_t size_ = 0;
+
+public:
+    uint32_t count() const { return count_; }
+    uint64_t size() const { return size_; }
+
+    Waiting at(size_t place) {
+        Waiting waiting;
+        std::memcpy(&waiting, bytes_.begin() + place, sizeof waiting);
+        return waiting;
+    }
+
+    const char* front_packet() { return bytes_.begin() + sizeof(Waiting); }
+
+    void push(const Content& content, uint32_t part, int64_t offset) {
+        Waiting waiting{offset, content.packet_size(), 0, content.size, part, content.qos};
+        char* start = bytes_.extend(sizeof waiting + waiting.packet_size);
+        waiting.id_at = content.put(start + sizeof waiting);
+        std::memcpy(start, &waiting, sizeof waiting);
+        ++count_;
+        size_ += content.size;
+    }
+
+    void pop() {
+        Waiting waiting = at(0);
+        --count_;
+        size_ -= waiting.size;
+        bytes_.consume(sizeof waiting + waiting.packet_size);
+    }
+
+    size_t held() const { return bytes_.held(); }
+};
+
+// In flight, and behind that `first`: what cannot be read again, before `queue`: what can. The
+// packets go to the output that is given each time; `part_uses` counts what is in queues, by part.
+class Window {
+    PacketIds flights_;
+    uint64_t flight_size_ = 0;
+    uint16_t last_id_ = 0;
+
+    // Room in the output for the packet of a message that is in flight from here on, as `last_id_`.
+    char* launch(Buffer& output, size_t packet_size, uint8_t qos, uint32_t size) {
+        uint32_t id = last_id_ % 65'535 + 1;
+        while (flights_.find(static_cast<uint16_t>(id))) id = id % 65'535 + 1;  // [MQTT-2.3.1-4]
+        last_id_ = static_cast<uint16_t>(id);
+        flights_.insert(last_id_, qos, SENT, size);
+        flight_size_ += size;
+        if (flights_.count() == inflight || flight_size_ >= memory) ++fills;
+        return output.extend(packet_size);
+    }
+
+    void land(PacketIds::Slot* flight) {
+        flight_size_ -= flight->value;
+        flights_.erase(flight);
+    }
+
+public:
+    uint32_t inflight = 0;
+    uint64_t memory = 0;
+    uint64_t fills = 0;
+    Line first, queue;
+
+    uint32_t in_flight() const { return flights_.count(); }
+    uint32_t waiting() const { return first.count() + queue.count(); }
+    size_t held() const { return first.held() + queue.held() + flights_.room() * 8; }
+
+    bool can_launch(const Buffer& output) const {
+        return flights_.count() < inflight && flight_size_ < memory && output.size() < HIGH_MARK;
+    }
+
+    bool queue_has_room() const {
+        return queue.count() < QUEUE_MESSAGES && queue.size() < QUEUE_BYTES;
+    }
+
+    // Send a message now; only if `can_launch`.
+    void launch_new(Buffer& output, const Content& content) {
+        size_t size = content.packet_size();
+        char* start = launch(output, size, content.qos, content.size);
+        put_two(start + content.put(start), last_id_);
+    }
+
+    // Send what waits, as far as there is room; how many messages that were.
+    size_t pump(Buffer& output, std::vector<uint32_t>& part_uses) {
+        size_t launched = 0;
+        for (; waiting() && can_launch(output); ++launched) {
+            Line& line = first.count() ? first : queue;
+            Waiting one = line.at(0);
+            char* start = launch(output, one.packet_size, one.qos, one.size);
+            std::memcpy(start, line.front_packet(), one.packet_size);
+            put_two(start + one.id_at, last_id_);
+            if (one.part != NONE) --part_uses[one.part];
+            line.pop();
+        }
+        return launched;
+    }
+
+    // PUBACK came.
+    void acknowledge(uint16_t id) {
+        PacketIds::Slot* flight = flights_.find(id);
+        if (flight && flight->qos == 1) land(flight);
+    }
+
+    // PUBREC came.
+    void receive(uint16_t id) {
+        PacketIds::Slot* flight = flights_.find(id);
+        if (flight && flight->qos == 2) flight->state = RELEASED;
+    }
+
+    // PUBCOMP came.
+    void complete(uint16_t id) {
+        PacketIds::Slot* flight = flights_.find(id);
+        if (flight && flight->qos == 2 && flight->state == RELEASED) land(flight);
+    }
+};
+
+}  // namespace txbroker
