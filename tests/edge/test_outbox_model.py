@@ -219,7 +219,7 @@ class AnswerOutlet(Outlet):
     """Whose client reads at once."""
 
     def __init__(self, receive: Callable[[bytes], None]) -> None:
-        super().__init__(lambda outlet: None)
+        super().__init__(lambda outlet: None, lambda outlet: None)
         self._receive = receive
 
     def send(self, data: bytes) -> None:

@@ -170,6 +170,7 @@ class SinkRecorder:
 
     def __init__(self) -> None:
         self.outlet = Exchange(lambda: None).make_outlet()
+        self.outlet.connection = self
         self._events: list[Packet | str] = []
         self._filling = b""
 
@@ -198,6 +199,9 @@ class SinkRecorder:
 
     def close(self, reason: str) -> None:
         self.events.append("close")
+
+    def relieve(self) -> None:
+        assert self.outlet.size
 
 
 class WatcherRecorder:

@@ -87,6 +87,8 @@ class Delivery:
                 self._deliver(session, best, message, Place(part, run.offset(index)))
         for session, _ in left:
             session.look_at_live()
+        for outlet in self._exchange.take_full():
+            outlet.connection.relieve()
 
     # internal
 

@@ -55,8 +55,8 @@ OUTPUT_HIGH_MARK = 256 * 1024
 CLOSE_TIMEOUT = 5.0
 """Seconds that a client has to read its last packets when the connection is being closed."""
 
-QUEUE_HIGH_MARK = 500
-QUEUE_LOW_MARK = 100
+QUEUE_HIGH_MARK = 1_000
+QUEUE_LOW_MARK = 250
 """Messages behind a client's window between which publishers wait, for a short time."""
 
 LOGGED_BYTES = 32
@@ -172,6 +172,10 @@ class MqttProtocol:
         """The node stops: its client's will is discarded."""
         self._leave(will=False)
         self._abort()
+
+    def relieve(self) -> None:
+        """Much waits: write it before more comes, and have publishers wait if that is not enough."""
+        self.flush()
 
     def flush(self) -> None:
         """The end of a turn: write what was gathered, look at what happened at the outlet."""

@@ -76,10 +76,11 @@ class Exchange:
         self.delivered = 0
         self._on_output = on_output
         self._outputs: list[Outlet] = []
+        self._full: list[Outlet] = []
 
     def make_outlet(self) -> Outlet:
         """The way to a client."""
-        return Outlet(self._note_output)
+        return Outlet(self._note_output, self._full.append)
 
     def make_inlet(self, outlet: Outlet, max_packet: int) -> Inlet:
         """What comes from the same client."""
@@ -104,6 +105,14 @@ class Exchange:
         for outlet in outputs:
             outlet.is_noted = False
         return outputs
+
+    def take_full(self) -> list[Outlet]:
+        """Those that passed a high mark since the last call, each once."""
+        full = self._full[:]
+        self._full.clear()
+        for outlet in full:
+            outlet.is_full = False
+        return full
 
     def split(self, run: Run) -> list[tuple[Any, Run]]:
         """What of a run goes to which of `routes`, in order; the whole run where it is one."""

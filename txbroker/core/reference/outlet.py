@@ -15,9 +15,12 @@ HIGH_MARK = 256 * 1024
 MOST = 4 * 1024 * 1024
 """Bytes of output above which what cannot wait is dropped."""
 
-QUEUE_MESSAGES = 1_000
+QUEUE_MESSAGES = 8_192
 QUEUE_BYTES = 1024 * 1024
 """What waits behind the window and could be read again from a journal, at the most."""
+
+QUEUE_HIGH_MARK = 1_000
+"""Messages behind the window with which a client counts as full."""
 
 SENT, RELEASED = 1, 2
 
@@ -44,23 +47,28 @@ class Waiting(NamedTuple):
 class Outlet:
     """
     The way to one client that is here; `on_output` is called when there is something to send, or
-    was dropped, once until `is_noted` is taken back.
+    was dropped, once until `is_noted` is taken back; `on_full` when the output or what waits behind
+    the window has passed its high mark, once until `is_full` is taken back.
 
     `is_direct`: live messages may go straight to it; its session has nothing to take before them.
     `is_shut`: QoS 0 is dropped and counted in `dropped`. `fills` counts how often the window became
     full. Of a clean session (`open_window`), QoS 1 and 2 are kept here and nowhere else.
     """
 
-    def __init__(self, on_output: Callable[[Outlet], None]) -> None:
+    def __init__(
+        self, on_output: Callable[[Outlet], None], on_full: Callable[[Outlet], None]
+    ) -> None:
         self.is_direct = False
         self.is_shut = False
         self.dropped = 0
         self.fills = 0
         self.is_noted = False
+        self.is_full = False
         self.session: Any = None
         self.connection: Any = None
         self.has_window = False
         self._on_output = on_output
+        self._on_full = on_full
         self._output = bytearray()
         self._inflight = 0
         self._memory = 0
@@ -88,6 +96,8 @@ class Outlet:
         """Put bytes into the output; they leave in order."""
         self._note()
         self._output += data
+        if len(self._output) >= HIGH_MARK:
+            self._note_full()
 
     def send_qos0(self, packet: bytes) -> bool:
         """Send a packet that may be dropped; False: it was, and counted."""
@@ -249,6 +259,13 @@ class Outlet:
     def _wait(self, waiting: Waiting) -> None:
         self._queue.append(waiting)
         self._queue_size += waiting.size
+        if len(self._queue) >= QUEUE_HIGH_MARK or self._queue_size >= QUEUE_BYTES // 4:
+            self._note_full()
+
+    def _note_full(self) -> None:
+        if not self.is_full:
+            self.is_full = True
+            self._on_full(self)
 
 
 def _packet(
