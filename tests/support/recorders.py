@@ -200,7 +200,7 @@ class SinkRecorder:
     def close(self, reason: str) -> None:
         self.events.append("close")
 
-    def relieve(self) -> None:
+    def flush(self) -> None:
         assert self.outlet.size
 
 

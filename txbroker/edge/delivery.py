@@ -88,7 +88,7 @@ class Delivery:
         for session, _ in left:
             session.look_at_live()
         for outlet in self._exchange.take_full():
-            outlet.connection.relieve()
+            outlet.connection.flush()
 
     # internal
 

@@ -173,12 +173,11 @@ class MqttProtocol:
         self._leave(will=False)
         self._abort()
 
-    def relieve(self) -> None:
-        """Much waits: write it before more comes, and have publishers wait if that is not enough."""
-        self.flush()
-
     def flush(self) -> None:
-        """The end of a turn: write what was gathered, look at what happened at the outlet."""
+        """
+        The end of a turn, or much waits: write what was gathered, look at what happened at the
+        outlet, and have publishers wait if it does not get less.
+        """
         outlet, session = self.outlet, self._session
         if not self._is_clogged:
             if outlet.size and self._is_open:
