@@ -8,15 +8,14 @@ is lost, doubled, reordered or damaged does not count; it is told, and the exit 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import generator
 from benchmarks.brokers import contestants
-from benchmarks.figures import Results
 from benchmarks.generator import ROOT, Figures, RunFailed
+from benchmarks.kept import Kept, facts
 from benchmarks.measure import measure
 from benchmarks.processes import BrokerFailed, find_program
 from benchmarks.scenarios import SCENARIOS, Scenario
@@ -35,16 +34,15 @@ def main() -> None:
         find_program("nats-server", "nats-server")
         generator.build()
         chosen = choose(given)
-        results, failures = run(chosen, given)
+        kept, failures = run(chosen, given)
     except (BrokerFailed, ValueError) as error:
         raise SystemExit(f"benchmarks: {error}") from None
-    text = report(chosen, results)
+    text = report(chosen, kept)
     print(f"\n{text}")
     if given.json is not None:
-        given.json.parent.mkdir(parents=True, exist_ok=True)
-        given.json.write_text(json.dumps(results, indent=1) + "\n")
+        given.json.write_text(kept.as_json())
     if given.write:
-        write(chosen, results, text)
+        write(chosen, kept, text)
     for failure in failures:
         print(f"benchmarks: {failure}", file=sys.stderr)
     raise SystemExit(1 if failures else 0)
@@ -79,10 +77,10 @@ def choose(given: argparse.Namespace) -> list[Scenario]:
     ]
 
 
-def run(chosen: Sequence[Scenario], given: argparse.Namespace) -> tuple[Results, list[str]]:
-    """Results by scenario and contestant, and a line for each run that does not count."""
+def run(chosen: Sequence[Scenario], given: argparse.Namespace) -> tuple[Kept, list[str]]:
+    """The figures of all runs, and a line for each run that does not count."""
     if given.from_json is not None:
-        return json.loads(given.from_json.read_text()), []
+        return Kept.from_json(given.from_json.read_text()), []
     brokers = contestants(given.core)
     with brokers["txbroker"]("single"):
         pass  # only to hear at once which core runs
@@ -103,24 +101,23 @@ def run(chosen: Sequence[Scenario], given: argparse.Namespace) -> tuple[Results,
                     print(failures[-1], file=sys.stderr, flush=True)
         results[scenario.name] = runs
         print("\n".join(list(figures_table([scenario], results))[2:]), flush=True)
-    return results, failures
+    return Kept(facts=facts(given.core, given.runs), results=results), failures
 
 
-def report(chosen: Sequence[Scenario], results: Results) -> str:
-    """Both tables."""
-    tables = (targets_table(chosen, results), figures_table(chosen, results))
-    return "\n\n".join("\n".join(table) for table in tables)
+def report(chosen: Sequence[Scenario], kept: Kept) -> str:
+    """What ran on what, and both tables."""
+    tables = (targets_table(chosen, kept.results), figures_table(chosen, kept.results))
+    return "\n\n".join([kept.facts, *("\n".join(table) for table in tables)])
 
 
-def write(chosen: Sequence[Scenario], results: Results, text: str) -> None:
+def write(chosen: Sequence[Scenario], kept: Kept, text: str) -> None:
     """The tables and pictures of docs/, and the figures of all runs."""
     # Takes a second, and is only needed here.
     from benchmarks.plots import draw
 
-    draw(IMAGES, chosen, results)
+    draw(IMAGES, chosen, kept.results)
     PAGE.write_text(between_markers(PAGE.read_text(), text))
-    LATEST.parent.mkdir(parents=True, exist_ok=True)
-    LATEST.write_text(json.dumps(results, indent=1) + "\n")
+    LATEST.write_text(kept.as_json())
 
 
 if __name__ == "__main__":

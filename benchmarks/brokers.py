@@ -42,7 +42,7 @@ Contestant = Callable[[str], AbstractContextManager[Site]]
 
 @contextlib.contextmanager
 def txbroker(form: str, *, core: str, **keys: Any) -> Iterator[Site]:
-    """Nodes with these keys in their topology files; `BrokerFailed` if `node.ready` names another."""
+    """Nodes with these keys, which run this core; `BrokerFailed` if `node.ready` names another."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="txbroker-bench-")))
         nodes: list[Node] = []

@@ -54,7 +54,7 @@ def run(arguments: Arguments, pids: Sequence[int] = ()) -> Figures:
 def idle(arguments: Arguments) -> Iterator[Figures]:
     """Connections that stay until the end of the block."""
     process = subprocess.Popen(
-        command_of(arguments),
+        command_of({**arguments, "mode": "idle"}),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import matplotlib
 from matplotlib import pyplot
+from matplotlib.figure import Figure
 
 from benchmarks.figures import Results, Verdict, best, spread, verdict
 from benchmarks.scenarios import ZONES, Scenario
@@ -99,7 +100,7 @@ def _scaling(file: Path, results: Results) -> Path | None:
     return _save(figure, file)
 
 
-def _save(figure: pyplot.Figure, file: Path) -> Path:
+def _save(figure: Figure, file: Path) -> Path:
     figure.savefig(file, bbox_inches="tight", metadata={"Date": None})
     pyplot.close(figure)
     return file

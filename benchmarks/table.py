@@ -62,8 +62,8 @@ def _row(scenario: Scenario, found: Verdict) -> list[str]:
 
 def figures_table(scenarios: Iterable[Scenario], results: Results) -> Iterator[str]:
     """Everybody's figures, with the ratio of each rate to the better Mosquitto's."""
-    yield "| scenario | broker | per second | × | CPU µs | p50 µs | p99 µs |"
-    yield "|---|---|---|---|---|---|---|"
+    yield "| scenario | broker | per second | × | CPU µs | p50 µs | p99 µs | generator |"
+    yield "|---|---|---|---|---|---|---|---|"
     for scenario in scenarios:
         runs = results.get(scenario.name, {})
         for place, name in enumerate(name for name in scenario.contestants if runs.get(name)):
@@ -79,7 +79,8 @@ def _figures(runs: Runs, name: str) -> Sequence[str]:
         spread_text(spread(runs[name], figure)) if figure == "cpu_us" or is_paced else ""
         for figure in ("cpu_us", "p50_us", "p99_us")
     ]
-    return [spread_text(rate), ratio, *shown]
+    share = spread(runs[name], "load_share")
+    return [spread_text(rate), ratio, *shown, "" if share is None else f"{share.median:.0%}"]
 
 
 def between_markers(page: str, text: str) -> str:

@@ -85,7 +85,7 @@ void Flow::settle() {
     while (!is_probed()) {
         if (clock_now() > begin + SETTLE) fail("nothing gets through");
         for (auto& publisher : publishers_) publisher->publish_probe();
-        linger(PROBE_EVERY);
+        for (int64_t end = clock_now() + PROBE_EVERY; !is_probed() && clock_now() < end;) wait(TICK);
     }
     while (!is_acknowledged()) {
         if (clock_now() > begin + SETTLE) fail("a publish is not acknowledged");
