@@ -99,17 +99,10 @@ void Flow::publish() {
     int64_t now = clock_now();
     int64_t end = now + static_cast<int64_t>(options_.seconds * 1e9);
     for (; now < end; now = clock_now()) {
-        for (auto& publisher : publishers_) {
-            if (options_.batch)
-                publisher->publish_batch(now);
-            else
-                publisher->publish_one(now);
-        }
-        bool may_more = false;  // one publish in each write: the next one at once, if there is room
-        if (!options_.batch)
-            for (auto& publisher : publishers_)
-                may_more = may_more || publisher->outstanding < options_.outstanding / options_.publishers;
-        wait(may_more && !options_.qos ? 0 : TICK);
+        bool may_more = false;
+        for (auto& publisher : publishers_)
+            may_more |= options_.batch ? publisher->publish_batch(now) : publisher->publish_one(now);
+        wait(may_more ? 0 : TICK);
         give_up();
     }
 }

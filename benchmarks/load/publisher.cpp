@@ -59,10 +59,10 @@ uint8_t* Publisher::encode(uint8_t* at, Stream& stream, uint32_t stream_index, i
     return at;
 }
 
-void Publisher::publish_batch(int64_t now) {
-    if (!link.is_idle()) return;
+bool Publisher::publish_batch(int64_t now) {
+    if (!link.is_idle()) return false;
     // Not before there is something to batch, as long as nothing but the limit is waited for.
-    if (outstanding > limit_ - limit_ / 4) return;
+    if (outstanding > limit_ - limit_ / 4) return false;
     size_t size = std::max(options_.batch, size_t{1});
     uint8_t* begin = link.reserve(size + options_.size + 256);
     uint8_t* at = begin;
@@ -71,8 +71,10 @@ void Publisher::publish_batch(int64_t now) {
         if (!may_publish(stream)) break;
         at = encode(at, stream, chosen_, now);
     }
+    if (at == begin) return false;
     link.commit(static_cast<size_t>(at - begin));
     link.flush();
+    return true;
 }
 
 bool Publisher::publish_one(int64_t now) {

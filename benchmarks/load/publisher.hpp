@@ -15,9 +15,9 @@ class Publisher {
     int64_t outstanding = 0;  // of them, those that have not come yet
     int64_t unacknowledged = 0;
 
-    // Publishes what may go in one write, if anything.
-    void publish_batch(int64_t now);
-    // Publishes one message, if that may go; false: not now.
+    // Publishes what may go in one write; false: nothing may.
+    bool publish_batch(int64_t now);
+    // Publishes one message; false: it may not go now.
     bool publish_one(int64_t now);
     // To topic 0; counts as no message.
     void publish_probe();

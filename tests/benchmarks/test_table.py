@@ -79,7 +79,8 @@ def test_everybody_who_was_measured_has_a_row() -> None:
 
     assert "| QoS 0, 1→1 | mosquitto | 100,000 | 1 | 10 |  |  |  |" == theirs
     assert (
-        "|  | txbroker qos12 | 5,000,000 (4,000,000–6,000,000) | 50 | 0.225 (0.2–0.25) |  |  | 90% |"
+        "|  | txbroker qos12 | 5,000,000 (4,000,000–6,000,000) | 50 | 0.225 (0.2–0.25) "
+        "|  |  | 90% |"
     ) == ours
 
 
