@@ -9,8 +9,11 @@ PROTO := $(shell find proto -name '*.proto')
 CORE := txbroker/core/compiled.pyx $(wildcard txbroker/core/native/*)
 PYTEST_ARGS ?=
 FAULTS_ARGS ?=
+BENCH_ARGS ?=
 
-.PHONY: install home test test-pure faults lint types format proto clean
+.PHONY: install home test test-pure bench bench-quick faults lint types format proto clean
+
+.PHONY: install home test test-pure bench bench-quick faults lint types format proto clean
 
 install: $(STAMP)
 
@@ -30,6 +33,18 @@ test: install
 # The same with the core's reference in Python.
 test-pure: install
 	TXBROKER_PURE=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# Beside Mosquitto and nats-server, which Debian's packages bring; minutes. Writes docs/performance.md.
+bench: install build/load
+	$(BIN)/python -m benchmarks --write $(BENCH_ARGS)
+
+# Some of it, once, within a minute.
+bench-quick: install build/load
+	$(BIN)/python -m benchmarks --quick --runs 1 --seconds 0.7 $(BENCH_ARGS)
+
+build/load: $(wildcard benchmarks/load/*)
+	mkdir -p build
+	$(CXX) -std=c++17 -O3 -Wall -Wextra -o $@ $(filter %.cpp,$^)
 
 # Random faults until the time is over or a promise is broken; the seed is printed then.
 faults: install

@@ -1,1 +1,1 @@
-"""Measurements beside Mosquitto; never part of the tests."""
+"""Measurements beside Mosquitto and nats-server; never part of the tests."""

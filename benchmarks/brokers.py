@@ -1,136 +1,153 @@
 """
-The brokers that are measured: txbroker as its users launch it, Mosquitto from Debian's package.
+Who is measured: txbroker as its users launch it, Mosquitto and nats-server from Debian's packages.
 
-Each runs as a process of its own on a free loopback port, with its data in a folder that goes away.
+Each of `CONTESTANTS` makes a `Site`, the brokers of one run, fresh, with their data in a folder
+that goes away. The forms of a site (`FORMS`) are one broker; `hop1`, where publishers and
+subscribers are at neighbours; `hop2`, where the owner or a third broker is in between; `zonesN`, N
+zones with a node each, whose clients are at the node of their own zone.
 """
 
 from __future__ import annotations
 
 import contextlib
-import shutil
 import signal
-import socket
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import attrs
 
-READY = 20.0
-"""Seconds until a broker has to accept connections."""
+from benchmarks.node import Node
+from benchmarks.processes import BrokerFailed, find_program, free_port, listens, running
+
+PREFIX = "bench"
+"""First level of all topics, and the apex of the zone where several nodes are."""
 
 
 @attrs.frozen(kw_only=True)
-class Running:
-    """A broker that accepts connections on `port`; `pid` for its CPU time."""
+class Site:
+    """Brokers that are up: where clients go, whose CPU time and memory count."""
 
-    name: str
-    port: int
-    pid: int
-
-    def cpu_seconds(self) -> float:
-        """User and system time that the process has used."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / 100
+    publish_ports: tuple[int, ...]
+    subscribe_ports: tuple[int, ...]
+    pids: tuple[int, ...]
+    prefixes: tuple[str, ...] = (PREFIX,)
 
 
-def free_port() -> int:
-    """A port that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-class Node:
-    """A txbroker that is started several times on the data in one folder; `pid` of its process."""
-
-    def __init__(self, folder: Path, keys: str) -> None:
-        """`keys` are lines of its topology file beside the usual ones."""
-        self.folder = folder
-        self.port = free_port()
-        Path(folder, "bench.yaml").write_text(
-            f"node: bench\nzone: ''\nmqtt: [tcp:{self.port}:interface=127.0.0.1]\n"
-            f"grpc: 127.0.0.1:{free_port()}\ndata: data\n{keys}\n"
-        )
-
-    def start(self) -> float:
-        """Seconds from the launch until it said `node.ready`."""
-        twistd = str(Path(sys.executable).with_name("twistd"))
-        command = [twistd, "--pidfile=", "--reactor=asyncio", "-n", "txbroker", "--topology"]
-        begin = time.monotonic()
-        self._process = subprocess.Popen(
-            [*command, "bench.yaml"], cwd=self.folder, stderr=subprocess.PIPE, text=True
-        )
-        self.pid = self._process.pid
-        assert self._process.stderr is not None
-        said = []
-        for line in self._process.stderr:
-            said.append(line)
-            if '"node.ready"' in line:
-                return time.monotonic() - begin
-        raise SystemExit("".join(said))
-
-    def end(self, number: signal.Signals) -> None:
-        """Have it end by a signal."""
-        self._process.send_signal(number)
-        self._process.communicate()
+Contestant = Callable[[str], AbstractContextManager[Site]]
 
 
 @contextlib.contextmanager
-def txbroker(durability: str) -> Iterator[Running]:
-    """One node that owns the root zone; as Mosquitto, it lets a subscriber be far behind."""
-    with tempfile.TemporaryDirectory(prefix="txbroker-bench-") as folder:
+def txbroker(form: str, *, core: str, **keys: Any) -> Iterator[Site]:
+    """Nodes with these keys, which run this core; `BrokerFailed` if `node.ready` names another."""
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="txbroker-bench-")))
+        nodes: list[Node] = []
+        for number, place in enumerate(_places(form)):
+            if nodes:
+                place["parent"] = nodes[0].document["grpc"]
+            node = Node(folder / str(number), **{"node": f"bench-{number}", **place, **keys})
+            stack.callback(node.end, signal.SIGTERM)
+            node.start("join.granted" if place.get("zone") else "node.ready")
+            if node.core() != core:
+                raise BrokerFailed(
+                    f"the node runs the core {node.core()!r}, to be measured is {core!r}: "
+                    "build the extension (make install), or choose with --core"
+                )
+            nodes.append(node)
+        ports = tuple(node.port for node in nodes)
+        pids = tuple(node.pid for node in nodes)
+        yield _site(form, ports, pids)
+
+
+def _places(form: str) -> list[dict[str, Any]]:
+    """The zones of a site's nodes, the root first."""
+    if form == "single":
+        return [{"zone": ""}]
+    if form == "hop1":
+        return [{"zone": ""}, {"zone": PREFIX}]
+    if form == "hop2":
+        return [{"zone": ""}, {"zone": PREFIX}, {}]
+    names = _zones(form)[1:]
+    return [{"zone": ""}, *({"zone": name} for name in names)]
+
+
+def _zones(form: str) -> tuple[str, ...]:
+    count = int(form.removeprefix("zones"))
+    return (PREFIX, *(f"{PREFIX}{number}" for number in range(1, count)))
+
+
+def _site(form: str, ports: tuple[int, ...], pids: tuple[int, ...]) -> Site:
+    if form.startswith("zones"):
+        return Site(publish_ports=ports, subscribe_ports=ports, pids=pids, prefixes=_zones(form))
+    return Site(publish_ports=ports[:1], subscribe_ports=ports[-1:], pids=pids)
+
+
+@contextlib.contextmanager
+def mosquitto(form: str, *, no_delay: bool) -> Iterator[Site]:
+    """
+    Mosquitto without limits for a subscriber that is behind; it syncs nothing.
+
+    Several are a chain of bridges, each of which brings everything to the next broker.
+    """
+    program = find_program("mosquitto", "mosquitto")
+    count = {"single": 1, "hop1": 2, "hop2": 3}[form]
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mosquitto-bench-")))
+        ports = tuple(free_port() for _ in range(count))
+        pids = []
+        for number, port in reversed(list(enumerate(ports))):
+            own = folder / str(number)
+            own.mkdir()
+            bridge = _bridge(number, ports[number + 1]) if number + 1 < count else ""
+            Path(own, "mosquitto.conf").write_text(
+                f"listener {port} 127.0.0.1\nallow_anonymous true\nmax_inflight_messages 0\n"
+                f"max_queued_messages 0\nset_tcp_nodelay {str(no_delay).lower()}\n"
+                f"log_type error\nlog_type warning\n{bridge}"
+            )
+            command = [program, "-c", "mosquitto.conf"]
+            pids.append(stack.enter_context(running(command, own, listens(port))).pid)
+        yield _site(form, ports, tuple(pids))
+
+
+def _bridge(number: int, port: int) -> str:
+    return (
+        f"connection bridge-{number}\naddress 127.0.0.1:{port}\ntopic # out 2\n"
+        "cleansession true\nnotifications false\nrestart_timeout 1\n"
+    )
+
+
+@contextlib.contextmanager
+def nats_server(form: str) -> Iterator[Site]:
+    """nats-server with its MQTT listener, which wants JetStream."""
+    assert form == "single"
+    program = find_program("nats-server", "nats-server")
+    with tempfile.TemporaryDirectory(prefix="nats-bench-") as folder:
         port = free_port()
-        topology = Path(folder, "bench.yaml")
-        topology.write_text(
-            f"node: bench\nzone: ''\nmqtt: [tcp:{port}:interface=127.0.0.1]\n"
-            f"grpc: 127.0.0.1:{free_port()}\ndata: data\ndurability: {durability}\n"
-            "limits: {inflight: 65535}\nsession_limits: {messages: 100000000}\n"
+        Path(folder, "nats.conf").write_text(
+            f'server_name: bench\nlisten: "127.0.0.1:{free_port()}"\n'
+            f'jetstream {{ store_dir: "{folder}/jetstream" }}\n'
+            f"mqtt {{ host: 127.0.0.1, port: {port} }}\n"
         )
-        twistd = Path(sys.executable).with_name("twistd")
-        arguments = ["--pidfile=", "--reactor=asyncio", "-n", "txbroker", "--topology"]
-        with _process([str(twistd), *arguments, str(topology)], folder, port) as pid:
-            yield Running(name=f"txbroker {durability}", port=port, pid=pid)
+        command = [program, "-c", "nats.conf"]
+        with running(command, Path(folder), listens(port)) as process:
+            yield Site(publish_ports=(port,), subscribe_ports=(port,), pids=(process.pid,))
 
 
-@contextlib.contextmanager
-def mosquitto(*, no_delay: bool) -> Iterator[Running]:
-    """Mosquitto without limits for a subscriber that is behind; it syncs nothing."""
-    program = shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
-    if program is None:
-        raise SystemExit("mosquitto is not installed; apt-get install mosquitto")
-    with tempfile.TemporaryDirectory(prefix="mosquitto-bench-") as folder:
-        port = free_port()
-        config = Path(folder, "mosquitto.conf")
-        config.write_text(
-            f"listener {port} 127.0.0.1\nallow_anonymous true\nmax_inflight_messages 0\n"
-            f"max_queued_messages 0\nset_tcp_nodelay {str(no_delay).lower()}\n"
-        )
-        with _process([program, "-c", str(config)], folder, port) as pid:
-            name = "mosquitto nodelay" if no_delay else "mosquitto"
-            yield Running(name=name, port=port, pid=pid)
+MOSQUITTOS = ("mosquitto", "mosquitto nodelay")
 
 
-@contextlib.contextmanager
-def _process(command: list[str], folder: str, port: int) -> Iterator[int]:
-    with Path(folder, "log").open("wb") as log:
-        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
-    try:
-        _await(process, folder, port)
-        yield process.pid
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def _await(process: subprocess.Popen[bytes], folder: str, port: int) -> None:
-    deadline = time.monotonic() + READY
-    while time.monotonic() < deadline and process.poll() is None:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-            return
-        time.sleep(0.02)
-    raise SystemExit(f"{process.args}: not ready: {Path(folder, 'log').read_text()[-500:]}")
+def contestants(core: str) -> dict[str, Contestant]:
+    """All of them by name, the nodes with the core that is to be measured."""
+    node = partial(txbroker, core=core)
+    return {
+        "mosquitto": partial(mosquitto, no_delay=False),
+        "mosquitto nodelay": partial(mosquitto, no_delay=True),
+        "nats-server": nats_server,
+        "txbroker": node,
+        "txbroker qos12": partial(node, journal="qos12"),
+        "txbroker memory": partial(node, durability="memory"),
+    }

@@ -23,8 +23,9 @@ from pathlib import Path
 
 import attrs
 
-from benchmarks.brokers import Node, Running
-from benchmarks.load import TOPIC, connect, length, subscribe
+from benchmarks.client import TOPIC, connect, length, subscribe
+from benchmarks.node import Node
+from benchmarks.processes import anonymous_memory, cpu_seconds
 
 BURST = 200
 """PUBLISH packets in one write, at the most."""
@@ -103,12 +104,6 @@ def take(taker: Taker, fields: struct.Struct) -> int:
     return taker.next if acks else -1
 
 
-def memory(node: Node) -> int:
-    """Anonymous memory of the process in KiB."""
-    lines = Path(f"/proc/{node.pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
-
-
 def used(folder: Path) -> int:
     """Bytes that the files in a folder take on the disk."""
     return sum(file.stat().st_blocks * 512 for file in folder.rglob("*") if file.is_file())
@@ -117,28 +112,27 @@ def used(folder: Path) -> int:
 def run(given: argparse.Namespace) -> dict[str, object]:
     """The whole story."""
     folder = Path(tempfile.mkdtemp(prefix="txbroker-bench-", dir=given.folder))
-    keys = f"durability: {given.durability}\nsession_limits: {{messages: {2 * given.messages}}}"
-    node = Node(folder, keys)
+    limits = {"messages": 2 * given.messages}
+    node = Node(folder, durability=given.durability, session_limits=limits)
     try:
         node.start()
         for number in range(given.sessions):
             with connect(node.port, b"away-%d" % number, clean=False) as sock:
-                subscribe(sock, 1)
-        kept = [memory(node)]
+                subscribe(sock, TOPIC, 1)
+        kept = [anonymous_memory(node.pid)]
         published = publish(node, given.messages, given.size, given.window)
-        kept.append(memory(node))
+        kept.append(anonymous_memory(node.pid))
         copies = given.messages * len(packet_of(0, given.size))
         disk = used(folder / "data")
         # What `memory` keeps for a while is lost with the process.
         node.end(signal.SIGTERM if given.durability == "memory" else signal.SIGKILL)
         node.start()
-        kept.append(memory(node))
-        running = Running(name="", port=node.port, pid=node.pid)
-        before = running.cpu_seconds()
+        kept.append(anonymous_memory(node.pid))
+        before = cpu_seconds(node.pid)
         caught_up = catch_up(node, given.sessions, given.messages, given.size)
-        kept.append(memory(node))
+        kept.append(anonymous_memory(node.pid))
         deliveries = given.sessions * given.messages
-        cpu = (running.cpu_seconds() - before) / deliveries * 1e6
+        cpu = (cpu_seconds(node.pid) - before) / deliveries * 1e6
         return {
             "published_per_second": round(given.messages / published),
             "deliveries_per_second": round(deliveries / caught_up),

@@ -20,8 +20,9 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.brokers import Node
-from benchmarks.load import Load, connect
+from benchmarks import generator
+from benchmarks.client import connect, subscribe
+from benchmarks.node import Node
 from txbroker.message import Message
 from txbroker.place import PartKey
 from txbroker.store.disk import Disk, wall
@@ -54,8 +55,7 @@ def populate(node: Node, sessions: int, retained: int) -> None:
     """Durable sessions that want everything and are away, and retained messages."""
     for number in range(sessions):
         client = connect(node.port, f"away-{number}".encode(), clean=False)
-        client.sendall(b"\x82\x06\x00\x01\x00\x01#\x01")
-        assert client.recv(5)[4] == 1, "not granted"
+        subscribe(client, b"#", 1)
         client.sendall(b"\xe0\x00")
         client.close()
     client = connect(node.port, b"publisher")
@@ -101,13 +101,13 @@ def measure(records: int, given: argparse.Namespace) -> dict[str, object]:
     """Start a node with so many records several times."""
     folder = Path(tempfile.mkdtemp(prefix="txbroker-bench-", dir=given.folder))
     try:
-        node = Node(folder, "retention: {size: 1024GiB}")
+        node = Node(folder, retention={"size": "1024GiB"})
         node.start()
         populate(node, given.sessions, given.retained)
         node.end(signal.SIGTERM)
         fill(folder / "data", records, given.batch)
         node.start()
-        Load(node.port, qos=1, size=64, window=1000, rate=0).run(2.0)
+        generator.run({"ports": node.port, "qos": 1, "window": 1000, "seconds": 2})
         node.end(signal.SIGKILL)
         seconds = []
         for _ in range(given.runs):
@@ -134,6 +134,7 @@ def main() -> None:
     parser.add_argument("--folder", default=None, help="where the data is made")
     parser.add_argument("sizes", type=int, nargs="*", default=SIZES)
     given = parser.parse_args()
+    generator.build()
     for records in given.sizes:
         print(json.dumps(measure(records, given)), flush=True)
 

@@ -1,0 +1,74 @@
+// The MQTT 3.1.1 packets that clients send, as bytes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+using Bytes = std::vector<uint8_t>;
+
+enum Kind : uint8_t {
+    CONNECT = 1, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBSCRIBE, SUBACK, UNSUBSCRIBE, UNSUBACK,
+};
+
+// Long enough that nothing has to be sent only to keep a connection, and yet the broker has to watch it.
+constexpr uint16_t KEEP_ALIVE = 600;
+
+inline void put16(uint8_t* at, uint16_t value) {
+    at[0] = static_cast<uint8_t>(value >> 8);
+    at[1] = static_cast<uint8_t>(value);
+}
+
+inline uint16_t get16(const uint8_t* at) { return static_cast<uint16_t>(at[0] << 8 | at[1]); }
+
+inline void put_length(Bytes& out, size_t length) {
+    do {
+        uint8_t digit = length % 128;
+        length /= 128;
+        out.push_back(length ? digit | 128 : digit);
+    } while (length);
+}
+
+inline void put_text(Bytes& out, const std::string& text) {
+    out.push_back(static_cast<uint8_t>(text.size() >> 8));
+    out.push_back(static_cast<uint8_t>(text.size()));
+    out.insert(out.end(), text.begin(), text.end());
+}
+
+inline Bytes packet(uint8_t first, const Bytes& body) {
+    Bytes out{first};
+    put_length(out, body.size());
+    out.insert(out.end(), body.begin(), body.end());
+    return out;
+}
+
+inline Bytes connect_packet(const std::string& client_id, bool clean) {
+    Bytes body{0, 4, 'M', 'Q', 'T', 'T', 4, static_cast<uint8_t>(clean ? 2 : 0), KEEP_ALIVE >> 8, KEEP_ALIVE & 255};
+    put_text(body, client_id);
+    return packet(CONNECT << 4, body);
+}
+
+inline Bytes subscribe_packet(uint16_t id, const std::vector<std::string>& filters, int qos) {
+    Bytes body{static_cast<uint8_t>(id >> 8), static_cast<uint8_t>(id)};
+    for (const auto& filter : filters) {
+        put_text(body, filter);
+        body.push_back(static_cast<uint8_t>(qos));
+    }
+    return packet(SUBSCRIBE << 4 | 2, body);
+}
+
+inline Bytes unsubscribe_packet(uint16_t id, const std::string& filter) {
+    Bytes body{static_cast<uint8_t>(id >> 8), static_cast<uint8_t>(id)};
+    put_text(body, filter);
+    return packet(UNSUBSCRIBE << 4 | 2, body);
+}
+
+// All of a PUBLISH that stands before the packet id or the payload.
+inline Bytes publish_head(const std::string& topic, int qos, size_t payload) {
+    Bytes out{static_cast<uint8_t>(PUBLISH << 4 | qos << 1)};
+    put_length(out, 2 + topic.size() + (qos ? 2 : 0) + payload);
+    put_text(out, topic);
+    return out;
+}
+
+constexpr uint8_t DISCONNECT_PACKET[] = {0xe0, 0};
