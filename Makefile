@@ -13,7 +13,6 @@ BENCH_ARGS ?=
 
 .PHONY: install home test test-pure bench bench-quick faults lint types format proto clean
 
-.PHONY: install home test test-pure bench bench-quick faults lint types format proto clean
 
 install: $(STAMP)
 
