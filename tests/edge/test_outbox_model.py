@@ -30,7 +30,8 @@ from tests.support.recorders import cut
 from txbroker.authority.authority import Authority
 from txbroker.authority.handover import Incoming, MarkKey
 from txbroker.authority.journal import Record, ZoneState
-from txbroker.core import Exchange, Outlet
+from txbroker.core import Exchange
+from txbroker.core.reference.outlet import Outlet
 from txbroker.counters import Counters
 from txbroker.delegation.table import DelegationTable
 from txbroker.edge.edge import Edge

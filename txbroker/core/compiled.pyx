@@ -31,11 +31,13 @@ from txbroker.core.reference.run import Entry as EntryTuple
 from txbroker.message import OVERHEAD as _OVERHEAD
 from txbroker.message import Message
 from txbroker.mqtt.return_codes import ProtocolViolation
+from txbroker.runs import MOST as _MOST_IN_RUN
 
 include "native/native.pxi"
 
 cdef size_t OVERHEAD = _OVERHEAD
 cdef size_t MOST = _MOST
+cdef size_t MOST_IN_RUN = _MOST_IN_RUN
 
 set_seeds(<const Byte*>PyBytes_AS_STRING(os.urandom(24)))
 

@@ -47,6 +47,7 @@ cdef class Exchange:
     cdef public size_t cache_limit
     cdef object on_output
     cdef list outputs
+    cdef list full
     cdef bint is_due
     cdef Plans plans
     cdef uint64_t epoch
@@ -74,6 +75,7 @@ cdef class Exchange:
         self.cache_limit = cache_limit
         self.on_output = on_output
         self.outputs = []
+        self.full = []
         self.receivers_ = []
         self.tuples = {}
         self.parts = []
@@ -105,6 +107,18 @@ cdef class Exchange:
         for outlet in outputs:
             outlet.is_noted = False
         return outputs
+
+    def take_full(self):
+        """Those that passed a high mark since the last call, each once."""
+        cdef Outlet outlet
+        full, self.full = self.full, []
+        for outlet in full:
+            outlet.is_full = False
+        return full
+
+    def set_cache_limit(self, size_t limit):
+        """For how many topics it is kept who gets them."""
+        self.cache_limit = limit
 
     # plans
 
@@ -390,6 +404,7 @@ cdef class Exchange:
         if outlet.may_go():
             outlet.note()
             content.put(outlet.output.extend(content.packet_size()))
+            outlet.note_full()
         return True
 
     cdef Target best(self, size_t at, bint* is_plain):

@@ -139,6 +139,7 @@ cdef class Inlet(Input):
     cdef public bint takes_qos12
     cdef public bint has_heard
     cdef public bint has_landed
+    cdef public bint has_more
 
     def __init__(self, size_t max_packet, Outlet outlet not None):
         self.max_packet = max_packet
@@ -163,7 +164,8 @@ cdef class Inlet(Input):
 
     def step(self):
         """
-        Work on up to a packet that is for others, which is returned; None: all is done.
+        Work on up to a packet that is for others, which is returned; None: all is done, unless it
+        `has_more`, as a run has a most of messages.
 
         What was gathered until then came before it, and is to be taken from `qos0`, `qos12` and
         `pubacks` first, then `fault`: the bytes that follow are no packets. `has_heard` is set when
@@ -175,7 +177,7 @@ cdef class Inlet(Input):
         cdef tuple found = None
         cdef uint32_t serial = 0 if self.flows is None else self.flows.next_serial()
         self.pubacks_ = None
-        self.has_heard = self.has_landed = False
+        self.has_heard = self.has_landed = self.has_more = False
         if self.begin():
             data = self.data
             while self.cut(frame):
@@ -184,6 +186,9 @@ cdef class Inlet(Input):
                     found = self.take_frame(frame, self.bytes_at(self.at)[0])
                     break
                 self.at += frame.stop
+                if plain.entries.size() == MOST_IN_RUN or others.entries.size() == MOST_IN_RUN:
+                    self.has_more = True
+                    break
             self.qos0 = self.run(plain, data, serial)
             self.qos12 = self.run(others, data, serial)
             self.outlet.exchange.tell()
@@ -301,6 +306,8 @@ cdef class LinkInlet(Input):
             self.expected -= 1
             plain.add(one, first_byte, self.bytes_at(0), self.at)
             self.at += frame.stop
+            if plain.entries.size() == MOST_IN_RUN:
+                break
         run = gathered_run(plain, data)
         if run is not None:
             run.clients = ("",)

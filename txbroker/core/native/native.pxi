@@ -151,6 +151,7 @@ cdef extern from "native/window.hpp" namespace "txbroker" nogil:
         size_t held()
         cbool can_launch(const Buffer& output)
         cbool queue_has_room()
+        cbool is_full()
         void launch_new(Buffer& output, const Content& content) except +
         size_t pump(Buffer& output, vector[uint32_t]& part_uses) except +
         void acknowledge(uint16_t id)

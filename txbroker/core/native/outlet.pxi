@@ -18,6 +18,7 @@ cdef class Outlet:
     cdef public bint is_direct
     cdef public bint is_shut
     cdef public bint is_noted
+    cdef public bint is_full
     cdef readonly bint has_window
 
     def __cinit__(self, Exchange exchange not None):
@@ -55,10 +56,19 @@ cdef class Outlet:
             self.is_noted = True
         return 0
 
+    cdef int note_full(self) except -1:
+        """The output, or what waits behind the window, may have passed its high mark."""
+        if self.is_full:
+            return 0
+        if self.output.size() >= HIGH_MARK or (self.window != NULL and self.window.is_full()):
+            self.is_full = True
+            self.exchange.full.append(self)
+        return 0
+
     cdef int put(self, const void* data, size_t size) except -1:
         self.note()
         self.output.append(data, size)
-        return 0
+        return self.note_full()
 
     def send(self, bytes data not None):
         """Put bytes into the output; they leave in order."""
@@ -172,6 +182,7 @@ cdef class Outlet:
         if not window.waiting() and window.can_launch(self.output):
             self.note()
             window.launch_new(self.output, content)
+            self.note_full()
             return True
         return self.wait(content, part, offset)
 
@@ -182,6 +193,7 @@ cdef class Outlet:
             return False
         window.queue.push(content, part, offset)
         self.exchange.part_uses[part] += 1
+        self.note_full()
         return True
 
     def give(
@@ -224,6 +236,7 @@ cdef class Outlet:
         if self.window.can_launch(self.output):
             self.note()
             self.window.pump(self.output, self.exchange.part_uses)
+            self.note_full()
             self.exchange.tell()
 
     cdef void acknowledge_one(self, uint16_t packet_id) noexcept:
@@ -273,7 +286,7 @@ cdef class Outlet:
         at = self.output.extend(4)
         at[0], at[1] = <char>first_byte, 2
         put_two(at + 2, packet_id)
-        return 0
+        return self.note_full()
 
     def memory_held(self):
         """Bytes of memory that it has beside its own, for measurements."""

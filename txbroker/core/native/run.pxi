@@ -121,6 +121,32 @@ cdef class Run:
             self.bytes_at(one.topic), one.topic_end - one.topic
         ).decode()
 
+    @property
+    def last(self):
+        """Where the last one lies; 0: nowhere."""
+        return self.offset(self.entries_.size() - 1)
+
+    @property
+    def client_id(self):
+        """Who published it, where that is one client."""
+        return self.clients[0]
+
+    def ranges(self):
+        """Where they lie: the first offset and how many follow each other from there on."""
+        if self.offsets is None:
+            return [(self.first, self.entries_.size())]
+        found = []
+        begin, count = 0, 0
+        for offset in self.offsets:
+            if count and begin + count == offset:
+                count += 1
+                continue
+            if count:
+                found.append((begin, count))
+            begin, count = offset, 1
+        found.append((begin, count))
+        return found
+
     def topics(self):
         """Of each message."""
         cdef size_t index
@@ -143,6 +169,10 @@ cdef class Run:
             self.clients[0 if self.places is None else self.places[index]],
             edge=self.edge,
         )
+
+    def cut(self, size_t count):
+        """So many at its beginning, and the rest."""
+        return self.select(range(count)), self.select(range(count, self.entries_.size()))
 
     def select(self, indices):
         """Some of them, at least one, in this order."""

@@ -34,6 +34,13 @@ cdef class Apexes:
         self.generation = next_generation(self.generation)
         self.values[number] = value
 
+    def replace(self, dict values not None):
+        """These, and no others."""
+        for apex in [known for known in self.numbers if known not in values]:
+            self.remove(apex)
+        for apex, value in values.items():
+            self.set(apex, value)
+
     def remove(self, str apex not None):
         """Topics within belong to the apex above; nothing where there is none."""
         number = self.numbers.pop(apex, None)

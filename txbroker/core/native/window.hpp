@@ -8,7 +8,8 @@
 namespace txbroker {
 
 constexpr size_t HIGH_MARK = 256 * 1024, QUEUE_BYTES = 1024 * 1024;
-constexpr uint32_t QUEUE_MESSAGES = 1'000;
+constexpr uint32_t QUEUE_HIGH_MARK = 1'000;
+constexpr uint32_t QUEUE_MESSAGES = 8'192;
 
 enum FlightState : uint8_t { SENT = 1, RELEASED = 2 };
 
@@ -129,6 +130,11 @@ public:
 
     bool queue_has_room() const {
         return queue.count() < QUEUE_MESSAGES && queue.size() < QUEUE_BYTES;
+    }
+
+    // Whether so much waits that its publishers should.
+    bool is_full() const {
+        return queue.count() >= QUEUE_HIGH_MARK || queue.size() >= QUEUE_BYTES / 4;
     }
 
     // Send a message now; only if `can_launch`.

@@ -6,6 +6,7 @@ from txbroker.core.reference.packets import DUP, encode_length, plain_publish
 from txbroker.core.reference.run import Entry, Run
 from txbroker.mqtt.framing import Framer
 from txbroker.mqtt.return_codes import ProtocolViolation
+from txbroker.runs import MOST
 
 
 class LinkInlet:
@@ -54,6 +55,8 @@ class LinkInlet:
             at = len(data)
             entries.append(one.moved(at))
             data += bytes((first_byte,)) + encode_length(len(body)) + body
+            if len(entries) == MOST:
+                break
         return Run(bytes(data), entries, clients=("",)) if entries else None
 
     def _take(self) -> tuple[int, bytes] | None:
