@@ -26,6 +26,7 @@ from hypothesis.stateful import (
 from tests.support.edge_bench import EdgeBench
 from tests.support.keeping import CommitRecorder, JournalsRecorder
 from tests.support.recorders import OwnerRecorder, SinkRecorder, take
+from txbroker.core import Exchange
 from txbroker.edge import backlog, chunks
 from txbroker.edge.chunks import RETRY, Missing
 from txbroker.edge.limits import EdgeLimits
@@ -53,8 +54,8 @@ def zone_of(topic: str) -> str:
 class Wire(SinkRecorder):
     """A client's connection: what was sent is looked at before it is taken."""
 
-    def __init__(self, user: User) -> None:
-        super().__init__()
+    def __init__(self, user: User, exchange: Exchange) -> None:
+        super().__init__(exchange)
         self.user = user
         self.is_open = True
         self.inbox: deque[object] = deque()
@@ -379,7 +380,7 @@ class Machine(RuleBasedStateMachine):
         user = self.users[name]
         if user.wire is not None:
             return
-        wire = user.wire = Wire(user)
+        wire = user.wire = Wire(user, self.bench.exchange)
         user.owed.clear()
 
         def accept(session: Session, present: bool) -> None:

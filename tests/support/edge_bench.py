@@ -32,7 +32,7 @@ class Client:
     def __init__(
         self, bench: EdgeBench, name: str, *, clean: bool = True, will: Will | None = None
     ) -> None:
-        self.sink = SinkRecorder()
+        self.sink = SinkRecorder(bench.exchange)
         self.present: bool | None = None
         self.session: Session
         self._bench = bench

@@ -97,7 +97,7 @@ class Client(SinkRecorder):
     """A connection's sink, and the session behind it."""
 
     def __init__(self, edge: Edge, client_id: str) -> None:
-        super().__init__()
+        super().__init__(edge.exchange)
         self.edge = edge
         self.subacks: list[int] = []
         self.session: Session

@@ -168,8 +168,9 @@ class ConnectorRecorder:
 class SinkRecorder:
     """A connection as its session sees it (`Sink`); `events` are the packets sent."""
 
-    def __init__(self) -> None:
-        self.outlet = Exchange(lambda: None).make_outlet()
+    def __init__(self, exchange: Exchange | None = None) -> None:
+        """Of an edge with this exchange; None where messages come from a test."""
+        self.outlet = (exchange or Exchange(lambda: None)).make_outlet()
         self.outlet.connection = self
         self._events: list[Packet | str] = []
         self._filling = b""

@@ -81,6 +81,7 @@ class Edge:
         self.incarnation = incarnation
         self.counters = counters
         self.keeper = keeper
+        self.exchange = exchange
         exchange.set_cache_limit(limits.cache)
         self.zones = ZoneMap(exchange, limits.cache, self._on_cache_full)
         self.outboxes = Outboxes(

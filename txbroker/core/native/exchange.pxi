@@ -91,6 +91,8 @@ cdef class Exchange:
 
     def make_target(self, session, subscription, Outlet outlet not None):
         """A subscription of a client that is here, for `targets`."""
+        if outlet.exchange is not self:
+            raise ValueError("the outlet is of another exchange")
         return Target(session, subscription, outlet)
 
     cdef int tell(self) except -1:
