@@ -25,6 +25,9 @@ PAGE = ROOT / "docs" / "performance.md"
 IMAGES = ROOT / "docs" / "img"
 LATEST = ROOT / "benchmarks" / "results" / "latest.json"
 
+RUNS_BESIDE = 3
+"""Runs at the most of a scenario in which nothing is to be reached."""
+
 
 def main() -> None:
     """See the module's text."""
@@ -92,7 +95,7 @@ def run(chosen: Sequence[Scenario], given: argparse.Namespace) -> tuple[Kept, li
         if given.brokers is not None:
             names = tuple(name for name in names if name in given.brokers.split(","))
         runs: dict[str, list[Figures]] = {name: [] for name in names}
-        for _ in range(given.runs):
+        for _ in range(given.runs if scenario.targets else min(given.runs, RUNS_BESIDE)):
             for name in names:
                 try:
                     runs[name].append(measure(scenario, brokers[name], more))

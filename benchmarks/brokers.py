@@ -51,13 +51,15 @@ def txbroker(form: str, *, core: str, **keys: Any) -> Iterator[Site]:
                 place["parent"] = nodes[0].document["grpc"]
             node = Node(folder / str(number), **{"node": f"bench-{number}", **place, **keys})
             stack.callback(node.end, signal.SIGTERM)
-            node.start("join.granted" if place.get("zone") else "node.ready")
+            node.launch()
+            nodes.append(node)
+        for node in nodes:
+            node.wait("join.granted" if node.document.get("zone") else "node.ready")
             if node.core() != core:
                 raise BrokerFailed(
                     f"the node runs the core {node.core()!r}, to be measured is {core!r}: "
                     "build the extension (make install), or choose with --core"
                 )
-            nodes.append(node)
         ports = tuple(node.port for node in nodes)
         pids = tuple(node.pid for node in nodes)
         yield _site(form, ports, pids)
@@ -87,11 +89,13 @@ def _site(form: str, ports: tuple[int, ...], pids: tuple[int, ...]) -> Site:
 
 
 @contextlib.contextmanager
-def mosquitto(form: str, *, no_delay: bool) -> Iterator[Site]:
+def mosquitto(form: str, *, no_delay: bool, keeps_memory: bool = False) -> Iterator[Site]:
     """
     Mosquitto without limits for a subscriber that is behind; it syncs nothing.
 
-    Several are a chain of bridges, each of which brings everything to the next broker.
+    Several are a chain of bridges, each of which brings everything to the next broker. With
+    `keeps_memory` malloc gives nothing back to the system, as it may happen to a broker that has
+    been up for a while: a message of 1 MiB costs half of the CPU time then.
     """
     program = find_program("mosquitto", "mosquitto")
     count = {"single": 1, "hop1": 2, "hop2": 3}[form]
@@ -109,6 +113,8 @@ def mosquitto(form: str, *, no_delay: bool) -> Iterator[Site]:
                 f"log_type error\nlog_type warning\n{bridge}"
             )
             command = [program, "-c", "mosquitto.conf"]
+            if keeps_memory:
+                command = ["env", *KEEP_MEMORY, *command]
             pids.append(stack.enter_context(running(command, own, listens(port))).pid)
         yield _site(form, ports, tuple(pids))
 
@@ -137,6 +143,13 @@ def nats_server(form: str) -> Iterator[Site]:
             yield Site(publish_ports=(port,), subscribe_ports=(port,), pids=(process.pid,))
 
 
+KEEP_MEMORY = (
+    f"MALLOC_MMAP_THRESHOLD_={1 << 25}",
+    f"MALLOC_TRIM_THRESHOLD_={1 << 28}",
+    f"MALLOC_TOP_PAD_={1 << 26}",
+)
+"""For glibc: take memory from the heap in large pieces, and keep it."""
+
 MOSQUITTOS = ("mosquitto", "mosquitto nodelay")
 
 
@@ -146,6 +159,7 @@ def contestants(core: str) -> dict[str, Contestant]:
     return {
         "mosquitto": partial(mosquitto, no_delay=False),
         "mosquitto nodelay": partial(mosquitto, no_delay=True),
+        "mosquitto keeping": partial(mosquitto, no_delay=True, keeps_memory=True),
         "nats-server": nats_server,
         "txbroker": node,
         "txbroker qos12": partial(node, journal="qos12"),

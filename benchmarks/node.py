@@ -44,16 +44,25 @@ class Node:
         assert self._process is not None
         return self._process.pid
 
-    def start(self, event: str = "node.ready") -> float:
-        """Seconds from the launch until it logged `event`; `BrokerFailed` when it does not."""
-        command = [str(TWISTD), "--pidfile=", "--reactor=asyncio", "-n", "txbroker"]
+    def start(self) -> float:
+        """Seconds from the launch until it logged `node.ready`; `BrokerFailed` if it does not."""
         begin = time.monotonic()
+        self.launch()
+        self.wait("node.ready")
+        return time.monotonic() - begin
+
+    def launch(self) -> None:
+        """Start its process, and do not wait for it."""
+        command = [str(TWISTD), "--pidfile=", "--reactor=asyncio", "-n", "txbroker"]
         self._process = launch([*command, "--topology", "bench.yaml"], self.folder)
+
+    def wait(self, event: str) -> None:
+        """Return when it has logged this event; `BrokerFailed` if it does not."""
+        assert self._process is not None
         said = f'"{event}"'
         wait_until_ready(
             self._process, self.folder / "log", lambda log: said in log.read_text(errors="replace")
         )
-        return time.monotonic() - begin
 
     def core(self) -> str | None:
         """Which core runs, as `node.ready` says it."""

@@ -56,7 +56,7 @@ def _ratios(file: Path, scenarios: Sequence[Scenario], results: Results) -> Path
     axes.invert_yaxis()
     axes.axvline(1, color="black", linewidth=0.8)
     axes.set_xlabel("times as many as the better Mosquitto (or who is named)")
-    axes.legend(loc="lower right")
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
     return _save(figure, file)
 
 
@@ -80,7 +80,7 @@ def _latency(file: Path, scenarios: Sequence[Scenario], results: Results) -> Pat
     axes.set_yticks(places, [title for title, _, _ in rows], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel("µs from publish to delivery")
-    axes.legend(loc="lower right")
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
     return _save(figure, file)
 
 

@@ -15,7 +15,7 @@ FAST, ALL, SYNC, MEMORY = "txbroker qos12", "txbroker", "txbroker", "txbroker me
 
 TEN = {"publishers": 10, "subscribers": 10}
 THROUGHPUT_SECONDS = 1.0
-RATE_SECONDS = 2.5
+RATE_SECONDS = 2.0
 PACED = {"rate": 1000, "seconds": RATE_SECONDS}
 
 
@@ -89,6 +89,12 @@ THROUGHPUT = (
         targets=(_rate(FAST, 30, 100),),
     ),
     Scenario(
+        name="fresh",
+        title="topics that never come again, QoS 0, 10→10",
+        arguments={**TEN, "fresh": 1},
+        contestants=QOS0,
+    ),
+    Scenario(
         name="qos1",
         title="QoS 1, 10→10, window 100",
         arguments={**TEN, "qos": 1},
@@ -122,7 +128,7 @@ PAYLOADS = tuple(
         name=f"payload-{name}",
         title=f"payload of {text}, 1→1",
         arguments={"size": size, "outstanding": outstanding},
-        contestants=(*MOSQUITTOS, FAST),
+        contestants=(*MOSQUITTOS, *(["mosquitto keeping"] if size == 1 << 20 else []), FAST),
         targets=(_rate(FAST, 1, 2),) if size == 1 << 20 else (),
     )
     for name, text, size, outstanding in (

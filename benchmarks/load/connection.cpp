@@ -60,7 +60,8 @@ void Connection::open_session(int port, const std::string& client_id, bool clean
     // A connection that is still on its way has a blocking send wait for it.
     flush();
     Bytes answer = receive_packet();
-    if (answer.size() != 4 || answer[0] >> 4 != CONNACK || answer[3] != 0) fail("%s %d: CONNECT is refused", name(), index);
+    if (answer.size() != 4 || answer[0] >> 4 != CONNACK || answer[3] != 0)
+        fail("%s %d: CONNECT is refused", name(), index);
 }
 
 void Connection::subscribe(const std::vector<std::string>& filters, int qos) {
@@ -70,7 +71,8 @@ void Connection::subscribe(const std::vector<std::string>& filters, int qos) {
     while (answer[0] >> 4 == PUBLISH) answer = receive_packet();  // [MQTT-3.8.4-3]
     if (answer[0] >> 4 != SUBACK) fail("%s %d: no SUBACK", name(), index);
     for (size_t place = answer.size() - filters.size(); place < answer.size(); ++place)
-        if (answer[place] != qos) fail("%s %d: granted is %d in the place of QoS %d", name(), index, answer[place], qos);
+        if (answer[place] != qos)
+            fail("%s %d: granted is %d in the place of QoS %d", name(), index, answer[place], qos);
 }
 
 Bytes Connection::receive_packet() {

@@ -134,7 +134,8 @@ void Flow::give_up() const {
     if (delivered_ >= expected() && is_acknowledged()) return;
     if (clock_now() < last_delivery_ + static_cast<int64_t>(options_.patience * 1e9)) return;
     for (const auto& subscriber : subscribers_) subscriber->tell_missing();
-    fail("%ld of %ld deliveries did not come", static_cast<long>(expected() - delivered_), static_cast<long>(expected()));
+    auto missing = static_cast<long>(expected() - delivered_);
+    fail("%ld of %ld deliveries did not come", missing, static_cast<long>(expected()));
 }
 
 void Flow::linger(int64_t nanoseconds) {

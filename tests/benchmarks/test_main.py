@@ -1,0 +1,86 @@
+"""The command line of the benchmarks, and what it writes."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from benchmarks.__main__ import choose, report, run
+from benchmarks.kept import Kept
+from benchmarks.plots import draw
+from benchmarks.processes import BrokerFailed, find_program
+from benchmarks.scenarios import SCENARIOS
+
+KEPT = Kept(
+    facts="Made up.",
+    results={
+        "1-1": {"mosquitto": [{"rate": 1e5}], "txbroker qos12": [{"rate": 5e6}]},
+        "latency": {"txbroker qos12": [{"rate": 1e3, "p50_us": 30.0, "p99_us": 90.0}]},
+        "zones-1": {"txbroker qos12": [{"per_cpu_second": 1e6}]},
+        "zones-2": {"txbroker qos12": [{"per_cpu_second": 9e5}]},
+    },
+)
+
+
+def given(**values: object) -> argparse.Namespace:
+    """What the command line says."""
+    return argparse.Namespace(**{"only": None, "quick": False, "from_json": None, **values})
+
+
+def test_all_scenarios_are_measured_if_none_is_named() -> None:
+    """In the order of the table."""
+    assert list(SCENARIOS) == choose(given())
+
+
+def test_scenarios_are_chosen_by_name() -> None:
+    """In the order of the table, too."""
+    assert ["1-1", "qos1"] == [one.name for one in choose(given(only="qos1,1-1"))]
+
+
+def test_the_quick_ones_are_some() -> None:
+    """Of each kind that changes often."""
+    names = {one.name for one in choose(given(quick=True))}
+
+    assert {"1-1", "qos1", "latency", "connect", "hop1"} <= names
+    assert len(names) < len(SCENARIOS) / 2
+
+
+def test_a_name_that_no_scenario_has_is_an_error() -> None:
+    """Which tells the names that there are."""
+    with pytest.raises(ValueError, match=r"no scenario qos3; there are 1-1, .*qos2"):
+        choose(given(only="qos1,qos3"))
+
+
+def test_kept_figures_are_reported_without_a_run(tmp_path: Path) -> None:
+    """As they were when they were kept."""
+    file = tmp_path / "kept.json"
+    file.write_text(KEPT.as_json())
+
+    kept, failures = run(SCENARIOS, given(from_json=file))
+
+    assert (KEPT, []) == (kept, failures)
+    assert "Made up." == report(SCENARIOS, kept).splitlines()[0]
+
+
+def test_the_same_figures_make_the_same_pictures(tmp_path: Path) -> None:
+    """So that a commit of them shows what changed."""
+    first, second = (
+        {file.name: file.read_bytes() for file in draw(tmp_path / name, SCENARIOS, KEPT.results)}
+        for name in ("first", "second")
+    )
+
+    assert {"ratios.svg", "latency.svg", "scaling.svg"} == set(first)
+    assert first == second
+
+
+def test_pictures_of_nothing_are_not_drawn(tmp_path: Path) -> None:
+    """As after a run of other scenarios."""
+    assert [] == draw(tmp_path, SCENARIOS, {})
+
+
+def test_a_program_that_is_missing_is_told_with_its_package() -> None:
+    """In one line."""
+    with pytest.raises(BrokerFailed, match="^nobody-has-it is not installed; apt-get install it$"):
+        find_program("nobody-has-it", "it")
