@@ -61,6 +61,7 @@ cdef class Exchange:
     cdef uint32_t receivers_generation
     # Parts of journals that something in queues lies in, and how much does.
     cdef list parts
+    cdef dict part_numbers
     cdef vector[uint32_t] part_uses
 
     def __init__(self, on_output, size_t cache_limit=100_000):
@@ -79,6 +80,7 @@ cdef class Exchange:
         self.receivers_ = []
         self.tuples = {}
         self.parts = []
+        self.part_numbers = {}
         self.forget()
 
     def make_outlet(self):
@@ -426,19 +428,22 @@ cdef class Exchange:
     # parts of journals
 
     cdef uint32_t part_number(self, part) except? 0xFFFFFFFF:
-        """The number of a part; it is kept, until another one takes its place, for whoever waits."""
-        cdef size_t number, unused = self.part_uses.size()
+        """The number of a part, which is its own as long as something in a queue lies in it."""
+        cdef size_t number
+        known = self.part_numbers.get(part)
+        if known is not None:
+            return known
         for number in range(self.part_uses.size()):
-            if self.parts[number] is part:
-                return <uint32_t>number
             if not self.part_uses[number]:
-                unused = number
-        if unused == self.part_uses.size():
+                del self.part_numbers[self.parts[number]]
+                self.parts[number] = part
+                break
+        else:
+            number = self.part_uses.size()
             self.parts.append(part)
             self.part_uses.push_back(0)
-        else:
-            self.parts[unused] = part
-        return <uint32_t>unused
+        self.part_numbers[part] = number
+        return <uint32_t>number
 
 
 cdef uint32_t place_of(

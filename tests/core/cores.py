@@ -1,0 +1,112 @@
+"""The core twice: its reference and the compiled one, and packets to give to both."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from txbroker.core.reference.exchange import Apexes, Exchange, Target
+from txbroker.core.reference.flows import Flows
+from txbroker.core.reference.inlet import Inlet
+from txbroker.core.reference.link import LinkInlet
+from txbroker.core.reference.outlet import Outlet
+from txbroker.core.reference.packets import encode_length
+from txbroker.core.reference.run import Run
+from txbroker.matching.index import SubscriptionIndex
+
+REFERENCE: Any = SimpleNamespace(
+    Apexes=Apexes,
+    Exchange=Exchange,
+    Flows=Flows,
+    Inlet=Inlet,
+    LinkInlet=LinkInlet,
+    Outlet=Outlet,
+    Run=Run,
+    Target=Target,
+    Tree=SubscriptionIndex,
+)
+COMPILED: Any = None
+if os.environ.get("TXBROKER_PURE") != "1":
+    from txbroker.core import compiled
+
+    COMPILED = compiled
+
+CORES = [REFERENCE] if COMPILED is None else [REFERENCE, COMPILED]
+
+both = pytest.mark.parametrize("core", CORES, ids=["reference", "compiled"][: len(CORES)])
+needs_compiled = pytest.mark.skipif(COMPILED is None, reason="TXBROKER_PURE=1")
+
+
+def publish(
+    topic: bytes, payload: bytes = b"", qos: int = 0, packet_id: int = 1, flags: int = 0
+) -> bytes:
+    """A PUBLISH; `flags` are more bits of its first byte."""
+    body = len(topic).to_bytes(2) + topic + (packet_id.to_bytes(2) if qos else b"") + payload
+    return bytes((0x30 | qos << 1 | flags,)) + encode_length(len(body)) + body
+
+
+def answer(first_byte: int, packet_id: int) -> bytes:
+    """A PUBACK, PUBREC, PUBREL or PUBCOMP."""
+    return bytes((first_byte, 2)) + packet_id.to_bytes(2)
+
+
+class Session:
+    """Whoever has one; the name is for messages of failed tests."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Client:
+    """A client that is here: all that a core has of it."""
+
+    def __init__(
+        self,
+        core: Any,
+        exchange: Any,
+        name: str = "client",
+        *,
+        clean: bool = True,
+        max_packet: int = 1024 * 1024,
+    ) -> None:
+        self.session = Session(name)
+        self.exchange = exchange
+        self.outlet = exchange.make_outlet()
+        self.outlet.is_direct = True
+        self.inlet = exchange.make_inlet(self.outlet, max_packet)
+        self.flows = core.Flows()
+        self.inlet.open(self.session, name, self.flows, clean=clean)
+        self.inlet.takes_qos12 = True
+
+    def step(self, data: bytes) -> Any:
+        """What the inlet makes of these bytes, up to a packet for others."""
+        self.inlet.feed(data)
+        return self.inlet.step()
+
+    def subscribe(self, topic_filter: str, qos: int = 0, key: Any = None) -> Any:
+        """A target, through which live messages come at once."""
+        target = self.exchange.make_target(self.session, None, self.outlet)
+        target.qos = qos
+        target.is_plain = True
+        self.exchange.targets.add(topic_filter, key or self.session, target)
+        return target
+
+
+def a_client(core: Any, name: str = "client", **keys: Any) -> Client:
+    """One that has an exchange for itself."""
+    return Client(core, core.Exchange(lambda: None), name, **keys)
+
+
+def a_run(core: Any, *packets: bytes) -> Any:
+    """The run that these publishes make, all of QoS 0 or none."""
+    client = a_client(core)
+    assert client.step(b"".join(packets)) is None
+    run = client.inlet.qos0 or client.inlet.qos12
+    assert run is not None and run.count == len(packets)
+    return run

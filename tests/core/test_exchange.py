@@ -1,0 +1,321 @@
+"""Where publishes go."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import pytest
+
+from tests.core.cores import COMPILED, Client, Session, a_run, both, needs_compiled, publish
+from txbroker.core.reference.outlet import MOST, QUEUE_MESSAGES
+
+
+def raws(parts: list[tuple[Any, Any]]) -> list[tuple[Any, bytes]]:
+    return [(value, part.raw) for value, part in parts]
+
+
+@both
+def test_a_run_is_split_by_route(core: Any) -> None:
+    exchange = core.Exchange(lambda: None)
+    home, kitchen = Session("home"), Session("kitchen")
+    exchange.routes.set("", home)
+    one, two, three, four = packets = [
+        publish(topic) for topic in (b"a", b"home/kitchen", b"b", b"home/kitchen/c")
+    ]
+    run = a_run(core, *packets)
+
+    assert [(home, run)] == exchange.split(run)
+    exchange.routes.set("home/kitchen", kitchen)
+    assert [(home, one + three), (kitchen, two + four)] == raws(exchange.split(run))
+    exchange.routes.remove("")
+    assert [(None, one + three), (kitchen, two + four)] == raws(exchange.split(run))
+    exchange.routes.remove("home/kitchen")
+    exchange.routes.remove("nobody")
+    assert [(None, run)] == exchange.split(run)
+
+
+@both
+def test_messages_at_the_beginning_get_a_verdict(core: Any) -> None:
+    exchange = core.Exchange(lambda: None)
+    here, away = Session("here"), Session("away")
+    exchange.bounds.set("a", here)
+    exchange.bounds.set("a/b", away)
+    run = a_run(core, publish(b"a"), publish(b"a/c"), publish(b"a/b"), publish(b"a"))
+
+    assert (2, 0) == (exchange.taken(run, here), exchange.taken(run, away))
+    assert 0 == exchange.taken(run, None)
+    exchange.bounds.remove("a/b")
+    assert 4 == exchange.taken(run, here)
+
+
+@both
+def test_edges_get_what_they_want(core: Any) -> None:
+    exchange = core.Exchange(lambda: None)
+    one, two = Session("one"), Session("two")
+    exchange.interests.add("a/#", "2", two)
+    exchange.interests.add("+", "1", one)
+    exchange.interests.add("a", "1", one)
+    a, b, ab, cd = packets = [publish(topic) for topic in (b"a", b"b", b"a/b", b"c/d")]
+    run = a_run(core, *packets)
+
+    assert [((one, two), a), ((one,), b), ((two,), ab)] == raws(exchange.receivers(run))
+    exchange.interests.remove("a/#", "2")
+    assert [((one,), a + b)] == raws(exchange.receivers(run))
+    exchange.interests.add("#", "0", two)
+    exchange.interests.remove("+", "1")
+    exchange.interests.remove("a", "1")
+    assert [((two,), run)] == exchange.receivers(run)
+    exchange.interests.remove("#", "0")
+    assert [] == exchange.receivers(run)
+
+
+@both
+def test_clients_get_what_they_subscribed_to(core: Any) -> None:
+    exchange = core.Exchange(lambda: None)
+    one, two = Client(core, exchange, "one"), Client(core, exchange, "two")
+    one.subscribe("a/#")
+    two.subscribe("+/b")
+    packets = [publish(topic, b"p") for topic in (b"a", b"a/b", b"a/b", b"c/b", b"d")]
+
+    assert [] == exchange.fan_out(a_run(core, *packets), None)
+
+    assert b"".join(packets[:3]) == one.outlet.take()
+    assert b"".join(packets[1:4]) == two.outlet.take()
+    assert 6 == exchange.delivered
+    assert [one.outlet, two.outlet] == exchange.take_outputs()
+
+
+@both
+def test_overlapping_subscriptions_give_one_message_at_the_highest_qos(core: Any) -> None:
+    exchange = core.Exchange(lambda: None)
+    client = Client(core, exchange)
+    client.outlet.open_window(10, 10**6)
+    client.subscribe("a", 1, "x")
+    client.subscribe("#", 2, "y")
+    client.subscribe("+", 0, "z")
+    run = a_run(
+        core, publish(b"a", b"1", 2, 1), publish(b"a", b"2", 1, 2), publish(b"b", b"", 1, 3)
+    )
+
+    assert [] == exchange.fan_out(run, "part")
+
+    expected = publish(b"a", b"1", 2, 1) + publish(b"a", b"2", 1, 2) + publish(b"b", b"", 1, 3)
+    assert (expected, 3) == (client.outlet.take(), exchange.delivered)
+
+
+@both
+def test_qos_12_reaches_a_qos0_subscriber_without_packet_id(core: Any) -> None:
+    exchange = core.Exchange(lambda: None)
+    client = Client(core, exchange)
+    client.subscribe("#")
+    payload = b"p" * 123  # with a packet id, its length takes one byte more
+
+    assert [] == exchange.fan_out(a_run(core, publish(b"ab", payload, 1, 9)), "part")
+    assert publish(b"ab", payload) == client.outlet.take()
+
+
+@both
+def test_sessions_that_get_nothing_straight_are_told(core: Any) -> None:
+    exchange = core.Exchange(lambda: None)
+    names = "plain", "waits", "is behind", "has no window", "has a part that is not plain"
+    plain, waits, behind, lasting, partly = clients = [Client(core, exchange, n) for n in names]
+    for client in clients:
+        client.subscribe("#", 1)
+    waits.subscribe("+", 2, "other").is_plain = False
+    waits.subscribe("a/b", 0, "third")
+    behind.outlet.is_direct = False
+    for client in (plain, waits, behind, partly):
+        client.outlet.open_window(10, 10**6)
+    partly.subscribe("a", 0, "partly").is_plain = False
+    run = a_run(core, publish(b"a", b"", 1, 1), publish(b"a/b", b"", 1, 2))
+
+    left = exchange.fan_out(run, "part")
+
+    sessions = [client.session for client in (waits, behind, lasting, partly)]
+    assert sessions == [one for one, index in left if index == 0]
+    assert [behind.session, lasting.session] == [one for one, index in left if index == 1]
+    assert 2 * 5 - len(left) == exchange.delivered
+
+
+@both
+def test_a_client_whose_queue_is_full_gets_nothing_straight(core: Any) -> None:
+    exchange = core.Exchange(lambda: None)
+    client = Client(core, exchange)
+    client.outlet.open_window(1, 10**6)
+    client.subscribe("#", 1)
+    run = a_run(core, *[publish(b"a", b"", 1, n + 1) for n in range(QUEUE_MESSAGES + 3)])
+    run.first = 100
+
+    left = exchange.fan_out(run, "part")
+
+    assert [(client.session, n + QUEUE_MESSAGES + 1) for n in range(2)] == left
+    assert (False, QUEUE_MESSAGES) == (client.outlet.is_direct, client.outlet.waiting)
+    assert {"part": 101} == client.outlet.first_queued()
+    assert QUEUE_MESSAGES + 1 == exchange.delivered
+
+
+@both
+def test_a_slow_client_loses_qos0_and_nobody_else_does(core: Any) -> None:
+    exchange = core.Exchange(lambda: None)
+    slow, other, shut = (Client(core, exchange, name) for name in ("slow", "other", "shut"))
+    for client in (slow, other, shut):
+        client.subscribe("#")
+    slow.outlet.send(bytes(MOST - 25))
+    shut.outlet.is_shut = True
+    packets = [publish(b"a", bytes(8)), publish(b"b", bytes(8)), publish(b"c", bytes(8))]
+
+    assert [] == exchange.fan_out(a_run(core, *packets), None)
+
+    assert bytes(MOST - 25) + b"".join(packets[:2]) == slow.outlet.take()
+    assert (b"".join(packets), b"") == (other.outlet.take(), shut.outlet.take())
+    assert (1, 0, 3) == (slow.outlet.dropped, other.outlet.dropped, shut.outlet.dropped)
+
+
+@both
+def test_parts_of_a_run_go_out_as_they_came(core: Any) -> None:
+    exchange = core.Exchange(lambda: None)
+    client = Client(core, exchange)
+    client.subscribe("a/#")
+    packets = [publish(b"a/%d" % (n % 7) if n % 3 else b"b", b"%d" % n) for n in range(50)]
+    run = a_run(core, *packets)
+    chosen = [3, 4, 5, 7, 1, 2, 49, 48]
+
+    assert [] == exchange.fan_out(run.select(chosen), None)
+
+    assert b"".join(packets[n] for n in chosen if n % 3) == client.outlet.take()
+
+
+@both
+@pytest.mark.parametrize("limit", [0, 1, 10, 100_000])
+def test_answers_follow_every_change_whatever_is_remembered(core: Any, limit: int) -> None:
+    exchange = core.Exchange(lambda: None, cache_limit=limit)
+    client, peer = Client(core, exchange), Session("peer")
+    packets = [publish(b"a/%d" % (n % 20)) for n in range(40)]
+    run = a_run(core, *packets)
+    for round_ in range(6):
+        is_on = round_ % 2 == 1
+        if is_on:
+            client.subscribe("a/+")
+            exchange.interests.add("a/+", "peer", peer)
+            exchange.routes.set("a", peer)
+            exchange.bounds.set("a", peer)
+        elif round_:
+            exchange.targets.remove("a/+", client.session)
+            exchange.interests.remove("a/+", "peer")
+            exchange.routes.remove("a")
+            exchange.bounds.remove("a")
+        for _ in range(2):
+            assert [] == exchange.fan_out(run, None)
+            assert (b"".join(packets) if is_on else b"") == client.outlet.take()
+            assert ([((peer,), run)] if is_on else []) == exchange.receivers(run)
+            assert [(peer if is_on else None, run)] == exchange.split(run)
+            assert (40 if is_on else 0) == exchange.taken(run, peer)
+    exchange.cache_limit = 5
+    assert 5 == exchange.cache_limit
+    assert [((peer,), run)] == exchange.receivers(run)
+
+
+@both
+def test_qos_and_plainness_of_a_target_count_at_once(core: Any) -> None:
+    exchange = core.Exchange(lambda: None)
+    client = Client(core, exchange)
+    client.outlet.open_window(10, 10**6)
+    target = client.subscribe("#", 1)
+    run = a_run(core, publish(b"a", b"", 1, 1))
+    exchange.fan_out(run, "part")
+    target.qos = 0
+    exchange.fan_out(run, "part")
+
+    assert publish(b"a", b"", 1, 1) + publish(b"a") == client.outlet.take()
+    target.is_plain = False
+    assert [(client.session, 0)] == exchange.fan_out(run, "part")
+
+
+@both
+def test_parts_of_a_run_know_where_they_lie(core: Any) -> None:
+    run = a_run(core, *[publish(b"t%d" % n, b"p%d" % n, 1, n + 1) for n in range(5)])
+    assert 0 == run.offset(3)
+    assert run.select([1]).offsets is None
+    run.first, run.clients, run.places, run.edge = 10, ("x", "y"), [0, 1, 0, 1, 1], "edge"
+    part = run.select([3, 0, 4]).select([0, 2])
+
+    assert [13, 14] == list(part.offsets)
+    assert (["t3", "t4"], [4, 5], [1, 1]) == (part.topics(), part.packet_ids, list(part.places))
+    message = part.message(1)
+    assert ("t4", b"p4", 1, False) == (
+        message.topic,
+        message.payload,
+        message.qos,
+        message.retain,
+    )
+    assert ("y", "edge") == (message.client_id, message.edge)
+    assert part.raw == publish(b"t3", b"p3", 1, 4) + publish(b"t4", b"p4", 1, 5)
+    with pytest.raises(IndexError):
+        run.message(5)
+    with pytest.raises(IndexError):
+        run.select([5])
+
+
+@both
+def test_a_run_can_be_made_of_entries(core: Any) -> None:
+    run = a_run(core, *[publish(b"t%d" % n, b"p%d" % n, 1, n + 1) for n in range(5)])
+    again = core.Run(run.data, run.entries[1:3], clients=("c",), places=[0, 0], edge="e", serial=7)
+
+    assert (run.select([1, 2]).raw, 2, 7, "e") == (again.raw, again.count, again.serial, again.edge)
+
+
+@needs_compiled
+def test_a_run_is_made_of_good_entries_only() -> None:
+    run = a_run(COMPILED, publish(b"abc", b"def"))
+    good = run.entries[0]
+    for field, value in (
+        ("start", -1),
+        ("topic", 0),
+        ("topic_end", 2),
+        ("payload", 3),
+        ("end", 11),
+        ("end", 2**40),
+        ("qos", 3),
+        ("packet_id", 65_536),
+    ):
+        with pytest.raises((ValueError, OverflowError)):
+            COMPILED.Run(run.data, [good._replace(**{field: value})], clients=("",))
+    with pytest.raises(ValueError):
+        COMPILED.Run(run.data, [], clients=("",))
+
+
+@both
+def test_a_thousand_filters_and_topics_agree_with_each_other(core: Any) -> None:
+    exchange = core.Exchange(lambda: None)
+    clients = [Client(core, exchange, str(n)) for n in range(10)]
+    for number in range(1000):
+        clients[number % 10].subscribe(f"site/{number}/+", 0, number)
+    packets = [publish(b"site/%d/x%d" % (n % 1000, n)) for n in range(3000)]
+
+    assert [] == exchange.fan_out(a_run(core, *packets), None)
+
+    for number, client in enumerate(clients):
+        assert b"".join(packets[number::10]) == client.outlet.take()
+
+
+@both
+def test_whoever_left_is_forgotten(core: Any) -> None:
+    """Nothing keeps it, whatever was remembered of it."""
+    exchange = core.Exchange(lambda: None)
+    client = Client(core, exchange)
+    client.outlet.session = client.session
+    client.subscribe("#", 1)
+    client.outlet.open_window(1, 10**6)
+    run = a_run(core, publish(b"a", b"", 1, 1), publish(b"a", b"", 1, 2))
+    exchange.fan_out(run, "part")
+    session = weakref.ref(client.session)
+    exchange.targets.remove("#", client.session)
+    exchange.take_outputs()
+    exchange.fan_out(run, "part")
+
+    del client
+    gc.collect()
+
+    assert session() is None

@@ -1,0 +1,303 @@
+"""What becomes of bytes that a client sends."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from typing import Any
+
+import pytest
+
+from tests.core.cores import COMPILED, a_client, answer, both, needs_compiled, publish
+
+
+@both
+def test_publishes_are_gathered_and_the_rest_is_for_others(core: Any) -> None:
+    client = a_client(core)
+
+    found = client.step(
+        publish(b"a", b"1") + publish(b"b", b"2", 1, 7) + publish(b"a", b"3") + b"\xc0\0"
+    )
+
+    qos0, qos12 = client.inlet.qos0, client.inlet.qos12
+    assert (0xC0, b"") == found
+    assert publish(b"a", b"1") + publish(b"a", b"3") == qos0.raw
+    assert (["b"], [7], 1) == (qos12.topics(), qos12.packet_ids, len(client.flows))
+    assert client.inlet.step() is None
+    assert client.inlet.qos0 is None and client.inlet.qos12 is None
+
+
+@both
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 16_383, 16_384, 70_000])
+@pytest.mark.parametrize("cut", [1, 2, 3, 4, 5, 100, 20_000])
+def test_packets_may_come_in_any_pieces(core: Any, size: int, cut: int) -> None:
+    client = a_client(core)
+    packets = b"".join(publish(b"a/b", bytes([n]) * size) for n in range(3))
+    payloads = []
+
+    for start in range(0, len(packets), cut):
+        assert client.step(packets[start : start + cut]) is None
+        run = client.inlet.qos0
+        payloads += [] if run is None else [run.message(n).payload for n in range(run.count)]
+
+    assert [bytes([n]) * size for n in range(3)] == payloads
+    assert client.inlet.first_byte is None
+
+
+@both
+def test_first_byte_is_that_of_what_is_not_complete(core: Any) -> None:
+    client = a_client(core)
+    assert client.inlet.first_byte is None
+
+    client.step(publish(b"a") + b"\x32")
+    assert 0x32 == client.inlet.first_byte
+    client.step(b"\x09\x00")
+    assert 0x32 == client.inlet.first_byte
+
+
+TOPICS = [
+    (b"a", True),
+    (b"/", True),
+    (b"+a", False),
+    (b"a/#", False),
+    (b"a/bcdefgh#ijk", False),
+    (b"abcdefgh+", False),
+    (b"a\0b", False),
+    (b"abcdefghijk\0", False),
+    (b"$a", False),
+    (b"a$", True),
+    (b"\x01\x1f\x7f", True),
+    ("\u00e9\u20ac\U0001f600\ufeff\ufffe".encode(), True),
+    (b"\xc0\x80", False),
+    (b"\xe0\x9f\xbf", False),
+    (b"\xed\xa0\x80", False),
+    (b"\xed\x9f\xbf", True),
+    (b"\xf0\x8f\xbf\xbf", False),
+    (b"\xf4\x8f\xbf\xbf", True),
+    (b"\xf4\x90\x80\x80", False),
+    (b"\xf5\x80\x80\x80", False),
+    (b"\xc3", False),
+    (b"abcdefg\xe2\x82", False),
+    (b"\x80", False),
+    (b"\xff", False),
+]
+
+
+@both
+@pytest.mark.parametrize(("topic", "is_valid"), TOPICS)
+def test_topics_are_valid_or_for_others(core: Any, topic: bytes, is_valid: bool) -> None:
+    """Also behind one that is, and once it is known."""
+    packets = [publish(b"abc"), publish(topic, b"1"), publish(topic, b"2")]
+    client = a_client(core)
+
+    found = client.step(b"".join(packets))
+
+    assert is_valid is (found is None)
+    assert (3 if is_valid else 1) == client.inlet.qos0.count
+    if not is_valid:
+        assert (0x30, packets[1][2:]) == found
+
+
+@both
+@pytest.mark.parametrize(
+    "packet",
+    [
+        b"\x30\x00",
+        b"\x30\x01\x00",
+        b"\x30\x02\x00\x00",
+        b"\x30\x04\x00\x03ab",
+        b"\x31\x03\x00\x01a",
+        b"\x36\x05\x00\x01a\x00\x01",
+        b"\x38\x03\x00\x01a",
+        b"\x32\x03\x00\x01a",
+        b"\x32\x04\x00\x01a\x00",
+        b"\x32\x05\x00\x01a\x00\x00",
+        b"\x40\x02\x00\x00",
+        b"\x40\x03\x00\x01\x01",
+        b"\x41\x02\x00\x01",
+        b"\x62\x01\x00",
+        b"\x60\x02\x00\x01",
+        b"\x20\x02\x00\x00",
+    ],
+)
+def test_what_is_not_plain_is_for_others(core: Any, packet: bytes) -> None:
+    client = a_client(core)
+
+    assert (packet[0], packet[2:]) == client.step(packet + publish(b"a"))
+    assert client.inlet.qos0 is None
+    assert client.inlet.step() is None
+    assert 1 == client.inlet.qos0.count
+
+
+@both
+def test_a_length_with_needless_bytes_is_put_right(core: Any) -> None:
+    client = a_client(core)
+
+    assert (
+        client.step(publish(b"a", b"0") + b"\x30\x84\x00\x00\x01a1" + publish(b"b", b"2")) is None
+    )
+
+    run = client.inlet.qos0
+    assert publish(b"a", b"0") + publish(b"a", b"1") + publish(b"b", b"2") == run.raw
+    assert [b"0", b"1", b"2"] == [run.message(n).payload for n in range(3)]
+
+
+@both
+def test_qos_12_is_taken_only_when_it_may_be(core: Any) -> None:
+    client = a_client(core, clean=False)
+
+    assert client.step(publish(b"a", b"", 1, 1)) is None
+    assert (0x34, publish(b"a", b"", 2, 2)[2:]) == client.step(publish(b"a", b"", 2, 2))
+    client.inlet.takes_qos12 = False
+    assert client.step(publish(b"a", b"", 1, 3)) is not None
+    assert client.step(publish(b"a")) is None
+    client.inlet.takes_qos12 = True
+    assert client.step(publish(b"a", b"", 1, 1)) is not None, "the packet id is in use"
+    client.flows.hold(9)
+    assert client.step(publish(b"a", b"", 1, 9)) is not None, "the packet id is held"
+
+
+@both
+def test_acknowledgements_are_dealt_with(core: Any) -> None:
+    client = a_client(core)
+    outlet = client.outlet
+    outlet.open_window(10, 10**6)
+    for qos in (1, 2, 2):
+        assert outlet.give(b"a", b"", qos, 65, "part", 1)
+    outlet.take()
+
+    assert (
+        client.step(answer(0x40, 1) + answer(0x50, 2) + answer(0x70, 2) + answer(0x70, 3)) is None
+    )
+
+    assert (1, True) == (outlet.in_flight, client.inlet.has_landed)
+    assert answer(0x62, 2) == outlet.take()
+    assert [] == client.inlet.pubacks
+    assert client.step(publish(b"a", b"", 2, 5)) is None
+    assert client.flows.taken(client.inlet.qos12, outlet) == []
+    assert client.step(answer(0x62, 5)) is None
+    assert answer(0x50, 5) + answer(0x70, 5) == outlet.take()
+    client.flows.hold(6)
+    assert (0x62, b"\0\x06") == client.step(answer(0x62, 6))
+    assert not client.inlet.has_landed
+
+
+@both
+def test_acknowledgements_of_a_lasting_session_are_for_others(core: Any) -> None:
+    client = a_client(core, clean=False)
+
+    assert client.step(answer(0x40, 7) + answer(0x40, 300)) is None
+    assert [7, 300] == client.inlet.pubacks
+    for first_byte in (0x50, 0x62, 0x70):
+        assert (first_byte, b"\0\x07") == client.step(answer(first_byte, 7))
+        assert [] == client.inlet.pubacks
+
+
+@both
+def test_before_and_after_a_session_every_packet_comes_by_itself(core: Any) -> None:
+    exchange = core.Exchange(lambda: None)
+    inlet = exchange.make_inlet(exchange.make_outlet(), 1000)
+    inlet.feed(publish(b"a") + answer(0x40, 1))
+
+    assert (0x30, b"\0\x01a") == inlet.step()
+    assert inlet.has_heard
+    assert (0x40, b"\0\x01") == inlet.step()
+    assert inlet.step() is None
+    assert not inlet.has_heard
+    client = a_client(core)
+    client.inlet.close()
+    assert (0x30, b"\0\x01a") == client.step(publish(b"a"))
+
+
+@both
+@pytest.mark.parametrize(
+    ("data", "rule"),
+    [
+        (b"\x30\x80\x80\x80\x80", "section 2.2.3"),
+        (b"\x30\xff\xff\xff\xff\x01", "section 2.2.3"),
+        (b"\x30\x63", "limits.packet"),
+        (b"\x30\xff\x01", "limits.packet"),
+    ],
+)
+def test_what_is_no_packet_is_a_fault_after_what_came_before(
+    core: Any, data: bytes, rule: str
+) -> None:
+    client = a_client(core, max_packet=100)
+
+    assert client.step(publish(b"a" * 95) + data) is None
+
+    assert client.inlet.qos0 is not None
+    assert rule == client.inlet.fault.rule
+    client.inlet.fault = None
+    assert client.inlet.step() is None
+    assert client.inlet.qos0 is None
+    assert rule == client.inlet.fault.rule
+
+
+@both
+def test_a_packet_in_many_reads_costs_in_proportion(core: Any) -> None:
+    """8 MiB in reads of 512 bytes: copying all for each would be 64 GiB."""
+    client = a_client(core, max_packet=2**28)
+    packet = publish(b"a", bytes(8 * 1024 * 1024))
+
+    for start in range(0, len(packet), 512):
+        client.inlet.feed(packet[start : start + 512])
+        client.inlet.step()
+
+    assert packet == client.inlet.qos0.raw
+
+
+@both
+def test_reads_may_be_fed_faster_than_they_are_worked_off(core: Any) -> None:
+    client = a_client(core)
+    packet = publish(b"a", bytes(1000)) + b"\xc0\0"
+    for _ in range(3):
+        for byte in range(len(packet)):
+            client.inlet.feed(packet[byte : byte + 1])
+        client.inlet.feed(b"")
+
+    for _ in range(3):
+        assert (0xC0, b"") == client.inlet.step()
+        assert 1 == client.inlet.qos0.count
+    assert client.inlet.step() is None
+
+
+@both
+def test_a_run_has_all_of_who_published_it(core: Any) -> None:
+    client = a_client(core, "me")
+    client.step(publish(b"a", b"1", 1, 4) + publish(b"b", b"22", 1, 5))
+
+    run = client.inlet.qos12
+
+    assert (("me",), None, "", client.session) == (run.clients, run.places, run.edge, run.session)
+    assert (2, 1, 2 * 64 + 5, 0, None) == (run.count, run.qos, run.size, run.first, run.offsets)
+    assert [4, 5] == run.packet_ids
+    client.step(publish(b"a", b"1", 1, 6))
+    assert client.inlet.qos12.serial == run.serial + 1
+
+
+@needs_compiled
+def test_what_was_read_is_neither_copied_nor_kept() -> None:
+    client = a_client(COMPILED)
+    data = publish(b"a", bytes(10_000)) * 20
+    before = sys.getrefcount(data)
+
+    client.step(data)
+    assert client.inlet.qos0.raw is data
+    client.step(b"")
+    assert before == sys.getrefcount(data)
+    client.step(data[:-1])
+    client.inlet.qos0 = None
+    client.inlet.step()
+    assert not [one for one in gc.get_referrers(data) if one is client.inlet]
+
+
+@needs_compiled
+def test_an_idle_connection_takes_few_bytes() -> None:
+    """Its outlet, inlet and flows, with what the garbage collector adds to each."""
+    client = a_client(COMPILED)
+    client.outlet.open_window(20, 10**6)
+
+    parts = (client.outlet, client.inlet, client.flows)
+    held = client.outlet.memory_held() + client.flows.memory_held()
+    assert sum(sys.getsizeof(part) for part in parts) + held < 500

@@ -1,0 +1,105 @@
+"""What becomes of bytes that come over a link."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.core.cores import both, publish
+
+
+def steps(inlet: Any) -> list[Any]:
+    """All that there is; runs as their packets."""
+    found = []
+    while (one := inlet.step()) is not None:
+        found.append(one if isinstance(one, tuple) else one.raw)
+    return found
+
+
+@both
+def test_a_batch_is_a_run_of_each_kind(core: Any) -> None:
+    inlet = core.LinkInlet(1000)
+    inlet.expected = 5
+    first, second = publish(b"a", b"1"), publish(b"b", b"2")
+    third, fourth = publish(b"a", b"3", 1, 1), publish(b"c", b"4", 2, 1)
+    inlet.feed(first + second + third + fourth + b"\0\x01x" + publish(b"a") + publish(b"a"))
+
+    assert [
+        first + second,
+        third + fourth,
+        (0, b"x"),
+        publish(b"a"),
+        (0x30, b"\0\x01a"),
+    ] == steps(inlet)
+    assert 0 == inlet.expected
+
+
+@both
+def test_dup_means_nothing(core: Any) -> None:
+    inlet = core.LinkInlet(1000)
+    inlet.expected = 4
+    inlet.feed(publish(b"a", b"1", 1, 1) + publish(b"a", b"2", 1, 1, 8) + publish(b"a", b"3", 2, 1))
+    inlet.feed(publish(b"a", b"", 0, 0, 8))
+
+    run = inlet.step()
+    assert (
+        publish(b"a", b"1", 1, 1) + publish(b"a", b"2", 1, 1) + publish(b"a", b"3", 2, 1) == run.raw
+    )
+    assert (("",), 1) == (run.clients, run.qos)
+    assert publish(b"a") == inlet.step().raw
+    inlet.feed(publish(b"a", b"", 1, 1, 8))
+    assert (0x32, publish(b"a", b"", 1, 1)[2:]) == inlet.step()
+
+
+@both
+def test_what_is_not_plain_counts_as_one_of_the_batch(core: Any) -> None:
+    inlet = core.LinkInlet(1000)
+    inlet.expected = 3
+    inlet.feed(publish(b"a") + publish(b"$a", b"", 0, 0, 1) + publish(b"a") + publish(b"b"))
+
+    assert [
+        publish(b"a"),
+        (0x31, b"\0\x02$a"),
+        publish(b"a"),
+        (0x30, b"\0\x01b"),
+    ] == steps(inlet)
+
+
+@both
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_frames_may_come_in_any_pieces(core: Any, size: int) -> None:
+    inlet = core.LinkInlet(1000)
+    inlet.expected = 3
+    frames = publish(b"a", b"1") + publish(b"b", b"2" * 200) + publish(b"c", b"3")
+    found = []
+    for start in range(0, len(frames), size):
+        inlet.feed(frames[start : start + size])
+        found += steps(inlet)
+
+    assert frames == b"".join(found)
+
+
+@both
+def test_a_large_frame_comes_only_from_whom_is_trusted(core: Any) -> None:
+    inlet = core.LinkInlet(10)
+    inlet.feed(b"\0\x01a" + publish(b"a", bytes(10)))
+
+    assert [(0, b"a")] == steps(inlet)
+    assert "limits.packet" == inlet.fault.rule
+    inlet = core.LinkInlet(10)
+    inlet.trust(1000)
+    inlet.feed(publish(b"a", bytes(10)) + b"\x40")
+    assert [(0x30, b"\0\x01a" + bytes(10))] == steps(inlet)
+    assert (None, 0x40) == (inlet.fault, inlet.first_byte)
+
+
+@both
+def test_a_run_goes_before_the_fault_behind_it(core: Any) -> None:
+    inlet = core.LinkInlet(1000)
+    inlet.expected = 2
+    inlet.feed(publish(b"a") + b"\x30\xff\xff\xff\xff\xff")
+
+    assert publish(b"a") == inlet.step().raw
+    assert inlet.step() is None
+    assert "section 2.2.3" == inlet.fault.rule

@@ -1,0 +1,241 @@
+"""A core in use, driven by plain steps: what it does can be compared with what another one does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.core.cores import Client, Session
+
+NAMES = ["x", "y", "z"]
+SESSIONS = {name: Session(name) for name in NAMES}
+VALUES = [None, Session("one"), Session("two")]
+
+
+class World:
+    """
+    An exchange, three clients and a link.
+
+    `do` takes a step's name and arguments and returns what came of it; `look` is all that can be
+    seen. Both consist of plain values that are the same for cores that do the same.
+    """
+
+    def __init__(self, core: Any, cache_limit: int) -> None:
+        self.core = core
+        self.calls = 0
+        self.exchange = core.Exchange(self._on_output, cache_limit=cache_limit)
+        self.clients = []
+        for name in NAMES:
+            client = Client(core, self.exchange, name, clean=name != "z", max_packet=400_000)
+            client.session = SESSIONS[name]
+            client.inlet.open(client.session, name, client.flows, clean=name != "z")
+            self.clients.append(client)
+        for client in self.clients[:2]:
+            client.outlet.open_window(3, 2000)
+        self.link = core.LinkInlet(400_000)
+        self.runs: list[Any] = []
+        self.targets: list[Any] = []
+
+    def _on_output(self) -> None:
+        self.calls += 1
+
+    def do(self, step: str, *arguments: Any) -> Any:
+        return getattr(self, f"do_{step}")(*arguments)
+
+    def look(self) -> Any:
+        return (
+            [self._look_at(client) for client in self.clients],
+            [run and self.look_at_run(run) for run in self.runs[-2:]],
+            (self.link.expected, self.link.first_byte, str(self.link.fault)),
+            (self.exchange.delivered, self.calls),
+        )
+
+    def _look_at(self, client: Any) -> Any:
+        outlet, inlet, flows = client.outlet, client.inlet, client.flows
+        packet_ids = sorted(flows.packet_ids())
+        return (
+            (outlet.size, outlet.has_room, outlet.dropped, outlet.fills),
+            (outlet.is_direct, outlet.is_shut, outlet.is_noted),
+            (outlet.in_flight, outlet.waiting, outlet.queue_has_room, outlet.is_short),
+            outlet.first_queued(),
+            (inlet.first_byte, str(inlet.fault), inlet.has_heard, inlet.has_landed),
+            (len(flows), packet_ids, [tuple(flows.get(n)) for n in packet_ids]),
+        )
+
+    def look_at_run(self, run: Any) -> Any:
+        return (
+            (run.raw, run.count, run.qos, run.size, run.topics(), run.packet_ids),
+            (run.clients, run.places, run.edge, run.session, run.serial, run.first),
+            (run.offsets and list(run.offsets), [run.offset(n) for n in range(run.count)]),
+            [run.message(n).payload for n in range(run.count)],
+        )
+
+    # -- bytes
+
+    def do_feed(self, client: int, data: bytes) -> None:
+        self.clients[client].inlet.feed(data)
+
+    def do_read(self, client: int, data: bytes) -> Any:
+        """Work all of it off, as connections do."""
+        found: list[Any] = []
+        inlet = self.clients[client].inlet
+        inlet.feed(data)
+        while True:
+            frame = inlet.step()
+            for run in (inlet.qos0, inlet.qos12):
+                found.append(run and self.look_at_run(run))
+                if run is not None:
+                    self.runs.append(run)
+            found.append((frame, inlet.pubacks, str(inlet.fault)))
+            if frame is None:
+                return found
+
+    def do_step(self, client: int) -> Any:
+        inlet = self.clients[client].inlet
+        frame = inlet.step()
+        self.runs += [run for run in (inlet.qos0, inlet.qos12) if run is not None]
+        return frame, inlet.pubacks
+
+    def do_takes(self, client: int, takes: bool) -> None:
+        self.clients[client].inlet.takes_qos12 = takes
+
+    def do_link(self, expected: int, data: bytes) -> Any:
+        found = []
+        self.link.expected = expected
+        self.link.feed(data)
+        while (one := self.link.step()) is not None:
+            if not isinstance(one, tuple):
+                self.runs.append(one)
+                one = self.look_at_run(one)
+            found.append(one)
+        return found
+
+    # -- what goes where
+
+    def do_route(self, kind: str, apex: str, value: int) -> None:
+        apexes = getattr(self.exchange, kind)
+        if value < len(VALUES):
+            apexes.set(apex, VALUES[value])
+        else:
+            apexes.remove(apex)
+
+    def do_interest(self, is_on: bool, topic_filter: str, key: int) -> Any:
+        if is_on:
+            return self.exchange.interests.add(topic_filter, str(key), VALUES[key])
+        return self.exchange.interests.remove(topic_filter, str(key))
+
+    def do_subscribe(self, client: int, topic_filter: str, key: int, qos: int, plain: bool) -> Any:
+        one = self.clients[client]
+        target = self.exchange.make_target(one.session, None, one.outlet)
+        target.qos, target.is_plain = qos, plain
+        self.targets.append(target)
+        return self.exchange.targets.add(topic_filter, (client, key), target)
+
+    def do_unsubscribe(self, client: int, topic_filter: str, key: int) -> Any:
+        return self.exchange.targets.remove(topic_filter, (client, key))
+
+    def do_target(self, index: int, qos: int, plain: bool) -> None:
+        if self.targets:
+            target = self.targets[index % len(self.targets)]
+            target.qos, target.is_plain = qos, plain
+
+    # -- runs
+
+    def _run(self, index: int) -> Any:
+        return self.runs[-1 - index % len(self.runs)] if self.runs else None
+
+    def do_place(self, index: int, first: int, edge: str) -> None:
+        run = self._run(index)
+        if run is not None:
+            run.first, run.edge = first, edge
+            run.clients, run.places = ("a", "b"), [n % 2 for n in range(run.count)]
+
+    def do_select(self, index: int, chosen: list[int]) -> None:
+        run = self._run(index)
+        if run is not None:
+            self.runs.append(run.select([one % run.count for one in chosen]))
+
+    def do_rebuild(self, index: int) -> None:
+        run = self._run(index)
+        if run is not None:
+            again = self.core.Run(run.data, run.entries, clients=("r",), serial=run.serial)
+            self.runs.append(again)
+
+    def do_split(self, index: int) -> Any:
+        run = self._run(index)
+        if run is None:
+            return None
+        parts = self.exchange.split(run)
+        self.runs += [part for _, part in parts if part is not run]
+        return [(value, part is run, part.raw) for value, part in parts]
+
+    def do_taken(self, index: int, verdict: int) -> Any:
+        run = self._run(index)
+        return run and self.exchange.taken(run, VALUES[verdict])
+
+    def do_receivers(self, index: int) -> Any:
+        run = self._run(index)
+        if run is None:
+            return None
+        return [(peers, part is run, part.raw) for peers, part in self.exchange.receivers(run)]
+
+    def do_fan_out(self, index: int, part: str) -> Any:
+        run = self._run(index)
+        return run and self.exchange.fan_out(run, part)
+
+    def do_answer(self, index: int, client: int, is_here: bool) -> Any:
+        run = self._run(index)
+        if run is None:
+            return None
+        one = self.clients[client]
+        return one.flows.taken(run, one.outlet if is_here else None)
+
+    # -- flows
+
+    def do_hold(self, client: int, packet_id: int) -> None:
+        self.clients[client].flows.hold(packet_id)
+
+    def do_free(self, client: int, packet_id: int) -> None:
+        self.clients[client].flows.free(packet_id)
+
+    def do_release(self, client: int, packet_id: int) -> Any:
+        one = self.clients[client]
+        return one.flows.release(packet_id, one.outlet)
+
+    # -- outlets
+
+    def do_give(self, client: int, how: str, qos: int, size: int, part: str, offset: int) -> Any:
+        outlet = self.clients[client].outlet
+        if how == "give_first":
+            outlet.give_first(b"t", bytes(size), qos, size, retain=bool(offset % 2))
+            return outlet.drop_first(4, 3000)
+        return getattr(outlet, how)(b"t", bytes(size), qos, size, part, offset)
+
+    def do_acknowledge(self, client: int, packet_ids: list[int]) -> None:
+        self.clients[client].outlet.acknowledge(packet_ids)
+
+    def do_pump(self, client: int) -> None:
+        self.clients[client].outlet.pump()
+
+    def do_receive(self, client: int, packet_id: int) -> None:
+        self.clients[client].outlet.receive(packet_id)
+
+    def do_complete(self, client: int, packet_id: int) -> None:
+        self.clients[client].outlet.complete(packet_id)
+
+    def do_send(self, client: int, size: int, may_drop: bool) -> Any:
+        outlet = self.clients[client].outlet
+        return (outlet.send_qos0 if may_drop else outlet.send)(bytes(size))
+
+    def do_window(self, client: int, inflight: int, memory: int) -> None:
+        self.clients[client].outlet.open_window(inflight, memory)
+
+    def do_state(self, client: int, is_direct: bool, is_shut: bool) -> None:
+        outlet = self.clients[client].outlet
+        outlet.is_direct, outlet.is_shut = is_direct, is_shut
+
+    def do_take(self, client: int) -> Any:
+        return self.clients[client].outlet.take()
+
+    def do_outputs(self) -> Any:
+        places = [client.outlet for client in self.clients]
+        return [places.index(outlet) for outlet in self.exchange.take_outputs()]
