@@ -182,18 +182,18 @@ cdef class Exchange:
         cdef vector[uint32_t] groups
         cdef unordered_map[Borrowed, uint32_t] places
         cdef uint32_t number, last = NONE
-        cdef size_t index
+        cdef size_t index, count = run.entries_.size()
         cdef Plan* plan
-        groups.reserve(run.entries_.size())
         self.begin(run)
-        for index in range(run.entries_.size()):
+        for index in range(count):
             plan = self.plan(run.entries_[index])
             number = self.routes.number_for(plan[0], plan.route)
-            if index and number == last:
-                groups.push_back(groups.back())
-                continue
+            if index and number != last:
+                groups.resize(index, place_of(values, places, self.routes.value(last)))
             last = number
-            groups.push_back(place_of(values, places, self.routes.value(number)))
+        if groups.empty():
+            return [(self.routes.value(last), run)]
+        groups.resize(count, place_of(values, places, self.routes.value(last)))
         return grouped(run, values, groups)
 
     def taken(self, Run run not None, verdict):
@@ -308,9 +308,7 @@ cdef class Exchange:
         cdef Range ways
         cdef uint32_t number = 0
         if run.qos:
-            offsets.reserve(count)
-            for place in range(count):
-                offsets.push_back(run.offset(place))
+            run.fill_offsets(offsets)
         self.begin(run)
         if run.qos:
             number = self.part_number(part)
@@ -348,9 +346,6 @@ cdef class Exchange:
         self, Run run, size_t index, size_t stop, Range ways, list sessions, vector[uint32_t]& left
     ) except -1:
         """Give messages of QoS 0 that follow one another to all who get them, as they came."""
-        cdef const Entry* first = &run.entries_[index]
-        cdef const char* packets = run.bytes_at(first.start)
-        cdef size_t size = run.entries_[stop - 1].end - first.start
         cdef vector[Borrowed] others
         cdef Borrowed session
         cdef Target target
@@ -360,7 +355,7 @@ cdef class Exchange:
             target = self.best(at, &is_plain)
             at += self.ways[at].more + 1
             if is_plain and target.outlet.is_direct:
-                target.outlet.put_qos0(packets, size, first, stop - index)
+                target.outlet.put_qos0(run, index, stop)
                 self.delivered += stop - index
             else:
                 others.push_back(<Borrowed>target.session)

@@ -3,24 +3,35 @@
 cdef extern from "Python.h":
     int _PyBytes_Resize(PyObject** data, Py_ssize_t size) except -1
 
-cdef extern from "<sys/socket.h>" nogil:
-    ssize_t c_send "send"(int descriptor, const void* data, size_t size, int flags)
-    int MSG_DONTWAIT
-    int MSG_NOSIGNAL
-
 cdef extern from "native/bytes.hpp" namespace "txbroker" nogil:
     ctypedef unsigned char Byte
     uint32_t NONE
     void set_seeds(const Byte* random)
 
-    cppclass Buffer:
+cdef extern from "<sys/uio.h>" nogil:
+    cppclass iovec:
+        void* iov_base
+        size_t iov_len
+
+cdef extern from "<sys/socket.h>" nogil:
+    cppclass msghdr:
+        iovec* msg_iov
+        size_t msg_iovlen
+    ssize_t sendmsg(int descriptor, const msghdr* message, int flags)
+    int MSG_DONTWAIT
+    int MSG_NOSIGNAL
+
+cdef extern from "native/output.hpp" namespace "txbroker":
+    cppclass Output:
         size_t size()
         size_t held()
-        char* begin()
-        char* extend(size_t more) except +
+        char* extend(size_t size) except +
         void append(const void* data, size_t size) except +
+        void share(PyObject* owner, const char* at, size_t size) except +
+        int gather(iovec* vectors)
         void consume(size_t size)
         void clear()
+        PyObject* whole()
 
 cdef extern from "native/tables.hpp" namespace "txbroker" nogil:
     cppclass PacketIds:
@@ -149,11 +160,11 @@ cdef extern from "native/window.hpp" namespace "txbroker" nogil:
         uint32_t in_flight()
         uint32_t waiting()
         size_t held()
-        cbool can_launch(const Buffer& output)
+        cbool can_launch(const Output& output)
         cbool queue_has_room()
         cbool is_full()
-        void launch_new(Buffer& output, const Content& content) except +
-        size_t pump(Buffer& output, vector[uint32_t]& part_uses) except +
+        void launch_new(Output& output, const Content& content) except +
+        size_t pump(Output& output, vector[uint32_t]& part_uses) except +
         void acknowledge(uint16_t id)
         void receive(uint16_t id)
         void complete(uint16_t id)

@@ -10,7 +10,7 @@ cdef class Outlet:
     cdef Exchange exchange
     cdef public object session
     cdef public object connection
-    cdef Buffer output
+    cdef Output output
     cdef Window* window  # NULL until something is to be kept in it
     cdef uint64_t memory
     cdef public uint64_t dropped
@@ -75,16 +75,18 @@ cdef class Outlet:
         self.put(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
         self.exchange.tell()
 
-    cdef int put_qos0(self, const char* packets, size_t size, const Entry* entries, size_t count) except -1:
-        """Send QoS 0 packets that follow one another, or drop and count those that cannot go."""
-        cdef size_t index, length
+    cdef int put_qos0(self, Run run, size_t index, size_t stop) except -1:
+        """Send QoS 0 messages that follow one another, or drop and count those that cannot go."""
+        cdef const Entry* one = &run.entries_[index]
+        cdef size_t size = run.entries_[stop - 1].end - one.start
         if not self.is_shut and self.output.size() + size <= MOST:
-            return self.put(packets, size)
-        for index in range(count):
-            length = entries[index].end - entries[index].start
+            self.note()
+            self.output.share(<PyObject*>run.data, run.bytes_at(one.start), size)
+            return 0
+        for index in range(index, stop):
+            one = &run.entries_[index]
             if self.may_go():
-                self.put(packets, length)
-            packets += length
+                self.put(run.bytes_at(one.start), one.end - one.start)
         return 0
 
     cdef bint may_go(self) except -1:
@@ -105,17 +107,40 @@ cdef class Outlet:
 
     def take(self):
         """All output, which is the caller's from here on."""
-        cdef bytes output = PyBytes_FromStringAndSize(self.output.begin(), self.output.size())
-        self.output.clear()
+        cdef iovec vectors[64]
+        cdef size_t count, index, size, done = 0
+        cdef bytes output
+        cdef char* at
+        if self.output.whole() != NULL:
+            output = <bytes>self.output.whole()
+            self.output.clear()
+            return output
+        output = PyBytes_FromStringAndSize(NULL, self.output.size())
+        at = PyBytes_AS_STRING(output)
+        while self.output.size():
+            count = self.output.gather(vectors)
+            size = 0
+            for index in range(count):
+                memcpy(at + size, vectors[index].iov_base, vectors[index].iov_len)
+                size += vectors[index].iov_len
+            self.output.consume(size)
+            at += size
         return output
 
     def send_to(self, int descriptor):
         """Write what a non-blocking socket takes; True: nothing is left. Raises `OSError`."""
+        cdef iovec vectors[64]
+        cdef msghdr message
         cdef ssize_t written
-        cdef size_t size
+        cdef size_t index, size
         while self.output.size():
-            size = self.output.size()
-            written = c_send(descriptor, self.output.begin(), size, MSG_DONTWAIT | MSG_NOSIGNAL)
+            memset(&message, 0, sizeof(message))
+            message.msg_iov = vectors
+            message.msg_iovlen = self.output.gather(vectors)
+            size = 0
+            for index in range(message.msg_iovlen):
+                size += vectors[index].iov_len
+            written = sendmsg(descriptor, &message, MSG_DONTWAIT | MSG_NOSIGNAL)
             if written >= 0:
                 self.output.consume(written)
                 if <size_t>written < size:

@@ -116,6 +116,18 @@ cdef class Run:
             return self.offsets[index]
         return self.first and self.first + index
 
+    cdef int fill_offsets(self, vector[int64_t]& offsets) except -1:
+        """Of each message."""
+        cdef size_t index
+        cdef int64_t step = self.first != 0
+        offsets.reserve(self.entries_.size())
+        for index in range(self.entries_.size()):
+            if self.offsets is not None:
+                offsets.push_back(self.offsets[index])
+            else:
+                offsets.push_back(self.first + step * <int64_t>index)
+        return 0
+
     cdef str topic_of(self, const Entry* one):
         return PyBytes_FromStringAndSize(
             self.bytes_at(one.topic), one.topic_end - one.topic

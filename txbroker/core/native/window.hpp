@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include "output.hpp"
 #include "packets.hpp"
 #include "tables.hpp"
 
@@ -99,7 +100,7 @@ class Window {
     uint16_t last_id_ = 0;
 
     // Room in the output for the packet of a message that is in flight from here on, as `last_id_`.
-    char* launch(Buffer& output, size_t packet_size, uint8_t qos, uint32_t size) {
+    char* launch(Output& output, size_t packet_size, uint8_t qos, uint32_t size) {
         uint32_t id = last_id_ % 65'535 + 1;
         while (flights_.find(static_cast<uint16_t>(id))) id = id % 65'535 + 1;  // [MQTT-2.3.1-4]
         last_id_ = static_cast<uint16_t>(id);
@@ -124,7 +125,7 @@ public:
     uint32_t waiting() const { return first.count() + queue.count(); }
     size_t held() const { return first.held() + queue.held() + flights_.room() * 8; }
 
-    bool can_launch(const Buffer& output) const {
+    bool can_launch(const Output& output) const {
         return flights_.count() < inflight && flight_size_ < memory && output.size() < HIGH_MARK;
     }
 
@@ -138,14 +139,14 @@ public:
     }
 
     // Send a message now; only if `can_launch`.
-    void launch_new(Buffer& output, const Content& content) {
+    void launch_new(Output& output, const Content& content) {
         size_t size = content.packet_size();
         char* start = launch(output, size, content.qos, content.size);
         put_two(start + content.put(start), last_id_);
     }
 
     // Send what waits, as far as there is room; how many messages that were.
-    size_t pump(Buffer& output, std::vector<uint32_t>& part_uses) {
+    size_t pump(Output& output, std::vector<uint32_t>& part_uses) {
         size_t launched = 0;
         for (; waiting() && can_launch(output); ++launched) {
             Line& line = first.count() ? first : queue;
