@@ -74,15 +74,26 @@ runs = st.integers(0, 3)
 parts = st.sampled_from(["p", "q"])
 sizes = st.integers(0, 300) | st.sampled_from([1000, 263_000])
 qos = st.integers(0, 2)
+subscriptions = st.tuples(
+    st.just("subscribe"),
+    clients,
+    filters,
+    st.integers(0, 1),
+    qos,
+    st.sampled_from([True, True, True, True, False]),
+)
 steps = st.one_of(
-    st.tuples(st.just("read"), clients, streams()),
+    st.tuples(st.just("publish"), clients, streams(), parts, st.booleans()),
+    st.tuples(st.just("publish"), clients, streams(), parts, st.booleans()),
+    st.tuples(st.just("acknowledge_all"), clients),
+    st.tuples(st.just("acknowledge_all"), clients),
+    st.tuples(st.just("cut"), runs, st.integers(0, 5)),
     st.tuples(st.just("read"), clients, streams()),
     st.tuples(st.just("link"), st.integers(0, 6), streams()),
     st.tuples(st.just("takes"), clients, st.sampled_from([True, True, False])),
     st.tuples(st.just("route"), st.sampled_from(["routes", "bounds"]), apexes, st.integers(0, 4)),
     st.tuples(st.just("interest"), st.sampled_from([True, True, False]), filters, clients),
-    st.tuples(st.just("subscribe"), clients, filters, st.integers(0, 1), qos, st.just(True)),
-    st.tuples(st.just("subscribe"), clients, filters, st.integers(0, 1), qos, st.booleans()),
+    subscriptions,
     st.tuples(st.just("unsubscribe"), clients, filters, st.integers(0, 1)),
     st.tuples(st.just("target"), st.integers(0, 9), qos, st.booleans()),
     st.tuples(st.just("place"), runs, st.sampled_from([0, 5, 2**40]), st.sampled_from(["", "e"])),
@@ -129,9 +140,15 @@ def assert_alike(cache_limit: int, done: list[tuple[Any, ...]]) -> None:
 
 @needs_compiled
 @settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.sampled_from([0, 1, 3, 100_000]), st.lists(steps, max_size=40))
-def test_whatever_is_done_comes_to_the_same(limit: int, done: list[tuple[Any, ...]]) -> None:
-    assert_alike(limit, done)
+@given(
+    st.sampled_from([0, 1, 3, 100_000]),
+    st.lists(subscriptions, max_size=8),
+    st.lists(steps, min_size=5, max_size=40),
+)
+def test_whatever_is_done_comes_to_the_same(
+    limit: int, before: list[tuple[Any, ...]], done: list[tuple[Any, ...]]
+) -> None:
+    assert_alike(limit, [*before, *done])
 
 
 @needs_compiled

@@ -212,8 +212,7 @@ def test_answers_follow_every_change_whatever_is_remembered(core: Any, limit: in
             assert ([((peer,), run)] if is_on else []) == exchange.receivers(run)
             assert [(peer if is_on else None, run)] == exchange.split(run)
             assert (40 if is_on else 0) == exchange.taken(run, peer)
-    exchange.cache_limit = 5
-    assert 5 == exchange.cache_limit
+    exchange.set_cache_limit(5)
     assert [((peer,), run)] == exchange.receivers(run)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.core.cores import COMPILED, a_client, answer, both, needs_compiled, publish
+from txbroker.runs import MOST
 
 
 @both
@@ -260,6 +261,18 @@ def test_reads_may_be_fed_faster_than_they_are_worked_off(core: Any) -> None:
         assert (0xC0, b"") == client.inlet.step()
         assert 1 == client.inlet.qos0.count
     assert client.inlet.step() is None
+
+
+@both
+def test_a_run_has_a_most_of_messages(core: Any) -> None:
+    client = a_client(core)
+    packets = publish(b"a") * MOST
+
+    assert client.step(packets + publish(b"b")) is None
+
+    assert (MOST, True) == (client.inlet.qos0.count, client.inlet.has_more)
+    assert client.inlet.step() is None
+    assert (["b"], False) == (client.inlet.qos0.topics(), client.inlet.has_more)
 
 
 @both

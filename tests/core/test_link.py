@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.core.cores import both, publish
+from txbroker.runs import MOST
 
 
 def steps(inlet: Any) -> list[Any]:
@@ -78,6 +79,16 @@ def test_frames_may_come_in_any_pieces(core: Any, size: int) -> None:
         found += steps(inlet)
 
     assert frames == b"".join(found)
+
+
+@both
+def test_a_run_has_a_most_of_messages(core: Any) -> None:
+    inlet = core.LinkInlet(1000)
+    inlet.expected = MOST + 2
+    inlet.feed(publish(b"a") * (MOST + 1))
+
+    assert (MOST, 1, None) == (inlet.step().count, inlet.step().count, inlet.step())
+    assert 1 == inlet.expected
 
 
 @both

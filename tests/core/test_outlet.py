@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from tests.core.cores import a_client, answer, both, publish
-from txbroker.core.reference.outlet import HIGH_MARK, MOST, QUEUE_BYTES, QUEUE_MESSAGES
+from txbroker.core.reference.outlet import (
+    HIGH_MARK,
+    MOST,
+    QUEUE_BYTES,
+    QUEUE_HIGH_MARK,
+    QUEUE_MESSAGES,
+)
 
 
 def an_outlet(core: Any, inflight: int = 65_535, memory: int = 2**40) -> Any:
@@ -111,7 +117,7 @@ def test_acknowledgements_in_any_order(core: Any, kept: set[int]) -> None:
     outlet.acknowledge(packet_ids[1::2] + packet_ids[::-2] + packet_ids)
 
     assert len(kept) == outlet.in_flight
-    outlet.acknowledge(reversed(sorted(kept)))
+    outlet.acknowledge(sorted(kept, reverse=True))
     outlet.acknowledge([0, 1, 65_535])
     assert 0 == outlet.in_flight
 
@@ -153,6 +159,27 @@ def test_window_is_full_by_size_but_one_always_flies(core: Any) -> None:
     outlet.acknowledge([1])
     outlet.pump()
     assert (1, 0, 2) == (outlet.in_flight, outlet.waiting, outlet.fills)
+
+
+@both
+def test_those_above_a_high_mark_are_told_once(core: Any) -> None:
+    client = a_client(core)
+    outlet, exchange = client.outlet, client.exchange
+    outlet.open_window(0, 2**40)
+    outlet.send(bytes(HIGH_MARK - 1))
+    given(outlet, QUEUE_HIGH_MARK - 1)
+    assert (False, []) == (outlet.is_full, exchange.take_full())
+
+    outlet.send(b"1")
+    given(outlet, 1)
+
+    assert (True, [outlet]) == (outlet.is_full, exchange.take_full())
+    assert (False, []) == (outlet.is_full, exchange.take_full())
+    outlet.take()
+    outlet.send(b"2")
+    assert [] == exchange.take_full()
+    given(outlet, 1)
+    assert [outlet] == exchange.take_full()
 
 
 @both

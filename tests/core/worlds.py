@@ -4,11 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.core.cores import Client, Session
+from tests.core.cores import Client, Session, answer
+from txbroker.mqtt.framing import Framer
 
 NAMES = ["x", "y", "z"]
 SESSIONS = {name: Session(name) for name in NAMES}
 VALUES = [None, Session("one"), Session("two")]
+
+
+def answers_to(sent: bytes) -> list[bytes]:
+    """What a client says to what it was sent."""
+    framer = Framer(2**28)
+    framer.feed(sent)
+    answers = []
+    for first_byte, body in framer.frames():
+        qos = first_byte >> 1 & 3
+        if first_byte >> 4 == 3 and qos:
+            at = 2 + int.from_bytes(body[:2])
+            answers.append(answer(0x40 if qos == 1 else 0x50, int.from_bytes(body[at : at + 2])))
+        elif first_byte == 0x62:
+            answers.append(answer(0x70, int.from_bytes(body)))
+    return answers
 
 
 class World:
@@ -54,7 +70,7 @@ class World:
         packet_ids = sorted(flows.packet_ids())
         return (
             (outlet.size, outlet.has_room, outlet.dropped, outlet.fills),
-            (outlet.is_direct, outlet.is_shut, outlet.is_noted),
+            (outlet.is_direct, outlet.is_shut, outlet.is_noted, outlet.is_full),
             (outlet.in_flight, outlet.waiting, outlet.queue_has_room, outlet.is_short),
             outlet.first_queued(),
             (inlet.first_byte, str(inlet.fault), inlet.has_heard, inlet.has_landed),
@@ -66,6 +82,7 @@ class World:
             (run.raw, run.count, run.qos, run.size, run.topics(), run.packet_ids),
             (run.clients, run.places, run.edge, run.session, run.serial, run.first),
             (run.offsets and list(run.offsets), [run.offset(n) for n in range(run.count)]),
+            (run.ranges(), run.last, run.client_id),
             [run.message(n).payload for n in range(run.count)],
         )
 
@@ -86,7 +103,7 @@ class World:
                 if run is not None:
                     self.runs.append(run)
             found.append((frame, inlet.pubacks, str(inlet.fault)))
-            if frame is None:
+            if frame is None and not inlet.has_more:
                 return found
 
     def do_step(self, client: int) -> Any:
@@ -154,6 +171,11 @@ class World:
         if run is not None:
             self.runs.append(run.select([one % run.count for one in chosen]))
 
+    def do_cut(self, index: int, count: int) -> None:
+        run = self._run(index)
+        if run is not None and run.count > 1:
+            self.runs += run.cut(1 + count % (run.count - 1))
+
     def do_rebuild(self, index: int) -> None:
         run = self._run(index)
         if run is not None:
@@ -188,6 +210,31 @@ class World:
             return None
         one = self.clients[client]
         return one.flows.taken(run, one.outlet if is_here else None)
+
+    def do_publish(self, client: int, data: bytes, part: str, is_here: bool) -> Any:
+        """All that is done with what a client sends."""
+        found = []
+        known = len(self.runs)
+        found.append(self.do_read(client, data))
+        for run in self.runs[known:]:
+            for route, routed in self.exchange.split(run):
+                taken = self.exchange.taken(routed, VALUES[1])
+                edges = [(peers, one.raw) for peers, one in self.exchange.receivers(routed)]
+                left = self.exchange.fan_out(routed, part)
+                found.append((route, taken, edges, left))
+            if run.qos:
+                one = self.clients[client]
+                found.append(one.flows.taken(run, one.outlet if is_here else None))
+        return found
+
+    def do_acknowledge_all(self, client: int) -> Any:
+        """The client answers all that it got, and gets more."""
+        one = self.clients[client]
+        sent = one.outlet.take()
+        answers, found = b"".join(answers_to(sent)), []
+        found.append((sent, self.do_read(client, answers)))
+        one.outlet.pump()
+        return found
 
     # -- flows
 
@@ -238,4 +285,5 @@ class World:
 
     def do_outputs(self) -> Any:
         places = [client.outlet for client in self.clients]
-        return [places.index(outlet) for outlet in self.exchange.take_outputs()]
+        taken = self.exchange.take_outputs(), self.exchange.take_full()
+        return [[places.index(outlet) for outlet in outlets] for outlets in taken]

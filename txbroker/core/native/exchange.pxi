@@ -44,7 +44,7 @@ cdef class Exchange:
     cdef readonly Tree interests
     cdef readonly Tree targets
     cdef public uint64_t delivered
-    cdef public size_t cache_limit
+    cdef size_t cache_limit
     cdef object on_output
     cdef list outputs
     cdef list full
@@ -403,7 +403,7 @@ cdef class Exchange:
         if outlet.may_go():
             outlet.note()
             content.put(outlet.output.extend(content.packet_size()))
-            outlet.note_full()
+            outlet.note_output()
         return True
 
     cdef Target best(self, size_t at, bint* is_plain):

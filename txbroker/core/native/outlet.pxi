@@ -56,19 +56,21 @@ cdef class Outlet:
             self.is_noted = True
         return 0
 
-    cdef int note_full(self) except -1:
-        """The output, or what waits behind the window, may have passed its high mark."""
-        if self.is_full:
-            return 0
-        if self.output.size() >= HIGH_MARK or (self.window != NULL and self.window.is_full()):
-            self.is_full = True
+    cdef int note_full(self, bint is_full) except -1:
+        """The output, or what waits behind the window, has passed its high mark, if so."""
+        if is_full and not self.is_full:
             self.exchange.full.append(self)
+            self.is_full = True
         return 0
+
+    cdef int note_output(self) except -1:
+        """Something was put into the output."""
+        return self.note_full(self.output.size() >= HIGH_MARK)
 
     cdef int put(self, const void* data, size_t size) except -1:
         self.note()
         self.output.append(data, size)
-        return self.note_full()
+        return self.note_output()
 
     def send(self, bytes data not None):
         """Put bytes into the output; they leave in order."""
@@ -82,7 +84,7 @@ cdef class Outlet:
         if not self.is_shut and self.output.size() + size <= MOST:
             self.note()
             self.output.share(<PyObject*>run.data, run.bytes_at(one.start), size)
-            return 0
+            return self.note_output()
         for index in range(index, stop):
             one = &run.entries_[index]
             if self.may_go():
@@ -207,7 +209,7 @@ cdef class Outlet:
         if not window.waiting() and window.can_launch(self.output):
             self.note()
             window.launch_new(self.output, content)
-            self.note_full()
+            self.note_output()
             return True
         return self.wait(content, part, offset)
 
@@ -218,7 +220,7 @@ cdef class Outlet:
             return False
         window.queue.push(content, part, offset)
         self.exchange.part_uses[part] += 1
-        self.note_full()
+        self.note_full(window.is_full())
         return True
 
     def give(
@@ -261,7 +263,7 @@ cdef class Outlet:
         if self.window.can_launch(self.output):
             self.note()
             self.window.pump(self.output, self.exchange.part_uses)
-            self.note_full()
+            self.note_output()
             self.exchange.tell()
 
     cdef void acknowledge_one(self, uint16_t packet_id) noexcept:
@@ -311,7 +313,7 @@ cdef class Outlet:
         at = self.output.extend(4)
         at[0], at[1] = <char>first_byte, 2
         put_two(at + 2, packet_id)
-        return self.note_full()
+        return self.note_output()
 
     def memory_held(self):
         """Bytes of memory that it has beside its own, for measurements."""

@@ -78,15 +78,6 @@ class Exchange:
         self._outputs: list[Outlet] = []
         self._full: list[Outlet] = []
 
-    @property
-    def cache_limit(self) -> int:
-        """So many topics, or about that, are remembered together with what goes where."""
-        return self.targets.cache_limit
-
-    @cache_limit.setter
-    def cache_limit(self, limit: int) -> None:
-        self.interests.cache_limit = self.targets.cache_limit = limit
-
     def make_outlet(self) -> Outlet:
         """The way to a client."""
         return Outlet(self._note_output, self._full.append)
