@@ -37,7 +37,7 @@ def test_busy_target_is_waited_for() -> None:
 
 
 def test_stuck_target_has_its_turn_and_no_more() -> None:
-    """After its patience it stalls nobody, until it has drained once."""
+    """After its patience it stalls nobody, until it has drained and is forgiven."""
     bench = Bench()
     bench.pressure.raise_("a")
     bench.alarms.advance(0.9)
@@ -49,8 +49,48 @@ def test_stuck_target_has_its_turn_and_no_more() -> None:
     assert not bench.pressure.active
     bench.pressure.lower("a")
     bench.pressure.raise_("a")
+    assert not bench.pressure.active and bench.pressure.is_slow("a")
+    bench.pressure.lower("a")
+    bench.alarms.advance(20)
+    bench.pressure.raise_("a")
 
     assert bench.pressure.active and not bench.pressure.is_slow("a")
+
+
+def test_target_that_takes_its_time_each_time_stalls_others_less_and_less() -> None:
+    """It drains within its patience, always; in the long run a tenth of the time is its."""
+    bench = Bench()
+    held_up = 0.0
+    for _ in range(100):
+        bench.pressure.raise_("a")
+        for _ in range(5):
+            held_up += 0.1 * bench.pressure.active
+            bench.alarms.advance(0.1)
+        bench.pressure.lower("a")
+
+    assert held_up < 1 + 0.15 * 50
+    assert bench.relieved
+
+
+def test_fast_target_is_never_in_debt() -> None:
+    """However often it is full."""
+    bench = Bench()
+    for _ in range(1000):
+        bench.pressure.raise_("a")
+        assert bench.pressure.active
+        bench.alarms.advance(0.05)
+        bench.pressure.lower("a")
+
+
+def test_debts_go_with_who_has_them() -> None:
+    """Another client may have the same place later."""
+    bench = Bench()
+    bench.pressure.raise_("a")
+    bench.alarms.advance(2)
+    bench.pressure.forget("a")
+    bench.pressure.raise_("a")
+
+    assert bench.pressure.active
 
 
 def test_lowering_what_was_not_raised() -> None:

@@ -3,16 +3,34 @@ Slow consumers against their publishers: who waits, and for how long.
 
 A target (a client's queue, a link's queue) that passes its high mark raises the pressure; while it
 is up, the node takes in no more publishes than its buffers hold, and returns no credit. A target
-that has not come down to its low mark after `patience` seconds has had its turn: it is *slow*, no
-longer counts, and what passes its limit is dropped and counted until it has drained. So a consumer
-that is merely busy loses nothing, and one that is stuck stalls nobody for longer than that.
+that has not come down to its low mark after its patience has had its turn: it is *slow*, no longer
+counts, and what passes its limit is dropped and counted until it has drained. So a consumer that is
+merely busy loses nothing, and one that is stuck stalls nobody for longer than that.
+
+One that drains, but takes its time each time, would stall everybody again and again. So the time for
+which a target has held others up is its debt: the patience is that much less, until the debt is
+forgiven. Short times cost nothing: a fast consumer is full often at full speed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
+import attrs
+
 from txbroker.timers import Cancellable, Timers
+
+SHORT = 0.1
+"""Seconds for which a target may hold others up at a stretch without running into debt."""
+
+FORGIVEN = 0.1
+"""How much of a debt is forgiven in each second, in seconds."""
+
+
+@attrs.define(slots=True, eq=False)
+class _Raised:
+    since: float
+    alarm: Cancellable
 
 
 class Pressure:
@@ -21,8 +39,9 @@ class Pressure:
     def __init__(self, timers: Timers, patience: float = 1.0) -> None:
         self._timers = timers
         self._patience = patience
-        self._raised: dict[Hashable, Cancellable] = {}
+        self._raised: dict[Hashable, _Raised] = {}
         self._slow: set[Hashable] = set()
+        self._debts: dict[Hashable, tuple[float, float]] = {}  # how much, as of when
         self._actions: list[Callable[[], None]] = []
 
     @property
@@ -40,31 +59,59 @@ class Pressure:
 
     def raise_(self, target: Hashable, patience: float | None = None) -> None:
         """The target passed its high mark; `patience` seconds where it is not the usual time."""
-        if target not in self._raised and target not in self._slow:
-            self._wait_for(target, self._patience if patience is None else patience)
+        if target in self._raised or target in self._slow:
+            return
+        usual = self._patience if patience is None else patience
+        left = usual - self._debt(target)
+        if left > 0:
+            self._wait_for(target, left)
+        else:
+            self._slow.add(target)
 
     def renew(self, target: Hashable, patience: float) -> None:
         """The target is still above its low mark, but has come on: its time begins anew."""
-        alarm = self._raised.get(target)
-        if alarm is not None:
-            alarm.cancel()
+        raised = self._raised.get(target)
+        if raised is not None:
+            raised.alarm.cancel()
             self._wait_for(target, patience)
 
     def lower(self, target: Hashable) -> None:
-        """The target is below its low mark, or gone."""
+        """The target is below its low mark."""
         self._slow.discard(target)
-        alarm = self._raised.pop(target, None)
-        if alarm is not None:
-            alarm.cancel()
+        raised = self._raised.pop(target, None)
+        if raised is not None:
+            raised.alarm.cancel()
+            self._charge(target, raised)
             self._relieve()
 
+    def forget(self, target: Hashable) -> None:
+        """The target is gone."""
+        self.lower(target)
+        self._debts.pop(target, None)
+
+    # internal
+
     def _wait_for(self, target: Hashable, patience: float) -> None:
-        self._raised[target] = self._timers.call_later(patience, lambda: self._expire(target))
+        alarm = self._timers.call_later(patience, lambda: self._expire(target))
+        self._raised[target] = _Raised(self._timers.now(), alarm)
 
     def _expire(self, target: Hashable) -> None:
-        del self._raised[target]
+        self._charge(target, self._raised.pop(target))
         self._slow.add(target)
         self._relieve()
+
+    def _debt(self, target: Hashable) -> float:
+        amount, since = self._debts.get(target, (0.0, 0.0))
+        return max(amount - FORGIVEN * (self._timers.now() - since), 0.0)
+
+    def _charge(self, target: Hashable, raised: _Raised) -> None:
+        now = self._timers.now()
+        held_up = now - raised.since
+        debt = self._debt(target) + (held_up if held_up > SHORT else 0.0)
+        if debt:
+            self._debts[target] = debt, now
+        else:
+            self._debts.pop(target, None)
 
     def _relieve(self) -> None:
         if not self._raised:

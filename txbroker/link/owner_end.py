@@ -149,7 +149,7 @@ class OwnerEnd:
         """The connection is gone, or given up; what was held was not taken."""
         self._is_lost = True
         self._held.clear()
-        self._host.pressure.lower(self)
+        self._host.pressure.forget(self)
         if self.peer is not None:
             self._authority.disconnect(self.peer, self)
 

@@ -453,7 +453,7 @@ class MqttProtocol:
         self._inlet.close()
         self._cancel_deadline()
         self._service.connections.discard(self)
-        self._service.pressure.lower(self)
+        self._service.pressure.forget(self)
         if self._attempt is not None:
             self._attempt.is_wanted = False
         self.transport.unregisterProducer()
@@ -462,7 +462,7 @@ class MqttProtocol:
             self._hold.forget(session)
         if session is not None:
             self._flush_before_leaving()
-            self._service.pressure.lower(self.outlet)
+            self._service.pressure.forget(self.outlet)
             self._edge.clients.disconnect(session, self, will=will)
 
     def _flush_before_leaving(self) -> None:
