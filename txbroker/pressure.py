@@ -81,7 +81,8 @@ class Pressure:
         raised = self._raised.pop(target, None)
         if raised is not None:
             raised.alarm.cancel()
-            self._charge(target, raised)
+            held_up = self._timers.now() - raised.since
+            self._charge(target, held_up if held_up > SHORT else 0.0)
             self._relieve()
 
     def forget(self, target: Hashable) -> None:
@@ -96,7 +97,7 @@ class Pressure:
         self._raised[target] = _Raised(self._timers.now(), alarm)
 
     def _expire(self, target: Hashable) -> None:
-        self._charge(target, self._raised.pop(target))
+        self._charge(target, self._timers.now() - self._raised.pop(target).since)
         self._slow.add(target)
         self._relieve()
 
@@ -104,12 +105,10 @@ class Pressure:
         amount, since = self._debts.get(target, (0.0, 0.0))
         return max(amount - FORGIVEN * (self._timers.now() - since), 0.0)
 
-    def _charge(self, target: Hashable, raised: _Raised) -> None:
-        now = self._timers.now()
-        held_up = now - raised.since
-        debt = self._debt(target) + (held_up if held_up > SHORT else 0.0)
+    def _charge(self, target: Hashable, held_up: float) -> None:
+        debt = self._debt(target) + held_up
         if debt:
-            self._debts[target] = debt, now
+            self._debts[target] = debt, self._timers.now()
         else:
             self._debts.pop(target, None)
 
