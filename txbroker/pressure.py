@@ -20,6 +20,9 @@ import attrs
 
 from txbroker.timers import Cancellable, Timers
 
+PATIENCE = 0.3
+"""Seconds for which publishers wait for a consumer, in general."""
+
 SHORT = 0.1
 """Seconds for which a target may hold others up at a stretch without running into debt."""
 
@@ -36,7 +39,7 @@ class _Raised:
 class Pressure:
     """One for each node; the `when_relieved` actions run when the last target came down."""
 
-    def __init__(self, timers: Timers, patience: float = 1.0) -> None:
+    def __init__(self, timers: Timers, patience: float = PATIENCE) -> None:
         self._timers = timers
         self._patience = patience
         self._raised: dict[Hashable, _Raised] = {}
