@@ -35,6 +35,7 @@ CORES = (
     "edge",
     "matching",
     "mqtt",
+    "link.batches",
     "link.consumer",
     "link.convert",
     "link.deliveries",
