@@ -29,7 +29,6 @@ COMPILED = Extension(
     include_dirs=[str(CORE)],
     extra_compile_args=["-O2", "-g0", "-std=c++20"],
     language="c++",
-    optional=True,
 )
 
 # find_namespace (setup.cfg) looks before anything is built.
@@ -95,7 +94,10 @@ class BuildExt(build_ext):
         from Cython.Build import cythonize
 
         if not self.finalized:
-            self.distribution.ext_modules = cythonize([COMPILED], build_dir="build/cython")
+            translated = cythonize([COMPILED], build_dir="build/cython")
+            for extension in translated:
+                extension.optional = True  # which Cython does not hand on
+            self.distribution.ext_modules = translated
         super().finalize_options()
 
 

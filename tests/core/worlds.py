@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 from tests.core.cores import Client, Session, answer
 from txbroker.mqtt.framing import Framer
+from txbroker.mqtt.return_codes import ProtocolViolation
 
 NAMES = ["x", "y", "z"]
 SESSIONS = {name: Session(name) for name in NAMES}
@@ -17,13 +19,17 @@ def answers_to(sent: bytes) -> list[bytes]:
     framer = Framer(2**28)
     framer.feed(sent)
     answers = []
-    for first_byte, body in framer.frames():
-        qos = first_byte >> 1 & 3
-        if first_byte >> 4 == 3 and qos:
-            at = 2 + int.from_bytes(body[:2])
-            answers.append(answer(0x40 if qos == 1 else 0x50, int.from_bytes(body[at : at + 2])))
-        elif first_byte == 0x62:
-            answers.append(answer(0x70, int.from_bytes(body)))
+    try:
+        for first_byte, body in framer.frames():
+            qos = first_byte >> 1 & 3
+            if first_byte >> 4 == 3 and qos:
+                at = 2 + int.from_bytes(body[:2])
+                packet_id = int.from_bytes(body[at : at + 2])
+                answers.append(answer(0x40 if qos == 1 else 0x50, packet_id))
+            elif first_byte == 0x62:
+                answers.append(answer(0x70, int.from_bytes(body[:2])))
+    except ProtocolViolation:
+        pass  # other bytes were sent between packets
     return answers
 
 
@@ -39,17 +45,19 @@ class World:
         self.core = core
         self.calls = 0
         self.exchange = core.Exchange(self._on_output, cache_limit=cache_limit)
-        self.clients = []
-        for name in NAMES:
-            client = Client(core, self.exchange, name, clean=name != "z", max_packet=400_000)
-            client.session = SESSIONS[name]
-            client.inlet.open(client.session, name, client.flows, clean=name != "z")
-            self.clients.append(client)
+        self.clients = [self._client(name) for name in NAMES]
         for client in self.clients[:2]:
-            client.outlet.open_window(3, 2000)
+            client.outlet.open_window(5, 10**6)
         self.link = core.LinkInlet(400_000)
         self.runs: list[Any] = []
         self.targets: list[Any] = []
+
+    def _client(self, name: str) -> Client:
+        """The last one has a lasting session."""
+        client = Client(self.core, self.exchange, name, clean=name != "z", max_packet=400_000)
+        client.session = SESSIONS[name]
+        client.inlet.open(client.session, name, client.flows, clean=name != "z")
+        return client
 
     def _on_output(self) -> None:
         self.calls += 1
@@ -88,8 +96,13 @@ class World:
 
     # -- bytes
 
-    def do_feed(self, client: int, data: bytes) -> None:
-        self.clients[client].inlet.feed(data)
+    def do_pieces(self, client: int, pieces: list[bytes], at_once: bool) -> Any:
+        """Steps follow each piece, or come when all of them were fed."""
+        if at_once:
+            return [self.do_read(client, piece) for piece in pieces]
+        for piece in pieces:
+            self.clients[client].inlet.feed(piece)
+        return self.do_read(client, b"")
 
     def do_read(self, client: int, data: bytes) -> Any:
         """Work all of it off, as connections do."""
@@ -106,11 +119,14 @@ class World:
             if frame is None and not inlet.has_more:
                 return found
 
-    def do_step(self, client: int) -> Any:
-        inlet = self.clients[client].inlet
-        frame = inlet.step()
-        self.runs += [run for run in (inlet.qos0, inlet.qos12) if run is not None]
-        return frame, inlet.pubacks
+    def do_renew(self, client: int) -> None:
+        """A new connection of the same session, with subscriptions of the one before."""
+        flows = self.clients[client].flows
+        one = self.clients[client] = self._client(NAMES[client])
+        one.flows = flows
+        one.inlet.open(one.session, NAMES[client], flows, clean=client != 2)
+        if client != 2:
+            one.outlet.open_window(5, 10**6)
 
     def do_takes(self, client: int, takes: bool) -> None:
         self.clients[client].inlet.takes_qos12 = takes
@@ -283,7 +299,27 @@ class World:
     def do_take(self, client: int) -> Any:
         return self.clients[client].outlet.take()
 
+    def do_send_some(self, client: int, size: int) -> Any:
+        """A socket takes so much, at least as its buffer is large; all arrives in order."""
+        outlet, got = self.clients[client].outlet, b""
+        here, there = socket.socketpair()
+        with here, there:
+            here.setblocking(False)
+            here.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+            total = outlet.size
+            while len(got) < min(size, total):
+                outlet.send_to(here.fileno())
+                got += there.recv(min(size, total) - len(got))
+            there.setblocking(False)
+            while outlet.size or len(got) < total:
+                outlet.send_to(here.fileno())
+                try:
+                    got += there.recv(1_000_000)
+                except BlockingIOError:
+                    pass
+        return got
+
     def do_outputs(self) -> Any:
         places = [client.outlet for client in self.clients]
         taken = self.exchange.take_outputs(), self.exchange.take_full()
-        return [[places.index(outlet) for outlet in outlets] for outlets in taken]
+        return [[outlet in places and places.index(outlet) for outlet in one] for one in taken]
