@@ -309,8 +309,29 @@ AGAIN_BEFORE_KEPT = [
 ]
 """A subtree comes back a second time before the edge has kept that its first claim is done."""
 
+OTHERS_WANT_LESS = [
+    ("publish", 0, 11),
+    ("publish", 0, 2),
+    ("burst", 0, 5),
+    ("move", 1, 11),
+    ("burst", 0, 1),
+    ("crash", 1, 2),
+    ("burst", 1, 30),
+    ("burst", 0, 11),
+    ("publish", 0, 5),
+    ("burst", 1, 11),
+    ("burst", 1, 2),
+    ("burst", 1, 5),
+    ("away", 0, 0),
+    ("publish", 1, 30),
+    ("publish", 0, 0),
+    ("publish", 0, 11),
+]
+"""A run of which one edge gets all and the other one the first and the third message."""
+
 
 @settings(max_examples=200, deadline=None)
+@example(seed=189, actions=OTHERS_WANT_LESS)
 @example(seed=0, actions=AGAIN_BEFORE_KEPT)
 @given(seed=st.integers(0, 1000), actions=st.lists(ACTIONS, min_size=20, max_size=100))
 def test_nothing_is_lost_doubled_or_reordered(
