@@ -60,7 +60,7 @@ def test_edges_get_what_they_want(core: Any) -> None:
     a, b, ab, cd = packets = [publish(topic) for topic in (b"a", b"b", b"a/b", b"c/d")]
     run = a_run(core, *packets)
 
-    assert [((one, two), a), ((one,), b), ((two,), ab)] == raws(exchange.receivers(run))
+    assert [((one,), a + b), ((two,), a + ab)] == raws(exchange.receivers(run))
     exchange.interests.remove("a/#", "2")
     assert [((one,), a + b)] == raws(exchange.receivers(run))
     exchange.interests.add("#", "0", two)
@@ -135,7 +135,8 @@ def test_sessions_that_get_nothing_straight_are_told(core: Any) -> None:
 
     sessions = [client.session for client in (waits, behind, lasting, partly)]
     assert sessions == [one for one, index in left if index == 0]
-    assert [behind.session, lasting.session] == [one for one, index in left if index == 1]
+    # Nothing overtakes what a session may have to read from the journal.
+    assert sessions == [one for one, index in left if index == 1]
     assert 2 * 5 - len(left) == exchange.delivered
 
 

@@ -38,16 +38,22 @@ class MemoryJournal:
         self._lazy = lazy
         self._epoch = 0
         self._origins: list[tuple[int, MarkKey, int]] = []
+        self._ends: dict[int, int] = {}
+
+    def end(self, offset: int) -> int:
+        """Up to where all is durable at once with an offset: a run is written as a whole."""
+        return self._ends.get(offset, offset)
 
     def sync(self, through: int | None = None) -> None:
         """Everything is durable now, or what is up to an offset."""
-        self.durable = self.offset if through is None else through
+        self.durable = self.offset if through is None else self.end(through)
         assert self.authority is not None
         self.authority.on_durable(self.durable)
 
     def crash(self) -> None:
         """The process died: what was not durable is gone."""
         self.offset = self.durable
+        self._ends = {at: end for at, end in self._ends.items() if end <= self.durable}
         self.records = [record for record in self.records if record.offset <= self.durable]
         self._origins = [origin for origin in self._origins if origin[0] <= self.durable]
 
@@ -61,6 +67,7 @@ class MemoryJournal:
             self._epoch = epoch
             self.records.clear()
             self._origins.clear()
+            self._ends.clear()
             self.first, self.offset, self.durable = 1, 0, 0
             self.predecessor = predecessor
             self.state = ZoneState()
@@ -83,6 +90,7 @@ class MemoryJournal:
             self.append(run.message(index), None, 0)
         if key is not None:
             self._origins.append((self.offset, key, sequence))
+        self._ends.update(dict.fromkeys(range(first, self.offset + 1), self.offset))
         return first
 
     def read(self, after: int, through: int) -> Chunk:

@@ -162,9 +162,15 @@ class Host:
         self.dirty.append(end)
 
 
-def make_edge(alarms: Alarms, recorder: Recorder, name: str = "edge", **limits: Any) -> Edge:
+def make_edge(
+    alarms: Alarms,
+    recorder: Recorder,
+    name: str = "edge",
+    commit: CommitRecorder | None = None,
+    **limits: Any,
+) -> Edge:
     """An edge with fakes around it."""
-    commit = CommitRecorder()
+    commit = commit or CommitRecorder()
     return Edge(
         name=name,
         incarnation=1,

@@ -11,6 +11,7 @@ by `delivery`, and nowhere else.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from itertools import chain
 
 from txbroker.authority.handover import MarkKey
@@ -302,7 +303,8 @@ class Edge:
         route.complete_claims(apexes)
         if is_read:
             self.positions.wake()
-            self.keeper.when_durable(done)
+            route.completing.extend(apexes)
+            self.keeper.when_durable(partial(self._on_claimed_safely, route, apexes, done))
         else:
             done()
 
@@ -360,6 +362,16 @@ class Edge:
                 self.publisher.wake(route)
 
     # internal
+
+    def _on_claimed_safely(
+        self, route: Route, apexes: Collection[str], done: Callable[[], None]
+    ) -> None:
+        done()
+        for apex in apexes:
+            route.completing.remove(apex)
+        if not route.claiming.keys().isdisjoint(apexes):
+            route.has_news = True  # they went and came back again meanwhile
+            self.interests.refresh()
 
     def _on_cache_full(self) -> None:
         if not self.counters.get("cache.full"):

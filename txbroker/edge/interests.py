@@ -184,7 +184,7 @@ class Interests:
         route.filters = filters
         if route.port is not None:
             route.has_news = False
-            route.port.sync(sorted(filters), sorted(route.claims))
+            route.port.sync(sorted(filters), sorted(route.sayable_claims))
         elif filters:
             self._wake(route)
         else:

@@ -248,6 +248,7 @@ class Route:
         self.filters: set[str] = set()
         self.claims: set[str] = set()
         self.claiming: dict[str, Position | None] = {}
+        self.completing: list[str] = []  # claims whose end is told when it is durable
         self.read: set[str] = set()
         self.reclaimed: dict[str, Position] = {}  # apexes, and since when they are this zone's
         self.has_news = False
@@ -308,6 +309,16 @@ class Route:
         self.claiming[apex] = None
         if is_read:
             self.read.add(apex)
+
+    @property
+    def sayable_claims(self) -> set[str]:
+        """
+        What the owner may be told of as claimed now.
+
+        Not what is claimed anew while the end of the claim before waits for the disk: the owner
+        would take it for that one, and for the apex as done with when it hears of its end.
+        """
+        return self.claims - (set(self.completing) & self.claiming.keys())
 
     def withdraw_claims(self, apex: str) -> None:
         """The apex is another zone's, with all claims within."""

@@ -211,7 +211,7 @@ cdef class Exchange:
         return run.entries_.size()
 
     def receivers(self, Run run not None):
-        """What of a run goes to which edges (the values of `interests`), nothing to none."""
+        """What of a run goes to which edges: each once, with all that it gets, in order."""
         cdef list values = []
         cdef vector[uint32_t] groups
         cdef unordered_map[Borrowed, uint32_t] places
@@ -234,7 +234,7 @@ cdef class Exchange:
                 continue
             last, epoch, generation = number, self.epoch, self.interests.generation
             groups.push_back(place_of(values, places, self.receivers_of(number)))
-        return [(peers, part) for peers, part in grouped(run, values, groups) if peers]
+        return shared(run, values, groups)
 
     cdef int check_receivers(self) except -1:
         self.interests.check_sets()
@@ -387,6 +387,8 @@ cdef class Exchange:
             if is_plain and self.give(target.outlet, content, part, offset):
                 self.delivered += 1
             else:
+                if target.outlet.has_window:
+                    target.outlet.is_direct = False  # what follows may not overtake
                 sessions.append(target.session)
                 left.push_back(<uint32_t>index)
         return 0
@@ -462,3 +464,34 @@ cdef list grouped(Run run, list values, const vector[uint32_t]& groups):
     for index in range(groups.size()):
         chosen[groups[index]].push_back(<uint32_t>index)
     return [(values[index], run.selected(chosen[index])) for index in range(len(values))]
+
+
+cdef list shared(Run run, list values, const vector[uint32_t]& groups):
+    """
+    The run for each of those that the tuples `values` name: all messages whose place in `groups` is
+    that of a tuple with it. Those that get the same get the same run.
+    """
+    cdef dict places = {}  # of each, in `values`
+    cdef dict alike = {}
+    cdef vector[uint32_t] chosen
+    cdef vector[cbool] has
+    cdef size_t index
+    if len(values) == 1:
+        return [(values[0], run)] if values[0] else []
+    for place, found in enumerate(values):
+        for one in found:
+            places.setdefault(one, []).append(place)
+    for one, found in places.items():
+        alike.setdefault(tuple(found), []).append(one)
+    made = []
+    for found, ones in alike.items():
+        has.assign(len(values), False)
+        for place in found:
+            has[<size_t>place] = True
+        chosen.clear()
+        for index in range(groups.size()):
+            if has[groups[index]]:
+                chosen.push_back(<uint32_t>index)
+        whole = chosen.size() == groups.size()
+        made.append((tuple(ones), run if whole else run.selected(chosen)))
+    return made

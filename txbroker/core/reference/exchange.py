@@ -126,12 +126,22 @@ class Exchange:
         return run.count
 
     def receivers(self, run: Run) -> list[tuple[tuple[Any, ...], Run]]:
-        """What of a run goes to which edges (the values of `interests`), nothing to none."""
-        found = []
-        for topic in run.topics():
+        """
+        What of a run goes to which edges (the values of `interests`): each edge once, with all that
+        it gets, in order; the whole run where that is all.
+        """
+        chosen: dict[Any, list[int]] = {}
+        for index, topic in enumerate(run.topics()):
             peers = dict(self.interests.match(topic))
-            found.append(tuple(peers[key] for key in sorted(peers)))
-        return [(peers, part) for peers, part in _grouped(run, found) if peers]
+            for key in sorted(peers):
+                chosen.setdefault(peers[key], []).append(index)
+        alike: dict[tuple[int, ...], list[Any]] = {}
+        for peer, indices in chosen.items():
+            alike.setdefault(tuple(indices), []).append(peer)
+        return [
+            (tuple(found), run if len(indices) == run.count else run.select(indices))
+            for indices, found in alike.items()
+        ]
 
     def fan_out(self, run: Run, part: Any) -> list[tuple[Any, int]]:
         """
@@ -153,6 +163,9 @@ class Exchange:
                 if is_plain and self._give(target, run, index, one, part):
                     self.delivered += 1
                 else:
+                    # What follows may not overtake what can be left to the journal.
+                    if target.outlet.has_window and run.qos:
+                        target.outlet.is_direct = False
                     left.append((session, index))
         return left
 
