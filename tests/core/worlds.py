@@ -285,5 +285,5 @@ class World:
 
     def do_outputs(self) -> Any:
         places = [client.outlet for client in self.clients]
-        taken = self.exchange.take_outputs(), self.exchange.take_full()
+        taken = self.exchange.send_outputs(), self.exchange.take_full()
         return [[places.index(outlet) for outlet in outlets] for outlets in taken]

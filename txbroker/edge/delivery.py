@@ -75,7 +75,10 @@ class Delivery:
 
     def deliver_run(self, run: Run, part: PartKey) -> None:
         """A run to every session that is here and wants it; `part` is where it lies."""
-        left = self._exchange.fan_out(run, part)
+        self.deliver_left(run, part, self._exchange.fan_out(run, part))
+
+    def deliver_left(self, run: Run, part: PartKey, left: list[tuple[Session, int]]) -> None:
+        """The rest of a run: what those sessions could not get straight."""
         messages: dict[int, Message] = {}
         for session, index in left:
             message = messages.get(index)

@@ -282,6 +282,12 @@ class Route:
         )
 
     @property
+    def is_clear(self) -> bool:
+        """Whether a publish of QoS 0 for it waits behind nothing, and what it brings is live."""
+        is_behind = self.waiting or self.doubts or self.held_by or self.is_behind_outbox
+        return not (is_behind or self.read)
+
+    @property
     def is_draining(self) -> bool:
         """Whether an outbox has something for its owner."""
         return any(drain.is_busy for drain in self.drains)

@@ -131,6 +131,9 @@ class MqttProtocol:
         service.connections.add(self)
         _set_no_delay(self.transport)
         self.transport.bufferSize = OUTPUT_HIGH_MARK
+        carry = getattr(self.transport, "carry", None)
+        if carry is not None:
+            carry(self.outlet)
         self.transport.registerProducer(self, True)
         self._set_deadline(service.connect_timeout)
 
@@ -192,8 +195,10 @@ class MqttProtocol:
         """A client that is a little behind holds its publishers back, for a short time."""
         waiting, pressure = self.outlet.waiting, self._service.pressure
         if waiting > QUEUE_HIGH_MARK:
+            self.outlet.is_behind = True
             pressure.raise_(self.outlet)
-        elif waiting < QUEUE_LOW_MARK:
+        elif self.outlet.is_behind and waiting < QUEUE_LOW_MARK:
+            self.outlet.is_behind = False
             pressure.lower(self.outlet)
 
     # internal: packets
@@ -205,20 +210,20 @@ class MqttProtocol:
         now = self._service.clock.seconds()
         self._is_working = True
         try:
-            while self._may_work and self._step(now):
-                pass
+            # A client may send on before it has its CONNACK (3.1.4): that waits for its session.
+            while self._is_open and not self._is_arriving and not self._is_refused:
+                if not self._step(now):
+                    break
         except ProtocolViolation as violation:
             self._on_violation(violation)
         self._is_working = False
         session = self._session
-        if session is not None and self._edge.congestion.is_too_much(session):
+        if session is not None and session.held_size and self._edge.congestion.is_too_much(session):
             self._stop_reading(session)
 
     @property
-    def _may_work(self) -> bool:
-        # A client may send on before it has its CONNACK (3.1.4): that waits for its session.
-        is_refused = self._hold is not None and self._hold.refused is not None
-        return self._is_open and not self._is_arriving and not is_refused
+    def _is_refused(self) -> bool:
+        return self._hold is not None and self._hold.refused is not None
 
     def _step(self, now: float) -> bool:
         """Take what comes up to the next single packet, and that; False: there is no more."""
@@ -233,7 +238,8 @@ class MqttProtocol:
         if inlet.fault is not None:
             raise inlet.fault
         if frame is None:
-            self._connection.judge_beginning(inlet.first_byte)
+            if session is None:
+                self._connection.judge_beginning(inlet.first_byte)
             return inlet.has_more
         packet = self._connection.judge(*frame)
         if packet is not None:

@@ -15,6 +15,7 @@ from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
 from twisted.internet.tcp import Client, Connection, Port
 
+from txbroker.core import Outlet
 from txbroker.telemetry import get_logger
 
 log = get_logger()
@@ -43,6 +44,18 @@ class _Direct:
 
     _is_queueing = False
     """Whether something waits for the socket: bytes, or the end of the connection."""
+
+    _outlet: Outlet | None = None
+
+    def carry(self, outlet: Outlet) -> None:
+        """What comes into the outlet may be written straight while nothing waits here."""
+        self._outlet = outlet
+        self._let_write()
+
+    def _let_write(self) -> None:
+        if self._outlet is not None:
+            is_free = self.connected and not self._is_queueing
+            self._outlet.descriptor = self.socket.fileno() if is_free else -1
 
     def startTLS(self, context: object, normal: bool = True) -> None:
         """Not to be had: `write` would go past it."""
@@ -77,17 +90,20 @@ class _Direct:
     def startWriting(self) -> None:
         """Wait until the socket can be written."""
         self._is_queueing = True
+        self._let_write()
         self.reactor.addWriter(self)
 
     def stopWriting(self) -> None:
         """There is nothing to write any more."""
         self._is_queueing = False
+        self._let_write()
         self.reactor.removeWriter(self)
 
     def abortConnection(self) -> None:
         """Close it soon, and send nothing more."""
         super().abortConnection()  # type: ignore[misc]
         self._is_queueing = True
+        self._let_write()
 
 
 # Twisted's `abortConnection` puts other functions in the place of `doRead`; mypy takes their type.
