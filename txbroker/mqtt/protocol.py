@@ -129,11 +129,12 @@ class MqttProtocol:
             self._abort()
             return
         service.connections.add(self)
-        _set_no_delay(self.transport)
         self.transport.bufferSize = OUTPUT_HIGH_MARK
         carry = getattr(self.transport, "carry", None)
         if carry is not None:
             carry(self.outlet)
+        else:
+            _set_no_delay(self.transport)
         self.transport.registerProducer(self, True)
         self._set_deadline(service.connect_timeout)
 

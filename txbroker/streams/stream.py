@@ -11,11 +11,10 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
-from twisted.internet.tcp import Client, Connection, Port
+from twisted.internet.tcp import Client, Port
 
-from txbroker.core import Outlet
+from txbroker.streams.accepted import AcceptedStream, address_of
 from txbroker.telemetry import get_logger
 
 log = get_logger()
@@ -34,7 +33,7 @@ ACCEPT_PAUSE = 1.0
 
 
 class _Direct:
-    """What both kinds of connections do differently from Twisted's; not for TLS."""
+    """What a connection that was dialed does differently from Twisted's; not for TLS."""
 
     # of Twisted's `Connection`
     socket: socket.socket
@@ -44,18 +43,6 @@ class _Direct:
 
     _is_queueing = False
     """Whether something waits for the socket: bytes, or the end of the connection."""
-
-    _outlet: Outlet | None = None
-
-    def carry(self, outlet: Outlet) -> None:
-        """What comes into the outlet may be written straight while nothing waits here."""
-        self._outlet = outlet
-        self._let_write()
-
-    def _let_write(self) -> None:
-        if self._outlet is not None:
-            is_free = self.connected and not self._is_queueing
-            self._outlet.descriptor = self.socket.fileno() if is_free else -1
 
     def startTLS(self, context: object, normal: bool = True) -> None:
         """Not to be had: `write` would go past it."""
@@ -90,20 +77,17 @@ class _Direct:
     def startWriting(self) -> None:
         """Wait until the socket can be written."""
         self._is_queueing = True
-        self._let_write()
         self.reactor.addWriter(self)
 
     def stopWriting(self) -> None:
         """There is nothing to write any more."""
         self._is_queueing = False
-        self._let_write()
         self.reactor.removeWriter(self)
 
     def abortConnection(self) -> None:
         """Close it soon, and send nothing more."""
         super().abortConnection()  # type: ignore[misc]
         self._is_queueing = True
-        self._let_write()
 
 
 # Twisted's `abortConnection` puts other functions in the place of `doRead`; mypy takes their type.
@@ -111,41 +95,6 @@ class _Direct:
 
 class DialedStream(_Direct, Client):  # type: ignore[misc]
     """The transport of a connection that was dialed."""
-
-
-class AcceptedStream(_Direct, Connection):  # type: ignore[misc]
-    """
-    The transport of a connection that was accepted.
-
-    Twisted's `Server` without the names that it makes for each: there are very many of these.
-    """
-
-    logstr = "stream"
-
-    def __init__(
-        self,
-        accepted: socket.socket,
-        protocol: Any,
-        peer: tuple[Any, ...],
-        reactor: Any,
-    ) -> None:
-        super().__init__(accepted, protocol, reactor)
-        self._peer = peer
-        self.connected = 1
-        reactor.addReader(self)
-
-    def getHost(self) -> IPv4Address | IPv6Address:
-        """This end's address."""
-        return _address(self.socket.getsockname())
-
-    def getPeer(self) -> IPv4Address | IPv6Address:
-        """The other end's address."""
-        return _address(self._peer)
-
-
-def _address(found: tuple[Any, ...]) -> IPv4Address | IPv6Address:
-    kind = IPv4Address if len(found) == 2 else IPv6Address
-    return kind("TCP", *found)
 
 
 class StreamPort(Port):
@@ -156,6 +105,12 @@ class StreamPort(Port):
 
     def __init__(self, port: int, factory: Any, backlog: int, interface: str, reactor: Any) -> None:
         super().__init__(port, factory, max(backlog, BACKLOG), interface, reactor)
+
+    def createInternetSocket(self) -> socket.socket:
+        """As Twisted's; accepted ones have TCP_NODELAY from it."""
+        made: socket.socket = super().createInternetSocket()
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
+        return made
 
     def doRead(self) -> None:
         """Connections have come."""
@@ -179,12 +134,14 @@ class StreamPort(Port):
             peer = (socket.getnameinfo(peer, flags)[0], *peer[1:])
         protocol = None
         try:
-            protocol = self.factory.buildProtocol(_address(peer))
+            protocol = self.factory.buildProtocol(address_of(peer))
         finally:
             if protocol is None:
                 accepted.close()
         if protocol is not None:
-            protocol.makeConnection(AcceptedStream(accepted, protocol, peer, self.reactor))
+            accepted.setblocking(False)
+            stream = AcceptedStream(accepted.detach(), protocol, self.reactor)
+            protocol.makeConnection(stream)
 
     def _pause(self, error: OSError) -> None:
         # Whoever has to wait stays in the backlog; asking for them at once would only spin.
