@@ -138,7 +138,7 @@ class Delivery:
         if subscription.is_held or sender.is_late(part) or not sender.deliver(message, qos, place):
             places.fall_behind(place)
         elif not session.clean:
-            places.taken[part] = place.offset
+            places.take(part, place.offset)
 
     def _give_qos0(self, session: Session, message: Message, place: Place | None) -> None:
         if place is None:

@@ -227,6 +227,7 @@ class Route:
 
     def __init__(self, apex: str, cut: Cut | None, backlog: Backlog) -> None:
         self.apex = apex
+        self._part = PartKey(apex, 0)
         self._backlog = backlog
         self.cut = cut
         self.cuts: dict[str, Cut] | None = None
@@ -267,7 +268,10 @@ class Route:
     @property
     def part(self) -> PartKey:
         """The part of the zone's journal that its stream comes from."""
-        return PartKey(self.apex, self.epoch if self.position is None else self.position.epoch)
+        epoch = self.epoch if self.position is None else self.position.epoch
+        if self._part.epoch != epoch:
+            self._part = PartKey(self.apex, epoch)
+        return self._part
 
     @property
     def is_over(self) -> bool:

@@ -251,7 +251,8 @@ class MqttProtocol:
         """Whether publishes of QoS 1 and 2 need no look at each of them."""
         service = self._service
         return (
-            session.receiver.is_plain
+            session.has_received
+            and session.receiver.is_plain
             and not service.space.is_short
             and not service.successions.concerns(self._client_id)
         )
@@ -298,11 +299,15 @@ class MqttProtocol:
             self._leave(will=False)
             self._abort()
             return
-        self._inlet.open(session, session.client_id, session.receiver.plain, clean=session.clean)
+        self._open_inlet(session)
         if self._is_arriving:
             self._is_arriving = False
             self.transport.resumeProducing()
         self._work()
+
+    def _open_inlet(self, session: Session) -> None:
+        flows = session.receiver.plain if session.has_received else None
+        self._inlet.open(session, session.client_id, flows, clean=session.clean)
 
     def _refuse(self, reason: str, is_told: bool) -> None:
         """The session is not to be had."""
@@ -329,7 +334,10 @@ class MqttProtocol:
             self._made_hold().refused = packet
             self._stop_reading(session)
         else:
+            is_first = packet.qos and not session.has_received
             self._edge.clients.publish(session, packet)
+            if is_first:
+                self._open_inlet(session)
 
     def _on_puback(self, packet: Puback) -> None:
         assert self._session is not None
