@@ -7,8 +7,8 @@ that has not come down to its low mark after its patience has had its turn: it i
 counts, and what passes its limit is dropped and counted until it has drained. So a consumer that is
 merely busy loses nothing, and one that is stuck stalls nobody for longer than that.
 
-One that drains, but takes its time each time, would stall everybody again and again. So the time for
-which a target has held others up is its debt: the patience is that much less, until the debt is
+One that drains, but takes its time each time, would stall everybody again and again. So the time
+for which a target has held others up is its debt: the patience is that much less, until the debt is
 forgiven. Short times cost nothing: a fast consumer is full often at full speed.
 """
 

@@ -84,7 +84,7 @@ def test_clients_get_what_they_subscribed_to(core: Any) -> None:
     assert b"".join(packets[:3]) == one.outlet.take()
     assert b"".join(packets[1:4]) == two.outlet.take()
     assert 6 == exchange.delivered
-    assert [one.outlet, two.outlet] == exchange.take_outputs()
+    assert [one.outlet, two.outlet] == exchange.send_outputs()
 
 
 @both
@@ -312,7 +312,7 @@ def test_whoever_left_is_forgotten(core: Any) -> None:
     exchange.fan_out(run, "part")
     session = weakref.ref(client.session)
     exchange.targets.remove("#", client.session)
-    exchange.take_outputs()
+    exchange.send_outputs()
     exchange.fan_out(run, "part")
 
     del client

@@ -40,10 +40,10 @@ def test_output_leaves_in_order_and_is_noted_once(core: Any) -> None:
     one.send(b"3")
 
     assert ([1], 2, b"13", b"2") == (calls, one.size, one.take(), other.take())
-    assert [one, other] == exchange.take_outputs()
-    assert (0, []) == (one.size, exchange.take_outputs())
+    assert [one, other] == exchange.send_outputs()
+    assert (0, []) == (one.size, exchange.send_outputs())
     other.send(b"4")
-    assert ([1, 1], [other]) == (calls, exchange.take_outputs())
+    assert ([1, 1], [other]) == (calls, exchange.send_outputs())
 
 
 @both

@@ -321,5 +321,5 @@ class World:
 
     def do_outputs(self) -> Any:
         places = [client.outlet for client in self.clients]
-        taken = self.exchange.take_outputs(), self.exchange.take_full()
+        taken = self.exchange.send_outputs(), self.exchange.take_full()
         return [[outlet in places and places.index(outlet) for outlet in one] for one in taken]

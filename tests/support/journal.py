@@ -32,6 +32,7 @@ class MemoryJournal:
         self.offset = 0
         self.durable = 0
         self.predecessor: Place | None = None
+        self.keeps_qos0 = True
         self.noted: list[str] = []
         self.state = ZoneState()
         self.authority: Authority | None = None

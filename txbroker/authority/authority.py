@@ -118,6 +118,11 @@ class Authority:
         return True
 
     @property
+    def keeps_qos0(self) -> bool:
+        """Whether messages of QoS 0 become records, too."""
+        return self._journal.keeps_qos0
+
+    @property
     def settles_at(self) -> int:
         """The offset at which all that was taken so far is durable."""
         return self._settling.last

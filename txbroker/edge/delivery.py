@@ -75,7 +75,10 @@ class Delivery:
 
     def deliver_run(self, run: Run, part: PartKey) -> None:
         """A run to every session that is here and wants it; `part` is where it lies."""
-        left = self._exchange.fan_out(run, part)
+        self.deliver_left(run, part, self._exchange.fan_out(run, part))
+
+    def deliver_left(self, run: Run, part: PartKey, left: list[tuple[Session, int]]) -> None:
+        """The rest of a run: what those sessions could not get straight."""
         messages: dict[int, Message] = {}
         for session, index in left:
             message = messages.get(index)
@@ -135,7 +138,7 @@ class Delivery:
         if subscription.is_held or sender.is_late(part) or not sender.deliver(message, qos, place):
             places.fall_behind(place)
         elif not session.clean:
-            places.taken[part] = place.offset
+            places.take(part, place.offset)
 
     def _give_qos0(self, session: Session, message: Message, place: Place | None) -> None:
         if place is None:

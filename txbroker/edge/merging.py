@@ -82,11 +82,13 @@ def _add_subscriptions(known: Session, other: Session) -> Iterator[str]:
             known.subscriptions[topic_filter] = subscription
             continue
         mine.grant(max(mine.qos, subscription.qos))
-        for part, start in mine.starts.items():
-            mine.starts[part] = min(start, subscription.starts.get(part, 0))
+        for part, start in list(mine.starts.items()):
+            mine.begin(part, min(start, subscription.starts.get(part, 0)))
         confirmed = (mine.pending & begun) - subscription.pending
         if confirmed:
             mine.confirm(confirmed)
-            mine.starts |= {p: o for p, o in subscription.starts.items() if p.zone in confirmed}
+            for part, start in subscription.starts.items():
+                if part.zone in confirmed:
+                    mine.begin(part, start)
             yield topic_filter
     known.on_subscriptions_changed()

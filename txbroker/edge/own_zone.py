@@ -50,6 +50,7 @@ class OwnZone:
         self._key: MarkKey
         self._next = 1
         pressure.when_relieved(self._go_on)
+        edge.publisher.wire(self.pass_on)
 
     # from the node
 
@@ -115,6 +116,30 @@ class OwnZone:
     def publish_run(self, run: Run) -> None:
         """Give many to the authority."""
         self._outbound.send(run, ())
+
+    def pass_on(self, run: Run) -> bool:
+        """
+        From this node's clients to its clients, at once: what all the steps between come to for a
+        run of QoS 0 of which nothing is kept and that only this node's clients get. False: it is
+        not such a run, or something of it has to wait.
+        """
+        route, peer = self._route, self._peer
+        if (
+            route is None
+            or peer is None
+            or not route.is_clear
+            or self._authority.keeps_qos0
+            or peer.unclaimed
+            or self._outbound
+            or not self.has_credit()
+        ):
+            return False
+        exchange = self._edge.exchange
+        left = exchange.pass_on(run, route, Verdict.TAKEN, peer)
+        if left is None:
+            return False
+        self._edge.delivery.deliver_left(run, route.part, left)
+        return True
 
     def restart(self, sequence: int, returned: Iterable[Publication]) -> None:
         """Nothing is refused later than at once."""

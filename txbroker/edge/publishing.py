@@ -9,7 +9,7 @@ that came later (protocol rule 13).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Protocol
 
@@ -71,6 +71,16 @@ class Publisher:
         self._congestion = congestion
         self._holds = holds
         self._holders: dict[Route, set[Route]] = {}
+        self._pass_on: Callable[[Run], bool] | None = None
+
+    # from the node
+
+    def wire(self, pass_on: Callable[[Run], bool]) -> None:
+        """
+        What brings a run of QoS 0 straight to this node's own clients, without the steps between;
+        False: these are to be taken.
+        """
+        self._pass_on = pass_on
 
     # from clients
 
@@ -91,6 +101,8 @@ class Publisher:
 
     def publish_run(self, run: Run) -> None:
         """Many publishes of one client, in order."""
+        if not run.qos and self._pass_on is not None and self._pass_on(run):
+            return
         for route, part in self._zones.split(run):
             self._publish_part(route, part)
 

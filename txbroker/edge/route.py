@@ -227,6 +227,7 @@ class Route:
 
     def __init__(self, apex: str, cut: Cut | None, backlog: Backlog) -> None:
         self.apex = apex
+        self._part = PartKey(apex, 0)
         self._backlog = backlog
         self.cut = cut
         self.cuts: dict[str, Cut] | None = None
@@ -268,7 +269,10 @@ class Route:
     @property
     def part(self) -> PartKey:
         """The part of the zone's journal that its stream comes from."""
-        return PartKey(self.apex, self.epoch if self.position is None else self.position.epoch)
+        epoch = self.epoch if self.position is None else self.position.epoch
+        if self._part.epoch != epoch:
+            self._part = PartKey(self.apex, epoch)
+        return self._part
 
     @property
     def is_over(self) -> bool:
@@ -281,6 +285,12 @@ class Route:
         return bool(
             self.waiting or self.filters or self.doubts or self.requests or self.is_draining
         )
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether a publish of QoS 0 for it waits behind nothing, and what it brings is live."""
+        is_behind = self.waiting or self.doubts or self.held_by or self.is_behind_outbox
+        return not (is_behind or self.read)
 
     @property
     def is_draining(self) -> bool:

@@ -115,7 +115,7 @@ def decode_window(
         stops = tuple(Place(_part(stop.part), stop.offset) for stop in kept.stops)
         session.places.begin(Cursor(part, kept.offset, kept.until or None, after, stops))
     for taken in window.taken:
-        session.places.taken[parts[taken.part]] = taken.offset
+        session.places.take(parts[taken.part], taken.offset)
     for stored in window.had:
         part = parts[stored.part]
         session.places.set_had(part, (*session.places.had.get(part, ()), _had(stored)))

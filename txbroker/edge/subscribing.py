@@ -93,7 +93,7 @@ class Subscribing:
         subscription.confirm((apex,))
         session = self.session
         if topic_filter in self.fresh:
-            subscription.starts[place.part] = place.offset
+            subscription.begin(place.part, place.offset)
         if self.is_moved and place.part not in session.places.behind:
             # The zone was cut or came back meanwhile; where a filter began says the filter.
             offset = max(session.places.taken.get(place.part, 0), since)

@@ -9,6 +9,7 @@ Sessions, sockets and time are not known here.
 from __future__ import annotations
 
 import enum
+from typing import Final
 
 from txbroker.mqtt.codec import decode
 from txbroker.mqtt.packets import (
@@ -58,14 +59,17 @@ LEGAL: dict[Phase, frozenset[type]] = {
 """What a client may send in each phase."""
 
 
+_NO_FRAME: Final = (0, b"")
+
+
 class Connection:
-    """The state of one connection; `frame` keeps the packet at hand, for the log."""
+    """The state of one connection; `frame` keeps the packet that was not legal, for the log."""
 
     __slots__ = ("frame", "phase")
 
     def __init__(self) -> None:
         self.phase = Phase.EXPECTING_CONNECT
-        self.frame: tuple[int, bytes] = (0, b"")
+        self.frame = _NO_FRAME
 
     def judge(self, first_byte: int, body: bytes) -> Packet | None:
         """
@@ -75,15 +79,18 @@ class Connection:
         """
         if self.phase is Phase.CLOSED:
             return None
-        self.frame = first_byte, body
-        packet = decode(first_byte, body)
-        if type(packet) not in LEGAL[self.phase]:
-            raise self._misplaced(packet)
-        if isinstance(packet, Connect):
-            _check_client_id(packet)
-            self.phase = Phase.CONNECTED
-        elif isinstance(packet, Disconnect):
-            self.phase = Phase.CLOSED
+        try:
+            packet = decode(first_byte, body)
+            if type(packet) not in LEGAL[self.phase]:
+                raise self._misplaced(packet)
+            if isinstance(packet, Connect):
+                _check_client_id(packet)
+                self.phase = Phase.CONNECTED
+            elif isinstance(packet, Disconnect):
+                self.phase = Phase.CLOSED
+        except ProtocolViolation:
+            self.frame = first_byte, body
+            raise
         return packet
 
     def judge_beginning(self, first_byte: int | None) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Final
 
 import attrs
 
@@ -12,7 +15,10 @@ from txbroker.place import PartKey, Place
 from txbroker.topics import matches
 
 
-@attrs.define(slots=True, eq=False)
+_NO_STARTS: Final[Mapping[PartKey, int]] = MappingProxyType({})
+
+
+@attrs.define(slots=True, eq=False, weakref_slot=False)
 class Subscription:
     """
     A filter of a session with its granted QoS.
@@ -26,7 +32,7 @@ class Subscription:
     topic_filter: str
     qos: int
     pending: frozenset[str] = frozenset()
-    starts: dict[PartKey, int] = attrs.Factory(dict)
+    starts: Mapping[PartKey, int] = _NO_STARTS
     held: list[tuple[Message, bool]] | None = None
     is_fresh: bool = False
     target: Target | None = None
@@ -51,6 +57,14 @@ class Subscription:
         self.pending = self.pending.difference(apexes)
         self._tell_target()
 
+    def begin(self, part: PartKey, offset: int) -> None:
+        """Nothing of the part up to this offset is its."""
+        self.starts = _shared_starts({**self.starts, part: offset})
+
+    def forget_part(self, part: PartKey) -> None:
+        """Nothing of the part will ever come again."""
+        self.starts = {known: offset for known, offset in self.starts.items() if known != part}
+
     def hold(self, *, is_fresh: bool) -> None:
         """A SUBSCRIBE came: collect what cannot be read again."""
         self.held = []
@@ -73,6 +87,16 @@ class Subscription:
         if target is not None:
             target.qos = self.qos
             target.is_plain = not (self.pending or self.is_held)
+
+
+@lru_cache(maxsize=16)
+def _same_starts(starts: frozenset[tuple[PartKey, int]]) -> Mapping[PartKey, int]:
+    return dict(starts)
+
+
+def _shared_starts(starts: dict[PartKey, int]) -> Mapping[PartKey, int]:
+    """Very many subscriptions that were made at about the same time have the same ones."""
+    return _same_starts(frozenset(starts.items()))
 
 
 @attrs.define(slots=True, eq=False)

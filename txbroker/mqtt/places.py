@@ -38,7 +38,7 @@ class Places:
         self.behind = _NO_CURSORS
         self.ahead = _NO_OFFSETS
         self.had = _NOTHING_HAD
-        self.taken: dict[PartKey, int] = {}
+        self.taken = _NO_OFFSETS
         self.cut_off = _NO_OFFSETS
         self._session = session
         self._watcher = watcher
@@ -97,6 +97,16 @@ class Places:
         for part, offset in self.cut_off.items():
             yield Place(part, offset)
 
+    def take(self, part: PartKey, offset: int) -> None:
+        """It has all of the part up to this offset."""
+        if isinstance(self.taken, dict):
+            self.taken[part] = offset
+        else:
+            self.taken = {part: offset}
+
+    def _forget_taken(self, part: PartKey) -> bool:
+        return isinstance(self.taken, dict) and self.taken.pop(part, None) is not None
+
     def fall_behind(self, place: Place) -> None:
         """This message and all that follow in its part have to be read from the journal."""
         cursor = self.behind.get(place.part)
@@ -111,13 +121,13 @@ class Places:
         part = cursor.part
         self.end(part)
         if part in self.cut_off:
-            self.taken.pop(part, None)
+            self._forget_taken(part)
             self.forget_ahead(part)
         elif cursor.until is not None and cursor.is_over:
             self.forget_part(part)
         else:
             # Also of a part that has ended: this node may hear of that only later.
-            self.taken[part] = cursor.offset
+            self.take(part, cursor.offset)
         self._session.save()
 
     def forget_part(self, part: PartKey) -> None:
@@ -125,11 +135,11 @@ class Places:
         self.forget_ahead(part)
         self.set_had(part, ())
         session = self._session
-        starts = [s.starts for s in session.subscriptions.values() if part in s.starts]
-        if self.taken.pop(part, None) is None and not starts:
+        begun = [s for s in session.subscriptions.values() if part in s.starts]
+        if not self._forget_taken(part) and not begun:
             return
-        for each in starts:
-            del each[part]
+        for subscription in begun:
+            subscription.forget_part(part)
         if not session.clean and not session.is_over:
             self._watcher.save_all(session)
 

@@ -129,8 +129,12 @@ class MqttProtocol:
             self._abort()
             return
         service.connections.add(self)
-        _set_no_delay(self.transport)
         self.transport.bufferSize = OUTPUT_HIGH_MARK
+        carry = getattr(self.transport, "carry", None)
+        if carry is not None:
+            carry(self.outlet)
+        else:
+            _set_no_delay(self.transport)
         self.transport.registerProducer(self, True)
         self._set_deadline(service.connect_timeout)
 
@@ -192,8 +196,10 @@ class MqttProtocol:
         """A client that is a little behind holds its publishers back, for a short time."""
         waiting, pressure = self.outlet.waiting, self._service.pressure
         if waiting > QUEUE_HIGH_MARK:
+            self.outlet.is_behind = True
             pressure.raise_(self.outlet)
-        elif waiting < QUEUE_LOW_MARK:
+        elif self.outlet.is_behind and waiting < QUEUE_LOW_MARK:
+            self.outlet.is_behind = False
             pressure.lower(self.outlet)
 
     # internal: packets
@@ -205,20 +211,20 @@ class MqttProtocol:
         now = self._service.clock.seconds()
         self._is_working = True
         try:
-            while self._may_work and self._step(now):
-                pass
+            # A client may send on before it has its CONNACK (3.1.4): that waits for its session.
+            while self._is_open and not self._is_arriving and not self._is_refused:
+                if not self._step(now):
+                    break
         except ProtocolViolation as violation:
             self._on_violation(violation)
         self._is_working = False
         session = self._session
-        if session is not None and self._edge.congestion.is_too_much(session):
+        if session is not None and session.held_size and self._edge.congestion.is_too_much(session):
             self._stop_reading(session)
 
     @property
-    def _may_work(self) -> bool:
-        # A client may send on before it has its CONNACK (3.1.4): that waits for its session.
-        is_refused = self._hold is not None and self._hold.refused is not None
-        return self._is_open and not self._is_arriving and not is_refused
+    def _is_refused(self) -> bool:
+        return self._hold is not None and self._hold.refused is not None
 
     def _step(self, now: float) -> bool:
         """Take what comes up to the next single packet, and that; False: there is no more."""
@@ -233,7 +239,8 @@ class MqttProtocol:
         if inlet.fault is not None:
             raise inlet.fault
         if frame is None:
-            self._connection.judge_beginning(inlet.first_byte)
+            if session is None:
+                self._connection.judge_beginning(inlet.first_byte)
             return inlet.has_more
         packet = self._connection.judge(*frame)
         if packet is not None:
@@ -244,7 +251,8 @@ class MqttProtocol:
         """Whether publishes of QoS 1 and 2 need no look at each of them."""
         service = self._service
         return (
-            session.receiver.is_plain
+            session.has_received
+            and session.receiver.is_plain
             and not service.space.is_short
             and not service.successions.concerns(self._client_id)
         )
@@ -291,11 +299,15 @@ class MqttProtocol:
             self._leave(will=False)
             self._abort()
             return
-        self._inlet.open(session, session.client_id, session.receiver.plain, clean=session.clean)
+        self._open_inlet(session)
         if self._is_arriving:
             self._is_arriving = False
             self.transport.resumeProducing()
         self._work()
+
+    def _open_inlet(self, session: Session) -> None:
+        flows = session.receiver.plain if session.has_received else None
+        self._inlet.open(session, session.client_id, flows, clean=session.clean)
 
     def _refuse(self, reason: str, is_told: bool) -> None:
         """The session is not to be had."""
@@ -322,7 +334,10 @@ class MqttProtocol:
             self._made_hold().refused = packet
             self._stop_reading(session)
         else:
+            is_first = packet.qos and not session.has_received
             self._edge.clients.publish(session, packet)
+            if is_first:
+                self._open_inlet(session)
 
     def _on_puback(self, packet: Puback) -> None:
         assert self._session is not None

@@ -33,8 +33,8 @@ class Outputs:
         self._exchange = exchange
 
     def flush(self) -> None:
-        """The end of a turn: write it."""
-        for outlet in self._exchange.take_outputs():
+        """The end of a turn: write it, and have a look where that did not do."""
+        for outlet in self._exchange.send_outputs():
             outlet.connection.flush()
 
 

@@ -36,6 +36,7 @@ class Session:
     __slots__ = (
         "__weakref__",
         "_matching",
+        "_receiver",
         "_watcher",
         "away_since",
         "clean",
@@ -44,7 +45,6 @@ class Session:
         "incarnation",
         "is_over",
         "places",
-        "receiver",
         "sender",
         "subscribing",
         "subscriptions",
@@ -68,14 +68,26 @@ class Session:
         self.sender: Sender | CleanSender = make_sender(
             self, self.places, limits=limits, watcher=watcher
         )
-        self.receiver = Receiver(self, watcher)
+        self._receiver: Receiver | None = None
         self._watcher = watcher
-        self._matching: dict[str, tuple[Subscription, ...]] = {}
+        self._matching: dict[str, tuple[Subscription, ...]] | None = None
 
     @property
     def sink(self) -> Sink | None:
         """The client's connection; None: it is away."""
         return self.sender.sink
+
+    @property
+    def receiver(self) -> Receiver:
+        """What comes from the client; made when it first publishes what has to be acknowledged."""
+        if self._receiver is None:
+            self._receiver = Receiver(self, self._watcher)
+        return self._receiver
+
+    @property
+    def has_received(self) -> bool:
+        """Whether there is a `receiver` by now."""
+        return self._receiver is not None
 
     @property
     def durable_sender(self) -> Sender:
@@ -98,8 +110,9 @@ class Session:
 
     def detach(self) -> None:
         """The connection is gone."""
-        self._matching.clear()
-        self.receiver.detach()
+        self._matching = None
+        if self._receiver is not None:
+            self._receiver.detach()
         self.sender.detach()
         self.places.detach()
 
@@ -134,12 +147,13 @@ class Session:
 
     def matching(self, topic: str) -> tuple[Subscription, ...]:
         """Its subscriptions that match the topic."""
-        found = self._matching.get(topic)
+        known = self._matching
+        if known is None or len(known) >= TOPICS_REMEMBERED:
+            known = self._matching = {}
+        found = known.get(topic)
         if found is None:
             found = tuple(s for f, s in self.subscriptions.items() if matches(f, topic))
-            if len(self._matching) >= TOPICS_REMEMBERED:
-                self._matching.clear()
-            self._matching[topic] = found
+            known[topic] = found
         return found
 
     def begin_subscribing(self) -> None:
@@ -160,4 +174,4 @@ class Session:
 
     def on_subscriptions_changed(self) -> None:
         """What matches has to be worked out anew."""
-        self._matching.clear()
+        self._matching = None

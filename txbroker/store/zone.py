@@ -57,7 +57,7 @@ class ZoneStore:
         self._now = now
         self._retention = retention
         self._ceiling = ceiling
-        self._keeps_qos0 = keeps_qos0
+        self.keeps_qos0 = keeps_qos0
         self._part: Part | None = None
         self._authority: Authority | None = None
         self._durable = 0
@@ -107,7 +107,7 @@ class ZoneStore:
 
     def append(self, message: Message, key: MarkKey | None, sequence: int) -> int:
         """Add a record; its offset. `key` and `sequence` are its origin id, where it has one."""
-        if not message.qos and not self._keeps_qos0:
+        if not message.qos and not self.keeps_qos0:
             return 0
         assert self._part is not None
         offset = self._part.append(message, key, sequence, time=self._now())
@@ -121,7 +121,7 @@ class ZoneStore:
         Add a record for each message; the offset of the first, which the others' follow, or 0 where
         none is kept. `key` and `sequence` are the origin id of the last one, where it has one.
         """
-        if not run.qos and not self._keeps_qos0:
+        if not run.qos and not self.keeps_qos0:
             return 0
         assert self._part is not None
         offset = self._part.append_run(run, key, sequence, time=self._now())

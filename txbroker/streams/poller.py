@@ -13,14 +13,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from select import EPOLLIN, EPOLLOUT, epoll
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IReactorFDSet, IReactorTCP
+from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
 from twisted.internet.tcp import Connector
 from twisted.python.failure import Failure
 from zope.interface import directlyProvides, providedBy
 
+from txbroker.streams.accepted import ABORTED, AcceptedStream
 from txbroker.streams.stream import READ_SIZE, DialedStream, StreamPort
 from txbroker.telemetry import get_logger
 from txbroker.turn import Turn
@@ -59,11 +61,14 @@ class Poller:
 
     def __init__(self, reactor: Any, turn: Turn) -> None:
         self.buffer = memoryview(bytearray(READ_SIZE))
+        self.buffers = [self.buffer]
         self._reactor = reactor
         self._turn = turn
         self._epoll = epoll()
         self._watched: dict[int, Any] = {}
         self._interest = bytearray()  # by file descriptor: EPOLLIN, EPOLLOUT, both
+        self._ending: list[tuple[AcceptedStream, Exception]] = []
+        self._is_serving = False
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._epoll.fileno(), self._serve)
         directlyProvides(self, providedBy(reactor), IReactorFDSet, IReactorTCP)
@@ -129,6 +134,14 @@ class Poller:
         """Who waits for room to write."""
         return self._interested(EPOLLOUT)
 
+    # from accepted connections
+
+    def endSoon(self, stream: AcceptedStream, why: Exception) -> None:
+        """Tell it that it is at its end, in this turn, but not before the caller has returned."""
+        if not self._ending and not self._is_serving:
+            self._loop.call_soon(self._end_batch)
+        self._ending.append((stream, why))
+
     # internal: who is watched
 
     def _add(self, descriptor: Descriptor, kind: int) -> None:
@@ -161,40 +174,73 @@ class Poller:
     # internal: what is ready
 
     def _serve(self) -> None:
+        self._is_serving = True
         try:
             self._turn.share(self._serve_batch)
         except Exception:
             log.exception("stream.failed")
+        finally:
+            self._is_serving = False
 
     def _serve_batch(self) -> None:
         watched, interest = self._watched, self._interest
         for number, events in self._epoll.poll(0, BATCH):
+            descriptor = watched.get(number)
             # An error or a hang-up is for whoever waits, as with select(2).
-            if events & ~EPOLLOUT and number in watched and interest[number] & EPOLLIN:
-                descriptor = watched[number]
-                self._call(descriptor, descriptor.doRead, is_read=True)
-            if events & ~EPOLLIN and number in watched and interest[number] & EPOLLOUT:
-                descriptor = watched[number]
-                self._call(descriptor, descriptor.doWrite, is_read=False)
+            if descriptor is not None and events & ~EPOLLOUT and interest[number] & EPOLLIN:
+                try:
+                    why = descriptor.doRead()
+                except Exception as error:
+                    self._fail(descriptor, error)
+                else:
+                    if why is not None:
+                        self._disconnect(descriptor, why, is_read=True)
+                descriptor = watched.get(number)
+            if descriptor is not None and events & ~EPOLLIN and interest[number] & EPOLLOUT:
+                try:
+                    why = descriptor.doWrite()
+                except Exception as error:
+                    self._fail(descriptor, error)
+                else:
+                    if why is not None:
+                        self._disconnect(descriptor, why, is_read=False)
+        self._is_serving = False
+        self._end_all()
 
-    def _call(
-        self, descriptor: Any, action: Callable[[], Exception | None], *, is_read: bool
-    ) -> None:
-        try:
-            why = action()
-            if why is not None:
-                self._disconnect(descriptor, why, is_read=is_read)
-        except Exception as error:  # of one connection: the others go on
-            log.exception("stream.failed")
-            self._disconnect(descriptor, error, is_read=False)
+    def _end_batch(self) -> None:
+        self._turn.share(self._end_all)
+
+    def _end_all(self) -> None:
+        ending, self._ending = self._ending, []
+        for stream, why in ending:
+            try:
+                stream.connectionLost(_failure_of(why))
+            except Exception:  # of one connection: the others go on
+                log.exception("stream.failed")
+
+    def _fail(self, descriptor: Any, error: Exception) -> None:
+        """An error of one connection: the others go on."""
+        log.exception("stream.failed")
+        self._disconnect(descriptor, error, is_read=False)
 
     def _disconnect(self, descriptor: Descriptor, why: Exception, *, is_read: bool) -> None:
-        self.removeReader(descriptor)
-        if is_read and isinstance(why, ConnectionDone):
-            descriptor.readConnectionLost(Failure(why))
-        else:
-            self.removeWriter(descriptor)
-            descriptor.connectionLost(Failure(why))
+        try:
+            self.removeReader(descriptor)
+            if is_read and isinstance(why, ConnectionDone):
+                descriptor.readConnectionLost(_failure_of(why))
+            else:
+                self.removeWriter(descriptor)
+                descriptor.connectionLost(_failure_of(why))
+        except Exception:  # of one connection: the others go on
+            log.exception("stream.failed")
+
+
+_USUAL: Final = {why: Failure(why) for why in (CONNECTION_DONE, CONNECTION_LOST, ABORTED)}
+
+
+def _failure_of(why: Exception) -> Failure:
+    """Making one takes longer than all else at the end of a connection."""
+    return _USUAL.get(why) or Failure(why)
 
 
 class _Connector(Connector):

@@ -11,10 +11,10 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
-from twisted.internet.tcp import Client, Connection, Port
+from twisted.internet.tcp import Client, Port
 
+from txbroker.streams.accepted import AcceptedStream, address_of
 from txbroker.telemetry import get_logger
 
 log = get_logger()
@@ -33,7 +33,7 @@ ACCEPT_PAUSE = 1.0
 
 
 class _Direct:
-    """What both kinds of connections do differently from Twisted's; not for TLS."""
+    """What a connection that was dialed does differently from Twisted's; not for TLS."""
 
     # of Twisted's `Connection`
     socket: socket.socket
@@ -97,41 +97,6 @@ class DialedStream(_Direct, Client):  # type: ignore[misc]
     """The transport of a connection that was dialed."""
 
 
-class AcceptedStream(_Direct, Connection):  # type: ignore[misc]
-    """
-    The transport of a connection that was accepted.
-
-    Twisted's `Server` without the names that it makes for each: there are very many of these.
-    """
-
-    logstr = "stream"
-
-    def __init__(
-        self,
-        accepted: socket.socket,
-        protocol: Any,
-        peer: tuple[Any, ...],
-        reactor: Any,
-    ) -> None:
-        super().__init__(accepted, protocol, reactor)
-        self._peer = peer
-        self.connected = 1
-        reactor.addReader(self)
-
-    def getHost(self) -> IPv4Address | IPv6Address:
-        """This end's address."""
-        return _address(self.socket.getsockname())
-
-    def getPeer(self) -> IPv4Address | IPv6Address:
-        """The other end's address."""
-        return _address(self._peer)
-
-
-def _address(found: tuple[Any, ...]) -> IPv4Address | IPv6Address:
-    kind = IPv4Address if len(found) == 2 else IPv6Address
-    return kind("TCP", *found)
-
-
 class StreamPort(Port):
     """A listening socket; `reactor` is the poller."""
 
@@ -140,6 +105,12 @@ class StreamPort(Port):
 
     def __init__(self, port: int, factory: Any, backlog: int, interface: str, reactor: Any) -> None:
         super().__init__(port, factory, max(backlog, BACKLOG), interface, reactor)
+
+    def createInternetSocket(self) -> socket.socket:
+        """As Twisted's; accepted ones have TCP_NODELAY from it."""
+        made: socket.socket = super().createInternetSocket()
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
+        return made
 
     def doRead(self) -> None:
         """Connections have come."""
@@ -163,12 +134,14 @@ class StreamPort(Port):
             peer = (socket.getnameinfo(peer, flags)[0], *peer[1:])
         protocol = None
         try:
-            protocol = self.factory.buildProtocol(_address(peer))
+            protocol = self.factory.buildProtocol(address_of(peer))
         finally:
             if protocol is None:
                 accepted.close()
         if protocol is not None:
-            protocol.makeConnection(AcceptedStream(accepted, protocol, peer, self.reactor))
+            accepted.setblocking(False)
+            stream = AcceptedStream(accepted.detach(), protocol, self.reactor)
+            protocol.makeConnection(stream)
 
     def _pause(self, error: OSError) -> None:
         # Whoever has to wait stays in the backlog; asking for them at once would only spin.

@@ -104,17 +104,28 @@ cdef class Exchange:
             self.on_output()
         return 0
 
-    def take_outputs(self):
-        """Those that had something to send, each once, in the order in which it began."""
+    def send_outputs(self):
+        """
+        Write what there is to send, where an outlet has the `descriptor` of a socket.
+
+        Returns those that had something to send and that somebody has to look at, each once, in the
+        order in which it began: not all could be written, or something else has happened there.
+        """
         cdef Outlet outlet
+        cdef list left = []
         outputs, self.outputs = self.outputs, []
         for outlet in outputs:
             outlet.is_noted = False
-        return outputs
+        for outlet in outputs:
+            if not outlet.is_sent():
+                left.append(outlet)
+        return left
 
     def take_full(self):
         """Those that passed a high mark since the last call, each once."""
         cdef Outlet outlet
+        if not self.full:
+            return []
         full, self.full = self.full, []
         for outlet in full:
             outlet.is_full = False
@@ -294,6 +305,32 @@ cdef class Exchange:
         made.stop = self.ways.size()
         self.ranges.push_back(made)
         return 0
+
+    def pass_on(self, Run run not None, route, verdict, edge):
+        """
+        `fan_out` for a run of QoS 0 of which all goes by this route, gets this verdict and goes to
+        this edge and no other; None where that is not so, and nothing was done.
+        """
+        cdef uint32_t last = NONE
+        cdef size_t index
+        cdef Plan* plan
+        self.begin(run)
+        self.check_receivers()
+        for index in range(run.entries_.size()):
+            if index and run.entries_[index].plan == last:
+                continue
+            last = run.entries_[index].plan
+            if self.is_full():
+                return None
+            plan = self.plan(run.entries_[index])
+            if self.routes.value(self.routes.number_for(plan[0], plan.route)) is not route:
+                return None
+            if self.bounds.value(self.bounds.number_for(plan[0], plan.verdict)) is not verdict:
+                return None
+            edges = self.receivers_of(self.interests.set_for(plan[0], plan.receivers))
+            if len(edges) != 1 or edges[0] is not edge:
+                return None
+        return self.fan_out(run, None)
 
     def fan_out(self, Run run not None, part):
         """

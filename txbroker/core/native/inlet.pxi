@@ -131,7 +131,8 @@ cdef class Inlet(Input):
     cdef Outlet outlet
     cdef Flows flows
     cdef object session
-    cdef tuple clients
+    cdef str client_id
+    cdef tuple clients  # made when there is a run
     cdef list pubacks_
     cdef public object qos0
     cdef public object qos12
@@ -151,10 +152,11 @@ cdef class Inlet(Input):
         """Packet ids of PUBACKs that are for others."""
         return [] if self.pubacks_ is None else self.pubacks_
 
-    def open(self, session, str client_id not None, Flows flows not None, *, bint clean):
-        """The client has this session."""
+    def open(self, session, str client_id not None, Flows flows, *, bint clean):
+        """The client has this session; no `flows`: publishes of QoS 1 and 2 are for others."""
         self.session = session
-        self.clients = (client_id,)
+        self.client_id = client_id
+        self.clients = None
         self.flows = flows
         self.is_clean = clean
 
@@ -226,6 +228,8 @@ cdef class Inlet(Input):
         if first_byte == 0x50:
             self.outlet.receive_one(packet_id)
         elif first_byte == 0x62:
+            if self.flows is None:
+                return False
             return self.flows.release_one(packet_id, self.outlet)
         elif first_byte == 0x70:
             self.outlet.complete_one(packet_id)
@@ -242,7 +246,7 @@ cdef class Inlet(Input):
         if not plain_publish(packet[0], packet, frame, one, gathered):
             return False
         if one.qos:
-            if not self.takes_qos12 or (one.qos == 2 and not self.is_clean):
+            if not self.takes_qos12 or self.flows is None or (one.qos == 2 and not self.is_clean):
                 return False
             if not self.flows.begin(one.packet_id, one.qos, serial):
                 return False
@@ -252,6 +256,8 @@ cdef class Inlet(Input):
     cdef Run run(self, Gathered& gathered, bytes data, uint32_t serial):
         cdef Run run = gathered_run(gathered, data)
         if run is not None:
+            if self.clients is None:
+                self.clients = (self.client_id,)
             run.clients = self.clients
             run.session = self.session
             run.serial = serial

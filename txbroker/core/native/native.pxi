@@ -125,6 +125,7 @@ cdef extern from "native/packets.hpp" namespace "txbroker" nogil:
 
 cdef extern from "native/window.hpp" namespace "txbroker" nogil:
     const size_t HIGH_MARK
+    const uint32_t QUEUE_HIGH_MARK
     const uint32_t QUEUE_MESSAGES
 
     cppclass Content:

@@ -3,6 +3,10 @@
 cdef class Exchange
 
 
+cdef enum Written:
+    ALL, SOME, BROKEN, RAISED
+
+
 @cython.final
 cdef class Outlet:
     """As in the reference; made by `Exchange.make_outlet`."""
@@ -15,6 +19,8 @@ cdef class Outlet:
     cdef uint64_t memory
     cdef public uint64_t dropped
     cdef uint32_t inflight
+    cdef public int descriptor
+    cdef public bint is_behind
     cdef public bint is_direct
     cdef public bint is_shut
     cdef public bint is_noted
@@ -23,6 +29,7 @@ cdef class Outlet:
 
     def __cinit__(self, Exchange exchange not None):
         self.exchange = exchange
+        self.descriptor = -1
 
     def __dealloc__(self):
         cdef size_t place = 0
@@ -129,8 +136,8 @@ cdef class Outlet:
             at += size
         return output
 
-    def send_to(self, int descriptor):
-        """Write what a non-blocking socket takes; True: nothing is left. Raises `OSError`."""
+    cdef Written write(self, int descriptor) except ? RAISED:
+        """Write what a non-blocking socket takes; `errno` says why that has failed."""
         cdef iovec vectors[64]
         cdef msghdr message
         cdef ssize_t written
@@ -146,14 +153,29 @@ cdef class Outlet:
             if written >= 0:
                 self.output.consume(written)
                 if <size_t>written < size:
-                    return False
+                    return SOME
             elif errno == EAGAIN:
-                return False
+                return SOME
             elif errno == EINTR:
                 PyErr_CheckSignals()
             else:
-                PyErr_SetFromErrno(OSError)
-        return True
+                return BROKEN
+        return ALL
+
+    def send_to(self, int descriptor):
+        """Write what a non-blocking socket takes; True: nothing is left. Raises `OSError`."""
+        cdef Written written = self.write(descriptor)
+        if written == BROKEN:
+            PyErr_SetFromErrno(OSError)
+        return written == ALL
+
+    cdef bint is_sent(self) except -1:
+        """Write all to `descriptor`; False: that was not to be, or there is more to be looked at."""
+        if self.descriptor < 0 or self.dropped or self.is_behind:
+            return False
+        if self.window != NULL and (self.window.fills or self.window.waiting() > QUEUE_HIGH_MARK):
+            return False
+        return self.write(self.descriptor) == ALL
 
     # the window of a clean session
 

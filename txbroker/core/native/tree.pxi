@@ -92,6 +92,7 @@ cdef class Tree:
     cdef list items
     cdef list unused
     cdef Py_ssize_t size
+    cdef tuple last
     cdef vector[uint32_t] found
 
     def __cinit__(self):
@@ -111,7 +112,9 @@ cdef class Tree:
         """Set the value of a key on a filter; True when the key is new there."""
         cdef bytes text
         cdef uint32_t node
-        pair = (key, value)
+        pair = self.last
+        if pair is None or pair[0] is not key or pair[1] is not value:
+            pair = self.last = (key, value)  # an edge has many filters, and one pair for all
         number = self.numbers.get(topic_filter)
         self.generation = next_generation(self.generation)
         if number is None:
@@ -153,6 +156,7 @@ cdef class Tree:
             return False
         self.generation = next_generation(self.generation)
         self.size -= 1
+        self.last = None
         if type(item) is dict and len(item) > 1:
             del item[key]
             return True

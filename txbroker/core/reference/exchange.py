@@ -63,8 +63,8 @@ class Exchange:
     All that a node knows of topics, for runs: `routes` by apex at its edge; at its authority the
     verdict by apex (`bounds`) and the edges by filter (`interests`); `targets` by filter.
 
-    `delivered` counts messages that went straight to clients, once for each. `take_outputs`
-    gives the outlets that have something to send.
+    `delivered` counts messages that went straight to clients, once for each. `send_outputs` is
+    called at the end of a turn.
     """
 
     def __init__(self, on_output: Callable[[], None], cache_limit: int = 100_000) -> None:
@@ -99,12 +99,17 @@ class Exchange:
             self._on_output()
         self._outputs.append(outlet)
 
-    def take_outputs(self) -> list[Outlet]:
-        """Those that had something to send, each once, in the order in which it began."""
+    def send_outputs(self) -> list[Outlet]:
+        """
+        Write what there is to send, where an outlet has the `descriptor` of a socket.
+
+        Returns those that had something to send and that somebody has to look at, each once, in the
+        order in which it began: not all could be written, or something else has happened there.
+        """
         outputs, self._outputs = self._outputs, []
         for outlet in outputs:
             outlet.is_noted = False
-        return outputs
+        return [outlet for outlet in outputs if not outlet.is_sent()]
 
     def take_full(self) -> list[Outlet]:
         """Those that passed a high mark since the last call, each once."""
@@ -142,6 +147,21 @@ class Exchange:
             (tuple(found), run if len(indices) == run.count else run.select(indices))
             for indices, found in alike.items()
         ]
+
+    def pass_on(
+        self, run: Run, route: Any, verdict: Any, edge: Any
+    ) -> list[tuple[Any, int]] | None:
+        """
+        `fan_out` for a run of QoS 0 of which all goes by this route, gets this verdict and goes to
+        this edge and no other; None where that is not so, and nothing was done.
+        """
+        for topic in run.topics():
+            edges = {value for _, value in self.interests.match(topic)}
+            if self.routes.find(topic) is not route or self.bounds.find(topic) is not verdict:
+                return None
+            if edges != {edge}:
+                return None
+        return self.fan_out(run, None)
 
     def fan_out(self, run: Run, part: Any) -> list[tuple[Any, int]]:
         """

@@ -46,8 +46,8 @@ class Inlet:
         """The first byte of the packet that is not complete yet."""
         return self._framer.first_byte
 
-    def open(self, session: Any, client_id: str, flows: Flows, *, clean: bool) -> None:
-        """The client has this session."""
+    def open(self, session: Any, client_id: str, flows: Flows | None, *, clean: bool) -> None:
+        """The client has this session; no `flows`: publishes of QoS 1 and 2 are for others."""
         self._session = session
         self._clients = (client_id,)
         self._flows = flows
@@ -108,11 +108,12 @@ class Inlet:
             else:
                 self.pubacks.append(packet_id)
             return True
-        if not self._is_clean or self._flows is None:
+        if not self._is_clean or (first_byte == PUBREL and self._flows is None):
             return False
         if first_byte == PUBREC:
             self._outlet.receive(packet_id)
         elif first_byte == PUBREL:
+            assert self._flows is not None
             return self._flows.release(packet_id, self._outlet)
         elif first_byte == PUBCOMP:
             self._outlet.complete(packet_id)
@@ -128,9 +129,10 @@ class Inlet:
         if one is None:
             return False
         if one.qos:
-            assert self._flows is not None
             is_taken = self.takes_qos12 and (one.qos == 1 or self._is_clean)
-            if not is_taken or not self._flows.begin(one.packet_id, one.qos, serial):
+            if not is_taken or self._flows is None:
+                return False
+            if not self._flows.begin(one.packet_id, one.qos, serial):
                 return False
         gathered[one.qos > 0].add(one, bytes((first_byte,)) + encode_length(len(body)) + body)
         return True

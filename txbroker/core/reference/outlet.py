@@ -52,7 +52,8 @@ class Outlet:
 
     `is_direct`: live messages may go straight to it; its session has nothing to take before them.
     `is_shut`: QoS 0 is dropped and counted in `dropped`. `fills` counts how often the window became
-    full. Of a clean session (`open_window`), QoS 1 and 2 are kept here and nowhere else.
+    full. `descriptor` is of the socket that may be written straight, -1 while there is none.
+    `is_behind`: publishers may be waiting for what waits here. Of a clean session (`open_window`), QoS 1 and 2 are kept here and nowhere else.
     """
 
     def __init__(
@@ -62,6 +63,8 @@ class Outlet:
         self.is_shut = False
         self.dropped = 0
         self.fills = 0
+        self.descriptor = -1
+        self.is_behind = False
         self.is_noted = False
         self.is_full = False
         self.session: Any = None
@@ -122,6 +125,16 @@ class Outlet:
                 return False
             del self._output[:written]
         return True
+
+    def is_sent(self) -> bool:
+        """Write all to `descriptor`; False: that was not to be, or there is more to be looked at."""
+        is_usual = not (self.dropped or self.fills or self.is_behind)
+        if not is_usual or self.descriptor < 0 or self.waiting > QUEUE_HIGH_MARK:
+            return False
+        try:
+            return self.send_to(self.descriptor)
+        except OSError:
+            return False  # whoever has the socket is told again
 
     # the window of a clean session
 

@@ -1,0 +1,233 @@
+"""
+SHELL: the transport of a connection that was accepted.
+
+There are very many of these, most of which do nothing, and many that live for a moment. So it is
+none of Twisted's, but does what protocols know from them, with slots instead of a dictionary.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Callable
+from typing import Any, Final
+
+from twisted.internet.address import IPv4Address, IPv6Address
+from twisted.internet.error import ConnectionAborted
+from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
+from twisted.python.failure import Failure
+
+from txbroker.core import Outlet
+
+ABORTED: Final = ConnectionAborted()
+_RESET: Final = struct.pack("ii", 1, 0)
+"""For SO_LINGER: a close is a reset, which drops what the other end has not read."""
+
+
+class AcceptedStream:
+    """
+    Bytes are sent at once; what the kernel does not take waits here, and the producer is told of it
+    as by Twisted's transports. `reactor` is the poller, `descriptor` its socket, which is of no use
+    to anybody else.
+    """
+
+    __slots__ = (
+        "_descriptor",
+        "_is_ending",
+        "_is_full",
+        "_outlet",
+        "_producer",
+        "_waiting",
+        "bufferSize",
+        "protocol",
+        "reactor",
+    )
+
+    def __init__(self, descriptor: int, protocol: Any, reactor: Any) -> None:
+        self.protocol = protocol
+        self.reactor = reactor
+        self.bufferSize = 65_536
+        self._descriptor = descriptor
+        self._is_ending = False
+        self._is_full = False
+        self._outlet: Outlet | None = None
+        self._producer: Any = None
+        self._waiting: bytearray | None = None
+        reactor.addReader(self)
+
+    # to protocols
+
+    def carry(self, outlet: Outlet) -> None:
+        """What comes into the outlet may be written straight while nothing waits here."""
+        self._outlet = outlet
+        outlet.descriptor = self._descriptor
+
+    def write(self, data: bytes) -> None:
+        """Send bytes; what the kernel does not take waits, and the producer is told of it."""
+        if self._is_ending:
+            return
+        if self._waiting is None:
+            try:
+                sent = os.write(self._descriptor, data)
+            except OSError:
+                sent = 0  # a lost connection is met again, and told, when it is written later
+            if sent == len(data):
+                return
+            self._waiting = bytearray(memoryview(data)[sent:])
+            self._forbid()
+            self.reactor.addWriter(self)
+        else:
+            self._waiting += data
+        if len(self._waiting) > self.bufferSize and not self._is_full:
+            self._is_full = True
+            if self._producer is not None:
+                self._producer.pauseProducing()
+
+    def loseConnection(self) -> None:
+        """Close it when all is sent."""
+        if not self._is_ending:
+            self._end()
+            if self._waiting is None:
+                self.reactor.endSoon(self, CONNECTION_DONE)
+
+    def abortConnection(self) -> None:
+        """Close it soon, and send nothing more."""
+        if self._descriptor >= 0:
+            self._end()
+            self.reactor.removeWriter(self)
+            self.reactor.endSoon(self, ABORTED)
+
+    def pauseProducing(self) -> None:
+        """Read no more."""
+        self.reactor.removeReader(self)
+
+    def resumeProducing(self) -> None:
+        """Read again."""
+        if not self._is_ending:
+            self.reactor.addReader(self)
+
+    def registerProducer(self, producer: Any, streaming: bool) -> None:
+        """Tell it when more waits than `bufferSize`, and when nothing does any more."""
+        if self._descriptor < 0:
+            producer.stopProducing()
+        else:
+            self._producer = producer
+
+    def unregisterProducer(self) -> None:
+        """Tell it no more."""
+        self._producer = None
+
+    def setTcpNoDelay(self, enabled: bool) -> None:
+        """Small writes are sent at once from the start: the listening socket has it set."""
+
+    def getHost(self) -> IPv4Address | IPv6Address:
+        """This end's address."""
+        return address_of(self._ask(socket.socket.getsockname))
+
+    def getPeer(self) -> IPv4Address | IPv6Address:
+        """The other end's address, as long as the connection is there."""
+        return address_of(self._ask(socket.socket.getpeername))
+
+    # to the poller
+
+    def fileno(self) -> int:
+        """Its socket; -1: it is closed."""
+        return self._descriptor
+
+    def doRead(self) -> Exception | None:
+        """What there is goes to the protocol."""
+        reactor = self.reactor
+        try:
+            size = os.readv(self._descriptor, reactor.buffers)
+        except (BlockingIOError, InterruptedError):
+            return None
+        except OSError:
+            return CONNECTION_LOST
+        if not size:
+            return CONNECTION_DONE
+        # A copy of a few bytes: a bytes object of READ_SIZE to read into costs ten times as much.
+        self.protocol.dataReceived(reactor.buffer[:size].tobytes())
+        return None
+
+    def doWrite(self) -> Exception | None:
+        """Send of what waits as much as the kernel takes."""
+        assert self._waiting is not None
+        try:
+            sent = os.write(self._descriptor, self._waiting)
+        except (BlockingIOError, InterruptedError):
+            return None
+        except OSError:
+            return CONNECTION_LOST
+        del self._waiting[:sent]
+        if self._waiting:
+            return None
+        self._waiting = None
+        self.reactor.removeWriter(self)
+        if self._is_ending:
+            return CONNECTION_DONE
+        if self._outlet is not None:
+            self._outlet.descriptor = self._descriptor
+        if self._is_full:
+            self._is_full = False
+            if self._producer is not None:
+                self._producer.resumeProducing()
+        return None
+
+    def readConnectionLost(self, reason: Failure) -> None:
+        """The other end sends no more."""
+        self.connectionLost(reason)
+
+    def connectionLost(self, reason: Failure) -> None:
+        """It is at its end."""
+        descriptor = self._descriptor
+        if descriptor < 0:
+            return
+        self._end()
+        self.reactor.removeWriter(self)
+        self._descriptor = -1
+        self._waiting = None
+        if reason.value is ABORTED:
+            _reset(descriptor)
+        os.close(descriptor)
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.stopProducing()
+        protocol, self.protocol = self.protocol, None
+        self._outlet = None
+        protocol.connectionLost(reason)
+
+    # internal
+
+    def _end(self) -> None:
+        """It is neither read nor written any more, but for what waits."""
+        self._is_ending = True
+        self._forbid()
+        self.reactor.removeReader(self)
+
+    def _forbid(self) -> None:
+        if self._outlet is not None:
+            self._outlet.descriptor = -1
+
+    def _ask(self, question: Callable[[socket.socket], tuple[Any, ...]]) -> tuple[Any, ...]:
+        asked = socket.socket(fileno=self._descriptor)
+        try:
+            return question(asked)
+        finally:
+            asked.detach()
+
+
+def address_of(found: tuple[Any, ...]) -> IPv4Address | IPv6Address:
+    """A socket's address as Twisted has it."""
+    kind = IPv4Address if len(found) == 2 else IPv6Address
+    return kind("TCP", *found)
+
+
+def _reset(descriptor: int) -> None:
+    ended = socket.socket(fileno=descriptor)
+    try:
+        ended.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    except OSError:
+        pass  # it is over already
+    finally:
+        ended.detach()
