@@ -191,6 +191,54 @@ def test_a_log_that_is_removed_is_left_alone(tmp_path: Path) -> None:
     assert ["3"] == bench.end_turn()
 
 
+def test_a_sync_for_which_nobody_waits_is_put_off(tmp_path: Path) -> None:
+    """Until somebody waits for one, or the interval is over."""
+    bench = Bench(tmp_path, Durability.SYNC)
+    bench.stage(bench.a)
+    assert ["a written"] == bench.end_turn()
+    assert [] == bench.work
+    bench.stage(bench.b, "1")
+    assert ["b written"] == bench.end_turn()
+    bench.stage(bench.a)
+    assert ["a written"] == bench.end_turn()
+    assert ["a synced", "b synced", "1"] == bench.sync()
+    assert [] == bench.work
+    bench.later(0.1)
+    assert ["a synced"] == bench.sync()
+    bench.later(10)
+    assert ([], [], []) == (bench.work, bench.look(), bench.clock.alarms)
+
+
+@pytest.mark.parametrize("durability", Durability)
+def test_what_may_be_put_off_is_gathered_over_turns(tmp_path: Path, durability: Durability) -> None:
+    """It is written with what others stage, before it, or after the interval."""
+    bench = Bench(tmp_path, durability)
+
+    def gather() -> None:
+        bench.events.append("gathered")
+        bench.stage(bench.a)
+
+    for _ in range(3):
+        bench.committer.before_later_write(gather)
+        assert [] == bench.end_turn()
+    assert ["gathered", "a written"] == bench.later(0.1)
+    bench.committer.before_later_write(gather)
+    bench.stage(bench.b, "1")
+    found = bench.end_turn() + bench.later(0.1)
+    assert ["gathered", "b written", "a written"] == [one for one in found if one != "1"]
+
+
+def test_what_was_put_off_is_there_for_readers_and_at_the_end(tmp_path: Path) -> None:
+    """Whoever reads has it written; so does the end."""
+    bench = Bench(tmp_path, Durability.SYNC)
+    bench.committer.before_later_write(lambda: bench.stage(bench.a))
+    bench.committer.write()
+    assert ["a written"] == bench.look()
+    bench.committer.before_later_write(lambda: bench.stage(bench.b))
+    bench.committer.close()
+    assert "b written" in bench.look()
+
+
 # -- interval
 
 

@@ -113,6 +113,7 @@ def test_a_turn_is_one_batch_up_to_a_size(tmp_path: Path) -> None:
         part.append(one, LIVE if i % 2 else OUTBOX, i, time=i)
     part.append(Message("home/garage/big", bytes(BATCH_BYTES), 1), LIVE, 5000, time=1)
     part.append(message("last"), LIVE, 5001, time=2)
+    store.bench.wait("safe")
     store.end_turn()
 
     full = -(-BATCH_BYTES // size)

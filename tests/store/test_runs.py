@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import attrs
@@ -36,6 +37,14 @@ def tiny(count: int) -> PlainRun:
 
 def payloads(part: Part, after: int = 0, limit: int = 512) -> list[str]:
     return [record.message.payload.decode() for record in part.read(after, limit).records]
+
+
+async def drained(zone: Zone) -> None:
+    """Everything is durable."""
+    done = asyncio.Event()
+    zone.disk.committer.when_durable(done.set)
+    zone.turn.end()
+    await done.wait()
 
 
 # -- offsets and batches
@@ -120,6 +129,7 @@ def test_the_mark_of_a_run_is_that_of_its_last_message(tmp_path: Path) -> None:
     part.append_run(run("f"), LIVE, 13, time=0)
     store.end_turn()
     part.append_run(run("g", qos=0), None, 0, time=0)
+    store.bench.wait("written")
     store.end_turn()
     store.start()
 
@@ -202,13 +212,11 @@ def test_runs_are_told_of_when_they_are_durable(tmp_path: Path) -> None:
         told: list[int] = []
         zone.authority.on_durable = told.append  # type: ignore[method-assign]
         zone.store.append_run(run("a", qos=0), None, 0)
-        zone.turn.end()
-        await zone.disk.committer.drain()
+        await drained(zone)
         zone.store.append_run(run("b", "c"), None, 0)
         zone.store.append_run(run("d", "e", qos=2), None, 0)
         assert 0 == zone.store.durable
-        zone.turn.end()
-        await zone.disk.committer.drain()
+        await drained(zone)
         assert 5 == zone.store.durable
         zone.disk.close()
         return told

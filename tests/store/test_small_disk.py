@@ -71,6 +71,7 @@ def test_many_small_logs_fit(disk: Path, tmp_path: Path) -> None:
     for epoch in range(100):
         part = journals.begin(PartKey(zone="z", epoch=epoch), None)
         part.append(Message("t", b"x", 1), LIVE, 1, time=0)
+    bench.wait("safe")
     bench.turn.end()
     bench.sync()
     stat = os.statvfs(disk)

@@ -193,6 +193,7 @@ def test_nothing_is_dropped_before_what_replaces_it_is_synced(
         store.tables.clean()
         store.bench.end_turn()  # but the thread is slow
     assert store.log.first == 1
+    store.bench.later(0.1)
     store.bench.sync()
     store.tables.clean()
     assert store.log.first > 1

@@ -4,7 +4,8 @@ SHELL: the group commit: when logs are written and synced, and who may go on aft
 Whoever stages something in a log touches it here and asks for a call when it is durable. At the end
 of the turn all that was staged is written; then, by `Durability`, one sync in a thread serves all
 that arrived since the one before. Actions run on the loop, in the order in which they were asked
-for, never before what they wait for is as safe as the node promises.
+for, never before what they wait for is as safe as the node promises. A sync for which nobody waits
+is put off, as one costs more than all else that is done for a message.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ class Committer:
         self._on_written = on_written
         self._logs: dict[Log, None] = {}
         self._before_write: dict[_Action, None] = {}
+        self._put_off: dict[_Action, None] = {}
         self._staged: dict[Log, None] = {}
         self._unsynced: dict[Log, None] = {}  # written after the running sync began
         self._waiting: deque[_Action] = deque()  # for what is staged
@@ -102,6 +104,16 @@ class Committer:
         """Call `action` once, at the end of the turn, before logs are written; it may stage."""
         self._before_write[action] = None
         self._mark_dirty(self)
+
+    def before_later_write(self, action: _Action) -> None:
+        """
+        Call `action` once, before anything is written, after `sync_interval` seconds at the latest.
+
+        For what nobody waits for.
+        """
+        self._put_off[action] = None
+        if self._alarm is None and not self._is_ended:
+            self._set_alarm(self._sync_interval, self._catch_up)
 
     def when_durable(self, action: _Action) -> None:
         """Run `action` when all that was staged so far is durable, at the earliest at the flush."""
@@ -160,8 +172,9 @@ class Committer:
     # -- internal
 
     def _gather(self) -> None:
-        while self._before_write:
-            actions, self._before_write = self._before_write, {}
+        while self._before_write or self._put_off:
+            actions = {**self._put_off, **self._before_write}
+            self._put_off, self._before_write = {}, {}
             for action in actions:
                 action()
 
@@ -199,11 +212,10 @@ class Committer:
         actions, self._waiting = self._waiting, deque()
         if self._durability is Durability.INTERVAL:
             self._ready.extend(actions)
-            if self._unsynced and self._alarm is None:
-                self._set_alarm(self._sync_interval, self._sync_later)
+            self._sync_in_time()
         elif self._unsynced:
             self._next.extend(actions)
-            self._sync()
+            self._sync_in_time()
         elif self._running is not None:
             self._running.extend(actions)  # written before that sync began
         else:
@@ -215,24 +227,30 @@ class Committer:
         if sum(log.staged for log in self._staged) >= MEMORY_BYTES:
             self._write()
         if self._staged and self._alarm is None:
-            self._set_alarm(self._sync_interval, self._write_later)
+            self._set_alarm(self._sync_interval, self._catch_up)
 
     def _set_alarm(self, delay: float, action: _Action) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm = self._timers.call_later(delay, action)
 
-    def _sync_later(self) -> None:
+    def _catch_up(self) -> None:
+        """Write and sync what was put off."""
         self._alarm = None
-        self._sync()
-
-    def _write_later(self) -> None:
-        self._alarm = None
-        self._write()
-        # Finished segments are synced, so that a start need not scan more than one or two.
-        self._unsynced = {log: None for log in self._unsynced if log.is_rotated}
-        self._sync()
+        self._gather()
+        if self._write():
+            if self._durability is Durability.MEMORY:
+                # Finished segments are synced, so that a start need not scan more than one or two.
+                self._unsynced = {log: None for log in self._unsynced if log.is_rotated}
+            self._sync()
         self._end_turn()
+
+    def _sync_in_time(self) -> None:
+        """Begin a sync where somebody waits for it, or have one come."""
+        if self._next:
+            self._sync()
+        elif self._unsynced and self._alarm is None:
+            self._set_alarm(self._sync_interval, self._catch_up)
 
     def _sync(self) -> None:
         """Begin a sync of all that was written, if none is running and there is any."""
@@ -257,13 +275,11 @@ class Committer:
             return
         self.syncs += 1
         self._ready.extend(actions or ())
-        if self._durability is Durability.SYNC:
-            self._sync()
-            if self._running is None:
-                self._ready.extend(self._next)  # what they waited for was removed
-                self._next.clear()
-        elif self._unsynced and self._alarm is None and self._durability is Durability.INTERVAL:
-            self._set_alarm(self._sync_interval, self._sync_later)
+        if self._durability is not Durability.MEMORY:
+            self._sync_in_time()
+        if self._running is None:
+            self._ready.extend(self._next)  # what they waited for was removed
+            self._next.clear()
         self._run_ready()
         self._end_turn()
 

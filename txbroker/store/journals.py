@@ -3,7 +3,8 @@ SHELL: the journals of a node: one part for each (zone, epoch), a log of publish
 
 What is appended during a turn is gathered into one batch: the raw PUBLISH packets, who published
 them and where, and the duplicate marks (protocol rules 1 and 3): for each stream of an edge the
-highest sequence in the batch. So a record and its mark are written at once, or not at all.
+highest sequence in the batch. So a record and its mark are written at once, or not at all. QoS 0
+that is not retained, for which nobody waits, is gathered for longer.
 """
 
 from __future__ import annotations
@@ -124,6 +125,8 @@ class Part:
             self._marks[origin_key] = sequence
         if message.will is not None:
             self._marks[mark_of_will(message.will)] = 1
+        if message.qos or message.retain or message.will is not None:
+            self._committer.before_write(self._stage)
         return offset
 
     def append_run(
@@ -140,6 +143,8 @@ class Part:
         offset = self._gather(run, run.count, run.size, time)
         if origin_key is not None:
             self._marks[origin_key] = last_sequence
+        if run.qos:
+            self._committer.before_write(self._stage)
         return offset
 
     def skip_to(self, offset: int) -> None:
@@ -194,7 +199,8 @@ class Part:
         if not self._gathered:
             self._first = max(self._first, self.log.next)
             self._time = time
-            self._committer.before_write(self._stage)
+            # Nobody waits for QoS 0: many turns' are one batch, where there is nothing else.
+            self._committer.before_later_write(self._stage)
         offset = self._first + self._count
         self._gathered.append(piece)
         self._count += count
