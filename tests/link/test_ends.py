@@ -12,8 +12,9 @@ from tests.support.pair import Alarms, Client, Host, Link, Recorder, make_author
 from txbroker.delegation.cut import Cut
 from txbroker.edge.edge import Edge
 from txbroker.edge.route import State
+from txbroker.link.batches import CREDIT_BYTES
 from txbroker.link.deliveries import WINDOW
-from txbroker.link.frames import LinkError, encode_frame, join_packets
+from txbroker.link.frames import LinkError, encode_frame, packets_of
 from txbroker.message import Message
 from txbroker.v1 import link_pb2, types_pb2
 from txbroker.v1.link_pb2 import LinkFrame
@@ -228,6 +229,45 @@ def test_credit_stops_the_edge_not_the_answers() -> None:
     assert bench.authority.offset == WINDOW // len(big) + 20
 
 
+def test_credit_is_told_of_when_it_is_much_or_after_a_second() -> None:
+    """In both directions: a lone message costs no frame back."""
+    bench = Bench()
+    client = Client(bench.edge, "c")
+    client.subscribe(("x", 0))
+    bench.link.pump()
+    for size, is_told in ((1, False), (CREDIT_BYTES, True), (1, False)):
+        client.publish("y", bytes(size), 0)
+        assert is_told == bool(answered(bench.link, bench.link.up))
+        bench.link.pump()
+        bench.authority.publish(Message("x", bytes(size)))
+        bench.link.owner_end.flush()
+        assert is_told == bool(answered(bench.link, bench.link.down))
+        bench.link.pump()
+    for end, other in (
+        (bench.link.owner_end, bench.link.down),
+        (bench.link.edge_end, bench.link.up),
+    ):
+        end.beat()
+        end.flush()
+        assert other
+        bench.link.pump()
+        end.beat()
+        end.flush()
+        assert not other
+
+
+def answered(link: Link, sent: bytearray) -> bytes:
+    """What an end says to what is on its way to it."""
+    end, said = (link.owner_end, link.down) if sent is link.up else (link.edge_end, link.up)
+    link.edge_end.flush()
+    data = bytes(sent)
+    assert data
+    sent.clear()
+    end.receive(data)
+    end.flush()
+    return bytes(said)
+
+
 def test_deliveries_stop_without_credit() -> None:
     """An edge that does not read holds back its own deliveries only."""
     bench = Bench()
@@ -270,7 +310,7 @@ def batch(**fields: object) -> bytes:
     return encode_frame(LinkFrame(batch=link_pb2.Batch(**{**values, **fields})))
 
 
-PUBLISH = join_packets([Message("x", b"1", 1)])
+PUBLISH = b"".join(packets_of([Message("x", b"1", 1)]))
 BAD_FOR_AN_OWNER = {
     "no hello": batch() + PUBLISH,
     "heartbeat first": encode_frame(LinkFrame(heartbeat=link_pb2.Heartbeat())),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from txbroker.link.frames import FrameReader, LinkError, encode_frame, join_packets
+from txbroker.link.frames import FrameReader, LinkError, encode_frame, packets_of
 from txbroker.message import Message
 from txbroker.mqtt.codec import encode
 from txbroker.mqtt.packets import Pingreq, Publish
@@ -34,7 +34,7 @@ def test_message_is_read_with_the_publishers_flags() -> None:
     """RETAIN is the publisher's; packet id and DUP mean nothing (rule 24)."""
     messages = [Message("a", b"1", 2, True), Message("b", b"", 0)]
 
-    assert list(FrameReader(LIMIT).read(join_packets(messages))) == [
+    assert list(FrameReader(LIMIT).read(b"".join(packets_of(messages)))) == [
         Publish("a", b"1", 2, True, False, 1),
         Publish("b", b"", 0, False, False, None),
     ]

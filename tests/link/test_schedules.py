@@ -41,6 +41,7 @@ def small_limits() -> Iterator[None]:
     deliveries = "txbroker.link.deliveries"
     with (
         patch(f"{deliveries}.WINDOW", 1200),
+        patch("txbroker.link.consumer.CREDIT_BYTES", 1),
         patch(f"{deliveries}.OVERFLOW", 1000),
         patch(f"{deliveries}.BATCH_BYTES", 300),
         patch(f"{deliveries}.READS", 2),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import attrs
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -157,3 +159,24 @@ def test_as_many_publishers_as_there_are_messages() -> None:
     found = decode_records(batch)
     assert clients == tuple(record.message.client_id for record in found)
     assert {"e"} == {record.message.edge for record in found}
+
+
+@pytest.mark.parametrize("before", [1, 300])
+@pytest.mark.parametrize("kind", [bytes, list])
+def test_publishers_of_runs_from_several_clients(
+    kind: Callable[[Sequence[int]], Sequence[int]], before: int
+) -> None:
+    """Each message keeps its own, in whatever form a run says so and however many came before."""
+    others = [Message("t", b"", client_id=f"other {number}") for number in range(before)]
+    made = [Message("t", b"", client_id=name) for name in ("b", "a", "a", "c", "other 0", "b")]
+    runs: list[PlainRun] = []
+    for messages in (others[:200], others[200:], made, made[::-1]):
+        if messages:
+            run = run_of(messages)
+            places = None if run.places is None else kind(run.places)
+            runs.append(attrs.evolve(run, places=places))
+    expected = [one.client_id for one in (*others, *made, *made[::-1])]
+    body = encode_records(runs, {}, "n")
+
+    found = decode_records(Batch(first=1, count=len(expected), time=1, body=body))
+    assert expected == [record.message.client_id for record in found]

@@ -19,6 +19,12 @@ MOST = 65_535
 BATCH_BYTES = 256 * 1024
 """Bytes at which a batch is full."""
 
+CREDIT_BYTES = 256 * 1024
+"""
+Bytes at which the other end is told that they were taken; of less it hears within a second. A frame
+for each turn would double what a lone message costs at both ends.
+"""
+
 
 class Clients:
     """Who published the packets of a batch, as they are put together: `ids`, `index`, `counts`."""

@@ -15,7 +15,7 @@ from functools import partial
 from txbroker.core import Run
 from txbroker.edge.edge import Edge
 from txbroker.edge.route import Position, Route
-from txbroker.link.batches import Offsets
+from txbroker.link.batches import CREDIT_BYTES, Offsets
 from txbroker.link.frames import LinkError
 from txbroker.message import Message
 from txbroker.mqtt.packets import Publish
@@ -53,9 +53,10 @@ class Consumer:
         while self._waiting and not self._pressure.active:
             self._waiting.popleft()()
 
-    def take_credit(self) -> int | None:
-        """Bytes consumed so far, where the owner is to be told."""
-        if self._consumed == self._consumed_told or self._pressure.active:
+    def take_credit(self, *, is_due: bool) -> int | None:
+        """Bytes consumed so far, where the owner is to be told; `is_due`: also of little."""
+        taken = self._consumed - self._consumed_told
+        if taken < (1 if is_due else CREDIT_BYTES) or self._pressure.active:
             return None
         self._consumed_told = self._consumed
         return self._consumed

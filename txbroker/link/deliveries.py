@@ -22,7 +22,7 @@ from txbroker.authority.peer import CatchUp, Peer
 from txbroker.core import Run
 from txbroker.counters import Counters
 from txbroker.link.batches import BATCH_BYTES, MOST, join_ranges
-from txbroker.link.frames import encode_frame, join_packets
+from txbroker.link.frames import encode_frame, packets_of
 from txbroker.message import Message
 from txbroker.v1 import link_pb2
 from txbroker.v1.link_pb2 import LinkFrame
@@ -224,7 +224,7 @@ class Deliveries:
         self, batch: link_pb2.Batch, items: Sequence[Message | Run], out: list[bytes]
     ) -> None:
         out.append(encode_frame(LinkFrame(batch=batch)))
-        out.append(join_packets(items))
+        out += packets_of(items)
         self._delivered += sum(item.size for item in items)
 
 

@@ -22,7 +22,7 @@ from txbroker.edge.route import Position, Publication, Route, StreamUser
 from txbroker.link.batches import BATCH_BYTES, MOST, Clients
 from txbroker.link.consumer import Consumer
 from txbroker.link.convert import claim_to_wire, cut_from_wire, key_from_mark, mark_to_wire
-from txbroker.link.frames import LINK_VERSION, FrameReader, LinkError, encode_frame, join_packets
+from txbroker.link.frames import LINK_VERSION, FrameReader, LinkError, encode_frame, packets_of
 from txbroker.message import Message
 from txbroker.mqtt.packets import Publish
 from txbroker.mqtt.session import Session
@@ -73,6 +73,7 @@ class EdgeEnd:
         self._sent = 0
         self._consumed_by_owner = 0
         self._is_blocked = False
+        self._is_credit_due = False
 
     # from the shell
 
@@ -115,8 +116,9 @@ class EdgeEnd:
         self._consumer.go_on()
         if self._batch:
             self._send_batch()
-        consumed = self._consumer.take_credit()
+        consumed = self._consumer.take_credit(is_due=self._is_credit_due)
         if consumed is not None:
+            self._is_credit_due = False
             position = self._route.position
             told = link_pb2.Position(
                 offset=position.offset if position is not None else 0, consumed=consumed
@@ -129,7 +131,9 @@ class EdgeEnd:
         return True
 
     def beat(self) -> None:
-        """A second has passed."""
+        """A second has passed: the owner hears also of little that was taken off the link."""
+        self._is_credit_due = True
+        self._mark_dirty(self)
 
     def lost(self) -> None:
         """The connection is gone."""
@@ -214,7 +218,7 @@ class EdgeEnd:
         batch = self._header(messages)
         batch.stream = stream
         batch.sequences.extend(entry.number for entry in entries)
-        self._write(encode_frame(LinkFrame(batch=batch)) + join_packets(messages))
+        self._write(b"".join((encode_frame(LinkFrame(batch=batch)), *packets_of(messages))))
 
     def restart_stream(self, stream: int) -> None:
         """What is sent in an opened stream from now on is to be taken again."""
@@ -381,7 +385,7 @@ class EdgeEnd:
         batch = self._header(items)
         batch.stream = self._stream
         batch.first = self._batch_first
-        data = encode_frame(LinkFrame(batch=batch)) + join_packets(items)
+        data = b"".join((encode_frame(LinkFrame(batch=batch)), *packets_of(items)))
         self._outbound.send(data, kept)
 
     def _header(self, items: Sequence[Message | Run]) -> link_pb2.Batch:

@@ -98,6 +98,6 @@ def _foreign(first_byte: int) -> LinkError:
     return LinkError(f"a link takes packet types 0 and 3, not {first_byte >> 4}")
 
 
-def join_packets(items: Iterable[Message | Run]) -> bytes:
-    """The raw PUBLISH packets of messages, one after the other."""
-    return b"".join([item.raw if isinstance(item, Run) else item.link_packet for item in items])
+def packets_of(items: Iterable[Message | Run]) -> list[bytes]:
+    """The raw PUBLISH packets of messages; those of a run are one piece."""
+    return [item.raw if isinstance(item, Run) else item.link_packet for item in items]

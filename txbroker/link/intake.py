@@ -250,4 +250,8 @@ def _name(run: Run, publishers: list[tuple[int, int]], ids: Sequence[str]) -> No
         return
     distinct = {publisher: place for place, publisher in enumerate(dict(publishers))}
     run.clients = tuple(ids[publisher] for publisher in distinct)
-    run.places = [distinct[publisher] for publisher, count in publishers for _ in range(count)]
+    if len(distinct) <= 256:
+        # Bytes are made, and told to the journal, without a look at each message.
+        run.places = b"".join([bytes((distinct[one],)) * count for one, count in publishers])
+    else:
+        run.places = [distinct[publisher] for publisher, count in publishers for _ in range(count)]

@@ -20,6 +20,7 @@ from txbroker.authority.peer import CatchUp, Greeting, Peer
 from txbroker.core import Run
 from txbroker.counters import Counters
 from txbroker.delegation.cut import Cut
+from txbroker.link.batches import CREDIT_BYTES
 from txbroker.link.convert import claims_from_wire, cut_to_wire, key_from_mark, mark_to_wire
 from txbroker.link.deliveries import WINDOW, Deliveries
 from txbroker.link.frames import LINK_VERSION, FrameReader, LinkError, encode_frame
@@ -90,6 +91,7 @@ class OwnerEnd:
         self._has_hello = False
         self._held: deque[LinkFrame | Publish | Run] = deque()
         self._credit_told = 0
+        self._is_credit_due = False
         self._is_lost = self._is_over = False
         self._reached = 0
 
@@ -122,16 +124,22 @@ class OwnerEnd:
             return
         out: list[bytes] = []
         self._intake.acknowledge(out)
-        is_taking = not (self._held or self._host.pressure.active)
-        if self._intake.received > self._credit_told and is_taking:
-            self._credit_told = self._intake.received
-            credit = link_pb2.Credit(consumed=self._credit_told)
-            out.append(encode_frame(LinkFrame(credit=credit)))
+        self._give_credit(out)
         self._deliveries.take(out)
         if self._deliveries.queued < LOW_MARK:
             self._host.pressure.lower(self)
         if out:
             self._write(b"".join(out))
+
+    def _give_credit(self, out: list[bytes]) -> None:
+        """Tell how much was taken, where that is much, or due."""
+        taken = self._intake.received - self._credit_told
+        is_due = taken >= CREDIT_BYTES or (taken and self._is_credit_due)
+        if is_due and not (self._held or self._host.pressure.active):
+            self._is_credit_due = False
+            self._credit_told = self._intake.received
+            credit = link_pb2.Credit(consumed=self._credit_told)
+            out.append(encode_frame(LinkFrame(credit=credit)))
 
     @property
     def may_speak(self) -> bool:
@@ -139,7 +147,9 @@ class OwnerEnd:
         return self._has_hello
 
     def beat(self) -> None:
-        """A second has passed: an edge that gets little hears how far the zone has come."""
+        """A second has passed: an edge that has sent or got little hears how far all has come."""
+        self._is_credit_due = True
+        self._host.mark_dirty(self)
         reached = self._authority.delivered
         if self.peer is not None and reached != self._reached and not self._is_over:
             self._reached = reached

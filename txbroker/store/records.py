@@ -84,7 +84,11 @@ def _places(run: Run, publishers: dict[tuple[str, str], int], node: str) -> arra
     own = [publishers.setdefault((client, edge), len(publishers)) for client in run.clients]
     if run.places is None:
         return array("H", own[:1]) * run.count
-    return array("H", map(own.__getitem__, run.places))
+    if not isinstance(run.places, bytes) or max(own) > 255:
+        return array("H", map(own.__getitem__, run.places))
+    wide = bytearray(2 * run.count)
+    wide[::2] = run.places.translate(bytes(own).ljust(256))
+    return _little(array("H", bytes(wide)))
 
 
 def _text(text: str) -> bytes:
