@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from txbroker.message import Message
 from txbroker.mqtt.codec import encode_publish
-from txbroker.mqtt.places import Places
 from txbroker.mqtt.ports import Sink, Watcher
 from txbroker.mqtt.window import SessionLimits
 from txbroker.place import PartKey, Place
@@ -29,7 +28,6 @@ class Output:
         "_dropping",
         "_later",
         "_limits",
-        "_places",
         "_session",
         "_watcher",
         "dropped",
@@ -37,12 +35,11 @@ class Output:
     )
 
     def __init__(
-        self, session: Session, places: Places, *, limits: SessionLimits, watcher: Watcher
+        self, session: Session, *, limits: SessionLimits, watcher: Watcher
     ) -> None:
         self.sink: Sink | None = None
         self.dropped = 0
         self._session = session
-        self._places = places
         self._limits = limits
         self._watcher = watcher
         self._dropping: frozenset[bool] = frozenset()
@@ -67,7 +64,7 @@ class Output:
     def catch_up(self, part: PartKey) -> None:
         """The session has caught up in the part: what is live may follow."""
         self._give_later(part)
-        if not self._places.behind:
+        if not self._session.is_behind:
             self._dropping -= {True}
 
     # from the edge: messages to the client
@@ -77,7 +74,7 @@ class Output:
         The same, but behind what the session has to catch up with in the part: a live message does
         not overtake the backlog of a session that returns.
         """
-        if part not in self._places.behind:
+        if part not in self._session.places.behind:
             self._give_later(part)
             self.deliver_qos0(message)
         elif self.sink is not None:

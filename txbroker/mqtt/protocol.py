@@ -55,6 +55,9 @@ OUTPUT_HIGH_MARK = 256 * 1024
 CLOSE_TIMEOUT = 5.0
 """Seconds that a client has to read its last packets when the connection is being closed."""
 
+GRACE = 1.5
+"""Times its keep-alive for which nothing may be heard of a client [MQTT-3.1.2-24]."""
+
 QUEUE_HIGH_MARK = 1_000
 QUEUE_LOW_MARK = 250
 """Messages behind a client's window between which publishers wait, for a short time."""
@@ -108,7 +111,7 @@ class MqttProtocol:
         self._is_arriving = False
         self._attempt: Attempt | None = None
         self._hold: Hold | None = None
-        self._keep_alive = 0.0
+        self._keep_alive = 0
         self._last_heard = 0.0
         self._slot: Slot | None = None
         self._client_id = ""
@@ -417,21 +420,22 @@ class MqttProtocol:
 
     def _set_keep_alive(self, seconds: int) -> None:
         self._cancel_deadline()
-        self._keep_alive = seconds * 1.5
+        self._keep_alive = seconds
         if seconds:
-            self._set_deadline(self._keep_alive)
+            self._set_deadline(seconds * GRACE)
 
     def _look_at_watch(self) -> None:
         # The deadline is not moved for each packet; it is set again when it is met.
         idle = self._service.clock.seconds() - self._last_heard
         if self._hold is not None and self._hold.is_on:
             idle = 0.0  # its PINGREQ may lie unread (protocol rule 20)
-        if idle >= self._keep_alive:
+        longest = self._keep_alive * GRACE
+        if idle >= longest:
             log.info("client.timeout", client_id=self._client_id)
             self._leave(will=True)  # [MQTT-3.1.2-24]
             self._abort()
         else:
-            self._set_deadline(self._keep_alive - idle)
+            self._set_deadline(longest - idle)
 
     def _set_deadline(self, delay: float) -> None:
         self._slot = self._service.deadlines.set(self, delay)

@@ -17,7 +17,6 @@ from txbroker.mqtt.codec import encode, pack_packet_id
 from txbroker.mqtt.numbering import Numbering
 from txbroker.mqtt.output import Output
 from txbroker.mqtt.packets import Pubrel
-from txbroker.mqtt.places import Places
 from txbroker.mqtt.ports import Sink, Watcher
 from txbroker.mqtt.window import Outgoing, SessionLimits, Window
 from txbroker.place import PartKey, Place
@@ -32,9 +31,9 @@ class Sender(Output):
     __slots__ = ("_to_save", "last_id", "numbering", "window")
 
     def __init__(
-        self, session: Session, places: Places, *, limits: SessionLimits, watcher: Watcher
+        self, session: Session, *, limits: SessionLimits, watcher: Watcher
     ) -> None:
-        super().__init__(session, places, limits=limits, watcher=watcher)
+        super().__init__(session, limits=limits, watcher=watcher)
         self.window: Window | None = None
         self.last_id = 0
         self.numbering = Numbering()
@@ -137,7 +136,7 @@ class Sender(Output):
         """Whether there is something to read for it that it can take."""
         if self.sink is None:
             return False
-        return self.has_unread or (bool(self._places.behind) and self.has_room())
+        return self.has_unread or (self._session.is_behind and self.has_room())
 
     def has_room(self) -> bool:
         """Whether something that can be read again later is worth bringing now."""
@@ -150,7 +149,7 @@ class Sender(Output):
         """What waits and can be read again is left to the journal."""
         if self.window is not None:
             for place in self.window.leave_queue():
-                self._places.fall_behind(place)
+                self._session.places.fall_behind(place)
 
     # from the connection
 
@@ -332,7 +331,7 @@ class Sender(Output):
                 self._send(packet_id, entry)
         if window is not None:
             self._launch_waiting(window, sink)
-        if self._places.behind and (window is None or window.is_short):
+        if self._session.is_behind and (window is None or window.is_short):
             self._watcher.has_room(self._session)
 
     def _launch_waiting(self, window: Window, sink: Sink) -> None:

@@ -36,6 +36,7 @@ class Session:
     __slots__ = (
         "__weakref__",
         "_matching",
+        "_places",
         "_receiver",
         "_watcher",
         "away_since",
@@ -44,7 +45,6 @@ class Session:
         "held_size",
         "incarnation",
         "is_over",
-        "places",
         "sender",
         "subscribing",
         "subscriptions",
@@ -63,10 +63,10 @@ class Session:
         self.subscribing = 0
         self.away_since: float | None = None
         self.is_over = False
-        self.places = Places(self, watcher)
+        self._places: Places | None = None
         make_sender = CleanSender if clean else Sender
         self.sender: Sender | CleanSender = make_sender(
-            self, self.places, limits=limits, watcher=watcher
+            self, limits=limits, watcher=watcher
         )
         self._receiver: Receiver | None = None
         self._watcher = watcher
@@ -76,6 +76,18 @@ class Session:
     def sink(self) -> Sink | None:
         """The client's connection; None: it is away."""
         return self.sender.sink
+
+    @property
+    def places(self) -> Places:
+        """How far it has come; made when that is more than what its client got live."""
+        if self._places is None:
+            self._places = Places(self, self._watcher)
+        return self._places
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there is something to be read for it in some journal."""
+        return self._places is not None and bool(self._places.behind)
 
     @property
     def receiver(self) -> Receiver:
@@ -114,13 +126,15 @@ class Session:
         if self._receiver is not None:
             self._receiver.detach()
         self.sender.detach()
-        self.places.detach()
+        if self._places is not None:
+            self._places.detach()
 
     def close(self) -> None:
         """The session ends, with all that waits for its client; nothing comes to it any more."""
         self.is_over = True
         self.sender.close()
-        self.places.end_all()
+        if self._places is not None:
+            self._places.end_all()
 
     def save(self) -> None:
         """It changed; a durable session is kept as it is now, soon."""
@@ -142,7 +156,8 @@ class Session:
 
     def needs(self) -> Iterator[Place]:
         """The places up to which it needs nothing of their parts, one or more for each part."""
-        yield from self.places.needs()
+        if self._places is not None:
+            yield from self._places.needs()
         yield from self.sender.needs()
 
     def matching(self, topic: str) -> tuple[Subscription, ...]:
@@ -170,7 +185,11 @@ class Session:
         """What comes live may go straight to the client, or not any more."""
         if self.sender.sink is not None:
             outlet = self.sender.sink.outlet
-            outlet.is_direct = self.places.is_plain and not self.subscribing
+            outlet.is_direct = self._is_plain and not self.subscribing
+
+    @property
+    def _is_plain(self) -> bool:
+        return self._places is None or self._places.is_plain
 
     def on_subscriptions_changed(self) -> None:
         """What matches has to be worked out anew."""

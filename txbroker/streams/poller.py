@@ -65,8 +65,9 @@ class Poller:
         self._reactor = reactor
         self._turn = turn
         self._epoll = epoll()
-        self._watched: dict[int, Any] = {}
-        self._interest = bytearray()  # by file descriptor: EPOLLIN, EPOLLOUT, both
+        # Both by file descriptor: who has it, and EPOLLIN, EPOLLOUT or both.
+        self._watched: list[Any] = []
+        self._interest = bytearray()
         self._ending: list[tuple[AcceptedStream, Exception]] = []
         self._is_serving = False
         self._loop = asyncio.get_running_loop()
@@ -121,7 +122,7 @@ class Poller:
 
     def removeAll(self) -> list[Descriptor]:
         """Watch none of them any more; gives them."""
-        watched = list(self._watched.values())
+        watched = [descriptor for descriptor in self._watched if descriptor is not None]
         for descriptor in watched:
             self._remove(descriptor, EPOLLIN | EPOLLOUT)
         return watched
@@ -146,9 +147,11 @@ class Poller:
 
     def _add(self, descriptor: Descriptor, kind: int) -> None:
         number = descriptor.fileno()
-        if self._watched.get(number) is not descriptor:
-            if number >= len(self._interest):
-                self._interest.extend(bytes(number + 1))
+        if number >= len(self._watched):
+            more = number + 1
+            self._interest.extend(bytes(more))
+            self._watched.extend([None] * more)
+        if self._watched[number] is not descriptor:
             self._epoll.register(number, kind)
             self._watched[number] = descriptor
             self._interest[number] = kind
@@ -158,7 +161,9 @@ class Poller:
 
     def _remove(self, descriptor: Descriptor, kind: int) -> None:
         number = descriptor.fileno()
-        if self._watched.get(number) is not descriptor or not self._interest[number] & kind:
+        if number < 0 or number >= len(self._watched) or self._watched[number] is not descriptor:
+            return
+        if not self._interest[number] & kind:
             return
         self._interest[number] &= ~kind
         if self._interest[number]:
@@ -166,10 +171,10 @@ class Poller:
         else:
             # Errors are reported, again and again, of whatever is in there.
             self._epoll.unregister(number)
-            del self._watched[number]
+            self._watched[number] = None
 
     def _interested(self, kind: int) -> list[Descriptor]:
-        return [d for number, d in self._watched.items() if self._interest[number] & kind]
+        return [d for n, d in enumerate(self._watched) if d is not None and self._interest[n] & kind]
 
     # internal: what is ready
 
@@ -185,7 +190,7 @@ class Poller:
     def _serve_batch(self) -> None:
         watched, interest = self._watched, self._interest
         for number, events in self._epoll.poll(0, BATCH):
-            descriptor = watched.get(number)
+            descriptor = watched[number]
             # An error or a hang-up is for whoever waits, as with select(2).
             if descriptor is not None and events & ~EPOLLOUT and interest[number] & EPOLLIN:
                 try:
@@ -195,7 +200,7 @@ class Poller:
                 else:
                     if why is not None:
                         self._disconnect(descriptor, why, is_read=True)
-                descriptor = watched.get(number)
+                descriptor = watched[number]
             if descriptor is not None and events & ~EPOLLIN and interest[number] & EPOLLOUT:
                 try:
                     why = descriptor.doWrite()
