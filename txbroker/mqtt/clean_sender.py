@@ -142,4 +142,4 @@ class CleanSender(Output):
         outlet.pump()
         self.look_at_outlet()
         if self._session.is_behind and outlet.is_short:
-            self._watcher.has_room(self._session)
+            self._session.watcher.has_room(self._session)

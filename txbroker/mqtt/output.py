@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from txbroker.message import Message
 from txbroker.mqtt.codec import encode_publish
-from txbroker.mqtt.ports import Sink, Watcher
+from txbroker.mqtt.ports import Sink
 from txbroker.mqtt.window import SessionLimits
 from txbroker.place import PartKey, Place
 
@@ -29,19 +29,15 @@ class Output:
         "_later",
         "_limits",
         "_session",
-        "_watcher",
         "dropped",
         "sink",
     )
 
-    def __init__(
-        self, session: Session, *, limits: SessionLimits, watcher: Watcher
-    ) -> None:
+    def __init__(self, session: Session, *, limits: SessionLimits) -> None:
         self.sink: Sink | None = None
         self.dropped = 0
         self._session = session
         self._limits = limits
-        self._watcher = watcher
         self._dropping: frozenset[bool] = frozenset()
         self._later: dict[PartKey, list[Message]] | None = None
 
@@ -101,7 +97,7 @@ class Output:
         is_first = (qos > 0) not in self._dropping
         self._dropping |= {qos > 0}
         self.dropped += count
-        self._watcher.dropped(self._session, qos, count, is_first=is_first)
+        self._session.watcher.dropped(self._session, qos, count, is_first=is_first)
 
     # from the connection
 
@@ -117,7 +113,7 @@ class Output:
             outlet.fills = 0
             is_many = outlet.in_flight >= self._limits.inflight
             limit = "limits.inflight" if is_many else "limits.session_memory"
-            self._watcher.window_is_full(self._session, limit)
+            self._session.watcher.window_is_full(self._session, limit)
 
     def set_limits(self, limits: SessionLimits) -> None:
         """From now on; what is beyond them already goes when the next message comes."""

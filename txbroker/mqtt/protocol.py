@@ -79,7 +79,6 @@ class MqttProtocol:
         "_attempt",
         "_client_id",
         "_connection",
-        "_edge",
         "_hold",
         "_inlet",
         "_is_arriving",
@@ -99,7 +98,6 @@ class MqttProtocol:
 
     def __init__(self, service: MqttService) -> None:
         self._service = service
-        self._edge = service.edge
         self.outlet = service.exchange.make_outlet()
         self.outlet.connection = self
         self._inlet = service.exchange.make_inlet(self.outlet, service.max_packet)
@@ -222,7 +220,11 @@ class MqttProtocol:
             self._on_violation(violation)
         self._is_working = False
         session = self._session
-        if session is not None and session.held_size and self._edge.congestion.is_too_much(session):
+        if (
+            session is not None
+            and session.held_size
+            and self._service.edge.congestion.is_too_much(session)
+        ):
             self._stop_reading(session)
 
     @property
@@ -268,9 +270,9 @@ class MqttProtocol:
         if inlet.pubacks:
             session.sender.on_pubacks(inlet.pubacks)
         if inlet.qos0 is not None:
-            self._edge.clients.publish_run(inlet.qos0)
+            self._service.edge.clients.publish_run(inlet.qos0)
         if inlet.qos12 is not None:
-            self._edge.clients.publish_run(inlet.qos12)
+            self._service.edge.clients.publish_run(inlet.qos12)
 
     def _on_connect(self, packet: Connect) -> None:
         client_id = packet.client_id or self._service.make_client_id()  # [MQTT-3.1.3-6]
@@ -297,7 +299,7 @@ class MqttProtocol:
         self._last_heard = self._service.clock.seconds()
         self._set_keep_alive(keep_alive)
         self.outlet.send(encode(Connack(present, ConnackCode.ACCEPTED)))  # [MQTT-3.2.2-1..4]
-        if not self._edge.clients.attach(session, self):
+        if not self._service.edge.clients.attach(session, self):
             self._session = None  # another connection may have it by now
             self._leave(will=False)
             self._abort()
@@ -338,7 +340,7 @@ class MqttProtocol:
             self._stop_reading(session)
         else:
             is_first = packet.qos and not session.has_received
-            self._edge.clients.publish(session, packet)
+            self._service.edge.clients.publish(session, packet)
             if is_first:
                 self._open_inlet(session)
 
@@ -367,7 +369,7 @@ class MqttProtocol:
             if session.sink is self:
                 self.outlet.send(suback)  # [MQTT-3.8.4-1]
 
-        self._edge.subscriptions.subscribe(session, packet, acknowledge)
+        self._service.edge.subscriptions.subscribe(session, packet, acknowledge)
 
     def _on_unsubscribe(self, packet: Unsubscribe) -> None:
         session = self._session
@@ -377,7 +379,7 @@ class MqttProtocol:
             if session.sink is self:
                 self.outlet.send(encode(Unsuback(packet.packet_id)))  # [MQTT-3.10.4-4]
 
-        self._edge.subscriptions.unsubscribe(session, packet.filters, acknowledge)
+        self._service.edge.subscriptions.unsubscribe(session, packet.filters, acknowledge)
 
     def _on_pingreq(self, _: Packet) -> None:
         self.outlet.send(encode(Pingresp()))  # [MQTT-3.12.4-1]
@@ -482,7 +484,7 @@ class MqttProtocol:
         if session is not None:
             self._flush_before_leaving()
             self._service.pressure.forget(self.outlet)
-            self._edge.clients.disconnect(session, self, will=will)
+            self._service.edge.clients.disconnect(session, self, will=will)
 
     def _flush_before_leaving(self) -> None:
         if self.outlet.size:

@@ -38,7 +38,6 @@ class Session:
         "_matching",
         "_places",
         "_receiver",
-        "_watcher",
         "away_since",
         "clean",
         "client_id",
@@ -48,6 +47,7 @@ class Session:
         "sender",
         "subscribing",
         "subscriptions",
+        "watcher",
         "will",
     )
 
@@ -65,11 +65,9 @@ class Session:
         self.is_over = False
         self._places: Places | None = None
         make_sender = CleanSender if clean else Sender
-        self.sender: Sender | CleanSender = make_sender(
-            self, limits=limits, watcher=watcher
-        )
+        self.sender: Sender | CleanSender = make_sender(self, limits=limits)
         self._receiver: Receiver | None = None
-        self._watcher = watcher
+        self.watcher = watcher
         self._matching: dict[str, tuple[Subscription, ...]] | None = None
 
     @property
@@ -81,7 +79,7 @@ class Session:
     def places(self) -> Places:
         """How far it has come; made when that is more than what its client got live."""
         if self._places is None:
-            self._places = Places(self, self._watcher)
+            self._places = Places(self, self.watcher)
         return self._places
 
     @property
@@ -93,7 +91,7 @@ class Session:
     def receiver(self) -> Receiver:
         """What comes from the client; made when it first publishes what has to be acknowledged."""
         if self._receiver is None:
-            self._receiver = Receiver(self, self._watcher)
+            self._receiver = Receiver(self, self.watcher)
         return self._receiver
 
     @property
@@ -139,7 +137,7 @@ class Session:
     def save(self) -> None:
         """It changed; a durable session is kept as it is now, soon."""
         if not self.clean and not self.is_over:
-            self._watcher.save(self, urgent=False)
+            self.watcher.save(self, urgent=False)
 
     # from the edge: which messages are its
 

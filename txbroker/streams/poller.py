@@ -174,7 +174,9 @@ class Poller:
             self._watched[number] = None
 
     def _interested(self, kind: int) -> list[Descriptor]:
-        return [d for n, d in enumerate(self._watched) if d is not None and self._interest[n] & kind]
+        return [
+            d for n, d in enumerate(self._watched) if d is not None and self._interest[n] & kind
+        ]
 
     # internal: what is ready
 
@@ -240,7 +242,9 @@ class Poller:
             log.exception("stream.failed")
 
 
-_USUAL: Final = {why: Failure(why) for why in (CONNECTION_DONE, CONNECTION_LOST, ABORTED)}
+_USUAL: Final[dict[Exception, Failure]] = {
+    why: Failure(why) for why in (CONNECTION_DONE, CONNECTION_LOST, ABORTED)
+}
 
 
 def _failure_of(why: Exception) -> Failure:
