@@ -62,6 +62,8 @@ QUEUE_HIGH_MARK = 1_000
 QUEUE_LOW_MARK = 250
 """Messages behind a client's window between which publishers wait, for a short time."""
 
+_ACCEPTED: Final = [encode(Connack(present, ConnackCode.ACCEPTED)) for present in (False, True)]
+
 LOGGED_BYTES = 32
 """How much of an illegal packet goes into the log."""
 
@@ -298,7 +300,7 @@ class MqttProtocol:
         self._attempt = None
         self._last_heard = self._service.clock.seconds()
         self._set_keep_alive(keep_alive)
-        self.outlet.send(encode(Connack(present, ConnackCode.ACCEPTED)))  # [MQTT-3.2.2-1..4]
+        self.outlet.send(_ACCEPTED[present])  # [MQTT-3.2.2-1..4]
         if not self._service.edge.clients.attach(session, self):
             self._session = None  # another connection may have it by now
             self._leave(will=False)
