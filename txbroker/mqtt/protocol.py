@@ -131,7 +131,7 @@ class MqttProtocol:
             log.warning("client.refused", limit="limits.connections", value=service.max_connections)
             self._abort()
             return
-        service.connections.add(self)
+        service.connections[self] = None
         self.transport.bufferSize = OUTPUT_HIGH_MARK
         carry = getattr(self.transport, "carry", None)
         if carry is not None:
@@ -475,7 +475,7 @@ class MqttProtocol:
         self._connection.close()
         self._inlet.close()
         self._cancel_deadline()
-        self._service.connections.discard(self)
+        self._service.connections.pop(self, None)
         self._service.pressure.forget(self)
         if self._attempt is not None:
             self._attempt.is_wanted = False

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from select import EPOLLIN, EPOLLOUT, epoll
+from time import monotonic
 from typing import Any, Final, Protocol
 
 from twisted.internet.error import ConnectionDone, ConnectionLost
@@ -31,6 +32,13 @@ log = get_logger()
 
 BATCH = 128
 """How many connections are served before timers and everything else have their turn."""
+
+
+LINGER = 0.0003
+"""
+Seconds for which whatever becomes ready meanwhile is served before anything else has its turn: a
+round of the event loop costs as much as a message.
+"""
 
 
 class Descriptor(Protocol):
@@ -69,6 +77,7 @@ class Poller:
         self._watched: list[Any] = []
         self._interest = bytearray()
         self._ending: list[tuple[AcceptedStream, Exception]] = []
+        self._ready: list[tuple[int, int]] = []
         self._is_serving = False
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._epoll.fileno(), self._serve)
@@ -181,17 +190,24 @@ class Poller:
     # internal: what is ready
 
     def _serve(self) -> None:
-        self._is_serving = True
-        try:
-            self._turn.share(self._serve_batch)
-        except Exception:
-            log.exception("stream.failed")
-        finally:
-            self._is_serving = False
+        until = monotonic() + LINGER
+        self._ready = self._epoll.poll(0, BATCH)
+        while self._ready:
+            is_last = len(self._ready) == BATCH
+            self._is_serving = True
+            try:
+                self._turn.share(self._serve_batch)
+            except Exception:
+                log.exception("stream.failed")
+            finally:
+                self._is_serving = False
+            if is_last or monotonic() > until:
+                break
+            self._ready = self._epoll.poll(0, BATCH)
 
     def _serve_batch(self) -> None:
         watched, interest = self._watched, self._interest
-        for number, events in self._epoll.poll(0, BATCH):
+        for number, events in self._ready:
             descriptor = watched[number]
             # An error or a hang-up is for whoever waits, as with select(2).
             if descriptor is not None and events & ~EPOLLOUT and interest[number] & EPOLLIN:
