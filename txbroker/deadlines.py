@@ -33,7 +33,7 @@ class Deadlines:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._count = 0
-        self._waiting: dict[Slot, set[Waiting]] = {}
+        self._waiting: dict[Slot, dict[Waiting, None]] = {}
         self._slots: list[Slot] = []  # a heap: the keys of the above
         self._call: DelayedCall | None = None
         self._called: Slot = 0
@@ -43,18 +43,18 @@ class Deadlines:
         slot = int((self._clock.seconds() + delay) / GRAIN) + 1
         waiting = self._waiting.get(slot)
         if waiting is None:
-            waiting = self._waiting[slot] = set()
+            waiting = self._waiting[slot] = {}
             heapq.heappush(self._slots, slot)
             self._arm()
-        waiting.add(who)
         self._count += 1
+        waiting[who] = None
         return slot
 
     def cancel(self, who: Waiting, slot: Slot) -> None:
         """Do not call it; it may have been called."""
         waiting = self._waiting.get(slot)
         if waiting is not None and who in waiting:
-            waiting.remove(who)
+            del waiting[who]
             self._count -= 1
             if not self._count:
                 self._waiting.clear()
@@ -90,7 +90,7 @@ class Deadlines:
     def _ring_at(self, slot: Slot) -> None:
         waiting = self._waiting[slot]
         while waiting:
-            who = waiting.pop()
+            who, _ = waiting.popitem()
             self._count -= 1
             who.on_deadline()
         if self._waiting.get(slot) is waiting:  # not if the last of all has been cancelled since

@@ -319,3 +319,43 @@ def test_whoever_left_is_forgotten(core: Any) -> None:
     gc.collect()
 
     assert session() is None
+
+
+def passing(core: Any) -> tuple[Any, Client, Any]:
+    """An exchange in which topics below `own` go from here to here, and its client."""
+    exchange = core.Exchange(lambda: None)
+    client = Client(core, exchange)
+    client.subscribe("#")
+    for apex, value in (("", "other"), ("own", "here")):
+        exchange.routes.set(apex, value)
+        exchange.bounds.set(apex, value)
+    exchange.interests.add("#", "edge", "edge")
+    return exchange, client, a_run(core, publish(b"own/a", b"1"), publish(b"own/b", b"2"))
+
+
+@both
+def test_a_run_that_is_clear_is_passed_on(core: Any) -> None:
+    exchange, client, run = passing(core)
+    assert [] == exchange.pass_on(run, "here", "here", "edge")
+    assert run.raw == client.outlet.take()
+
+
+@both
+@pytest.mark.parametrize(
+    "asked", [("other", "here", "edge"), ("here", "other", "edge"), ("here", "here", "another")]
+)
+def test_a_run_that_is_not_clear_is_not_touched(core: Any, asked: tuple[str, str, str]) -> None:
+    exchange, client, run = passing(core)
+    assert exchange.pass_on(run, *asked) is None
+    assert not client.outlet.size
+
+
+@both
+def test_one_message_that_goes_elsewhere_holds_all_back(core: Any) -> None:
+    exchange, client, _ = passing(core)
+    run = a_run(core, publish(b"own/a", b"1"), publish(b"x", b"2"))
+    assert exchange.pass_on(run, "here", "here", "edge") is None
+    exchange.interests.add("own/b", "far", "far")
+    run = a_run(core, publish(b"own/a", b"1"), publish(b"own/b", b"2"))
+    assert exchange.pass_on(run, "here", "here", "edge") is None
+    assert not client.outlet.size

@@ -305,3 +305,55 @@ def test_parts_come_and_go(core: Any) -> None:
 
     expected = {("a", n): n for n in range(200, 300)} | {("c", n): n for n in range(300)}
     assert expected == client.outlet.first_queued()
+
+
+@both
+def test_output_goes_straight_to_a_socket(core: Any) -> None:
+    """Only who has to be looked at is told of."""
+    exchange = core.Exchange(lambda: None)
+    sent, others = exchange.make_outlet(), exchange.make_outlet()
+    here, there = socket.socketpair()
+    with here, there:
+        here.setblocking(False)
+        sent.descriptor = here.fileno()
+        sent.send(b"1")
+        others.send(b"2")
+        assert [others] == exchange.send_outputs()
+        assert (b"1", 0, 1) == (there.recv(10), sent.size, others.size)
+
+        sent.send(bytes(16 * 1024 * 1024))
+        assert [sent] == exchange.send_outputs()
+        assert 0 < sent.size < 16 * 1024 * 1024
+
+
+@both
+def test_a_socket_that_cannot_be_written_is_told(core: Any) -> None:
+    exchange = core.Exchange(lambda: None)
+    outlet = exchange.make_outlet()
+    here, there = socket.socketpair()
+    with here:
+        there.close()
+        outlet.descriptor = here.fileno()
+        outlet.send(b"1")
+        assert [outlet] == exchange.send_outputs()
+        assert outlet.size == 1
+
+
+@both
+@pytest.mark.parametrize("what", ["dropped", "fills", "is_behind", "waiting"])
+def test_an_outlet_to_be_looked_at_is_not_written(core: Any, what: str) -> None:
+    """Whoever looks at it writes it."""
+    exchange = core.Exchange(lambda: None)
+    outlet = exchange.make_outlet()
+    outlet.open_window(1, 2**40)
+    here, there = socket.socketpair()
+    with here, there:
+        outlet.descriptor = here.fileno()
+        outlet.send(b"1")
+        if what == "waiting":
+            given(outlet, QUEUE_HIGH_MARK + 2)
+            outlet.fills = 0
+        else:
+            setattr(outlet, what, 1)
+        assert [outlet] == exchange.send_outputs()
+        assert outlet.size

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
+
+from tests.core.cores import a_run, publish
 from tests.support.edge_bench import Client, EdgeBench
 from tests.support.journal import authority_of
 from tests.support.recorders import EdgeRecorder, cut
+from txbroker import core
+from txbroker.authority.authority import Authority
 from txbroker.authority.handover import EdgeInterest, Incoming, Snapshot
 from txbroker.authority.peer import Greeting
 from txbroker.delegation.cut import Cut
@@ -256,3 +263,75 @@ def test_will_is_published_like_any_message() -> None:
 
     assert [("other edge", "deliver", 1, "gone")] == bench.events
     assert bench.authority.retained.get("w") is not None
+
+
+class StraightBench(OwnBench):
+    """Everything is clear for QoS 0, which is not kept; `client` wants all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.journal.keeps_qos0 = False
+        self.authority = Authority("", self.table, self.journal, self.exchange)
+        self.journal.authority = self.authority
+        self.own = OwnZone(self.edge, self.authority, self.pressure)
+        self.open()
+        self.client = Client(self, "c")
+        self.client.subscribe("#")
+        assert self.client.got() == ["Suback"]
+
+    def keep_qos0(self) -> None:
+        self.journal.keeps_qos0 = True
+
+    def press(self) -> None:
+        self.pressure.raise_("somebody slow")
+
+    def let_wait(self) -> None:
+        self.press()
+        self.client.publish("x", "0")
+
+    def watch(self) -> None:
+        self.another_edge("x")
+
+    def fence(self) -> None:
+        self.authority.fence(self.authority.prepare("x"))
+
+    def take_back(self) -> None:
+        peer = self.authority.peers.get("edge")
+        assert peer is not None
+        peer.unclaimed["z"] = 0
+
+
+def test_qos0_goes_straight_where_all_is_clear() -> None:
+    """From here to here, without a step at the authority."""
+    bench = StraightBench()
+    assert bench.own.pass_on(a_run(core, publish(b"x", b"1"), publish(b"y", b"2")))
+    assert ["1", "2"] == bench.client.got()
+    assert not bench.journal.records
+
+
+def test_qos0_does_not_go_straight_to_whoever_has_to_be_looked_at() -> None:
+    """That is done as with any other run."""
+    bench = StraightBench()
+    bench.client.session.begin_subscribing()
+    assert bench.own.pass_on(a_run(core, publish(b"x", b"1")))
+    assert ["1"] == bench.client.got()
+
+
+@pytest.mark.parametrize(
+    "hinder",
+    [
+        StraightBench.keep_qos0,
+        StraightBench.press,
+        StraightBench.let_wait,
+        StraightBench.watch,
+        StraightBench.fence,
+        StraightBench.take_back,
+    ],
+)
+def test_qos0_takes_each_step_where_something_is_in_its_way(
+    hinder: Callable[[StraightBench], None],
+) -> None:
+    bench = StraightBench()
+    hinder(bench)
+    assert not bench.own.pass_on(a_run(core, publish(b"x", b"1")))
+    assert [] == bench.client.got()

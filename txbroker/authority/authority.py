@@ -337,7 +337,9 @@ class Authority:
     def add_interest(self, peer: Peer, topic_filter: str, request: int, retained: bool) -> None:
         """Count the filter from here on and answer in the edge's stream."""
         port = peer.port
-        if self._bailiwick.park(ParkedInterest(peer, port, topic_filter, request, retained)):
+        if self._bailiwick.is_fenced and self._bailiwick.park(
+            ParkedInterest(peer, port, topic_filter, request, retained)
+        ):
             return
         self.peers.add_filter(peer, topic_filter)
         if port is not None:

@@ -56,6 +56,11 @@ class Bailiwick:
 
     # fences
 
+    @property
+    def is_fenced(self) -> bool:
+        """Whether some subtree is."""
+        return bool(self._fences)
+
     def fence(self, apex: str) -> None:
         """Take nothing more for the subtree."""
         self._fences.add(apex)

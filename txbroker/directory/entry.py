@@ -40,7 +40,7 @@ class Testament:
     will: Will
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, weakref_slot=False)
 class Entry:
     """`node` holds the session of `client_id`; see the rules above for the numbers."""
 

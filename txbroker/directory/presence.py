@@ -60,9 +60,10 @@ class Presence:
             testament = self._wills.make(client_id, will)
         else:
             self._wills.forget(client_id)
-        entry = self._begin_clean(client_id) if clean else self._go_on(client_id)
-        entry = attrs.evolve(entry, testament=testament)
-        if self._registrar.own.get(client_id) != entry:
+        begin = self._begin_clean if clean else self._go_on
+        entry = begin(client_id, testament)
+        known = self._registrar.own.get(client_id)
+        if known is None or known != entry:
             self._registrar.set(entry)
         return testament
 
@@ -110,7 +111,7 @@ class Presence:
 
     # internal
 
-    def _begin_clean(self, client_id: str) -> Entry:
+    def _begin_clean(self, client_id: str, testament: Testament | None) -> Entry:
         holdings = self._holdings
         own = self._registrar.own.get(client_id)
         known = [
@@ -133,9 +134,10 @@ class Presence:
             incarnation=1 if own is None or own.persistent else own.incarnation + 1,
             persistent=False,
             replaces=max(known, default=0),
+            testament=testament,
         )
 
-    def _go_on(self, client_id: str) -> Entry:
+    def _go_on(self, client_id: str, testament: Testament | None) -> Entry:
         self._holdings.thaw(client_id)
         holding = self._holdings.held[client_id]
         if self._registrar.is_cut_off(client_id):
@@ -148,6 +150,7 @@ class Presence:
             node=self._members.name,
             incarnation=holding.incarnation,
             persistent=True,
+            testament=testament,
         )
 
     def _disconnect(self, client_id: str) -> None:

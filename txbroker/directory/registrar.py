@@ -290,11 +290,11 @@ class Registrar:
             self._put_here(entry)
 
     def _put_here(self, entry: Entry) -> None:
+        if self._members.is_alone and not (entry.persistent or entry.testament):
+            return  # a connection here is of no concern to anybody else, yet
         name = self._members.name
         if name not in self._members.keepers(entry.client_id):
             return
-        if self._members.is_alone and not (entry.persistent or entry.testament):
-            return  # a connection here is of no concern to anybody else, yet
         verdict = self._entries.put(entry)
         self.knows(entry.client_id, name)
         if isinstance(verdict, Above):

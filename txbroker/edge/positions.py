@@ -53,7 +53,6 @@ class Positions:
         self._timers = timers
         self._keeper = keeper
         self._backlog = backlog
-        self._here: dict[Session, None] = {}
         self._met: dict[PartKey, int] = {}
         self._ended: dict[PartKey, int] = {}
         self._looking: Iterator[None] | None = None
@@ -68,12 +67,10 @@ class Positions:
 
     def arrive(self, session: Session) -> None:
         """Its client is here."""
-        self._here[session] = None
         self._backlog.wake(session)
 
     def leave(self, session: Session) -> None:
         """Its client is away: from here on a durable session costs a position for each zone."""
-        self._here.pop(session, None)
         if session.clean:
             return
         for topic_filter in session.subscriptions:
@@ -254,8 +251,9 @@ class Positions:
 
     def wake(self) -> None:
         """Who is behind may read on."""
-        for session in self._here:
-            self._backlog.wake(session)
+        for session in self._all():
+            if session.sink is not None:
+                self._backlog.wake(session)
 
     # from the node
 

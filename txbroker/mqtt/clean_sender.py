@@ -76,7 +76,7 @@ class CleanSender(Output):
     @property
     def is_hungry(self) -> bool:
         """Whether there is something to read for it that it can take."""
-        return bool(self._places.behind) and self.has_room()
+        return self._session.is_behind and self.has_room()
 
     def has_room(self) -> bool:
         """Whether something that can be read again later is worth bringing now."""
@@ -141,5 +141,5 @@ class CleanSender(Output):
         outlet = self.sink.outlet
         outlet.pump()
         self.look_at_outlet()
-        if self._places.behind and outlet.is_short:
-            self._watcher.has_room(self._session)
+        if self._session.is_behind and outlet.is_short:
+            self._session.watcher.has_room(self._session)

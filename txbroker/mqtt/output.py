@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from txbroker.message import Message
 from txbroker.mqtt.codec import encode_publish
-from txbroker.mqtt.places import Places
-from txbroker.mqtt.ports import Sink, Watcher
+from txbroker.mqtt.ports import Sink
 from txbroker.mqtt.window import SessionLimits
 from txbroker.place import PartKey, Place
 
@@ -29,22 +28,16 @@ class Output:
         "_dropping",
         "_later",
         "_limits",
-        "_places",
         "_session",
-        "_watcher",
         "dropped",
         "sink",
     )
 
-    def __init__(
-        self, session: Session, places: Places, *, limits: SessionLimits, watcher: Watcher
-    ) -> None:
+    def __init__(self, session: Session, *, limits: SessionLimits) -> None:
         self.sink: Sink | None = None
         self.dropped = 0
         self._session = session
-        self._places = places
         self._limits = limits
-        self._watcher = watcher
         self._dropping: frozenset[bool] = frozenset()
         self._later: dict[PartKey, list[Message]] | None = None
 
@@ -67,7 +60,7 @@ class Output:
     def catch_up(self, part: PartKey) -> None:
         """The session has caught up in the part: what is live may follow."""
         self._give_later(part)
-        if not self._places.behind:
+        if not self._session.is_behind:
             self._dropping -= {True}
 
     # from the edge: messages to the client
@@ -77,7 +70,7 @@ class Output:
         The same, but behind what the session has to catch up with in the part: a live message does
         not overtake the backlog of a session that returns.
         """
-        if part not in self._places.behind:
+        if part not in self._session.places.behind:
             self._give_later(part)
             self.deliver_qos0(message)
         elif self.sink is not None:
@@ -104,7 +97,7 @@ class Output:
         is_first = (qos > 0) not in self._dropping
         self._dropping |= {qos > 0}
         self.dropped += count
-        self._watcher.dropped(self._session, qos, count, is_first=is_first)
+        self._session.watcher.dropped(self._session, qos, count, is_first=is_first)
 
     # from the connection
 
@@ -120,7 +113,7 @@ class Output:
             outlet.fills = 0
             is_many = outlet.in_flight >= self._limits.inflight
             limit = "limits.inflight" if is_many else "limits.session_memory"
-            self._watcher.window_is_full(self._session, limit)
+            self._session.watcher.window_is_full(self._session, limit)
 
     def set_limits(self, limits: SessionLimits) -> None:
         """From now on; what is beyond them already goes when the next message comes."""

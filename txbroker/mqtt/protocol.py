@@ -55,9 +55,14 @@ OUTPUT_HIGH_MARK = 256 * 1024
 CLOSE_TIMEOUT = 5.0
 """Seconds that a client has to read its last packets when the connection is being closed."""
 
+GRACE = 1.5
+"""Times its keep-alive for which nothing may be heard of a client [MQTT-3.1.2-24]."""
+
 QUEUE_HIGH_MARK = 1_000
 QUEUE_LOW_MARK = 250
 """Messages behind a client's window between which publishers wait, for a short time."""
+
+_ACCEPTED: Final = [encode(Connack(present, ConnackCode.ACCEPTED)) for present in (False, True)]
 
 LOGGED_BYTES = 32
 """How much of an illegal packet goes into the log."""
@@ -76,7 +81,6 @@ class MqttProtocol:
         "_attempt",
         "_client_id",
         "_connection",
-        "_edge",
         "_hold",
         "_inlet",
         "_is_arriving",
@@ -96,7 +100,6 @@ class MqttProtocol:
 
     def __init__(self, service: MqttService) -> None:
         self._service = service
-        self._edge = service.edge
         self.outlet = service.exchange.make_outlet()
         self.outlet.connection = self
         self._inlet = service.exchange.make_inlet(self.outlet, service.max_packet)
@@ -108,7 +111,7 @@ class MqttProtocol:
         self._is_arriving = False
         self._attempt: Attempt | None = None
         self._hold: Hold | None = None
-        self._keep_alive = 0.0
+        self._keep_alive = 0
         self._last_heard = 0.0
         self._slot: Slot | None = None
         self._client_id = ""
@@ -128,7 +131,7 @@ class MqttProtocol:
             log.warning("client.refused", limit="limits.connections", value=service.max_connections)
             self._abort()
             return
-        service.connections.add(self)
+        service.connections[self] = None
         self.transport.bufferSize = OUTPUT_HIGH_MARK
         carry = getattr(self.transport, "carry", None)
         if carry is not None:
@@ -219,7 +222,11 @@ class MqttProtocol:
             self._on_violation(violation)
         self._is_working = False
         session = self._session
-        if session is not None and session.held_size and self._edge.congestion.is_too_much(session):
+        if (
+            session is not None
+            and session.held_size
+            and self._service.edge.congestion.is_too_much(session)
+        ):
             self._stop_reading(session)
 
     @property
@@ -265,9 +272,9 @@ class MqttProtocol:
         if inlet.pubacks:
             session.sender.on_pubacks(inlet.pubacks)
         if inlet.qos0 is not None:
-            self._edge.clients.publish_run(inlet.qos0)
+            self._service.edge.clients.publish_run(inlet.qos0)
         if inlet.qos12 is not None:
-            self._edge.clients.publish_run(inlet.qos12)
+            self._service.edge.clients.publish_run(inlet.qos12)
 
     def _on_connect(self, packet: Connect) -> None:
         client_id = packet.client_id or self._service.make_client_id()  # [MQTT-3.1.3-6]
@@ -293,8 +300,8 @@ class MqttProtocol:
         self._attempt = None
         self._last_heard = self._service.clock.seconds()
         self._set_keep_alive(keep_alive)
-        self.outlet.send(encode(Connack(present, ConnackCode.ACCEPTED)))  # [MQTT-3.2.2-1..4]
-        if not self._edge.clients.attach(session, self):
+        self.outlet.send(_ACCEPTED[present])  # [MQTT-3.2.2-1..4]
+        if not self._service.edge.clients.attach(session, self):
             self._session = None  # another connection may have it by now
             self._leave(will=False)
             self._abort()
@@ -335,7 +342,7 @@ class MqttProtocol:
             self._stop_reading(session)
         else:
             is_first = packet.qos and not session.has_received
-            self._edge.clients.publish(session, packet)
+            self._service.edge.clients.publish(session, packet)
             if is_first:
                 self._open_inlet(session)
 
@@ -364,7 +371,7 @@ class MqttProtocol:
             if session.sink is self:
                 self.outlet.send(suback)  # [MQTT-3.8.4-1]
 
-        self._edge.subscriptions.subscribe(session, packet, acknowledge)
+        self._service.edge.subscriptions.subscribe(session, packet, acknowledge)
 
     def _on_unsubscribe(self, packet: Unsubscribe) -> None:
         session = self._session
@@ -374,7 +381,7 @@ class MqttProtocol:
             if session.sink is self:
                 self.outlet.send(encode(Unsuback(packet.packet_id)))  # [MQTT-3.10.4-4]
 
-        self._edge.subscriptions.unsubscribe(session, packet.filters, acknowledge)
+        self._service.edge.subscriptions.unsubscribe(session, packet.filters, acknowledge)
 
     def _on_pingreq(self, _: Packet) -> None:
         self.outlet.send(encode(Pingresp()))  # [MQTT-3.12.4-1]
@@ -417,21 +424,22 @@ class MqttProtocol:
 
     def _set_keep_alive(self, seconds: int) -> None:
         self._cancel_deadline()
-        self._keep_alive = seconds * 1.5
+        self._keep_alive = seconds
         if seconds:
-            self._set_deadline(self._keep_alive)
+            self._set_deadline(seconds * GRACE)
 
     def _look_at_watch(self) -> None:
         # The deadline is not moved for each packet; it is set again when it is met.
         idle = self._service.clock.seconds() - self._last_heard
         if self._hold is not None and self._hold.is_on:
             idle = 0.0  # its PINGREQ may lie unread (protocol rule 20)
-        if idle >= self._keep_alive:
+        longest = self._keep_alive * GRACE
+        if idle >= longest:
             log.info("client.timeout", client_id=self._client_id)
             self._leave(will=True)  # [MQTT-3.1.2-24]
             self._abort()
         else:
-            self._set_deadline(self._keep_alive - idle)
+            self._set_deadline(longest - idle)
 
     def _set_deadline(self, delay: float) -> None:
         self._slot = self._service.deadlines.set(self, delay)
@@ -467,7 +475,7 @@ class MqttProtocol:
         self._connection.close()
         self._inlet.close()
         self._cancel_deadline()
-        self._service.connections.discard(self)
+        self._service.connections.pop(self, None)
         self._service.pressure.forget(self)
         if self._attempt is not None:
             self._attempt.is_wanted = False
@@ -478,7 +486,7 @@ class MqttProtocol:
         if session is not None:
             self._flush_before_leaving()
             self._service.pressure.forget(self.outlet)
-            self._edge.clients.disconnect(session, self, will=will)
+            self._service.edge.clients.disconnect(session, self, will=will)
 
     def _flush_before_leaving(self) -> None:
         if self.outlet.size:

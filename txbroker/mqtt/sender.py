@@ -17,8 +17,7 @@ from txbroker.mqtt.codec import encode, pack_packet_id
 from txbroker.mqtt.numbering import Numbering
 from txbroker.mqtt.output import Output
 from txbroker.mqtt.packets import Pubrel
-from txbroker.mqtt.places import Places
-from txbroker.mqtt.ports import Sink, Watcher
+from txbroker.mqtt.ports import Sink
 from txbroker.mqtt.window import Outgoing, SessionLimits, Window
 from txbroker.place import PartKey, Place
 
@@ -31,10 +30,8 @@ class Sender(Output):
 
     __slots__ = ("_to_save", "last_id", "numbering", "window")
 
-    def __init__(
-        self, session: Session, places: Places, *, limits: SessionLimits, watcher: Watcher
-    ) -> None:
-        super().__init__(session, places, limits=limits, watcher=watcher)
+    def __init__(self, session: Session, *, limits: SessionLimits) -> None:
+        super().__init__(session, limits=limits)
         self.window: Window | None = None
         self.last_id = 0
         self.numbering = Numbering()
@@ -137,7 +134,7 @@ class Sender(Output):
         """Whether there is something to read for it that it can take."""
         if self.sink is None:
             return False
-        return self.has_unread or (bool(self._places.behind) and self.has_room())
+        return self.has_unread or (self._session.is_behind and self.has_room())
 
     def has_room(self) -> bool:
         """Whether something that can be read again later is worth bringing now."""
@@ -150,7 +147,7 @@ class Sender(Output):
         """What waits and can be read again is left to the journal."""
         if self.window is not None:
             for place in self.window.leave_queue():
-                self._places.fall_behind(place)
+                self._session.places.fall_behind(place)
 
     # from the connection
 
@@ -302,9 +299,9 @@ class Sender(Output):
     def _tell_if_full(self, window: Window) -> None:
         """After something entered the window: whether it was the last one."""
         if len(window.flights) == self._limits.inflight:
-            self._watcher.window_is_full(self._session, "limits.inflight")
+            self._session.watcher.window_is_full(self._session, "limits.inflight")
         elif window.flight_size >= self._limits.memory:
-            self._watcher.window_is_full(self._session, "limits.session_memory")
+            self._session.watcher.window_is_full(self._session, "limits.session_memory")
 
     def _can_launch(self, window: Window, sink: Sink) -> bool:
         return window.is_open(self._limits) and sink.outlet.has_room
@@ -325,15 +322,15 @@ class Sender(Output):
             packet_id = window.resend[0]
             entry = window.flights.get(packet_id)
             if entry is not None and entry.is_unread:
-                self._watcher.has_room(self._session)
+                self._session.watcher.has_room(self._session)
                 return
             window.resend.popleft()
             if entry is not None and not entry.is_unsaved:
                 self._send(packet_id, entry)
         if window is not None:
             self._launch_waiting(window, sink)
-        if self._places.behind and (window is None or window.is_short):
-            self._watcher.has_room(self._session)
+        if self._session.is_behind and (window is None or window.is_short):
+            self._session.watcher.has_room(self._session)
 
     def _launch_waiting(self, window: Window, sink: Sink) -> None:
         is_launched = False
@@ -354,12 +351,12 @@ class Sender(Output):
 
     def _on_launched(self, window: Window) -> None:
         self._tell_if_full(window)
-        self._watcher.save(self._session, urgent=True)
+        self._session.watcher.save(self._session, urgent=True)
 
     def _save_first(self, packet_id: int, entry: Outgoing) -> None:
         entry.is_unsaved = True
         self._to_save.append(packet_id)
-        self._watcher.save(self._session, urgent=True)
+        self._session.watcher.save(self._session, urgent=True)
 
     def _send(self, packet_id: int, entry: Outgoing) -> None:
         assert self.sink is not None

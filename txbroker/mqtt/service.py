@@ -72,7 +72,7 @@ class MqttService:
         self.max_packet = max_packet
         self.max_connections = max_connections
         self.connect_timeout = connect_timeout
-        self.connections: set[Closable] = set()
+        self.connections: dict[Closable, None] = {}  # takes half the room of a set
         self.is_leaving = False
 
     def leave(self) -> None:

@@ -36,18 +36,18 @@ class Session:
     __slots__ = (
         "__weakref__",
         "_matching",
+        "_places",
         "_receiver",
-        "_watcher",
         "away_since",
         "clean",
         "client_id",
         "held_size",
         "incarnation",
         "is_over",
-        "places",
         "sender",
         "subscribing",
         "subscriptions",
+        "watcher",
         "will",
     )
 
@@ -63,13 +63,11 @@ class Session:
         self.subscribing = 0
         self.away_since: float | None = None
         self.is_over = False
-        self.places = Places(self, watcher)
+        self._places: Places | None = None
         make_sender = CleanSender if clean else Sender
-        self.sender: Sender | CleanSender = make_sender(
-            self, self.places, limits=limits, watcher=watcher
-        )
+        self.sender: Sender | CleanSender = make_sender(self, limits=limits)
         self._receiver: Receiver | None = None
-        self._watcher = watcher
+        self.watcher = watcher
         self._matching: dict[str, tuple[Subscription, ...]] | None = None
 
     @property
@@ -78,10 +76,22 @@ class Session:
         return self.sender.sink
 
     @property
+    def places(self) -> Places:
+        """How far it has come; made when that is more than what its client got live."""
+        if self._places is None:
+            self._places = Places(self, self.watcher)
+        return self._places
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there is something to be read for it in some journal."""
+        return self._places is not None and bool(self._places.behind)
+
+    @property
     def receiver(self) -> Receiver:
         """What comes from the client; made when it first publishes what has to be acknowledged."""
         if self._receiver is None:
-            self._receiver = Receiver(self, self._watcher)
+            self._receiver = Receiver(self, self.watcher)
         return self._receiver
 
     @property
@@ -114,18 +124,20 @@ class Session:
         if self._receiver is not None:
             self._receiver.detach()
         self.sender.detach()
-        self.places.detach()
+        if self._places is not None:
+            self._places.detach()
 
     def close(self) -> None:
         """The session ends, with all that waits for its client; nothing comes to it any more."""
         self.is_over = True
         self.sender.close()
-        self.places.end_all()
+        if self._places is not None:
+            self._places.end_all()
 
     def save(self) -> None:
         """It changed; a durable session is kept as it is now, soon."""
         if not self.clean and not self.is_over:
-            self._watcher.save(self, urgent=False)
+            self.watcher.save(self, urgent=False)
 
     # from the edge: which messages are its
 
@@ -142,7 +154,8 @@ class Session:
 
     def needs(self) -> Iterator[Place]:
         """The places up to which it needs nothing of their parts, one or more for each part."""
-        yield from self.places.needs()
+        if self._places is not None:
+            yield from self._places.needs()
         yield from self.sender.needs()
 
     def matching(self, topic: str) -> tuple[Subscription, ...]:
@@ -170,7 +183,11 @@ class Session:
         """What comes live may go straight to the client, or not any more."""
         if self.sender.sink is not None:
             outlet = self.sender.sink.outlet
-            outlet.is_direct = self.places.is_plain and not self.subscribing
+            outlet.is_direct = self._is_plain and not self.subscribing
+
+    @property
+    def _is_plain(self) -> bool:
+        return self._places is None or self._places.is_plain
 
     def on_subscriptions_changed(self) -> None:
         """What matches has to be worked out anew."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from select import EPOLLIN, EPOLLOUT, epoll
+from time import monotonic
 from typing import Any, Final, Protocol
 
 from twisted.internet.error import ConnectionDone, ConnectionLost
@@ -31,6 +32,13 @@ log = get_logger()
 
 BATCH = 128
 """How many connections are served before timers and everything else have their turn."""
+
+
+LINGER = 0.0003
+"""
+Seconds for which whatever becomes ready meanwhile is served before anything else has its turn: a
+round of the event loop costs as much as a message.
+"""
 
 
 class Descriptor(Protocol):
@@ -65,9 +73,11 @@ class Poller:
         self._reactor = reactor
         self._turn = turn
         self._epoll = epoll()
-        self._watched: dict[int, Any] = {}
-        self._interest = bytearray()  # by file descriptor: EPOLLIN, EPOLLOUT, both
+        # Both by file descriptor: who has it, and EPOLLIN, EPOLLOUT or both.
+        self._watched: list[Any] = []
+        self._interest = bytearray()
         self._ending: list[tuple[AcceptedStream, Exception]] = []
+        self._ready: list[tuple[int, int]] = []
         self._is_serving = False
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._epoll.fileno(), self._serve)
@@ -121,7 +131,7 @@ class Poller:
 
     def removeAll(self) -> list[Descriptor]:
         """Watch none of them any more; gives them."""
-        watched = list(self._watched.values())
+        watched = [descriptor for descriptor in self._watched if descriptor is not None]
         for descriptor in watched:
             self._remove(descriptor, EPOLLIN | EPOLLOUT)
         return watched
@@ -146,9 +156,11 @@ class Poller:
 
     def _add(self, descriptor: Descriptor, kind: int) -> None:
         number = descriptor.fileno()
-        if self._watched.get(number) is not descriptor:
-            if number >= len(self._interest):
-                self._interest.extend(bytes(number + 1))
+        if number >= len(self._watched):
+            more = number + 1
+            self._interest.extend(bytes(more))
+            self._watched.extend([None] * more)
+        if self._watched[number] is not descriptor:
             self._epoll.register(number, kind)
             self._watched[number] = descriptor
             self._interest[number] = kind
@@ -158,7 +170,9 @@ class Poller:
 
     def _remove(self, descriptor: Descriptor, kind: int) -> None:
         number = descriptor.fileno()
-        if self._watched.get(number) is not descriptor or not self._interest[number] & kind:
+        if number < 0 or number >= len(self._watched) or self._watched[number] is not descriptor:
+            return
+        if not self._interest[number] & kind:
             return
         self._interest[number] &= ~kind
         if self._interest[number]:
@@ -166,26 +180,35 @@ class Poller:
         else:
             # Errors are reported, again and again, of whatever is in there.
             self._epoll.unregister(number)
-            del self._watched[number]
+            self._watched[number] = None
 
     def _interested(self, kind: int) -> list[Descriptor]:
-        return [d for number, d in self._watched.items() if self._interest[number] & kind]
+        return [
+            d for n, d in enumerate(self._watched) if d is not None and self._interest[n] & kind
+        ]
 
     # internal: what is ready
 
     def _serve(self) -> None:
-        self._is_serving = True
-        try:
-            self._turn.share(self._serve_batch)
-        except Exception:
-            log.exception("stream.failed")
-        finally:
-            self._is_serving = False
+        until = monotonic() + LINGER
+        self._ready = self._epoll.poll(0, BATCH)
+        while self._ready:
+            is_last = len(self._ready) == BATCH
+            self._is_serving = True
+            try:
+                self._turn.share(self._serve_batch)
+            except Exception:
+                log.exception("stream.failed")
+            finally:
+                self._is_serving = False
+            if is_last or monotonic() > until:
+                break
+            self._ready = self._epoll.poll(0, BATCH)
 
     def _serve_batch(self) -> None:
         watched, interest = self._watched, self._interest
-        for number, events in self._epoll.poll(0, BATCH):
-            descriptor = watched.get(number)
+        for number, events in self._ready:
+            descriptor = watched[number]
             # An error or a hang-up is for whoever waits, as with select(2).
             if descriptor is not None and events & ~EPOLLOUT and interest[number] & EPOLLIN:
                 try:
@@ -195,7 +218,7 @@ class Poller:
                 else:
                     if why is not None:
                         self._disconnect(descriptor, why, is_read=True)
-                descriptor = watched.get(number)
+                descriptor = watched[number]
             if descriptor is not None and events & ~EPOLLIN and interest[number] & EPOLLOUT:
                 try:
                     why = descriptor.doWrite()
@@ -235,7 +258,9 @@ class Poller:
             log.exception("stream.failed")
 
 
-_USUAL: Final = {why: Failure(why) for why in (CONNECTION_DONE, CONNECTION_LOST, ABORTED)}
+_USUAL: Final[dict[Exception, Failure]] = {
+    why: Failure(why) for why in (CONNECTION_DONE, CONNECTION_LOST, ABORTED)
+}
 
 
 def _failure_of(why: Exception) -> Failure:

@@ -108,7 +108,7 @@ class StreamPort(Port):
 
     def createInternetSocket(self) -> socket.socket:
         """As Twisted's; accepted ones have TCP_NODELAY from it."""
-        made: socket.socket = super().createInternetSocket()
+        made: socket.socket = super().createInternetSocket()  # type: ignore[no-untyped-call]
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
         return made
 

@@ -170,7 +170,7 @@ cdef class Outlet:
         return written == ALL
 
     cdef bint is_sent(self) except -1:
-        """Write all to `descriptor`; False: that was not to be, or there is more to be looked at."""
+        """Write all to `descriptor`; False: it was not to be, or there is more to be looked at."""
         if self.descriptor < 0 or self.dropped or self.is_behind:
             return False
         if self.window != NULL and (self.window.fills or self.window.waiting() > QUEUE_HIGH_MARK):

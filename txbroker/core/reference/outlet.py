@@ -53,7 +53,8 @@ class Outlet:
     `is_direct`: live messages may go straight to it; its session has nothing to take before them.
     `is_shut`: QoS 0 is dropped and counted in `dropped`. `fills` counts how often the window became
     full. `descriptor` is of the socket that may be written straight, -1 while there is none.
-    `is_behind`: publishers may be waiting for what waits here. Of a clean session (`open_window`), QoS 1 and 2 are kept here and nowhere else.
+    `is_behind`: publishers may be waiting for what waits here. Of a clean session (`open_window`),
+    QoS 1 and 2 are kept here and nowhere else.
     """
 
     def __init__(
@@ -127,7 +128,7 @@ class Outlet:
         return True
 
     def is_sent(self) -> bool:
-        """Write all to `descriptor`; False: that was not to be, or there is more to be looked at."""
+        """Write all to `descriptor`; False: it was not to be, or there is more to be looked at."""
         is_usual = not (self.dropped or self.fills or self.is_behind)
         if not is_usual or self.descriptor < 0 or self.waiting > QUEUE_HIGH_MARK:
             return False
