@@ -507,6 +507,8 @@ class Authority:
                 self.retained.set(message.topic, message)
             else:
                 self._journal.note_retained((message.topic,))  # it went with the cut
+        # None from an earlier epoch in this process: the store has none of those any more.
+        self.marks.clear()
         self.marks.update(state.marks)
         self._wills.load()
         for known in state.unclaimed:
