@@ -71,6 +71,7 @@ class Outboxes:
         self._ending: list[Outbox] = []
         self._filling: dict[str, Outbox] = {}
         self._unsafe: dict[Outbox, deque[tuple[int, Publication]]] = {}
+        self._after: dict[Outbox, list[tuple[int, Callable[[], None]]]] = {}
         self._is_told_full = False
         self._host: Host
         self._draining = Draining(
@@ -169,12 +170,15 @@ class Outboxes:
             return False
         message = publication.message
         is_new_doubt = origin is not None and origin[0] not in outbox.origins
-        holds = publication.keeps_id + is_new_doubt
+        earlier = self._unsafe_in_closed(message.client_id)
+        holds = publication.keeps_id + is_new_doubt + len(earlier)
         number = outbox.log.append(message, origin, holds=holds)
         outbox.note(message, number)
         self._count(publication, 1)
         self._unsafe[outbox].append((number, publication))
         release = partial(outbox.log.release, number)
+        for other, last in earlier.items():
+            self._after.setdefault(other, []).append((last, release))
         if publication.keeps_id:
             self._save_then(publication.note_entry(outbox.key, number), release)
         if origin is not None:
@@ -234,6 +238,19 @@ class Outboxes:
 
     # internal: outboxes
 
+    def _unsafe_in_closed(self, client_id: str) -> dict[Outbox, int]:
+        """
+        The client's last entries that are not durable yet, in outboxes that take no more: what
+        comes later has another outbox, and must not be safe, and acknowledged, before them.
+        """
+        return {
+            outbox: number
+            for outbox, unsafe in self._unsafe.items()
+            if not outbox.is_open
+            for number, publication in unsafe
+            if publication.client_id == client_id
+        }
+
     def _make(self, route: Route) -> Outbox | None:
         state = OutboxState(
             zone=route.apex,
@@ -292,6 +309,13 @@ class Outboxes:
             _, publication = unsafe.popleft()
             self._count(publication, -1)
             self._host.on_safe(publication)
+        after = self._after.pop(outbox, ())
+        for number, release in after:
+            if number <= outbox.log.durable:
+                release()
+        late = [one for one in after if one[0] > outbox.log.durable]
+        if late:
+            self._after[outbox] = late
         self._draining.on_durable(outbox)
 
     def _count(self, publication: Publication, sign: int) -> None:
