@@ -93,6 +93,8 @@ class Interests:
         if known is None:
             return
         topic_filter, subscribing = known
+        if subscribing not in self._pending:
+            return  # its session has ended
         late = subscribing.acknowledge is None
         if (topic_filter, route.apex) in subscribing.open:
             since = route.since(topic_filter)
