@@ -33,12 +33,17 @@ class Turns:
         return not (self._early or self._next)
 
     def enter(self, flow: Incoming, zone: str, *, is_repeat: bool) -> None:
-        """A publish came in, for this zone; a repeat waits for what came before it."""
+        """
+        A publish came in, for this zone; a repeat waits for what came before it, and a new one for
+        what waits itself, maybe for one whose zone turns out to be another one.
+        """
         self._early.discard(flow.packet_id)
         lane = zone, flow.qos
         before = self._last.get(lane)
         self._last[lane] = flow
-        if is_repeat and before is not None and before is not flow and before.owed:
+        if before is None or before is flow or not before.owed:
+            return
+        if is_repeat or before in self._waiting:
             self._next[before] = flow
             self._waiting.add(flow)
 

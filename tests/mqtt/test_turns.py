@@ -1,0 +1,31 @@
+"""The order of answers to what a client publishes again."""
+
+from __future__ import annotations
+
+from txbroker.mqtt.incoming import Incoming
+from txbroker.mqtt.turns import Turns
+
+
+def test_new_publish_waits_behind_a_repeat_that_waits() -> None:
+    """Also where what that waits for turns out to be another zone's, and is answered later."""
+    first, repeat, new = (Incoming(packet_id, 2) for packet_id in (1, 2, 3))
+    turns = Turns([2])
+    turns.enter(first, "", is_repeat=False)
+    turns.enter(repeat, "", is_repeat=True)
+    turns.enter(new, "", is_repeat=False)
+
+    assert [False, True, True] == [turns.has_to_wait(flow) for flow in (first, repeat, new)]
+    assert repeat is turns.end(first)
+    assert new is turns.end(repeat)
+    assert turns.end(new) is None
+    assert turns.is_over
+
+
+def test_new_publish_has_its_turn_by_itself() -> None:
+    """What is taken in the order in which it came needs no turns."""
+    first, new = Incoming(1, 1), Incoming(2, 1)
+    turns = Turns([])
+    turns.enter(first, "", is_repeat=False)
+    turns.enter(new, "", is_repeat=False)
+
+    assert not turns.has_to_wait(new)
