@@ -98,6 +98,7 @@ def test_live_messages_may_be_far_ahead_of_a_claim() -> None:
     pair = pair_that_inherits()
     link = start(pair)
     link.pump()  # live; z is claimed and there is nothing of it
+    pair.commit.commit()
     give_back(pair)  # it came and went and came
     expected = say_numbered(pair, 1, 20)
     break_after(pair, 5)
@@ -133,6 +134,8 @@ def test_word_that_a_claim_is_finished_may_be_lost() -> None:
     assert peer is not None
     peer.claiming["z"] = 1  # as if it had not come
     start(pair).pump()
+    pair.commit.commit()
+    pair.link.pump()
     known = dict(peer.claiming)
     give_back(pair)
     expected += say_numbered(pair, 4, 6)
@@ -189,3 +192,18 @@ def test_claims_of_an_earlier_epoch_say_nothing() -> None:
 
     assert expected == got(pair, b"z")[4:]
     assert Position(epoch=2, offset=4) == pair.route.position
+
+
+def test_claim_waits_until_the_end_of_the_one_before_is_kept() -> None:
+    """Else the owner would take it for that one, and keep what follows for ever."""
+    pair = pair_that_inherits()
+    start(pair).pump()
+    give_back(pair)  # it came, and went and came again before the edge has kept that it came
+    expected = say_numbered(pair, 1, 3)
+    pair.link.pump()
+    assert [] == got(pair, b"z")
+
+    pair.commit.commit()
+    pair.link.pump()
+
+    assert expected == got(pair, b"z")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.journal import authority_of, authority_over
+from tests.support.keeping import CommitRecorder
 from tests.support.pair import Alarms, Client, Host, Link, Recorder, make_authority, make_edge
 from tests.support.recorders import EdgeRecorder, cut
 from txbroker.authority.handover import EdgeInterest, Incoming, Snapshot
@@ -23,7 +24,8 @@ class Pair:
 
     def __init__(self, apex: str = "", *, lazy: bool = False) -> None:
         self.alarms = Alarms()
-        self.edge = make_edge(self.alarms, Recorder())
+        self.commit = CommitRecorder()
+        self.edge = make_edge(self.alarms, Recorder(), commit=self.commit)
         self.route = self.edge.zones.add(cut(apex))
         self.route.cuts = {}
         self.table = DelegationTable(apex)

@@ -123,10 +123,11 @@ class Site:
             if number >= steps:
                 return
 
-    def publish(self, topic: str, payload: bytes, qos: int) -> None:
-        packet_id = self.client.publish(topic, payload, qos)
-        if qos:
-            self.sent[packet_id] = payload
+    def publish(self, *said: tuple[str, bytes, int]) -> None:
+        packet_ids = self.client.publish_all(*said)
+        for packet_id, (_, payload, qos) in zip(packet_ids, said, strict=True):
+            if qos:
+                self.sent[packet_id] = payload
 
     @property
     def processed(self) -> int:
@@ -158,8 +159,7 @@ class World:
         site = self.sites[which]
         match action:
             case "publish":
-                for _ in range(1 + amount % 5):
-                    site.publish(*self.next_message())
+                site.publish(*[self.next_message() for _ in range(1 + amount % 5)])
             case "burst":
                 for _ in range(amount):
                     topic, payload, qos = self.next_message()

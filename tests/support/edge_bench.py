@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from tests.support.clock import Clock
 from tests.support.keeping import CommitRecorder, JournalsRecorder
 from tests.support.outboxes import MemoryOutboxes
+from tests.support.reads import Reads
 from tests.support.recorders import (
     ConnectorRecorder,
     Events,
@@ -15,12 +16,13 @@ from tests.support.recorders import (
     SinkRecorder,
     cut,
 )
-from txbroker.core import Exchange
+from txbroker.core import Exchange, Flows, Run
 from txbroker.counters import Counters
 from txbroker.edge.edge import Edge
 from txbroker.edge.limits import EdgeLimits
 from txbroker.edge.route import Position, Route
 from txbroker.message import Message
+from txbroker.mqtt.codec import encode_publish
 from txbroker.mqtt.packets import Connect, Packet, Publish, Suback, Subscribe, Unsuback, Will
 from txbroker.mqtt.session import Session
 from txbroker.pressure import Pressure
@@ -50,6 +52,7 @@ class Client:
     def _accept(self, session: Session, present: bool) -> None:
         self.session, self.present = session, present
         assert self._edge.clients.attach(session, self.sink)
+        self._reads = Reads(self._edge, self._edge.exchange, session, self.sink.outlet)
 
     def leave(self, *, will: bool = False) -> None:
         """Its connection is gone."""
@@ -74,11 +77,17 @@ class Client:
         )
 
     def publish(self, topic: str, payload: str = "", qos: int = 1) -> None:
-        """One PUBLISH."""
-        self._packet_id += 1
-        packet_id = self._packet_id if qos else None
-        data = payload.encode()
-        self._edge.clients.publish(self.session, Publish(topic, data, qos, False, False, packet_id))
+        """One PUBLISH, in a read of its own."""
+        self.publish_all((topic, payload, qos))
+
+    def publish_all(self, *said: tuple[str, str, int]) -> None:
+        """Several PUBLISH packets, in one read."""
+        data = b""
+        for topic, payload, qos in said:
+            self._packet_id += 1
+            packet_id = self._packet_id if qos else None
+            data += encode_publish(topic, payload.encode(), qos, False, False, packet_id)
+        self._reads.feed(data)
 
     def got(self) -> list[str]:
         """
@@ -224,6 +233,19 @@ class EdgeBench:
         if qos:
             self.journals.add(route.part, offset, message)
         self.edge.on_message(route, message, offset if qos else 0)
+
+    def make_run(self, messages: Iterable[Message]) -> Run:
+        """The messages as they come from a link in one piece, all of QoS 0 or none."""
+        inlet = self.exchange.make_inlet(self.exchange.make_outlet(), 1 << 28)
+        inlet.open(object(), "somebody", Flows(), clean=True)
+        inlet.takes_qos12 = True
+        for number, one in enumerate(messages, 1):
+            packet_id = number if one.qos else None
+            inlet.feed(encode_publish(one.topic, one.payload, one.qos, False, False, packet_id))
+        assert inlet.step() is None
+        run = inlet.qos12 or inlet.qos0
+        assert run is not None
+        return run
 
     def take(self) -> Events:
         """The events since the last call."""

@@ -15,6 +15,7 @@ import attrs
 from tests.support.journal import authority_of
 from tests.support.keeping import CommitRecorder, JournalsRecorder
 from tests.support.outboxes import MemoryOutboxes
+from tests.support.reads import Reads
 from tests.support.recorders import SinkRecorder
 from txbroker.authority.authority import Authority
 from txbroker.core import Exchange
@@ -26,6 +27,7 @@ from txbroker.edge.limits import EdgeLimits
 from txbroker.edge.route import Route
 from txbroker.link.edge_end import EdgeEnd
 from txbroker.link.owner_end import OwnerEnd
+from txbroker.mqtt.codec import encode_publish
 from txbroker.mqtt.packets import Connect, Puback, Publish, Pubrec, Subscribe
 from txbroker.mqtt.session import Session
 from txbroker.pressure import Pressure
@@ -107,14 +109,22 @@ class Client(SinkRecorder):
     def _accept(self, session: Session, present: bool) -> None:
         self.session = session
         assert self.edge.clients.attach(session, self)
+        self._reads = Reads(self.edge, self.edge.exchange, session, self.outlet)
 
     def publish(self, topic: str, payload: bytes, qos: int = 1, *, retain: bool = False) -> int:
-        """PUBLISH; the packet identifier."""
-        self._id += 1
-        packet_id = self._id if qos else None
-        packet = Publish(topic, payload, qos, retain, False, packet_id)
-        self.edge.clients.publish(self.session, packet)
-        return self._id
+        """PUBLISH, in a read of its own; the packet identifier."""
+        return self.publish_all((topic, payload, qos), retain=retain)[0]
+
+    def publish_all(self, *said: tuple[str, bytes, int], retain: bool = False) -> list[int]:
+        """Several PUBLISH packets in one read; their packet identifiers."""
+        data, packet_ids = b"", []
+        for topic, payload, qos in said:
+            self._id += 1
+            packet_ids.append(self._id)
+            packet_id = self._id if qos else None
+            data += encode_publish(topic, payload, qos, retain, False, packet_id)
+        self._reads.feed(data)
+        return packet_ids
 
     def subscribe(self, *filters: tuple[str, int]) -> int:
         """SUBSCRIBE; the identifier is in `subacks` once it is acknowledged."""

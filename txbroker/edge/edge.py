@@ -299,7 +299,8 @@ class Edge:
 
     def on_claimed(self, route: Route, apexes: Collection[str], done: Callable[[], None]) -> None:
         """All that waited for these claims has come; `done` is called when that is safe."""
-        is_read = not route.read.isdisjoint(apexes)
+        # Also where that was said on an earlier link, and is not safe yet.
+        is_read = not (route.read.isdisjoint(apexes) and set(route.completing).isdisjoint(apexes))
         route.complete_claims(apexes)
         if is_read:
             self.positions.wake()
