@@ -359,3 +359,19 @@ def test_one_message_that_goes_elsewhere_holds_all_back(core: Any) -> None:
     run = a_run(core, publish(b"own/a", b"1"), publish(b"own/b", b"2"))
     assert exchange.pass_on(run, "here", "here", "edge") is None
     assert not client.outlet.size
+
+
+@both
+def test_forgetting_is_counted(core: Any) -> None:
+    """What is kept of topics goes when it is too much, and not before."""
+    exchange = core.Exchange(lambda: None, 3)
+    exchange.interests.add("#", "1", Session("one"))
+    few = a_run(core, publish(b"a"), publish(b"b"))
+    many = a_run(core, *[publish(b"t/%d" % number) for number in range(9)])
+
+    exchange.receivers(few)
+    exchange.receivers(few)
+    assert 0 == exchange.forgotten
+    exchange.receivers(many)
+    exchange.receivers(few)
+    assert exchange.forgotten

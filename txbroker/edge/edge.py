@@ -83,6 +83,7 @@ class Edge:
         self.counters = counters
         self.keeper = keeper
         self.exchange = exchange
+        self._forgotten = 0
         exchange.set_cache_limit(limits.cache)
         self.zones = ZoneMap(exchange, limits.cache, self._on_cache_full)
         self.outboxes = Outboxes(
@@ -342,6 +343,7 @@ class Edge:
         RFC 8767).
         """
         self.publisher.look_again()
+        self._look_at_cache()
         now = self._timers.now()
         due = [
             r
@@ -374,10 +376,17 @@ class Edge:
             route.has_news = True  # they went and came back again meanwhile
             self.interests.refresh()
 
-    def _on_cache_full(self) -> None:
+    def _look_at_cache(self) -> None:
+        """What the exchange forgot of topics counts, too."""
+        forgotten = self.exchange.forgotten
+        if forgotten > self._forgotten:
+            self._on_cache_full(forgotten - self._forgotten)
+            self._forgotten = forgotten
+
+    def _on_cache_full(self, times: int = 1) -> None:
         if not self.counters.get("cache.full"):
             self._reporter.event("cache.full", limit="limits.cache", value=self.zones.limit)
-        self.counters.add("cache.full")
+        self.counters.add("cache.full", times)
 
     def _on_confirmed(self, subscribing: Subscribing, topic_filter: str) -> None:
         if not subscribing.session.clean:

@@ -25,6 +25,7 @@ class SubscriptionIndex(Generic[K, V]):
     A set of subscriptions `(filter, key) -> value`.
 
     Filters and topics are expected to be valid. `len()` counts subscriptions, not filters.
+    `forgotten` counts how often answers went as they were too many.
     """
 
     def __init__(self, cache_limit: int = 100_000) -> None:
@@ -34,6 +35,7 @@ class SubscriptionIndex(Generic[K, V]):
         self._size = 0
         self._cache: dict[str, tuple[tuple[K, V], ...]] = {}
         self.cache_limit = cache_limit
+        self.forgotten = 0
         self._cache_bytes = 0
 
     def __len__(self) -> int:
@@ -112,6 +114,7 @@ class SubscriptionIndex(Generic[K, V]):
     def _remember(self, topic: str, answer: tuple[tuple[K, V], ...]) -> None:
         size = len(topic) + 8 * len(answer)
         if len(self._cache) >= self.cache_limit or self._cache_bytes + size > _CACHE_BYTES:
+            self.forgotten += 1
             self._forget_answers()
         if self.cache_limit and size <= _CACHE_BYTES:
             self._cache[topic] = answer

@@ -44,6 +44,7 @@ cdef class Exchange:
     cdef readonly Tree interests
     cdef readonly Tree targets
     cdef public uint64_t delivered
+    cdef readonly uint64_t forgotten
     cdef size_t cache_limit
     cdef object on_output
     cdef list outputs
@@ -151,6 +152,11 @@ cdef class Exchange:
         self.tuples = {}
         return 0
 
+    cdef int make_room(self) except -1:
+        """All plans go, as they are too many."""
+        self.forgotten += 1
+        return self.forget()
+
     cdef bint is_full(self) noexcept:
         cdef size_t size = self.plans.bytes() + self.ways.size() * sizeof(Way)
         return size + self.interests.sets.bytes() + self.targets.sets.bytes() > CACHE_BYTES
@@ -158,7 +164,7 @@ cdef class Exchange:
     cdef int begin(self, Run run) except -1:
         """Before something is done with a run: plans have room, each entry has one."""
         if self.plans.count() > self.cache_limit or self.is_full():
-            self.forget()
+            self.make_room()
         return self.refresh(run)
 
     cdef int refresh(self, Run run) except -1:
@@ -351,7 +357,7 @@ cdef class Exchange:
             number = self.part_number(part)
         while index < count:
             if self.is_full():
-                self.forget()
+                self.make_room()
                 self.refresh(run)
             ways = self.ranges[self.ways_for(run.entries_[index])]
             stop = index + 1

@@ -90,6 +90,11 @@ class Exchange:
         """A subscription of a client that is here, for `targets`."""
         return Target(session, subscription, outlet)
 
+    @property
+    def forgotten(self) -> int:
+        """How often what was kept of topics went, as it was too much."""
+        return self.interests.forgotten + self.targets.forgotten
+
     def set_cache_limit(self, limit: int) -> None:
         """For how many topics it is kept who gets them."""
         self.interests.cache_limit = self.targets.cache_limit = limit
