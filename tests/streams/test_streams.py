@@ -20,7 +20,9 @@ from twisted.python.failure import Failure
 
 from tests.support.cluster import on_loop
 from tests.support.mqttclient import until
+from txbroker.core import Exchange
 from txbroker.streams import stream
+from txbroker.streams.accepted import GONE
 from txbroker.streams.poller import BATCH, Poller
 from txbroker.turn import Turn
 
@@ -360,3 +362,38 @@ async def test_close_ends_all() -> None:
     assert peer.reason is ConnectionLost
     with client:
         assert client.recv(1) == b""
+
+
+@on_loop
+async def test_who_has_left_has_an_address_that_says_so() -> None:
+    """A log line about a client that is gone must not fail."""
+    async with streams() as bench:
+        client, peer = await bench.connect()
+        assert client.getsockname()[1] == peer.transport.getPeer().port
+        transport = peer.transport
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
+        await until(lambda: peer.reason is not None)
+
+        assert GONE == transport.getPeer()
+
+
+@on_loop
+async def test_an_outlet_is_never_written_to_a_later_connection() -> None:
+    """Its socket's number is given to the next connection that comes."""
+    async with streams() as bench:
+        exchange = Exchange(lambda: None)
+        outlet = exchange.make_outlet()
+        client, peer = await bench.connect()
+        peer.transport.carry(outlet)
+        number = peer.transport.fileno()
+        client.close()
+        await until(lambda: peer.reason is not None)
+        later, other = await bench.connect()
+        outlet.send(b"secret")
+
+        assert number == other.transport.fileno()
+        assert [outlet] == exchange.send_outputs()
+        other.transport.write(b"hello")
+        assert b"hello" == later.recv(100)
+        later.close()

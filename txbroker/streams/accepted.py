@@ -7,6 +7,7 @@ none of Twisted's, but does what protocols know from them, with slots instead of
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import struct
@@ -21,6 +22,9 @@ from twisted.python.failure import Failure
 from txbroker.core import Outlet
 
 ABORTED: Final = ConnectionAborted()
+GONE: Final = IPv4Address("TCP", "gone", 0)
+"""The address of an end that has left."""
+
 _RESET: Final = struct.pack("ii", 1, 0)
 """For SO_LINGER: a close is a reset, which drops what the other end has not read."""
 
@@ -126,8 +130,11 @@ class AcceptedStream:
         return address_of(self._ask(socket.socket.getsockname))
 
     def getPeer(self) -> IPv4Address | IPv6Address:
-        """The other end's address, as long as the connection is there."""
-        return address_of(self._ask(socket.socket.getpeername))
+        """The other end's address; `GONE` where it has left."""
+        try:
+            return address_of(self._ask(socket.socket.getpeername))
+        except OSError:
+            return GONE
 
     # to the poller
 
@@ -210,6 +217,8 @@ class AcceptedStream:
             self._outlet.descriptor = -1
 
     def _ask(self, question: Callable[[socket.socket], tuple[Any, ...]]) -> tuple[Any, ...]:
+        if self._descriptor < 0:
+            raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
         asked = socket.socket(fileno=self._descriptor)
         try:
             return question(asked)
