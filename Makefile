@@ -9,9 +9,10 @@ PROTO := $(shell find proto -name '*.proto')
 CORE := txbroker/core/compiled.pyx $(wildcard txbroker/core/native/*)
 PYTEST_ARGS ?=
 FAULTS_ARGS ?=
+FUZZ_ARGS ?=
 BENCH_ARGS ?=
 
-.PHONY: install home test test-pure bench bench-quick faults lint types format proto clean
+.PHONY: install home test test-pure bench bench-quick faults fuzz lint types format proto clean
 
 
 install: $(STAMP)
@@ -48,6 +49,11 @@ build/load: $(wildcard benchmarks/load/*)
 # Random faults until the time is over or a promise is broken; the seed is printed then.
 faults: install
 	$(BIN)/python -m tests.faults --minutes $(or $(MINUTES),5) $(FAULTS_ARGS)
+
+# The compiled core with sanitizers, against its reference, until something is found or the time is
+# over; INPUT=file tries one input again.
+fuzz: install
+	$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),10) $(if $(INPUT),--input $(INPUT)) $(FUZZ_ARGS)
 
 lint: install
 	$(BIN)/python -m ruff check .

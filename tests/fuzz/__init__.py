@@ -1,0 +1,1 @@
+"""The core under a coverage-guided fuzzer: `make fuzz`, which docs/core.md explains."""

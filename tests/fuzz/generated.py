@@ -1,0 +1,41 @@
+"""
+The properties of `tests.core` for as long as wanted, with the sanitized core, in a process of its
+own: `python -m tests.fuzz.generated SECONDS`. Exit status 0: nothing was found.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from typing import Any
+
+from tests.core import test_agreement, test_trees
+from tests.fuzz.target import compare
+from tests.fuzz.watch import Watch
+
+def main() -> None:
+    watch = Watch(".steps")
+
+    def assert_alike(cache_limit: int, done: list[tuple[Any, ...]]) -> None:
+        watch.begin(repr((cache_limit, done)).encode())
+        compare(cache_limit, done)
+
+    test_agreement.assert_alike = assert_alike
+    tests = [
+        test
+        for module in (test_agreement, test_trees)
+        for test in vars(module).values()
+        if hasattr(test, "hypothesis")
+    ]
+    gc.collect()
+    gc.freeze()
+    until = time.monotonic() + float(sys.argv[1])
+    while time.monotonic() < until:
+        for test in tests:
+            test()
+    print(f"{watch.tried} inputs")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,243 @@
+"""Any bytes as steps for the worlds of `tests.core.worlds`: what a fuzzer changes, and cores do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from tests.core.cores import answer, publish
+
+T = TypeVar("T")
+Step = tuple[Any, ...]
+
+MOST_STEPS = 60
+
+TOPICS = [
+    b"a",
+    b"a/b",
+    b"b",
+    b"a/b/c",
+    "\u00e9/x".encode(),
+    b"/",
+    b"a/",
+    b"bb",
+    b"$SYS/a",
+    b"x" * 130,
+]
+FILTERS = ["a", "a/b", "#", "+", "+/b", "a/#", "\u00e9/+", "/", "a/+/c", "+/+", "b", "$SYS/#"]
+FILTERS += ["x" * 130, "x" * 130 + "/#"]
+APEXES = ["", "a", "a/b", "b", "\u00e9", "a/b/c", "a/", "x" * 130]
+SIZES = [0, 1, 2, 8, 100, 118, 127, 128, 300, 2_100, 16_380, 70_000, 263_000]
+OFFSETS = [0, 5, 2**40]
+
+
+class Source:
+    """Bytes that choices are made of; when there are no more, the first is chosen each time."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    @property
+    def is_over(self) -> bool:
+        return self._at >= len(self._data)
+
+    def byte(self) -> int:
+        self._at += 1
+        return 0 if self._at > len(self._data) else self._data[self._at - 1]
+
+    def two(self) -> int:
+        return self.byte() << 8 | self.byte()
+
+    def below(self, limit: int) -> int:
+        return self.byte() % limit
+
+    def one_of(self, choices: Sequence[T]) -> T:
+        return choices[self.below(len(choices))]
+
+    def some(self, size: int) -> bytes:
+        """So many bytes as they are, or what is left of them."""
+        self._at += size
+        return self._data[self._at - size : self._at]
+
+    def flag(self) -> bool:
+        return self.byte() % 2 == 1
+
+
+def _packet(source: Source) -> bytes:
+    """A packet for three of four first bytes, else bytes as they are."""
+    kind = source.byte()
+    if kind < 0x80:  # a PUBLISH: QoS, length of its payload, whose topic
+        topic = source.some(source.below(24)) if kind & 0x40 else source.one_of(TOPICS)
+        qos = kind % 3
+        packet_id = source.below(8) if qos else 0
+        payload = bytes([kind]) * source.one_of(SIZES[: 13 if kind & 0x20 else 5])
+        return publish(topic, payload, qos, packet_id, (0, 0, 0, 0, 0, 1, 8, 9)[kind >> 2 & 7])
+    if kind < 0xC0:
+        return answer((0x40, 0x50, 0x62, 0x70)[kind & 3], source.below(8))
+    return source.some(kind & 0x3F)
+
+
+def stream(source: Source) -> bytes:
+    """Packets, of which the last may be repeated, and anything between them."""
+    head = source.byte()
+    packets = [_packet(source) for _ in range(head & 7)]
+    if head & 8:
+        packets += packets[-1:] * (source.byte() if head & 16 else 2)
+    return b"".join(packets)
+
+
+def _client(source: Source) -> int:
+    return source.below(3)
+
+
+def _kind(source: Source) -> str:
+    return source.one_of(("routes", "bounds"))
+
+
+def _part(source: Source) -> str:
+    return source.one_of(("p", "q", "r"))
+
+
+def _packet_ids(source: Source) -> list[int]:
+    return [source.below(8) or 9 for _ in range(source.below(5))]
+
+
+def _entries(source: Source) -> list[tuple[int, ...]]:
+    made = []
+    for _ in range(source.below(4)):
+        places = [source.byte() for _ in range(5)]
+        if source.flag():
+            places.sort()
+        made.append((*places, source.below(4), source.below(3)))
+    return made
+
+
+Choice = Callable[[Source], Any]
+
+
+def _qos(source: Source) -> int:
+    return source.below(3)
+
+
+def _index(source: Source) -> int:
+    return source.below(4)
+
+
+def _give(source: Source) -> Step:
+    how = source.one_of(("give", "give_again", "give_first"))
+    return how, 1 + source.below(2), source.one_of(SIZES), _part(source), 1 + source.byte()
+
+
+def _flood(source: Source) -> Step:
+    how, chosen = source.one_of(("give", "give_again")), source.byte()
+    count = 4_200 if chosen == 255 else 1_000 if chosen > 250 else chosen % 70
+    return how, count, source.one_of((0, 5, 300))
+
+
+# A first byte stands for each, in this order: the corpus of an earlier run is good as long as new
+# ones come last.
+STEPS: list[tuple[str, tuple[Choice, ...]]] = [
+    ("publish", (_client, stream, _part, Source.flag)),
+    ("acknowledge_all", (_client,)),
+    ("read", (_client, stream)),
+    ("link", (Source.byte, stream)),
+    ("takes", (_client, lambda source: not source.flag())),
+    ("route", (_kind, lambda source: source.one_of(APEXES), lambda source: source.below(5))),
+    ("interest", (Source.flag, lambda source: source.one_of(FILTERS), _client)),
+    (
+        "subscribe",
+        (
+            _client,
+            lambda source: source.one_of(FILTERS),
+            lambda source: source.below(2),
+            _qos,
+            lambda source: source.below(5) != 4,
+        ),
+    ),
+    (
+        "unsubscribe",
+        (_client, lambda source: source.one_of(FILTERS), lambda source: source.below(2)),
+    ),
+    ("target", (Source.byte, _qos, Source.flag)),
+    (
+        "place",
+        (
+            _index,
+            lambda source: source.one_of(OFFSETS),
+            lambda source: source.one_of(("", "e")),
+        ),
+    ),
+    (
+        "select",
+        (_index, lambda source: [source.byte() for _ in range(1 + source.below(5))]),
+    ),
+    ("cut", (_index, Source.byte)),
+    ("rebuild", (_index,)),
+    ("split", (_index,)),
+    ("taken", (_index, _client)),
+    ("receivers", (_index,)),
+    ("fan_out", (_index, _part)),
+    ("answer", (_index, _client, Source.flag)),
+    ("hold", (_client, lambda source: 1 + source.below(7))),
+    ("free", (_client, lambda source: 1 + source.below(7))),
+    ("release", (_client, lambda source: 1 + source.below(7))),
+    ("give", (_client, _give)),
+    ("acknowledge", (_client, _packet_ids)),
+    ("pump", (_client,)),
+    ("receive", (_client, lambda source: 1 + source.below(7))),
+    ("complete", (_client, lambda source: 1 + source.below(7))),
+    ("send", (_client, lambda source: source.one_of([*SIZES, 1_500_000]), Source.flag)),
+    ("window", (_client, lambda source: source.below(70), Source.two)),
+    ("state", (_client, lambda source: not source.flag(), Source.flag)),
+    ("take", (_client,)),
+    ("outputs", ()),
+    ("send_to", (_client,)),
+    ("trust", (lambda source: source.one_of((400_000, 20)),)),
+    ("close", (_client,)),
+    ("reconnect", (_client, Source.flag, lambda source: source.below(4))),
+    (
+        "replace",
+        (_kind, lambda source: [source.one_of(APEXES) for _ in range(source.below(4))]),
+    ),
+    ("find", (lambda source: source.one_of(TOPICS).decode(),)),
+    ("cache", (lambda source: source.one_of((100_000, 0, 1, 3)),)),
+    ("flood", (_client, _flood)),
+    ("misuse", (lambda source: source.some(source.below(40)), _entries)),
+]
+PIECES = len(STEPS)  # the first byte of a stream that comes in pieces, which is several steps
+
+
+def _pieces(source: Source) -> list[Step]:
+    """Bytes that are cut anywhere: one client's, or a link's."""
+    client, is_link, expected = _client(source), source.flag(), source.below(8)
+    cuts = [source.byte() for _ in range(source.below(8))]
+    data, steps = stream(source), []
+    for size in [*cuts, len(data)]:
+        piece, data = data[:size], data[size:]
+        if is_link:
+            steps.append(("link", expected, piece))
+        else:
+            steps.append(("feed", client, piece))
+            if size % 2:
+                steps.append(("step", client))
+    return steps if is_link else [*steps, ("read", client, b"")]
+
+
+def steps_of(data: bytes) -> tuple[int, list[Step]]:
+    """How many topics are kept, and what is done."""
+    source = Source(data)
+    limit = source.one_of((100_000, 0, 1, 3))
+    steps: list[Step] = []
+    while not source.is_over and len(steps) < MOST_STEPS:
+        number = source.below(PIECES + 1)
+        if number == PIECES:
+            steps += _pieces(source)
+            continue
+        name, choices = STEPS[number]
+        arguments: list[Any] = []
+        for choice in choices:
+            chosen = choice(source)
+            arguments += chosen if isinstance(chosen, tuple) else [chosen]
+        steps.append((name, *arguments))
+    return limit, steps

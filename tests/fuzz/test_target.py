@@ -1,0 +1,51 @@
+"""The fuzzer's target by itself, with the core as it is used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.core.cores import REFERENCE, needs_compiled
+from tests.core.worlds import World
+from tests.fuzz import target
+from tests.fuzz.seeds import SEEDS
+from tests.fuzz.steps import STEPS, steps_of
+from txbroker.core.reference import inlet
+
+pytestmark = needs_compiled
+
+
+@pytest.mark.parametrize("name", SEEDS)
+def test_the_cores_agree_on_each_seed(name: str) -> None:
+    target.check(SEEDS[name])
+
+
+def test_seeds_have_every_step_and_runs() -> None:
+    steps = [step for data in SEEDS.values() for step in steps_of(data)[1]]
+    assert {name for name, _ in STEPS} <= {step[0] for step in steps}
+    world = World(REFERENCE, 100)
+    for step in steps_of(SEEDS["conversation"])[1]:
+        world.do(*step)
+    assert sum(run.count for run in world.runs) == 5
+    assert world.exchange.delivered > 5
+
+
+def test_a_disagreement_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is planted: the reference takes topics with a wildcard."""
+
+    plain_publish = inlet.plain_publish
+
+    def taken(first_byte: int, body: bytes, at: int) -> Any:
+        return plain_publish(first_byte, body.replace(b"+", b"-"), at)
+
+    monkeypatch.setattr(inlet, "plain_publish", taken)
+    with pytest.raises(target.Disagreement, match="step 8 returned"):
+        target.check(SEEDS["conversation"])
+
+
+def test_worlds_that_are_over_leave_nothing() -> None:
+    before = len(target.objects_left())
+    for data in SEEDS.values():
+        target.check(data)
+    assert len(target.objects_left()) == before

@@ -1,0 +1,54 @@
+"""What is being tried is on the disk before it is, and it is looked for what is left over."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from tests.fuzz import sanitized
+from tests.fuzz.build import BATCH, BUILD
+from tests.fuzz.target import objects_left
+
+EACH = 200
+"""Inputs after which it is looked for what was left over."""
+
+CURRENT = "current"
+
+
+class Watch:
+    """One process's inputs, as files of this suffix: see `tests.fuzz.replay`."""
+
+    def __init__(self, suffix: str = "") -> None:
+        self._suffix = suffix
+        self._inputs: list[bytes] = []
+        self._file = os.open(BUILD / (CURRENT + suffix), os.O_CREAT | os.O_RDWR)
+        self.tried = 0
+
+    def begin(self, data: bytes) -> None:
+        """This input is tried now: if the process dies, it is what is in the file."""
+        if len(self._inputs) == EACH:
+            self._look_for_leaks()
+        self.tried += 1
+        self._inputs.append(data)
+        os.pwrite(self._file, data, 0)
+        os.ftruncate(self._file, len(data))
+
+    def _look_for_leaks(self) -> None:
+        """End the process where something is left over; which input it was is found later."""
+        if is_something_left():
+            shutil.rmtree(BATCH, ignore_errors=True)
+            BATCH.mkdir(parents=True)
+            for number, data in enumerate(self._inputs):
+                Path(BATCH, f"{number:04}{self._suffix}").write_bytes(data)
+            os._exit(1)
+        self._inputs.clear()
+
+
+def is_something_left() -> bool:
+    """Whether objects or memory of the core are left, when nothing is in use; it is printed."""
+    left = objects_left()
+    if left:
+        print(f"left over: {len(left)} objects: {left[:3]}", file=sys.stderr)
+    return bool(left) or sanitized.has_leaks()
