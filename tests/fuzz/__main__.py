@@ -81,6 +81,7 @@ def keep(path: Path) -> Path:
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10, help="for both together")
+    parser.add_argument("--only", choices=("generated", "fuzzer"), help="one of the two")
     parser.add_argument("--input", type=Path, help="try only this file, once")
     parser.add_argument("--seed", default="0", help="the fuzzer's; 0: another one each time")
     options = parser.parse_args(words)
@@ -89,14 +90,21 @@ def main(words: Sequence[str] | None = None) -> None:
         is_good = run("replay", str(options.input.resolve()), full_stacks=True)
         sys.exit(0 if is_good else f"fuzz: {options.input} is still wrong")
     install()
+    share = {None: SHARE, "generated": 1, "fuzzer": 0}[options.only]
+    seconds = options.minutes * 60
+    if share:
+        search("generated", str(seconds * share), current="current.steps")
+    if share < 1:
+        fuzz(round(seconds * (1 - share)), options.seed)
+
+
+def fuzz(seconds: int, seed: str) -> None:
+    """What is in the corpus from earlier runs is where it begins."""
     corpus, start = BUILD / "corpus", BUILD / "seeds"
     corpus.mkdir(exist_ok=True)
     seeds.write(start)
-    seconds = options.minutes * 60
-    search("generated", str(seconds * SHARE), current="current.steps")
-    last = f"-max_total_time={round(seconds * (1 - SHARE))}"
-    folders = (str(corpus), str(start))
-    search("fuzzer", *folders, last, f"-seed={options.seed}", *OPTIONS, current="current")
+    limits = (f"-max_total_time={seconds}", f"-seed={seed}")
+    search("fuzzer", str(corpus), str(start), *limits, *OPTIONS, current="current")
 
 
 if __name__ == "__main__":

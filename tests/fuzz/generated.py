@@ -14,6 +14,7 @@ from tests.core import test_agreement, test_trees
 from tests.fuzz.target import compare
 from tests.fuzz.watch import Watch
 
+
 def main() -> None:
     watch = Watch(".steps")
 

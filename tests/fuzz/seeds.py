@@ -75,8 +75,14 @@ SEEDS = {
     "link": b"\0" + step("link", 9, literal(CONVERSATION)) + step("fan_out", 0, 0),
     "long-form": b"\0" + step("read", 0, literal(publish(b"a") + LONG_FORM + publish(b"b"))),
     "malformed": b"\0" + step("read", 0, literal(publish(b"a") + MALFORMED)),
-    "large": b"\0" + SUBSCRIBED + step("publish", 0, b"\x02\x21\1\1\x0b\x27\1\x0c", 0, 1) + ANSWERED,
-    "repeated": b"\0" + SUBSCRIBED + step("publish", 0, b"\x19\x22\x01\x01\x03\x50", 0, 1) + ANSWERED,
+    "large": b"\0"
+    + SUBSCRIBED
+    + step("publish", 0, b"\x02\x21\1\1\x0b\x27\1\x0c", 0, 1)
+    + ANSWERED,
+    "repeated": b"\0"
+    + SUBSCRIBED
+    + step("publish", 0, b"\x19\x22\x01\x01\x03\x50", 0, 1)
+    + ANSWERED,
     "runs-apart": b"\0"
     + SUBSCRIBED
     + step("read", 0, literal(CONVERSATION))

@@ -131,7 +131,7 @@ def _give(source: Source) -> Step:
 
 def _flood(source: Source) -> Step:
     how, chosen = source.one_of(("give", "give_again")), source.byte()
-    count = 4_200 if chosen == 255 else 1_000 if chosen > 250 else chosen % 70
+    count = 4_200 if chosen == 211 else 1_000 if chosen == 221 else chosen % 70
     return how, count, source.one_of((0, 5, 300))
 
 

@@ -20,20 +20,21 @@ class LeftOver(Exception):
     """Objects of the core are still there when nobody knows them any more."""
 
 
-def compare(cache_limit: int, steps: list[Step]) -> None:
-    """Raises `Disagreement` at the first step after which the cores are not the same."""
+def compare(cache_limit: int, steps: list[Step], *, each: int = 1) -> None:
+    """Raises `Disagreement` if the cores are not the same after each step, or some of them."""
     expected, actual = World(REFERENCE, cache_limit), World(COMPILED, cache_limit)
     for number, step in enumerate(steps):
         _alike(expected.do(*step), actual.do(*step), f"step {number} returned", step)
-        _alike(expected.look(), actual.look(), f"after step {number}", step)
+        if number % each == 0 or step is steps[-1]:
+            _alike(expected.look(), actual.look(), f"after step {number}", step)
     for client in range(3):
         end: Step = ("take", client)
         _alike(expected.do(*end), actual.do(*end), "at the end", end)
 
 
 def check(data: bytes) -> None:
-    """The same for any bytes, as a fuzzer makes them."""
-    compare(*steps_of(data))
+    """The same for any bytes, as a fuzzer makes them, which has more to try than to look at."""
+    compare(*steps_of(data), each=5)
 
 
 def objects_left() -> list[Any]:
