@@ -1,8 +1,8 @@
 """
 Looks for what is wrong with the compiled core: `make fuzz`, or `python -m tests.fuzz`.
 
-First hypothesis, then the fuzzer; the first thing that is found ends it. Exit status 0: nothing was.
-All that this needs and makes is in build/fuzz.
+First hypothesis, then the fuzzer; the first thing that is found ends it. Exit status 0: nothing
+was. All that this needs and makes is in build/fuzz.
 """
 
 from __future__ import annotations
@@ -50,10 +50,7 @@ def search(name: str, *arguments: str, current: str) -> None:
         print(f"fuzz: {name}: nothing was found in {took:.0f} s: {' '.join(told[-1:])}")
         return
     print(*lines[-60:], sep="\n")
-    if BATCH.exists():
-        found = culprit(sorted(BATCH.iterdir()))
-    else:
-        found = [BUILD / current]
+    found = culprit(sorted(BATCH.iterdir())) if BATCH.exists() else [BUILD / current]
     kept = [keep(path) for path in found]
     print(f"fuzz: {name}: something was found after {took:.0f} s; the output is in {log}")
     sys.exit(f"fuzz: replay it with: make fuzz INPUT={' '.join(map(str, kept[:1]))}")

@@ -1,4 +1,4 @@
-"""Takes the place of the compiled core that is in the tree; import it before anything of txbroker."""
+"""Takes the place of the compiled core in the tree; to be imported before anything of txbroker."""
 
 from __future__ import annotations
 

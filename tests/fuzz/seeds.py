@@ -1,4 +1,4 @@
-"""What the fuzzer begins with: packets of real clients, in steps that reach each part of the core."""
+"""What the fuzzer begins with: packets of real clients, in steps through each part of the core."""
 
 from __future__ import annotations
 
@@ -92,6 +92,7 @@ SEEDS = {
     + step("rebuild", 0)
     + b"".join(step(name, 0) for name in ("split", "receivers"))
     + step("taken", 0, 1)
+    + step("pass_on", 1, 1)
     + step("fan_out", 1, 1)
     + step("answer", 2, 0, 1),
     "window": b"\0"
@@ -119,7 +120,8 @@ SEEDS = {
     + RUN
     + step("state", 0, 1, 1)
     + RUN
-    + step("send_to", 1)
+    + step("send_some", 1, 1)
+    + step("write")
     + step("take", 0),
     "changes": b"\0"
     + SUBSCRIBED
@@ -131,8 +133,8 @@ SEEDS = {
     + step("cache", 1)
     + RUN
     + step("find", TOPICS.index(b"a/b"))
-    + step("reconnect", 1, 0, 2)
-    + step("reconnect", 0, 1, 2)
+    + step("renew", 1)
+    + step("leave", 0)
     + RUN
     + step("close", 0)
     + step("trust", 1)

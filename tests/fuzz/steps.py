@@ -192,10 +192,10 @@ STEPS: list[tuple[str, tuple[Choice, ...]]] = [
     ("state", (_client, lambda source: not source.flag(), Source.flag)),
     ("take", (_client,)),
     ("outputs", ()),
-    ("send_to", (_client,)),
+    ("send_some", (_client, lambda source: source.one_of((1, 700, 5_000, 10**7)))),
     ("trust", (lambda source: source.one_of((400_000, 20)),)),
     ("close", (_client,)),
-    ("reconnect", (_client, Source.flag, lambda source: source.below(4))),
+    ("renew", (_client,)),
     (
         "replace",
         (_kind, lambda source: [source.one_of(APEXES) for _ in range(source.below(4))]),
@@ -203,6 +203,9 @@ STEPS: list[tuple[str, tuple[Choice, ...]]] = [
     ("find", (lambda source: source.one_of(TOPICS).decode(),)),
     ("cache", (lambda source: source.one_of((100_000, 0, 1, 3)),)),
     ("flood", (_client, _flood)),
+    ("leave", (_client,)),
+    ("pass_on", (_index, _client)),
+    ("write", ()),
     ("misuse", (lambda source: source.some(source.below(40)), _entries)),
 ]
 PIECES = len(STEPS)  # the first byte of a stream that comes in pieces, which is several steps

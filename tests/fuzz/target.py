@@ -6,8 +6,8 @@ import gc
 from typing import Any
 
 from tests.core.cores import COMPILED, REFERENCE
-from tests.core.worlds import World
 from tests.fuzz.steps import Step, steps_of
+from tests.fuzz.worlds import World
 
 SHOWN = 400
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tests.core.cores import REFERENCE, needs_compiled
-from tests.core.worlds import World
 from tests.fuzz import target
 from tests.fuzz.seeds import SEEDS
 from tests.fuzz.steps import STEPS, steps_of
+from tests.fuzz.worlds import World
 from txbroker.core.reference import inlet
 
 pytestmark = needs_compiled

@@ -1,0 +1,103 @@
+"""What a fuzzer does with cores besides what random steps do."""
+
+from __future__ import annotations
+
+import socket
+from functools import partial
+from typing import Any
+
+from tests.core import worlds
+from tests.core.cores import REFERENCE, publish
+from tests.core.worlds import VALUES
+from txbroker.core.reference.run import Entry
+
+SURELY_TAKEN = 30_000
+"""Bytes that a new socket takes at once."""
+
+
+class World(worlds.World):
+    """Steps that take a part of the core to its limits, or are no use of it that is allowed."""
+
+    def do_feed(self, client: int, data: bytes) -> None:
+        self.clients[client].inlet.feed(data)
+
+    def do_step(self, client: int) -> Any:
+        inlet = self.clients[client].inlet
+        frame = inlet.step()
+        self.runs += [run for run in (inlet.qos0, inlet.qos12) if run is not None]
+        return frame, inlet.pubacks
+
+    def do_trust(self, max_frame: int) -> None:
+        self.link.trust(max_frame)
+
+    def do_close(self, client: int) -> None:
+        self.clients[client].inlet.close()
+
+    def do_leave(self, client: int) -> None:
+        """A client goes, with its subscriptions, and comes back; nothing of it is kept."""
+        gone = self.clients[client].outlet
+        for topic_filter in list(self.exchange.targets.filters()):
+            for key in range(2):
+                self.exchange.targets.remove(topic_filter, (client, key))
+        self.targets = [target for target in self.targets if target.outlet is not gone]
+        self.do_renew(client)
+
+    def do_replace(self, kind: str, apexes: list[str]) -> None:
+        getattr(self.exchange, kind).replace(dict.fromkeys(apexes, VALUES[1]))
+
+    def do_find(self, topic: str) -> Any:
+        trees = [self.exchange.interests, self.exchange.targets]
+        return (
+            [str(apexes.find(topic)) for apexes in (self.exchange.routes, self.exchange.bounds)],
+            [sorted(str(key) for key, _ in tree.match(topic)) for tree in trees],
+            [(len(tree), sorted(tree.filters())) for tree in trees],
+        )
+
+    def do_cache(self, limit: int) -> None:
+        self.exchange.set_cache_limit(limit)
+
+    def do_pass_on(self, index: int, edge: int) -> Any:
+        run = self._run(index)
+        if run is None or run.qos:
+            return None
+        return self.exchange.pass_on(run, VALUES[1], VALUES[1], VALUES[edge])
+
+    def do_misuse(self, data: bytes, places: list[tuple[int, ...]]) -> None:
+        """Entries that lie anywhere. The reference trusts them: nothing can be compared."""
+        if self.core is REFERENCE:
+            return
+        try:
+            run = self.core.Run(data, [Entry(*one) for one in places], clients=("m",))
+            assert all(one in data for one in (run.raw[:1], run.message(0).payload))
+        except ValueError:
+            return
+        self.exchange.split(run)
+        self.exchange.receivers(run)
+
+    def do_flood(self, client: int, how: str, count: int, size: int) -> int:
+        """So many messages of QoS 1; how many found room."""
+        give = getattr(self.clients[client].outlet, how)
+        return sum(give(b"t", b"f" * size, 1, size, "p", n) for n in range(count))
+
+    def do_send(self, client: int, size: int, may_drop: bool) -> Any:
+        outlet, packet = self.clients[client].outlet, publish(b"s", bytes(size)) if size else b""
+        return (outlet.send_qos0 if may_drop else outlet.send)(packet)
+
+    def do_write(self) -> Any:
+        """A turn ends; what a socket did not take is taken afterwards."""
+        outlets = [client.outlet for client in self.clients]
+        are_taken = all(outlet.size < SURELY_TAKEN for outlet in outlets)
+        pairs = [socket.socketpair() for _ in outlets]
+        for outlet, (near, _) in zip(outlets, pairs, strict=True):
+            near.setblocking(False)
+            outlet.descriptor = near.fileno()
+        left = [
+            outlet in outlets and outlets.index(outlet) for outlet in self.exchange.send_outputs()
+        ]
+        got = []
+        for outlet, (near, far) in zip(outlets, pairs, strict=True):
+            outlet.descriptor = -1
+            near.close()
+            with far:
+                got.append(b"".join(iter(partial(far.recv, 1 << 20), b"")) + outlet.take())
+        return got, left if are_taken else None
