@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -39,7 +40,8 @@ def _run(*command: str) -> None:
 
 def compiler() -> str:
     """gcc's C++ compiler: the coverage that clang knows is another one."""
-    return os.environ.get("CXX", "g++")
+    found = shutil.which(os.environ.get("CXX", "g++"))
+    return found or sys.exit("fuzz: there is no g++; on Debian: apt-get install g++")
 
 
 def build() -> None:

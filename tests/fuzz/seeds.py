@@ -74,6 +74,11 @@ SEEDS = {
     "pieces-of-a-link": b"\0" + step("pieces", 0, 1, 7, 2, 11, 20, literal(CONVERSATION)),
     "link": b"\0" + step("link", 9, literal(CONVERSATION)) + step("fan_out", 0, 0),
     "long-form": b"\0" + step("read", 0, literal(publish(b"a") + LONG_FORM + publish(b"b"))),
+    "topics": b"\0"
+    + SUBSCRIBED
+    + b"".join(
+        step("publish", 0, b"\x01\x40" + bytes((0xC0 + number, 1)), 0, 1) for number in range(13)
+    ),
     "malformed": b"\0" + step("read", 0, literal(publish(b"a") + MALFORMED)),
     "large": b"\0"
     + SUBSCRIBED

@@ -24,6 +24,21 @@ TOPICS = [
     b"$SYS/a",
     b"x" * 130,
 ]
+NO_TOPICS = [
+    b"",
+    b"#",
+    b"a/#",
+    b"+/a",
+    b"a\0",
+    b"a level with # in it",
+    b"a/level/with/ + in it",
+    b"\xc0\xaf",
+    b"a/\xe0\x9f\xbf",
+    b"a/\xed\xa0\x80",
+    b"a/\xf0\x8f\xbf\xbf",
+    b"a/\xf4\x90\x80\x80",
+    b"a/\xe2\x82",
+]
 FILTERS = ["a", "a/b", "#", "+", "+/b", "a/#", "\u00e9/+", "/", "a/+/c", "+/+", "b", "$SYS/#"]
 FILTERS += ["x" * 130, "x" * 130 + "/#"]
 APEXES = ["", "a", "a/b", "b", "\u00e9", "a/b/c", "a/", "x" * 130]
@@ -64,11 +79,17 @@ class Source:
         return self.byte() % 2 == 1
 
 
+def _odd_topic(source: Source) -> bytes:
+    """Bytes as they are, or bytes that are nearly a topic."""
+    kind = source.byte()
+    return source.some(kind % 24) if kind < 0xC0 else NO_TOPICS[kind % len(NO_TOPICS)]
+
+
 def _packet(source: Source) -> bytes:
     """A packet for three of four first bytes, else bytes as they are."""
     kind = source.byte()
     if kind < 0x80:  # a PUBLISH: QoS, length of its payload, whose topic
-        topic = source.some(source.below(24)) if kind & 0x40 else source.one_of(TOPICS)
+        topic = _odd_topic(source) if kind & 0x40 else source.one_of(TOPICS)
         qos = kind % 3
         packet_id = source.below(8) if qos else 0
         payload = bytes([kind]) * source.one_of(SIZES[: 13 if kind & 0x20 else 5])
@@ -215,7 +236,8 @@ def _pieces(source: Source) -> list[Step]:
     """Bytes that are cut anywhere: one client's, or a link's."""
     client, is_link, expected = _client(source), source.flag(), source.below(8)
     cuts = [source.byte() for _ in range(source.below(8))]
-    data, steps = stream(source), []
+    data = stream(source)
+    steps: list[Step] = []
     for size in [*cuts, len(data)]:
         piece, data = data[:size], data[size:]
         if is_link:
