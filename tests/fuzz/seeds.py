@@ -77,7 +77,7 @@ SEEDS = {
     "topics": b"\0"
     + SUBSCRIBED
     + b"".join(
-        step("publish", 0, b"\x01\x40" + bytes((0xC0 + number, 1)), 0, 1) for number in range(13)
+        step("publish", 0, b"\x01\x42" + bytes((0xC0 + number, 1)), 0, 1) for number in range(13)
     ),
     "malformed": b"\0" + step("read", 0, literal(publish(b"a") + MALFORMED)),
     "large": b"\0"
