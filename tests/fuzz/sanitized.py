@@ -24,6 +24,8 @@ class Finder:
         return importlib.util.spec_from_file_location(name, PATH) if name == NAME else None
 
 
+if NAME in sys.modules:
+    raise ImportError("the core was imported before the sanitized one")
 sys.meta_path.insert(0, Finder)
 library = ctypes.PyDLL(PATH)
 
