@@ -10,9 +10,9 @@ def test_new_publish_waits_behind_a_repeat_that_waits() -> None:
     """Also where what that waits for turns out to be another zone's, and is answered later."""
     first, repeat, new = (Incoming(packet_id, 2) for packet_id in (1, 2, 3))
     turns = Turns([2])
-    turns.enter(first, "", is_repeat=False)
-    turns.enter(repeat, "", is_repeat=True)
-    turns.enter(new, "", is_repeat=False)
+    turns.enter(first, "x", "", is_repeat=False)
+    turns.enter(repeat, "x", "", is_repeat=True)
+    turns.enter(new, "x", "", is_repeat=False)
 
     assert [False, True, True] == [turns.has_to_wait(flow) for flow in (first, repeat, new)]
     assert repeat is turns.end(first)
@@ -21,11 +21,24 @@ def test_new_publish_waits_behind_a_repeat_that_waits() -> None:
     assert turns.is_over
 
 
+def test_topic_keeps_its_place_when_its_zone_is_found() -> None:
+    """A repeat waits in the zone above, in which its topic was when it came."""
+    other, repeat, new = (Incoming(packet_id, 1) for packet_id in (1, 2, 3))
+    turns = Turns([2])
+    turns.enter(other, "a/x", "a", is_repeat=False)
+    turns.enter(repeat, "a/b/y", "a", is_repeat=True)
+    turns.enter(new, "a/b/y", "a/b", is_repeat=False)
+
+    assert turns.has_to_wait(new)
+    assert repeat is turns.end(other)
+    assert new is turns.end(repeat)
+
+
 def test_new_publish_has_its_turn_by_itself() -> None:
     """What is taken in the order in which it came needs no turns."""
     first, new = Incoming(1, 1), Incoming(2, 1)
     turns = Turns([])
-    turns.enter(first, "", is_repeat=False)
-    turns.enter(new, "", is_repeat=False)
+    turns.enter(first, "x", "", is_repeat=False)
+    turns.enter(new, "x", "", is_repeat=False)
 
     assert not turns.has_to_wait(new)

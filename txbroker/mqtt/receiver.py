@@ -189,7 +189,8 @@ class Receiver:
     def _enter(self, flow: Incoming, topic: str, *, is_repeat: bool) -> None:
         """A publish came in: it has its turn to be answered."""
         if self._turns is not None:
-            self._turns.enter(flow, self._watcher.zone_of(topic), is_repeat=is_repeat)
+            zone = self._watcher.zone_of(topic)
+            self._turns.enter(flow, topic, zone, is_repeat=is_repeat)
 
     def _give_up(self, flow: Incoming) -> None:
         """The client has given up a flow: no answer to it is due any more."""

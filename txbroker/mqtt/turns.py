@@ -26,17 +26,20 @@ class Turns:
         self._last: dict[Lane, Incoming] = {}
         self._next: dict[Incoming, Incoming] = {}
         self._waiting: set[Incoming] = set()
+        self._zones: dict[str, str] = {}  # of topics of which something has waited
 
     @property
     def is_over(self) -> bool:
         """Whether whatever comes from now on has its turn by itself."""
         return not (self._early or self._next)
 
-    def enter(self, flow: Incoming, zone: str, *, is_repeat: bool) -> None:
+    def enter(self, flow: Incoming, topic: str, zone: str, *, is_repeat: bool) -> None:
         """
         A publish came in, for this zone; a repeat waits for what came before it, and a new one for
-        what waits itself, maybe for one whose zone turns out to be another one.
+        what waits itself, maybe for one whose zone turns out to be another one. The topic stays in
+        its order when its zone is found to be a deeper one.
         """
+        zone = self._zones.get(topic, zone)
         self._early.discard(flow.packet_id)
         lane = zone, flow.qos
         before = self._last.get(lane)
@@ -46,6 +49,7 @@ class Turns:
         if is_repeat or before in self._waiting:
             self._next[before] = flow
             self._waiting.add(flow)
+            self._zones[topic] = zone
 
     def has_to_wait(self, flow: Incoming) -> bool:
         """Whether the answer that is due would overtake another one."""
