@@ -53,7 +53,9 @@ def search(name: str, *arguments: str, current: str) -> None:
     found = culprit(sorted(BATCH.iterdir())) if BATCH.exists() else [BUILD / current]
     kept = [keep(path) for path in found]
     print(f"fuzz: {name}: something was found after {took:.0f} s; the output is in {log}")
-    sys.exit(f"fuzz: replay it with: make fuzz INPUT={' '.join(map(str, kept[:1]))}")
+    if len(kept) > 1:
+        sys.exit(f"fuzz: it takes several inputs: {' '.join(map(str, kept))}")
+    sys.exit(f"fuzz: replay it with: make fuzz INPUT={kept[0]}")
 
 
 def culprit(paths: list[Path]) -> list[Path]:

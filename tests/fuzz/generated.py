@@ -1,6 +1,6 @@
 """
-The properties of `tests.core` for as long as wanted, with the sanitized core, in a process of its
-own: `python -m tests.fuzz.generated SECONDS`. Exit status 0: nothing was found.
+The properties of `tests.core.test_agreement` for as long as wanted, with the sanitized core, in a
+process of its own: `python -m tests.fuzz.generated SECONDS`. Exit status 0: nothing was found.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 import time
 from typing import Any
 
-from tests.core import test_agreement, test_trees
+from tests.core import test_agreement
 from tests.fuzz.target import compare
 from tests.fuzz.watch import Watch
 
@@ -23,12 +23,7 @@ def main() -> None:
         compare(cache_limit, done)
 
     test_agreement.assert_alike = assert_alike
-    tests = [
-        test
-        for module in (test_agreement, test_trees)
-        for test in vars(module).values()
-        if hasattr(test, "hypothesis")
-    ]
+    tests = [test for test in vars(test_agreement).values() if hasattr(test, "hypothesis")]
     gc.collect()
     gc.freeze()
     until = time.monotonic() + float(sys.argv[1])

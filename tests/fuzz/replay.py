@@ -24,16 +24,21 @@ def read(path: Path) -> tuple[int, list[Step]]:
     return limit, steps
 
 
+def replay(path: Path, *, is_told: bool) -> None:
+    """Try one of them, of which nothing is kept."""
+    limit, steps = read(path)
+    if is_told:
+        print(f"{limit} topics are kept", *map(shown, steps), sep="\n", flush=True)
+    try:
+        compare(limit, steps)
+    except Disagreement as disagreement:
+        sys.exit(f"the cores disagree: {disagreement}")
+
+
 def main() -> None:
     paths = [Path(name) for name in sys.argv[1:]]
     for path in paths:
-        limit, steps = read(path)
-        if len(paths) == 1:
-            print(f"{limit} topics are kept", *map(shown, steps), sep="\n", flush=True)
-        try:
-            compare(limit, steps)
-        except Disagreement as disagreement:
-            sys.exit(f"the cores disagree: {disagreement}")
+        replay(path, is_told=len(paths) == 1)
     if is_something_left():
         sys.exit("something is left over")
 
