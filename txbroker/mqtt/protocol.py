@@ -132,11 +132,11 @@ class MqttProtocol:
             self._abort()
             return
         service.connections[self] = None
-        self.transport.bufferSize = OUTPUT_HIGH_MARK
         carry = getattr(self.transport, "carry", None)
         if carry is not None:
             carry(self.outlet)
         else:
+            self.transport.bufferSize = OUTPUT_HIGH_MARK
             _set_no_delay(self.transport)
         self.transport.registerProducer(self, True)
         self._set_deadline(service.connect_timeout)

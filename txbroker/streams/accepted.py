@@ -22,6 +22,9 @@ from twisted.python.failure import Failure
 from txbroker.core import Outlet
 
 ABORTED: Final = ConnectionAborted()
+HIGH_MARK: Final = 256 * 1024
+"""Bytes that wait, above which the producer is told to pause."""
+
 GONE: Final = IPv4Address("TCP", "gone", 0)
 """The address of an end that has left."""
 
@@ -43,7 +46,6 @@ class AcceptedStream:
         "_outlet",
         "_producer",
         "_waiting",
-        "bufferSize",
         "protocol",
         "reactor",
     )
@@ -51,7 +53,6 @@ class AcceptedStream:
     def __init__(self, descriptor: int, protocol: Any, reactor: Any) -> None:
         self.protocol = protocol
         self.reactor = reactor
-        self.bufferSize = 65_536
         self._descriptor = descriptor
         self._is_ending = False
         self._is_full = False
@@ -83,7 +84,7 @@ class AcceptedStream:
             self.reactor.addWriter(self)
         else:
             self._waiting += data
-        if len(self._waiting) > self.bufferSize and not self._is_full:
+        if len(self._waiting) > HIGH_MARK and not self._is_full:
             self._is_full = True
             if self._producer is not None:
                 self._producer.pauseProducing()
@@ -112,7 +113,7 @@ class AcceptedStream:
             self.reactor.addReader(self)
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
-        """Tell it when more waits than `bufferSize`, and when nothing does any more."""
+        """Tell it when more waits than `HIGH_MARK`, and when nothing does any more."""
         if self._descriptor < 0:
             producer.stopProducing()
         else:

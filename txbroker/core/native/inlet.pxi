@@ -136,11 +136,11 @@ cdef class Inlet(Input):
     cdef list pubacks_
     cdef public object qos0
     cdef public object qos12
-    cdef bint is_clean
-    cdef public bint takes_qos12
-    cdef public bint has_heard
-    cdef public bint has_landed
-    cdef public bint has_more
+    cdef cbool is_clean
+    cdef public cbool takes_qos12
+    cdef public cbool has_heard
+    cdef public cbool has_landed
+    cdef public cbool has_more
 
     def __init__(self, size_t max_packet, Outlet outlet not None):
         self.max_packet = max_packet

@@ -20,12 +20,12 @@ cdef class Outlet:
     cdef public uint64_t dropped
     cdef uint32_t inflight
     cdef public int descriptor
-    cdef public bint is_behind
-    cdef public bint is_direct
-    cdef public bint is_shut
-    cdef public bint is_noted
-    cdef public bint is_full
-    cdef readonly bint has_window
+    cdef public cbool is_behind
+    cdef public cbool is_direct
+    cdef public cbool is_shut
+    cdef public cbool is_noted
+    cdef public cbool is_full
+    cdef readonly cbool has_window
 
     def __cinit__(self, Exchange exchange not None):
         self.exchange = exchange
