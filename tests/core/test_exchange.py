@@ -305,7 +305,7 @@ def test_whoever_left_is_forgotten(core: Any) -> None:
     """Nothing keeps it, whatever was remembered of it."""
     exchange = core.Exchange(lambda: None)
     client = Client(core, exchange)
-    client.outlet.session = client.session
+    client.outlet.connection = client.session
     client.subscribe("#", 1)
     client.outlet.open_window(1, 10**6)
     run = a_run(core, publish(b"a", b"", 1, 1), publish(b"a", b"", 1, 2))

@@ -9,20 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.core.cores import CORES, both
+from tests.support.topics import EVERY_STEP, filters_of, topics_of
 from txbroker.topics import deepest_enclosing, matches
 
 LEVELS = ["a", "b", "", "$a", "\u00e9", "a level that is longer than most"]
-topics = st.lists(st.sampled_from(LEVELS), min_size=1, max_size=4).map("/".join).filter(bool)
-filters = (
-    st.tuples(
-        st.lists(st.sampled_from([*LEVELS, "+"]), max_size=3),
-        st.sampled_from([*LEVELS, "+", "#"]),
-    )
-    .map(lambda parts: "/".join([*parts[0], parts[1]]))
-    .filter(bool)
-)
+topics = topics_of(LEVELS)
+filters = filters_of(LEVELS)
 keys = st.integers(0, 2)
-EVERY_STEP = ["a", "a/b", "/", "b//a", "$a", "$a/a"]
 
 
 @settings(max_examples=200, deadline=None)

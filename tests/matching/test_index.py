@@ -8,22 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.topics import EVERY_STEP, filters_of, topics_of
 from txbroker.matching import index as index_module
 from txbroker.matching.index import SubscriptionIndex
 from txbroker.topics import matches
 
 LEVELS = ["a", "b", "", "$a"]
-topics = st.lists(st.sampled_from(LEVELS), min_size=1, max_size=4).map("/".join).filter(bool)
-filters = (
-    st.tuples(
-        st.lists(st.sampled_from([*LEVELS, "+"]), max_size=3),
-        st.sampled_from([*LEVELS, "+", "#"]),
-    )
-    .map(lambda parts: "/".join([*parts[0], parts[1]]))
-    .filter(bool)
-)
+topics = topics_of(LEVELS)
+filters = filters_of(LEVELS)
 keys = st.integers(0, 2)
-EVERY_STEP = ["a", "a/b", "/", "b//a", "$a", "$a/a"]
 
 
 def test_key_is_new_once_per_filter_and_its_value_is_replaced() -> None:

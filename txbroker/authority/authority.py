@@ -33,7 +33,7 @@ from txbroker.authority.peer import (
     Verdict,
 )
 from txbroker.authority.peers import Peers
-from txbroker.authority.settling import Settling, Taken, TakenRun
+from txbroker.authority.settling import Settling, Taken
 from txbroker.authority.wills import TakenWills
 from txbroker.core import Exchange, Run
 from txbroker.delegation.cut import Cut
@@ -112,7 +112,7 @@ class Authority:
             self._deliver_run(run)
             return True
         run.first = first
-        self._settling.add_run(TakenRun(run, key, sequence))
+        self._settling.add(Taken(run, key, sequence))
         if self._journal.durable >= run.last:
             self.on_durable(run.last)
         return True
@@ -170,20 +170,23 @@ class Authority:
         """Records up to this offset are durable: deliver them, then acknowledge them."""
         while (item := self._settling.next(offset)) is not None:
             if isinstance(item, Taken):
-                if item.key is not None:
-                    self.marks[item.key] = item.sequence
-                if item.record.message.will is not None:
-                    self._wills.settle(item.record.message.will)
-                self._deliver(item.record)
-            elif isinstance(item, TakenRun):
-                if item.key is not None:
-                    self.marks[item.key] = item.sequence
-                self._deliver_run(item.run)
+                self._settle(item)
             else:
                 item()
         awaiting, self._awaiting = self._awaiting, {}
         for port in awaiting:
             port.on_durable(offset)
+
+    def _settle(self, taken: Taken) -> None:
+        if taken.key is not None:
+            self.marks[taken.key] = taken.sequence
+        what = taken.what
+        if isinstance(what, Run):
+            self._deliver_run(what)
+            return
+        if what.message.will is not None:
+            self._wills.settle(what.message.will)
+        self._deliver(what)
 
     def _deliver(self, record: Record) -> None:
         message = record.message

@@ -17,24 +17,17 @@ from txbroker.authority.journal import Record
 from txbroker.core import Run
 from txbroker.message import Message
 
-
-@attrs.frozen(slots=True, eq=False)
-class TakenRun:
-    """Records of QoS 1 and 2; `key` and `sequence`: of the last one, where they have any."""
-
-    run: Run
-    key: MarkKey | None
-    sequence: int
-
-
 Action = Callable[[], None]
 
 
 @attrs.frozen(slots=True, eq=False)
 class Taken:
-    """A record of QoS 1 or 2 with its origin id, where it came from another node."""
+    """
+    A record of QoS 1 or 2, or a run of them, none of which is to be retained. `key` and `sequence`
+    are the origin id (of the last one), where it came from another node.
+    """
 
-    record: Record
+    what: Record | Run
     key: MarkKey | None
     sequence: int
 
@@ -47,7 +40,7 @@ class Settling:
 
     def __init__(self, through: int = 0) -> None:
         self.through = through
-        self._queue: deque[tuple[int, Taken | TakenRun | Action]] = deque()
+        self._queue: deque[tuple[int, Taken | Action]] = deque()
         self.last = through
         self._retained: dict[str, int] = {}
         self._overtaken: dict[str, int] = {}
@@ -58,17 +51,12 @@ class Settling:
         return not self._queue
 
     def add(self, taken: Taken) -> None:
-        """A record was appended."""
-        record = taken.record
-        self.last = record.offset
-        self._queue.append((record.offset, taken))
-        if record.message.retain:
-            self._retained[record.message.topic] = record.offset
-
-    def add_run(self, taken: TakenRun) -> None:
-        """Records were appended; none of them is to be retained."""
-        self.last = taken.run.last
+        """What was taken was appended."""
+        what = taken.what
+        self.last = what.last if isinstance(what, Run) else what.offset
         self._queue.append((self.last, taken))
+        if isinstance(what, Record) and what.message.retain:
+            self._retained[what.message.topic] = what.offset
 
     def in_order(self, action: Action) -> None:
         """Run it when everything that was taken before has settled."""
@@ -78,7 +66,7 @@ class Settling:
         else:
             action()
 
-    def next(self, durable: int) -> Taken | TakenRun | Action | None:
+    def next(self, durable: int) -> Taken | Action | None:
         """What settles next, now that records up to `durable` are."""
         if not self._queue or self._queue[0][0] > durable:
             return None

@@ -12,7 +12,22 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-__all__ = ["KIND", "Apexes", "Exchange", "Flows", "Inlet", "LinkInlet", "Outlet", "Run", "Target"]
+# Both cores have the same marks.
+from txbroker.core.reference.outlet import HIGH_MARK, QUEUE_HIGH_MARK
+
+__all__ = [
+    "HIGH_MARK",
+    "KIND",
+    "QUEUE_HIGH_MARK",
+    "Apexes",
+    "Exchange",
+    "Flows",
+    "Inlet",
+    "LinkInlet",
+    "Outlet",
+    "Run",
+    "Target",
+]
 
 KIND = "python"
 

@@ -51,8 +51,7 @@ def join_ranges(ranges: Iterable[tuple[int, int]]) -> tuple[list[int], list[int]
     firsts: list[int] = []
     counts: list[int] = []
     for first, count in ranges:
-        follows = firsts and (firsts[-1] + counts[-1] == first if first else not firsts[-1])
-        if follows and bool(firsts[-1]) == bool(first):
+        if firsts and first == (firsts[-1] and firsts[-1] + counts[-1]):
             counts[-1] += count
         else:
             firsts.append(first)

@@ -15,6 +15,7 @@ from txbroker.core import LinkInlet, Run
 from txbroker.errors import PeerError
 from txbroker.message import Message
 from txbroker.mqtt.codec import decode
+from txbroker.mqtt.framing import encode_length
 from txbroker.mqtt.packets import Publish
 from txbroker.mqtt.return_codes import ProtocolViolation
 from txbroker.v1.link_pb2 import LinkFrame
@@ -36,16 +37,7 @@ class LinkError(PeerError):
 def encode_frame(frame: LinkFrame) -> bytes:
     """A control frame as it goes on the wire."""
     body = frame.SerializeToString()
-    return b"\x00" + _remaining_length(len(body)) + body
-
-
-def _remaining_length(length: int) -> bytes:
-    encoded = bytearray()
-    while True:
-        length, digit = divmod(length, 128)
-        encoded.append(digit | 0x80 if length else digit)
-        if not length:
-            return bytes(encoded)
+    return b"\x00" + encode_length(len(body)) + body
 
 
 class FrameReader:

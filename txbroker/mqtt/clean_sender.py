@@ -92,16 +92,6 @@ class CleanSender(Output):
 
     # from the connection
 
-    def pump(self) -> None:
-        """The output has room again."""
-        if self._dropping:  # else it would become one more empty set, for each of many clients
-            self._dropping -= {False}
-        self._go_on()
-
-    def on_landed(self) -> None:
-        """The window has room again."""
-        self._go_on()
-
     def on_pubacks(self, packet_ids: Iterable[int]) -> None:
         """The client has these QoS 1 messages."""
         if self.sink is not None:

@@ -27,7 +27,7 @@ from txbroker.mqtt.fields import (
     truncated,
     zero_packet_id,
 )
-from txbroker.mqtt.framing import Framer
+from txbroker.mqtt.framing import Framer, encode_length
 from txbroker.mqtt.packets import (
     Connack,
     Connect,
@@ -306,12 +306,7 @@ def _header(first_byte: int, length: int) -> bytes:
     """The fixed header of a body of so many bytes (section 2.2)."""
     if length > MAX_REMAINING_LENGTH:
         raise CallerError(f"A packet has at most {MAX_REMAINING_LENGTH} bytes after its header.")
-    header = bytearray((first_byte,))
-    while length > 127:
-        header.append(length & 0x7F | 0x80)
-        length >>= 7
-    header.append(length)
-    return bytes(header)
+    return bytes((first_byte,)) + encode_length(length)
 
 
 def _packet(first_byte: int, *parts: bytes) -> bytes:

@@ -6,7 +6,6 @@ Sockets of clients and links between nodes share it: what a type means is not kn
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from txbroker.mqtt.return_codes import ProtocolViolation
@@ -50,18 +49,6 @@ class Framer:
         else:
             self._tail += data
 
-    def take(self, pattern: re.Pattern[bytes]) -> bytes:
-        """
-        What follows the frame at hand, as far as it is here and matches; only between two of them.
-
-        A pattern that stands for whole frames spares its caller to have them one by one.
-        """
-        found = pattern.match(self._buffer, self._offset)
-        if found is None:
-            return b""
-        self._offset = found.end()
-        return found.group()
-
     def frames(self) -> Iterator[tuple[int, bytes]]:
         """
         The complete frames, each once; whoever stops halfway gets the rest from the next call.
@@ -97,6 +84,16 @@ class Framer:
             # A few bytes left over must not keep a read of 256 KiB in memory.
             self._buffer = self._buffer[self._offset :]
             self._offset = 0
+
+
+def encode_length(remaining: int) -> bytes:
+    """A remaining length as it stands on the wire; it is expected to fit into four bytes."""
+    encoded = bytearray()
+    while remaining > 127:
+        encoded.append(remaining & 127 | 128)
+        remaining >>= 7
+    encoded.append(remaining)
+    return bytes(encoded)
 
 
 def _long_length(buffer: bytes, position: int) -> tuple[int, int]:

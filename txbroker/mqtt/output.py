@@ -46,7 +46,6 @@ class Output:
     def attach(self, sink: Sink) -> None:
         """The client is here."""
         self.sink = sink
-        sink.outlet.session = self._session
         self._session.look_at_live()
 
     def detach(self) -> None:
@@ -101,6 +100,12 @@ class Output:
 
     # from the connection
 
+    def pump(self) -> None:
+        """The output has room again."""
+        if self._dropping:  # else it would become one more empty set, for each of many clients
+            self._dropping -= {False}
+        self._go_on()
+
     def look_at_outlet(self) -> None:
         """Count what happened at the outlet."""
         if self.sink is None:
@@ -144,6 +149,10 @@ class Output:
         """The client is away for long: messages that can be read again need not be in memory."""
 
     # internal
+
+    def _go_on(self) -> None:
+        """Send what is due, and have more brought where little is left; each kind its own way."""
+        raise NotImplementedError
 
     def _give_later(self, part: PartKey) -> None:
         if self._later:

@@ -13,7 +13,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from txbroker.mqtt.cursor import Cursor, Had
-from txbroker.mqtt.ports import Watcher
 from txbroker.place import PartKey, Place
 
 if TYPE_CHECKING:
@@ -32,16 +31,15 @@ class Places:
     """
 
     # Most sessions have none of these, and there may be very many sessions.
-    __slots__ = ("_session", "_watcher", "ahead", "behind", "cut_off", "had", "taken")
+    __slots__ = ("_session", "ahead", "behind", "cut_off", "had", "taken")
 
-    def __init__(self, session: Session, watcher: Watcher) -> None:
+    def __init__(self, session: Session) -> None:
         self.behind = _NO_CURSORS
         self.ahead = _NO_OFFSETS
         self.had = _NOTHING_HAD
         self.taken = _NO_OFFSETS
         self.cut_off = _NO_OFFSETS
         self._session = session
-        self._watcher = watcher
 
     @property
     def is_plain(self) -> bool:
@@ -141,7 +139,7 @@ class Places:
         for subscription in begun:
             subscription.forget_part(part)
         if not session.clean and not session.is_over:
-            self._watcher.save_all(session)
+            session.watcher.save_all(session)
 
     def set_aside(self, part: PartKey, offset: int) -> Cursor | None:
         """

@@ -19,6 +19,7 @@ from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from txbroker.core import HIGH_MARK, QUEUE_HIGH_MARK
 from txbroker.deadlines import Slot
 from txbroker.edge.roaming import Attempt
 from txbroker.mqtt.codec import encode
@@ -49,18 +50,14 @@ from txbroker.telemetry import get_logger
 
 log = get_logger()
 
-OUTPUT_HIGH_MARK = 256 * 1024
-"""Bytes in a connection's output above which it gets no more messages until it has drained."""
-
 CLOSE_TIMEOUT = 5.0
 """Seconds that a client has to read its last packets when the connection is being closed."""
 
 GRACE = 1.5
 """Times its keep-alive for which nothing may be heard of a client [MQTT-3.1.2-24]."""
 
-QUEUE_HIGH_MARK = 1_000
 QUEUE_LOW_MARK = 250
-"""Messages behind a client's window between which publishers wait, for a short time."""
+"""Messages behind a client's window down to which publishers wait, for a short time."""
 
 _ACCEPTED: Final = [encode(Connack(present, ConnackCode.ACCEPTED)) for present in (False, True)]
 
@@ -136,7 +133,7 @@ class MqttProtocol:
         if carry is not None:
             carry(self.outlet)
         else:
-            self.transport.bufferSize = OUTPUT_HIGH_MARK
+            self.transport.bufferSize = HIGH_MARK
             _set_no_delay(self.transport)
         self.transport.registerProducer(self, True)
         self._set_deadline(service.connect_timeout)

@@ -14,7 +14,7 @@ from txbroker.core import Flows, Run
 from txbroker.mqtt.codec import encode
 from txbroker.mqtt.incoming import Incoming
 from txbroker.mqtt.packets import Puback, Pubcomp, Publish, Pubrec
-from txbroker.mqtt.ports import Sink, Watcher
+from txbroker.mqtt.ports import Sink
 from txbroker.mqtt.turns import Turns
 
 if TYPE_CHECKING:
@@ -28,11 +28,10 @@ class Receiver:
     Those that came in runs, and of which nothing more is known than that, are in `plain`.
     """
 
-    __slots__ = ("_flows", "_session", "_turns", "_watcher", "plain")
+    __slots__ = ("_flows", "_session", "_turns", "plain")
 
-    def __init__(self, session: Session, watcher: Watcher) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
-        self._watcher = watcher
         self.plain = Flows()
         self._flows: dict[int, Incoming] = {}
         self._turns: Turns | None = None
@@ -114,7 +113,7 @@ class Receiver:
         if self._flows.get(flow.packet_id) is flow:
             self._acknowledge(flow)
             if flow.qos == 2 and not self._session.clean:
-                self._watcher.save(self._session, urgent=False)
+                self._session.watcher.save(self._session, urgent=False)
 
     def on_pubrel(self, packet_id: int) -> None:
         """The client will not send that packet id again; the answer is always PUBCOMP."""
@@ -129,7 +128,7 @@ class Receiver:
             self._answer_on(sink, pubcomp)
         else:
             # The client may use the packet id for another message as soon as it has the answer.
-            self._watcher.save_then(session, lambda: self._answer_on(sink, pubcomp))
+            self._session.watcher.save_then(session, lambda: self._answer_on(sink, pubcomp))
 
     def open(self) -> Iterable[Incoming]:
         """QoS 2 publishes of the client that it has not released."""
@@ -189,7 +188,7 @@ class Receiver:
     def _enter(self, flow: Incoming, topic: str, *, is_repeat: bool) -> None:
         """A publish came in: it has its turn to be answered."""
         if self._turns is not None:
-            zone = self._watcher.zone_of(topic)
+            zone = self._session.watcher.zone_of(topic)
             self._turns.enter(flow, topic, zone, is_repeat=is_repeat)
 
     def _give_up(self, flow: Incoming) -> None:

@@ -79,7 +79,7 @@ class Session:
     def places(self) -> Places:
         """How far it has come; made when that is more than what its client got live."""
         if self._places is None:
-            self._places = Places(self, self.watcher)
+            self._places = Places(self)
         return self._places
 
     @property
@@ -91,7 +91,7 @@ class Session:
     def receiver(self) -> Receiver:
         """What comes from the client; made when it first publishes what has to be acknowledged."""
         if self._receiver is None:
-            self._receiver = Receiver(self, self.watcher)
+            self._receiver = Receiver(self)
         return self._receiver
 
     @property

@@ -19,12 +19,9 @@ from twisted.internet.error import ConnectionAborted
 from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
 from twisted.python.failure import Failure
 
-from txbroker.core import Outlet
+from txbroker.core import HIGH_MARK, Outlet
 
 ABORTED: Final = ConnectionAborted()
-HIGH_MARK: Final = 256 * 1024
-"""Bytes that wait, above which the producer is told to pause."""
-
 GONE: Final = IPv4Address("TCP", "gone", 0)
 """The address of an end that has left."""
 
@@ -145,18 +142,7 @@ class AcceptedStream:
 
     def doRead(self) -> Exception | None:
         """What there is goes to the protocol."""
-        reactor = self.reactor
-        try:
-            size = os.readv(self._descriptor, reactor.buffers)
-        except (BlockingIOError, InterruptedError):
-            return None
-        except OSError:
-            return CONNECTION_LOST
-        if not size:
-            return CONNECTION_DONE
-        # A copy of a few bytes: a bytes object of READ_SIZE to read into costs ten times as much.
-        self.protocol.dataReceived(reactor.buffer[:size].tobytes())
-        return None
+        return read_some(self._descriptor, self.reactor, self.protocol)
 
     def doWrite(self) -> Exception | None:
         """Send of what waits as much as the kernel takes."""
@@ -225,6 +211,21 @@ class AcceptedStream:
             return question(asked)
         finally:
             asked.detach()
+
+
+def read_some(descriptor: int, reactor: Any, protocol: Any) -> Exception | None:
+    """Give a protocol what there is at its socket; why that is at its end, if it is."""
+    try:
+        size = os.readv(descriptor, reactor.buffers)
+    except (BlockingIOError, InterruptedError):
+        return None
+    except OSError:
+        return CONNECTION_LOST
+    if not size:
+        return CONNECTION_DONE
+    # A copy of a few bytes: a bytes object of READ_SIZE to read into costs ten times as much.
+    protocol.dataReceived(reactor.buffer[:size].tobytes())
+    return None
 
 
 def address_of(found: tuple[Any, ...]) -> IPv4Address | IPv6Address:

@@ -11,10 +11,9 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
 from twisted.internet.tcp import Client, Port
 
-from txbroker.streams.accepted import AcceptedStream, address_of
+from txbroker.streams.accepted import AcceptedStream, address_of, read_some
 from txbroker.telemetry import get_logger
 
 log = get_logger()
@@ -50,17 +49,7 @@ class _Direct:
 
     def doRead(self) -> Exception | None:
         """What there is goes to the protocol."""
-        try:
-            size = self.socket.recv_into(self.reactor.buffer)
-        except (BlockingIOError, InterruptedError):
-            return None
-        except OSError:
-            return CONNECTION_LOST
-        if not size:
-            return CONNECTION_DONE
-        # A copy of a few bytes: a bytes object of READ_SIZE to read into costs ten times as much.
-        self.protocol.dataReceived(self.reactor.buffer[:size].tobytes())
-        return None
+        return read_some(self.socket.fileno(), self.reactor, self.protocol)
 
     def write(self, data: bytes) -> None:
         """Send bytes; what the kernel does not take waits, and the producer is told of it."""

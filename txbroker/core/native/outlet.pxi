@@ -12,7 +12,6 @@ cdef class Outlet:
     """As in the reference; made by `Exchange.make_outlet`."""
 
     cdef Exchange exchange
-    cdef public object session
     cdef public object connection
     cdef Output output
     cdef Window* window  # NULL until something is to be kept in it

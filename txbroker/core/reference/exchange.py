@@ -7,7 +7,7 @@ from typing import Any
 
 from txbroker.core.reference.inlet import Inlet
 from txbroker.core.reference.outlet import Outlet
-from txbroker.core.reference.packets import PUBLISH, encode_length
+from txbroker.core.reference.packets import publish_head
 from txbroker.core.reference.run import Entry, Run
 from txbroker.matching.index import SubscriptionIndex
 from txbroker.message import OVERHEAD
@@ -201,9 +201,7 @@ class Exchange:
             return False
         topic, payload = run.data[one.topic : one.topic_end], run.data[one.payload : one.end]
         if not qos:
-            remaining = encode_length(2 + len(topic) + len(payload))
-            head = bytes((PUBLISH,)) + remaining + len(topic).to_bytes(2)
-            outlet.send_qos0(head + topic + payload)
+            outlet.send_qos0(publish_head(0, topic, len(payload)) + payload)
             return True
         size = len(topic) + len(payload) + OVERHEAD
         if outlet.give(topic, payload, qos, size, part, run.offset(index)):

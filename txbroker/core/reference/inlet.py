@@ -6,9 +6,9 @@ from typing import Any
 
 from txbroker.core.reference.flows import Flows
 from txbroker.core.reference.outlet import Outlet
-from txbroker.core.reference.packets import encode_length, plain_publish
+from txbroker.core.reference.packets import plain_publish
 from txbroker.core.reference.run import Entry, Run
-from txbroker.mqtt.framing import Framer
+from txbroker.mqtt.framing import Framer, encode_length
 from txbroker.mqtt.return_codes import ProtocolViolation
 from txbroker.runs import MOST
 

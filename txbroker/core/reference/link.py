@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from txbroker.core.reference.packets import DUP, encode_length, plain_publish
+from txbroker.core.reference.packets import DUP, plain_publish
 from txbroker.core.reference.run import Entry, Run
-from txbroker.mqtt.framing import Framer
+from txbroker.mqtt.framing import Framer, encode_length
 from txbroker.mqtt.return_codes import ProtocolViolation
 from txbroker.runs import MOST
 

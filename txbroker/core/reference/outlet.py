@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from txbroker.core.reference.packets import PUBLISH, encode_length
+from txbroker.core.reference.packets import publish_head
 
 HIGH_MARK = 256 * 1024
 """Bytes of output above which a client gets nothing that can wait."""
@@ -68,7 +68,6 @@ class Outlet:
         self.is_behind = False
         self.is_noted = False
         self.is_full = False
-        self.session: Any = None
         self.connection: Any = None
         self.has_window = False
         self._on_output = on_output
@@ -285,7 +284,5 @@ class Outlet:
 def _packet(
     topic: bytes, payload: bytes, qos: int, size: int, retain: bool, part: Any, offset: int
 ) -> Waiting:
-    remaining = 2 + len(topic) + 2 + len(payload)
-    head = bytes((PUBLISH | qos << 1 | retain,)) + encode_length(remaining)
-    head += len(topic).to_bytes(2) + topic
+    head = publish_head(qos << 1 | retain, topic, 2 + len(payload))
     return Waiting(head + b"\0\0" + payload, len(head), qos, size, part, offset)

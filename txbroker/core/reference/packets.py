@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from txbroker.core.reference.run import Entry
 from txbroker.mqtt.fields import topic_name_of
+from txbroker.mqtt.framing import encode_length
 from txbroker.mqtt.return_codes import ProtocolViolation
 
 PUBLISH = 0x30
@@ -11,19 +12,10 @@ DUP = 0x08
 RETAIN = 0x01
 
 
-def length_size(remaining: int) -> int:
-    """How many bytes a remaining length takes (section 2.2.3)."""
-    return 1 + (remaining > 127) + (remaining > 16_383) + (remaining > 2_097_151)
-
-
-def encode_length(remaining: int) -> bytes:
-    """A remaining length as it stands on the wire (section 2.2.3)."""
-    encoded = bytearray()
-    while remaining > 127:
-        encoded.append(remaining & 127 | 128)
-        remaining >>= 7
-    encoded.append(remaining)
-    return bytes(encoded)
+def publish_head(flags: int, topic: bytes, rest: int) -> bytes:
+    """A PUBLISH with these flags up to the end of its topic; so many bytes follow."""
+    body = len(topic).to_bytes(2) + topic
+    return bytes((PUBLISH | flags,)) + encode_length(len(body) + rest) + body
 
 
 def plain_publish(first_byte: int, body: bytes, start: int) -> Entry | None:
@@ -47,5 +39,5 @@ def plain_publish(first_byte: int, body: bytes, start: int) -> Entry | None:
         topic_name_of(body[2 : 2 + size])
     except ProtocolViolation:
         return None
-    at = start + 1 + length_size(len(body))
+    at = start + 1 + len(encode_length(len(body)))
     return Entry(start, at + 2, at + 2 + size, at + payload, at + len(body), qos, packet_id)
