@@ -29,6 +29,14 @@ inline uint64_t half_word_at(const Byte* at) {
     return word;
 }
 
+// Whether so many bytes here are those there; for short ones, of which most are the same.
+inline bool are_same(const Byte* at, const Byte* other, size_t size) {
+    if (size < 8) return !std::memcmp(at, other, size);
+    uint64_t differ = 0;
+    for (size_t done = 0; done + 8 < size; done += 8) differ |= word_at(at + done) ^ word_at(other + done);
+    return !(differ | (word_at(at + size - 8) ^ word_at(other + size - 8)));
+}
+
 // -- hashes
 
 // Secrets of this process: topics come from the network, and nobody out there may find topics whose
@@ -44,10 +52,9 @@ inline uint64_t mix(uint64_t one, uint64_t other) {
     return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
 }
 
-// 16 bytes at a time, each time through one long multiplication, in the manner of wyhash. `salt`
-// makes it the hash of something that comes before these bytes and them.
-inline uint64_t hash_of(const Byte* at, size_t size, uint64_t salt = 0) {
-    uint64_t hash = seeds[0] ^ salt, low, high;
+// 16 bytes at a time, each time through one long multiplication, in the manner of wyhash.
+inline uint64_t hash_of(const Byte* at, size_t size) {
+    uint64_t hash = seeds[0], low, high;
     size_t left = size;
     for (; left > 16; left -= 16, at += 16)
         hash = mix(word_at(at) ^ seeds[1], word_at(at + 8) ^ hash);
@@ -65,6 +72,11 @@ inline uint64_t hash_of(const Byte* at, size_t size, uint64_t salt = 0) {
         high = 0;
     }
     return mix(seeds[2] ^ size, mix(low ^ seeds[1], high ^ hash));
+}
+
+// Of something that stands below something with a number.
+inline uint64_t hash_below(uint32_t parent, uint64_t hash) {
+    return mix(hash ^ seeds[0], parent + seeds[1]);
 }
 
 // -- topics

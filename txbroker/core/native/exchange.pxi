@@ -1,6 +1,5 @@
 # Where publishes go.
 
-cdef size_t CACHE_BYTES = 64 * 1024 * 1024  # so that topics of 65,535 bytes cannot eat the memory
 cdef uint64_t last_epoch = 0  # of any exchange
 
 
@@ -34,9 +33,9 @@ cdef struct Range:
 @cython.final
 cdef class Exchange:
     """
-    As in the reference, where answers are looked up for each message. Here they are kept in the
-    plan of each topic, as numbers, until what they come from changes. Plans go all at once, when
-    they are too many; that begins another epoch.
+    As in the reference, where answers are looked up for each message. Here they are kept in plans,
+    as numbers. Plans go all at once, when anything changes that they come from, or when they are
+    too many; that begins another epoch.
     """
 
     cdef readonly Apexes routes
@@ -50,36 +49,41 @@ cdef class Exchange:
     cdef list outputs
     cdef list full
     cdef bint is_due
-    cdef Plans plans
+    cdef Nodes nodes
+    cdef uint64_t generation  # of the nodes, at the time of the epoch
+    cdef Plans* plans
     cdef uint64_t epoch
     # By the sets of `targets`: where the ways of each one are.
     cdef vector[Way] ways
     cdef vector[Range] ranges
-    cdef uint32_t ways_generation
     # By the sets of `interests`: the tuple of each, and each tuple once.
     cdef list receivers_
     cdef dict tuples
-    cdef uint32_t receivers_generation
     # Parts of journals that something in queues lies in, and how much does.
     cdef list parts
     cdef dict part_numbers
     cdef vector[uint32_t] part_uses
+
+    def __cinit__(self, *args, **kwargs):
+        self.nodes = Nodes()
+        self.plans = new Plans(self.nodes.levels)
+
+    def __dealloc__(self):
+        del self.plans
 
     def __init__(self, on_output, size_t cache_limit=100_000):
         """
         `on_output` is called when the first outlet has something to send, at the end of the call
         that gave it. Plans of about `cache_limit` topics are kept.
         """
-        self.routes = Apexes()
-        self.bounds = Apexes()
-        self.interests = Tree()
-        self.targets = Tree()
+        self.routes = Apexes(self.nodes, ROUTE)
+        self.bounds = Apexes(self.nodes, VERDICT)
+        self.interests = Tree(self.nodes, INTEREST)
+        self.targets = Tree(self.nodes, TARGET)
         self.cache_limit = cache_limit
         self.on_output = on_output
         self.outputs = []
         self.full = []
-        self.receivers_ = []
-        self.tuples = {}
         self.parts = []
         self.part_numbers = {}
         self.forget()
@@ -139,13 +143,12 @@ cdef class Exchange:
     # plans
 
     cdef int forget(self) except -1:
-        """All plans, and the sets that they speak of."""
+        """All plans, and what is known of the sets that they speak of."""
         global last_epoch
         last_epoch += 1
         self.epoch = last_epoch
+        self.generation = self.nodes.levels.generation
         self.plans.clear()
-        self.interests.sets.clear()
-        self.targets.sets.clear()
         self.ways.clear()
         self.ranges.clear()
         self.receivers_ = []
@@ -158,38 +161,22 @@ cdef class Exchange:
         return self.forget()
 
     cdef bint is_full(self) noexcept:
-        cdef size_t size = self.plans.bytes() + self.ways.size() * sizeof(Way)
-        return size + self.interests.sets.bytes() + self.targets.sets.bytes() > CACHE_BYTES
+        return self.plans.is_full(self.ways.size() * sizeof(Way))
 
-    cdef int begin(self, Run run) except -1:
-        """Before something is done with a run: plans have room, each entry has one."""
-        if self.plans.count() > self.cache_limit or self.is_full():
+    cdef size_t look_up(self, Run run, size_t index=0) except 0:
+        """Give messages their plans, from this one on; where those end that have one."""
+        cdef size_t stop
+        if self.generation != self.nodes.levels.generation:
+            self.forget()
+        elif self.is_full() or (not index and self.plans.count() > self.cache_limit):
             self.make_room()
-        return self.refresh(run)
-
-    cdef int refresh(self, Run run) except -1:
-        """Each entry of the run has a plan of this epoch."""
-        cdef size_t index
-        cdef uint32_t size, last_size = 0
-        cdef Entry* one
-        cdef const Byte* topic
-        cdef const Byte* last = NULL
-        if run.epoch == self.epoch:
-            return 0
-        for index in range(run.entries_.size()):
-            one = &run.entries_[index]
-            topic = bytes_of(run.data) + one.topic
-            size = one.topic_end - one.topic
-            if size == last_size and not memcmp(topic, last, size):
-                one.plan = run.entries_[index - 1].plan
-            else:
-                one.plan = self.plans.number_of(topic, size)
-                last, last_size = topic, size
-        run.epoch = self.epoch
-        return 0
-
-    cdef inline Plan* plan(self, const Entry& one) noexcept:
-        return &self.plans.at(one.plan)
+        elif run.epoch == self.epoch:
+            return run.entries_.size()
+        stop = self.plans.look_up(
+            run.entries_, index, bytes_of(run.data), self.ways.size() * sizeof(Way)
+        )
+        run.epoch = 0 if index or stop < run.entries_.size() else self.epoch
+        return stop
 
     # where to
 
@@ -199,12 +186,11 @@ cdef class Exchange:
         cdef vector[uint32_t] groups
         cdef unordered_map[Borrowed, uint32_t] places
         cdef uint32_t number, last = NONE
-        cdef size_t index, count = run.entries_.size()
-        cdef Plan* plan
-        self.begin(run)
+        cdef size_t index, stop = 0, count = run.entries_.size()
         for index in range(count):
-            plan = self.plan(run.entries_[index])
-            number = self.routes.number_for(plan[0], plan.route)
+            if index == stop:
+                stop = self.look_up(run, index)
+            number = self.plans.at(run.entries_[index].plan).route
             if index and number != last:
                 groups.resize(index, place_of(values, places, self.routes.value(last)))
             last = number
@@ -216,12 +202,11 @@ cdef class Exchange:
     def taken(self, Run run not None, verdict):
         """How many messages at the beginning of a run get this verdict of `bounds`."""
         cdef uint32_t number, last = NONE
-        cdef size_t index
-        cdef Plan* plan
-        self.begin(run)
+        cdef size_t index, stop = 0
         for index in range(run.entries_.size()):
-            plan = self.plan(run.entries_[index])
-            number = self.bounds.number_for(plan[0], plan.verdict)
+            if index == stop:
+                stop = self.look_up(run, index)
+            number = self.plans.at(run.entries_[index].plan).verdict
             if (not index or number != last) and self.bounds.value(number) is not verdict:
                 return index
             last = number
@@ -232,62 +217,40 @@ cdef class Exchange:
         cdef list values = []
         cdef vector[uint32_t] groups
         cdef unordered_map[Borrowed, uint32_t] places
-        cdef uint32_t number, last = NONE
-        cdef uint64_t epoch = 0
-        cdef uint32_t generation = 0
-        cdef size_t index
-        cdef Plan* plan
+        cdef uint32_t last = NONE
+        cdef size_t index, stop = 0
         groups.reserve(run.entries_.size())
-        self.begin(run)
         for index in range(run.entries_.size()):
-            if run.epoch != self.epoch or self.is_full():
-                self.begin(run)
-            self.check_receivers()
-            plan = self.plan(run.entries_[index])
-            number = self.interests.set_for(plan[0], plan.receivers)
-            is_same = number == last and epoch == self.epoch
-            if is_same and generation == self.interests.generation:
+            if index == stop:
+                stop = self.look_up(run, index)
+            elif run.entries_[index].plan == last:
                 groups.push_back(groups.back())
                 continue
-            last, epoch, generation = number, self.epoch, self.interests.generation
-            groups.push_back(place_of(values, places, self.receivers_of(number)))
+            last = run.entries_[index].plan
+            groups.push_back(place_of(values, places, self.receivers_of(last)))
         return shared(run, values, groups)
 
-    cdef int check_receivers(self) except -1:
-        self.interests.check_sets()
-        if self.receivers_generation != self.interests.generation:
-            self.receivers_ = []
-            self.tuples = {}
-            self.receivers_generation = self.interests.generation
-        return 0
-
-    cdef tuple receivers_of(self, uint32_t number):
-        """The values of a set, by key, each once; the same tuple wherever they are the same."""
+    cdef tuple receivers_of(self, uint32_t plan):
+        """The values of `interests`, by key, each once; the same tuple where they are the same."""
+        cdef uint32_t number = self.plans.set_for(plan, INTEREST)
         cdef list known = self.receivers_
         cdef dict tuples = self.tuples
         while <uint32_t>len(known) <= number:
             known.append(None)
         if known[number] is None:
-            peers = dict(self.interests.pairs_of(number))
+            peers = dict(self.interests.pairs_of(self.plans.sets(INTEREST), number))
             found = tuple([peers[key] for key in sorted(peers)])
             known[number] = tuples.setdefault(found, found)
         return known[number]
 
     # to clients
 
-    cdef uint32_t ways_for(self, const Entry& one) except? 0xFFFFFFFF:
-        """The number, in `ranges`, of the ways of a message; good until anything changes."""
-        cdef Plan* plan = self.plan(one)
-        cdef uint32_t number
-        if self.ways_generation != self.targets.generation:
-            self.targets.check_sets()
-            self.ways.clear()
-            self.ranges.clear()
-            self.ways_generation = self.targets.generation
-        number = self.targets.set_for(plan[0], plan.targets)
+    cdef Range ways_for(self, uint32_t plan) except *:
+        """The ways, in `ways`, of what has this plan."""
+        cdef uint32_t number = self.plans.set_for(plan, TARGET)
         while self.ranges.size() <= number:
             self.add_ways(<uint32_t>self.ranges.size())
-        return number
+        return self.ranges[number]
 
     cdef int add_ways(self, uint32_t number) except -1:
         """Make the ways of a set: its targets, those of one session next to each other."""
@@ -297,7 +260,7 @@ cdef class Exchange:
         cdef Range made
         cdef Borrowed session
         cdef size_t index, place
-        self.targets.values_of(number, found)
+        self.targets.values_of(self.plans.sets(TARGET), number, found)
         for index in range(found.size()):
             session = <Borrowed>(<Target?><object>found[index]).session
             if not places.count(session):
@@ -317,23 +280,20 @@ cdef class Exchange:
         `fan_out` for a run of QoS 0 of which all goes by this route, gets this verdict and goes to
         this edge and no other; None where that is not so, and nothing was done.
         """
-        cdef uint32_t last = NONE
+        cdef uint32_t plan, last = NONE
         cdef size_t index
-        cdef Plan* plan
-        self.begin(run)
-        self.check_receivers()
+        if self.look_up(run) < run.entries_.size():
+            return None
         for index in range(run.entries_.size()):
-            if index and run.entries_[index].plan == last:
+            plan = run.entries_[index].plan
+            if plan == last:
                 continue
-            last = run.entries_[index].plan
-            if self.is_full():
+            last = plan
+            if self.routes.value(self.plans.at(plan).route) is not route:
                 return None
-            plan = self.plan(run.entries_[index])
-            if self.routes.value(self.routes.number_for(plan[0], plan.route)) is not route:
+            if self.bounds.value(self.plans.at(plan).verdict) is not verdict:
                 return None
-            if self.bounds.value(self.bounds.number_for(plan[0], plan.verdict)) is not verdict:
-                return None
-            edges = self.receivers_of(self.interests.set_for(plan[0], plan.receivers))
+            edges = self.receivers_of(plan)
             if len(edges) != 1 or edges[0] is not edge:
                 return None
         return self.fan_out(run, None)
@@ -347,42 +307,38 @@ cdef class Exchange:
         cdef list sessions = []  # of `left`, kept alive
         cdef vector[uint32_t] left
         cdef vector[int64_t] offsets
-        cdef size_t index = 0, stop, count = run.entries_.size()
+        cdef size_t index = 0, last, stop = 0, count = run.entries_.size()
         cdef Range ways
         cdef uint32_t number = 0
         if run.qos:
             run.fill_offsets(offsets)
-        self.begin(run)
-        if run.qos:
             number = self.part_number(part)
         while index < count:
-            if self.is_full():
-                self.make_room()
-                self.refresh(run)
-            ways = self.ranges[self.ways_for(run.entries_[index])]
-            stop = index + 1
+            if index >= stop or self.is_full():
+                stop = self.look_up(run, index)
+            ways = self.ways_for(run.entries_[index].plan)
+            last = index + 1
             if run.qos:
                 self.give_qos12(run, index, ways, number, offsets[index], sessions, left)
             elif ways.start != ways.stop:
-                stop = self.alike(run, index)
-                self.give_qos0(run, index, stop, ways, sessions, left)
-            index = stop
+                last = self.alike(run, index, stop)
+                self.give_qos0(run, index, last, ways, sessions, left)
+            index = last
         self.tell()
         return [(sessions[place], left[place]) for place in range(left.size())]
 
-    cdef size_t alike(self, Run run, size_t index) except 0:
-        """Where the messages end that follow this one at once and go the same ways."""
-        cdef size_t stop = index + 1
-        cdef const Entry* one
-        cdef uint32_t number = self.ways_for(run.entries_[index])
-        while stop < run.entries_.size():
-            one = &run.entries_[stop]
-            if one.start != run.entries_[stop - 1].end:
-                break
-            if one.plan != run.entries_[stop - 1].plan:
-                if self.is_full() or self.ways_for(one[0]) != number:
-                    break
-            stop += 1
+    cdef size_t alike(self, Run run, size_t index, size_t stop) except 0:
+        """Where the messages end, at `stop` or before, that follow this one and go its ways."""
+        cdef const Entry* one = &run.entries_[index]
+        cdef uint32_t number = self.plans.set_for(one.plan, TARGET), last = one.plan
+        cdef size_t end = one.end
+        for index in range(index + 1, stop):
+            one = &run.entries_[index]
+            if one.start != end:
+                return index
+            if one.plan != last and self.plans.set_for(one.plan, TARGET) != number:
+                return index
+            last, end = one.plan, one.end
         return stop
 
     cdef int give_qos0(

@@ -47,45 +47,20 @@ cdef extern from "native/tables.hpp" namespace "txbroker" nogil:
         void insert(uint16_t id, uint8_t qos, uint8_t state, uint32_t value) except +
         void erase(Slot* slot)
 
-    cppclass Answer:
-        uint32_t generation
-        uint32_t number
-
-    cppclass Plan:
-        const Byte* topic
-        uint32_t size
-        Answer route
-        Answer verdict
-        Answer receivers
-        Answer targets
-
-    cppclass Plans:
-        size_t count()
-        size_t bytes()
-        Plan& at(uint32_t number)
-        uint32_t number_of(const Byte* topic, size_t size) except +
-        void clear()
-
 cdef extern from "native/trees.hpp" namespace "txbroker" nogil:
-    cppclass Filters:
-        size_t count()
-        uint32_t reach(const Byte* text, size_t size) except +
-        void set_number(uint32_t node, uint32_t number)
-        void prune(uint32_t node)
-        void match(const Byte* topic, size_t size, vector[uint32_t]& found) except +
+    enum Kind:
+        ROUTE
+        VERDICT
+        INTEREST
+        TARGET
 
-    cppclass Sets:
+    cppclass Levels:
+        uint64_t generation
         size_t count()
-        size_t bytes()
-        const uint32_t* members(uint32_t number)
-        size_t size(uint32_t number)
-        uint32_t number_of(const vector[uint32_t]& members) except +
-        void clear()
-
-    cppclass Prefixes:
-        void insert(const Byte* text, size_t size, uint32_t number) except +
-        void erase(uint32_t number)
-        uint32_t find(const Byte* topic, size_t size)
+        uint32_t reach(const Byte* text, size_t size, cbool is_filter) except +
+        void set_number(uint32_t node, Kind kind, uint32_t number)
+        void prune(uint32_t node, Kind kind)
+        uint32_t find(const Byte* topic, size_t size, Kind kind)
 
 cdef extern from "native/packets.hpp" namespace "txbroker" nogil:
     const Byte DUP
@@ -122,6 +97,29 @@ cdef extern from "native/packets.hpp" namespace "txbroker" nogil:
     cbool plain_publish(
         Byte first, const Byte* packet, const Frame& frame, Entry& one, const Gathered& before
     )
+
+cdef extern from "native/plans.hpp" namespace "txbroker" nogil:
+    cppclass Sets:
+        size_t count()
+        const uint32_t* members(uint32_t number)
+        size_t size(uint32_t number)
+
+    cppclass Plan "txbroker::Plans::Plan":
+        uint32_t route
+        uint32_t verdict
+
+    cppclass Plans:
+        Plans(const Levels& levels) except +
+        size_t count()
+        const Plan& at(uint32_t number)
+        const Sets& sets(Kind kind)
+        cbool is_full(size_t more)
+        uint32_t number_of(const Byte* topic, size_t size) except +
+        size_t look_up(
+            vector[Entry]& entries, size_t index, const Byte* data, size_t more
+        ) except +
+        uint32_t set_for(uint32_t number, Kind kind) except +
+        void clear() except +
 
 cdef extern from "native/window.hpp" namespace "txbroker" nogil:
     const size_t HIGH_MARK

@@ -1,8 +1,6 @@
-// Tables: numbers found by hash, packet ids, and the topics that an exchange knows answers for.
+// Tables: numbers found by hash, packet ids.
 
 #pragma once
-
-#include <memory>
 
 #include "bytes.hpp"
 
@@ -150,74 +148,6 @@ public:
             slots_ = nullptr;
             room_ = 0;
         }
-    }
-};
-
-// An answer, good as long as what it was made from has this generation.
-struct Answer {
-    uint32_t generation = 0, number = 0;
-};
-
-// A topic and where what is published to it goes.
-struct Plan {
-    const Byte* topic;
-    uint32_t size;
-    Answer route, verdict, receivers, targets;
-};
-
-// The plans of topics, by number; they go all at once, and numbers begin again.
-class Plans {
-    static constexpr size_t CHUNK = 64 * 1024;
-    std::vector<Plan> plans_;
-    Table table_;
-    std::vector<std::unique_ptr<Byte[]>> chunks_;
-    Byte* free_ = nullptr;  // in the last chunk
-    size_t left_ = 0, bytes_ = 0;
-
-    const Byte* keep(const Byte* topic, size_t size) {
-        if (left_ < size) {
-            size_t chunk = size > CHUNK / 16 ? size : CHUNK;
-            chunks_.emplace_back(new Byte[chunk]);
-            bytes_ += chunk;
-            if (chunk == size) {  // what is left of the chunk before is still good
-                std::memcpy(chunks_.back().get(), topic, size);
-                return chunks_.back().get();
-            }
-            free_ = chunks_.back().get();
-            left_ = chunk;
-        }
-        Byte* kept = free_;
-        std::memcpy(kept, topic, size);
-        free_ += size;
-        left_ -= size;
-        return kept;
-    }
-
-public:
-    size_t count() const { return plans_.size(); }
-    size_t bytes() const { return bytes_ + plans_.size() * sizeof(Plan) + table_.bytes(); }
-    Plan& at(uint32_t number) { return plans_[number]; }
-
-    // The number of a topic's plan, which is made where there is none.
-    uint32_t number_of(const Byte* topic, size_t size) {
-        uint64_t hash = hash_of(topic, size);
-        uint32_t number = table_.find(hash, [&](uint32_t one) {
-            const Plan& plan = plans_[one];
-            return plan.size == size && !std::memcmp(plan.topic, topic, size);
-        });
-        if (number != NONE) return number;
-        number = static_cast<uint32_t>(plans_.size());
-        plans_.push_back({keep(topic, size), static_cast<uint32_t>(size), {}, {}, {}, {}});
-        table_.insert(hash, number);
-        return number;
-    }
-
-    void clear() {
-        plans_ = {};
-        table_.clear();
-        chunks_.clear();
-        free_ = nullptr;
-        left_ = bytes_ = 0;
     }
 };
 

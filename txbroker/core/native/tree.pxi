@@ -3,25 +3,42 @@
 ctypedef PyObject* Borrowed  # of what lives at least as long as this is looked at
 
 
+cdef inline const Byte* bytes_of(bytes data) noexcept:
+    return <const Byte*>PyBytes_AS_STRING(data)
+
+
+@cython.final
+cdef class Nodes:
+    """The levels of all that an exchange knows of topics."""
+
+    cdef Levels levels
+
+
 @cython.final
 cdef class Apexes:
     """As in the reference. Values are told apart by what they are, not by what they are equal to."""
 
-    cdef Prefixes prefixes
+    cdef Nodes nodes
+    cdef Kind kind
     cdef dict numbers  # by apex
     cdef list values  # by number
     cdef list unused
-    cdef uint32_t generation  # of all answers
 
-    def __cinit__(self):
+    def __cinit__(self, Nodes nodes=None, Kind kind=ROUTE):
+        self.nodes = Nodes() if nodes is None else nodes
+        self.kind = kind
         self.numbers = {}
         self.values = []
         self.unused = []
-        self.generation = 1
+
+    cdef uint32_t node_of(self, str apex) except? 0xFFFFFFFF:
+        cdef bytes text = apex.encode()
+        self.nodes.levels.generation += 1
+        return self.nodes.levels.reach(bytes_of(text), len(text), False)
 
     def set(self, str apex not None, value):
         """From now on."""
-        cdef bytes text = apex.encode()
+        node = self.node_of(apex)
         number = self.numbers.get(apex)
         if number is None:
             if self.unused:
@@ -29,9 +46,8 @@ cdef class Apexes:
             else:
                 number = len(self.values)
                 self.values.append(None)
-            self.prefixes.insert(bytes_of(text), len(text), number)
+            self.nodes.levels.set_number(node, self.kind, number)
             self.numbers[apex] = number
-        self.generation = next_generation(self.generation)
         self.values[number] = value
 
     def replace(self, dict values not None):
@@ -45,35 +61,17 @@ cdef class Apexes:
         """Topics within belong to the apex above; nothing where there is none."""
         number = self.numbers.pop(apex, None)
         if number is not None:
-            self.generation = next_generation(self.generation)
-            self.prefixes.erase(number)
+            self.nodes.levels.prune(self.node_of(apex), self.kind)
             self.unused.append(number)
             self.values[number] = None
 
     def find(self, str topic not None):
         """The value for a topic, None where no apex encloses it."""
         cdef bytes text = topic.encode()
-        return self.value(self.prefixes.find(bytes_of(text), len(text)))
+        return self.value(self.nodes.levels.find(bytes_of(text), len(text), self.kind))
 
     cdef object value(self, uint32_t number):
         return None if number == NONE else self.values[number]
-
-    cdef uint32_t number_for(self, const Plan& plan, Answer& answer) noexcept:
-        """The number of the value for a plan's topic, kept in this answer of the plan."""
-        if answer.generation != self.generation:
-            answer.generation = self.generation
-            answer.number = self.prefixes.find(plan.topic, plan.size)
-        return answer.number
-
-
-cdef inline const Byte* bytes_of(bytes data) noexcept:
-    return <const Byte*>PyBytes_AS_STRING(data)
-
-
-cdef inline uint32_t next_generation(uint32_t generation) noexcept:
-    """0 is that of no answer."""
-    generation += 1
-    return generation if generation else 1
 
 
 @cython.final
@@ -84,22 +82,20 @@ cdef class Tree:
     A filter's entries are one pair, or a dict of several by key, at the filter's number in `items`.
     """
 
-    cdef Filters filters_
-    cdef Sets sets  # of filters' numbers; of one generation
-    cdef uint32_t sets_generation
-    cdef uint32_t generation
+    cdef Nodes nodes
+    cdef Kind kind
     cdef dict numbers  # by filter
     cdef list items
     cdef list unused
     cdef Py_ssize_t size
     cdef tuple last
-    cdef vector[uint32_t] found
 
-    def __cinit__(self):
+    def __cinit__(self, Nodes nodes=None, Kind kind=TARGET):
+        self.nodes = Nodes() if nodes is None else nodes
+        self.kind = kind
         self.numbers = {}
         self.items = []
         self.unused = []
-        self.generation = 1
 
     def __len__(self):
         return self.size
@@ -116,16 +112,16 @@ cdef class Tree:
         if pair is None or pair[0] is not key or pair[1] is not value:
             pair = self.last = (key, value)  # an edge has many filters, and one pair for all
         number = self.numbers.get(topic_filter)
-        self.generation = next_generation(self.generation)
+        self.nodes.levels.generation += 1
         if number is None:
             number = self.unused.pop() if self.unused else len(self.items)
             if number == len(self.items):
                 self.items.append(None)
             text = topic_filter.encode()
-            node = self.filters_.reach(bytes_of(text), len(text))
+            node = self.nodes.levels.reach(bytes_of(text), len(text), True)
             self.numbers[topic_filter] = number
             self.items[number] = pair
-            self.filters_.set_number(node, number)
+            self.nodes.levels.set_number(node, self.kind, number)
             self.size += 1
             return True
         item = self.items[number]
@@ -145,6 +141,7 @@ cdef class Tree:
     def remove(self, str topic_filter not None, key):
         """Take a key off a filter; False when it was not there."""
         cdef bytes text
+        cdef uint32_t node
         number = self.numbers.get(topic_filter)
         if number is None:
             return False
@@ -154,7 +151,7 @@ cdef class Tree:
                 return False
         elif key not in item:
             return False
-        self.generation = next_generation(self.generation)
+        self.nodes.levels.generation += 1
         self.size -= 1
         self.last = None
         if type(item) is dict and len(item) > 1:
@@ -162,7 +159,8 @@ cdef class Tree:
             return True
         del self.numbers[topic_filter]
         text = topic_filter.encode()
-        self.filters_.prune(self.filters_.reach(bytes_of(text), len(text)))
+        node = self.nodes.levels.reach(bytes_of(text), len(text), True)
+        self.nodes.levels.prune(node, self.kind)
         self.unused.append(number)
         self.items[number] = None
         return True
@@ -174,45 +172,26 @@ cdef class Tree:
         A key comes once per matching filter, so overlapping subscriptions show as several pairs.
         """
         cdef bytes text = topic.encode()
-        cdef uint32_t number
-        cdef list pairs = []
-        self.filters_.match(bytes_of(text), len(text), self.found)
-        items = [self.items[number] for number in self.found]
-        for item in items:
-            if type(item) is tuple:
-                pairs.append(item)
-            else:
-                pairs.extend(item.values())
-        return tuple(pairs)
+        cdef Plans* plans = new Plans(self.nodes.levels)
+        try:
+            number = plans.set_for(plans.number_of(bytes_of(text), len(text)), self.kind)
+            return tuple(self.pairs_of(plans.sets(self.kind), number))
+        finally:
+            del plans
 
     @property
     def levels(self):
-        """How many levels of filters are kept."""
-        return self.filters_.count()
+        """How many levels are kept."""
+        return self.nodes.levels.count()
 
-    cdef int check_sets(self) except -1:
-        """Sets of another generation are none."""
-        if self.sets_generation != self.generation:
-            self.sets.clear()
-            self.sets_generation = self.generation
-        return 0
-
-    cdef uint32_t set_for(self, const Plan& plan, Answer& answer) except? 0xFFFFFFFF:
-        """The number of the set that matches a plan's topic, kept in this answer of the plan."""
-        if answer.generation != self.generation:
-            self.filters_.match(plan.topic, plan.size, self.found)
-            answer.number = self.sets.number_of(self.found)
-            answer.generation = self.generation
-        return answer.number
-
-    cdef int values_of(self, uint32_t number, vector[Borrowed]& values) except -1:
-        """The values of all pairs of a set, in order."""
-        cdef const uint32_t* members = self.sets.members(number)
+    cdef int values_of(self, const Sets& sets, uint32_t number, vector[Borrowed]& values) except -1:
+        """The values of all pairs of a set of filters, in order."""
+        cdef const uint32_t* members = sets.members(number)
         cdef size_t index
         cdef Py_ssize_t place
         cdef PyObject* key
         cdef PyObject* pair
-        for index in range(self.sets.size(number)):
+        for index in range(sets.size(number)):
             item = self.items[members[index]]
             if type(item) is tuple:
                 values.push_back(<Borrowed>(<tuple>item)[1])
@@ -222,12 +201,12 @@ cdef class Tree:
                 values.push_back(<Borrowed>(<tuple>pair)[1])
         return 0
 
-    cdef list pairs_of(self, uint32_t number):
-        """All pairs of a set, in order."""
-        cdef const uint32_t* members = self.sets.members(number)
+    cdef list pairs_of(self, const Sets& sets, uint32_t number):
+        """All pairs of a set of filters, in order."""
+        cdef const uint32_t* members = sets.members(number)
         cdef size_t index
-        cdef list items = [None] * self.sets.size(number), pairs = []
-        for index in range(self.sets.size(number)):
+        cdef list items = [None] * sets.size(number), pairs = []
+        for index in range(sets.size(number)):
             items[index] = self.items[members[index]]
         for item in items:
             if type(item) is tuple:
