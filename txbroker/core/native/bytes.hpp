@@ -115,19 +115,26 @@ inline bool is_utf8(const Byte* at, size_t size) {
     return true;
 }
 
+// Something else than 0 if a word has a byte that no topic name has.
+inline uint64_t wrong_in(uint64_t word) {
+    return zeros_in(word) | zeros_in(word ^ ONES * '+') | zeros_in(word ^ ONES * '#');
+}
+
 // Whether bytes are a valid topic name (`topics.validate_topic_name`): UTF-8 without NUL, + and #.
 inline bool is_topic_name(const Byte* at, size_t size) {
-    uint64_t high = 0, wrong = 0;
-    size_t done = 0;
-    for (; done + 8 <= size; done += 8) {
-        uint64_t word = word_at(at + done);
-        high |= word;
-        wrong |= zeros_in(word) | zeros_in(word ^ ONES * '+') | zeros_in(word ^ ONES * '#');
-    }
-    for (; done < size; ++done) {
-        Byte one = at[done];
-        high |= one;
-        wrong |= one == 0 || one == '+' || one == '#';
+    uint64_t high, wrong;
+    if (size < 8) {
+        Byte few[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+        std::memcpy(few, at, size);
+        high = word_at(few);
+        wrong = wrong_in(high);
+    } else {
+        high = word_at(at + size - 8);
+        wrong = wrong_in(high);
+        for (size_t done = 0; done + 8 < size; done += 8) {
+            high |= word_at(at + done);
+            wrong |= wrong_in(word_at(at + done));
+        }
     }
     return size && !wrong && (!(high & HIGHS) || is_utf8(at, size));
 }

@@ -107,6 +107,12 @@ cdef class Input:
             self.fault = ProtocolViolation("section 2.2.3", reason)
         return False
 
+    cdef bint take_plain(self, Gathered& gathered, size_t most) except -1:
+        """Take what is plain at QoS 0, up to anything else; whether that was any."""
+        cdef size_t size = PyBytes_GET_SIZE(self.data), start = self.at
+        self.at = take_plain(gathered, self.bytes_at(0), start, size, self.max_packet, most)
+        return self.at > start
+
     cdef const Byte* bytes_at(self, size_t place) noexcept:
         return <const Byte*>PyBytes_AS_STRING(self.data) + place
 
@@ -182,6 +188,8 @@ cdef class Inlet(Input):
         self.has_heard = self.has_landed = self.has_more = False
         if self.begin():
             data = self.data
+            if self.session is not None:
+                self.has_heard = self.take_plain(plain, MOST_IN_RUN - 1)
             while self.cut(frame):
                 self.has_heard = True
                 if self.session is None or not self.take(frame, serial, plain, others):
@@ -242,7 +250,7 @@ cdef class Inlet(Input):
         self, const Frame& frame, uint32_t serial, Gathered& gathered
     ) except -1:
         cdef const Byte* packet = self.bytes_at(self.at)
-        cdef Entry one
+        cdef Publish one
         if not plain_publish(packet[0], packet, frame, one, gathered):
             return False
         if one.qos:
@@ -286,7 +294,7 @@ cdef class LinkInlet(Input):
         """
         cdef Frame frame
         cdef Gathered plain
-        cdef Entry one
+        cdef Publish one
         cdef Byte first_byte
         cdef const Byte* packet
         cdef bytes data
@@ -295,6 +303,9 @@ cdef class LinkInlet(Input):
         if not self.begin():
             return None
         data = self.data
+        if self.expected > 0:
+            self.take_plain(plain, min(<size_t>self.expected, MOST_IN_RUN - 1))
+        self.expected -= plain.entries.size()
         while self.cut(frame):
             packet = self.bytes_at(self.at)
             first_byte = packet[0]

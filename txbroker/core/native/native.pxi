@@ -86,17 +86,24 @@ cdef extern from "native/packets.hpp" namespace "txbroker" nogil:
         uint16_t packet_id
         uint8_t qos
 
+    cppclass Publish:
+        uint16_t packet_id
+        uint8_t qos
+
     void keep(vector[Entry]& kept, const vector[Entry]& entries) except +
     Cut cut(const Byte* at, size_t size, size_t max_packet, Frame& frame)
     cppclass Gathered:
         vector[Entry] entries
         string copied
         cbool is_copied
-        void add(Entry one, Byte first, const Byte* data, size_t at) except +
+        void add(const Publish& one, Byte first, const Byte* data, size_t at) except +
 
     cbool plain_publish(
-        Byte first, const Byte* packet, const Frame& frame, Entry& one, const Gathered& before
+        Byte first, const Byte* packet, const Frame& frame, Publish& one, Gathered& gathered
     )
+    size_t take_plain(
+        Gathered& gathered, const Byte* data, size_t at, size_t size, size_t max_packet, size_t most
+    ) except +
 
 cdef extern from "native/plans.hpp" namespace "txbroker" nogil:
     cppclass Sets:

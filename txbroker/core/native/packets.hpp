@@ -59,6 +59,14 @@ inline Cut cut(const Byte* at, size_t size, size_t max_packet, Frame& frame) {
 
 // -- publishes
 
+// A PUBLISH by itself: where its body begins, where its topic does end, where its payload begins and
+// where that ends, from its own beginning.
+struct Publish {
+    size_t body, topic_end, payload, end;
+    uint16_t packet_id;
+    uint8_t qos;
+};
+
 // One PUBLISH in the bytes of a run: where it begins and ends, where its topic does, where its
 // payload begins. `plan` is the number of its topic in an exchange, for as long as the run says.
 struct Entry {
@@ -96,42 +104,43 @@ public:
             spare_.push_back(std::move(entries));
     }
 
-    // Whether that is the topic of the last one, which is known to be valid.
-    bool is_last_topic(const Byte* topic, size_t size) const {
-        return size == last_size_ && !std::memcmp(topic, last_, size);
+    // Whether that is a topic that the core takes, as that of the last one is.
+    bool is_topic(const Byte* topic, size_t size) {
+        if (size == last_size_ && are_same(topic, last_, size)) return true;
+        if (*topic == '$' || !is_topic_name(topic, size)) return false;
+        last_ = topic;
+        last_size_ = size;
+        return true;
     }
 
     // One more, which lies at `at` of these bytes; its first byte is to be this one.
-    void add(Entry one, Byte first, const Byte* data, size_t at) {
-        const Byte* packet = data + at;
-        last_ = packet + one.topic;
-        last_size_ = one.topic_end - one.topic;
-        uint32_t body = one.topic - 2, remaining = one.end - body;
-        bool is_as_it_was = first == *packet && body == 1 + length_size(remaining);
-        if (!is_copied && is_as_it_was) {
-            move(one, static_cast<uint32_t>(at));
-            entries.push_back(one);
+    void add(const Publish& one, Byte first, const Byte* data, size_t at) {
+        size_t remaining = one.end - one.body;
+        if (!is_copied && first == data[at] && one.body == 1 + length_size(remaining)) {
+            push(one, at, at);
             return;
         }
         if (!is_copied) copy_all(data);
-        uint32_t start = static_cast<uint32_t>(copied.size());
+        size_t start = copied.size();
         char head[5];
         head[0] = static_cast<char>(first);
         copied.append(head, put_length(head + 1, remaining) - head);
-        uint32_t shift = static_cast<uint32_t>(copied.size()) - body;
-        copied.append(reinterpret_cast<const char*>(packet) + body, remaining);
-        move(one, shift);
-        one.start = start;
-        entries.push_back(one);
+        size_t shift = copied.size() - one.body;
+        copied.append(reinterpret_cast<const char*>(data) + at + one.body, remaining);
+        push(one, start, shift);
+    }
+
+    // One more of QoS 0, which is as it is to be.
+    void add_plain(size_t start, size_t topic, size_t payload, size_t end) {
+        entries.push_back({uint32_t(start), uint32_t(topic), uint32_t(payload), uint32_t(payload),
+                           uint32_t(end), NONE, 0, 0});
     }
 
 private:
-    static void move(Entry& one, uint32_t by) {
-        one.start += by;
-        one.topic += by;
-        one.topic_end += by;
-        one.payload += by;
-        one.end += by;
+    void push(const Publish& one, size_t start, size_t shift) {
+        entries.push_back({uint32_t(start), uint32_t(shift + one.body + 2),
+                           uint32_t(shift + one.topic_end), uint32_t(shift + one.payload),
+                           uint32_t(shift + one.end), NONE, one.packet_id, one.qos});
     }
 
     void copy_all(const Byte* data) {
@@ -139,7 +148,8 @@ private:
             uint32_t start = one.start;
             uint32_t by = static_cast<uint32_t>(copied.size()) - start;
             copied.append(reinterpret_cast<const char*>(data) + start, one.end - start);
-            move(one, by);
+            for (uint32_t* at : {&one.start, &one.topic, &one.topic_end, &one.payload, &one.end})
+                *at += by;
         }
         is_copied = true;
     }
@@ -150,29 +160,43 @@ inline void keep(std::vector<Entry>& kept, const std::vector<Entry>& entries) {
     kept.assign(entries.begin(), entries.end());
 }
 
-// Whether a PUBLISH is one that the core takes, and where what is in it lies, from its own beginning
-// (`reference.packets.plain_publish`). The topic of the last one is known to be valid.
-inline bool plain_publish(Byte first, const Byte* packet, const Frame& frame, Entry& one,
-                          const Gathered& before) {
+// Whether a PUBLISH is one that the core takes, and what there is in it
+// (`reference.packets.plain_publish`). It would come next in what was gathered.
+inline bool plain_publish(Byte first, const Byte* packet, const Frame& frame, Publish& one,
+                          Gathered& gathered) {
     const Byte* body = packet + frame.body;
     size_t size = frame.stop - frame.body;
     uint8_t qos = first >> 1 & 3;
     if (first & RETAIN || qos == 3 || (first & DUP && !qos) || size < 2) return false;
     size_t topic = body[0] << 8 | body[1], payload = 2 + topic + (qos ? 2 : 0);
-    if (!topic || payload > size || body[2] == '$') return false;
+    if (!topic || payload > size) return false;
     uint16_t packet_id = qos ? body[payload - 2] << 8 | body[payload - 1] : 0;
     if (qos && !packet_id) return false;
-    if (!before.is_last_topic(body + 2, topic) && !is_topic_name(body + 2, topic)) return false;
-    auto at = static_cast<uint32_t>(frame.body);
-    one.start = 0;
-    one.topic = at + 2;
-    one.topic_end = static_cast<uint32_t>(at + 2 + topic);
-    one.payload = static_cast<uint32_t>(at + payload);
-    one.end = static_cast<uint32_t>(frame.stop);
-    one.plan = NONE;
-    one.packet_id = packet_id;
-    one.qos = qos;
+    if (!gathered.is_topic(body + 2, topic)) return false;
+    one = {frame.body, frame.body + 2 + topic, frame.body + payload, frame.stop, packet_id, qos};
     return true;
+}
+
+// Take plain publishes of QoS 0, to so many in all, as long as one follows another in these bytes;
+// where the first packet is that was not taken. Rare forms are left to others: packets of 16 KiB or
+// more, lengths that take more bytes than they have to.
+inline size_t take_plain(Gathered& gathered, const Byte* data, size_t at, size_t size,
+                         size_t max_packet, size_t most) {
+    while (gathered.entries.size() < most && size - at > 4 && data[at] == PUBLISH) {
+        size_t body = at + 2, remaining = data[at + 1];
+        if (remaining > 127) {
+            if (data[body] > 127 || !data[body]) break;
+            remaining = (remaining & 127) | data[body++] << 7;
+        }
+        size_t topic = body + 2, end = body + remaining;
+        if (end > size || end - at > max_packet || remaining < 2) break;
+        size_t topic_size = data[body] << 8 | data[body + 1];
+        if (!topic_size || topic_size + 2 > remaining || !gathered.is_topic(data + topic, topic_size))
+            break;
+        gathered.add_plain(at, topic, topic + topic_size, end);
+        at = end;
+    }
+    return at;
 }
 
 }  // namespace txbroker
