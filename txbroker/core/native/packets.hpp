@@ -115,34 +115,28 @@ public:
 
     // One more, which lies at `at` of these bytes; its first byte is to be this one.
     void add(const Publish& one, Byte first, const Byte* data, size_t at) {
-        size_t remaining = one.end - one.body;
-        if (!is_copied && first == data[at] && one.body == 1 + length_size(remaining)) {
-            push(one, at, at);
-            return;
+        size_t remaining = one.end - one.body, start = at, by = at;
+        if (is_copied || first != data[at] || one.body != 1 + length_size(remaining)) {
+            if (!is_copied) copy_all(data);
+            char head[5];
+            head[0] = static_cast<char>(first);
+            start = copied.size();
+            copied.append(head, put_length(head + 1, remaining) - head);
+            by = copied.size() - one.body;
+            copied.append(reinterpret_cast<const char*>(data) + at + one.body, remaining);
         }
-        if (!is_copied) copy_all(data);
-        size_t start = copied.size();
-        char head[5];
-        head[0] = static_cast<char>(first);
-        copied.append(head, put_length(head + 1, remaining) - head);
-        size_t shift = copied.size() - one.body;
-        copied.append(reinterpret_cast<const char*>(data) + at + one.body, remaining);
-        push(one, start, shift);
+        push(start, by + one.body + 2, by + one.topic_end, by + one.payload, by + one.end,
+             one.packet_id, one.qos);
     }
 
-    // One more of QoS 0, which is as it is to be.
-    void add_plain(size_t start, size_t topic, size_t payload, size_t end) {
-        entries.push_back({uint32_t(start), uint32_t(topic), uint32_t(payload), uint32_t(payload),
-                           uint32_t(end), NONE, 0, 0});
+    // One more that lies there, and is as it is to be.
+    void push(size_t start, size_t topic, size_t topic_end, size_t payload, size_t end,
+              uint16_t packet_id = 0, uint8_t qos = 0) {
+        entries.push_back({uint32_t(start), uint32_t(topic), uint32_t(topic_end), uint32_t(payload),
+                           uint32_t(end), NONE, packet_id, qos});
     }
 
 private:
-    void push(const Publish& one, size_t start, size_t shift) {
-        entries.push_back({uint32_t(start), uint32_t(shift + one.body + 2),
-                           uint32_t(shift + one.topic_end), uint32_t(shift + one.payload),
-                           uint32_t(shift + one.end), NONE, one.packet_id, one.qos});
-    }
-
     void copy_all(const Byte* data) {
         for (Entry& one : entries) {
             uint32_t start = one.start;
@@ -190,10 +184,9 @@ inline size_t take_plain(Gathered& gathered, const Byte* data, size_t at, size_t
         }
         size_t topic = body + 2, end = body + remaining;
         if (end > size || end - at > max_packet || remaining < 2) break;
-        size_t topic_size = data[body] << 8 | data[body + 1];
-        if (!topic_size || topic_size + 2 > remaining || !gathered.is_topic(data + topic, topic_size))
-            break;
-        gathered.add_plain(at, topic, topic + topic_size, end);
+        size_t topic_size = data[body] << 8 | data[body + 1], payload = topic + topic_size;
+        if (!topic_size || payload > end || !gathered.is_topic(data + topic, topic_size)) break;
+        gathered.push(at, topic, payload, payload, end);
         at = end;
     }
     return at;
