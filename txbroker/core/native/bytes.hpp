@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -31,8 +32,15 @@ inline uint64_t half_word_at(const Byte* at) {
 
 // Whether so many bytes here are those there; for short ones, of which most are the same.
 inline bool are_same(const Byte* at, const Byte* other, size_t size) {
-    if (size < 8) return !std::memcmp(at, other, size);
     uint64_t differ = 0;
+    if (size < 4) {
+        while (size--) differ |= at[size] ^ other[size];
+        return !differ;
+    }
+    if (size < 8) {
+        differ = half_word_at(at) ^ half_word_at(other);
+        return !(differ | (half_word_at(at + size - 4) ^ half_word_at(other + size - 4)));
+    }
     for (size_t done = 0; done + 8 < size; done += 8) differ |= word_at(at + done) ^ word_at(other + done);
     return !(differ | (word_at(at + size - 8) ^ word_at(other + size - 8)));
 }
@@ -141,6 +149,8 @@ inline bool is_topic_name(const Byte* at, size_t size) {
 
 // Where the level that begins here ends: at the next slash, or at the end.
 inline const Byte* level_end(const Byte* at, const Byte* end) {
+    for (; std::endian::native == std::endian::little && end - at >= 8; at += 8)
+        if (uint64_t found = zeros_in(word_at(at) ^ ONES * '/')) return at + std::countr_zero(found) / 8;
     while (at < end && *at != '/') ++at;
     return at;
 }

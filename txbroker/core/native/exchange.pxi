@@ -282,6 +282,7 @@ cdef class Exchange:
         """
         cdef uint32_t plan, last = NONE
         cdef size_t index
+        cdef tuple edges, good = None
         if self.look_up(run) < run.entries_.size():
             return None
         for index in range(run.entries_.size()):
@@ -294,8 +295,9 @@ cdef class Exchange:
             if self.bounds.value(self.plans.at(plan).verdict) is not verdict:
                 return None
             edges = self.receivers_of(plan)
-            if len(edges) != 1 or edges[0] is not edge:
+            if edges is not good and (len(edges) != 1 or edges[0] is not edge):
                 return None
+            good = edges
         return self.fan_out(run, None)
 
     def fan_out(self, Run run not None, part):

@@ -78,7 +78,7 @@ public:
     const Node& at(uint32_t node) const { return nodes_[node]; }
 
     bool is_text(uint32_t node, const Byte* text, size_t size) const {
-        return nodes_[node].size == size && !std::memcmp(nodes_[node].text(), text, size);
+        return nodes_[node].size == size && are_same(nodes_[node].text(), text, size);
     }
 
     // Whether a level below a node is anything else than a wildcard.
