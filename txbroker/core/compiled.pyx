@@ -40,6 +40,7 @@ cdef size_t MOST = _MOST
 cdef size_t MOST_IN_RUN = _MOST_IN_RUN
 
 set_seeds(<const Byte*>PyBytes_AS_STRING(os.urandom(24)))
+keep_memory()
 
 include "native/run.pxi"
 include "native/outlet.pxi"

@@ -12,6 +12,10 @@
 #include <utility>
 #include <vector>
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
 namespace txbroker {
 
 using Byte = unsigned char;
@@ -153,6 +157,17 @@ inline const Byte* level_end(const Byte* at, const Byte* end) {
         if (uint64_t found = zeros_in(word_at(at) ^ ONES * '/')) return at + std::countr_zero(found) / 8;
     while (at < end && *at != '/') ++at;
     return at;
+}
+
+// -- memory
+
+// Blocks of some 100 KiB come and go with each read. Unless told otherwise, glibc gives them back to
+// the system each time, and has them cleared, page by page, when they are wanted again.
+inline void keep_memory() {
+#ifdef __GLIBC__
+    mallopt(M_MMAP_THRESHOLD, 32 * 1024 * 1024);
+    mallopt(M_TRIM_THRESHOLD, 4 * 1024 * 1024);
+#endif
 }
 
 // -- buffers

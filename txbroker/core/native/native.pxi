@@ -7,6 +7,7 @@ cdef extern from "native/bytes.hpp" namespace "txbroker" nogil:
     ctypedef unsigned char Byte
     uint32_t NONE
     void set_seeds(const Byte* random)
+    void keep_memory()
 
 cdef extern from "<sys/uio.h>" nogil:
     cppclass iovec:
