@@ -7,8 +7,10 @@ of just what is used checks better, and says at a glance what a shell may do.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
+
+from txbroker.runs import Octets
 
 
 class DelayedCall(Protocol):
@@ -38,6 +40,9 @@ class Transport(Protocol):
 
     def write(self, data: bytes) -> None:
         """Send bytes, or queue them."""
+
+    def writeSequence(self, pieces: Sequence[Octets]) -> None:
+        """The same for several, one behind the other."""
 
     def loseConnection(self) -> None:
         """Close once everything was sent."""

@@ -8,6 +8,9 @@ from typing import Protocol
 MOST = 65_535
 """Messages in one run, at the most."""
 
+Octets = bytes | memoryview
+"""Bytes that are sent or written, or a view of them where they lie in more."""
+
 
 class Run(Protocol):
     """
@@ -33,6 +36,6 @@ class Run(Protocol):
     @property
     def places(self) -> Sequence[int] | None: ...
     @property
-    def raw(self) -> bytes: ...
+    def raw(self) -> Octets: ...
     @property
     def edge(self) -> str: ...

@@ -36,6 +36,7 @@ from txbroker.link.frames import FrameReader
 from txbroker.link.owner_end import OwnerEnd
 from txbroker.link.wire import LinkProtocol
 from txbroker.node import Node
+from txbroker.runs import Octets
 from txbroker.topics import is_within
 from txbroker.v1 import link_pb2
 
@@ -116,9 +117,9 @@ class Tap:
             self._readers.pop(link, None)
             lost(link, reason)
 
-        def write_and_look(link: LinkProtocol, data: bytes) -> None:
-            self._look(link, data)
-            write(link, data)
+        def write_and_look(link: LinkProtocol, *pieces: Octets) -> None:
+            self._look(link, b"".join(pieces))
+            write(link, *pieces)
 
         with (
             mock.patch.object(LinkProtocol, "connectionMade", connection_made),

@@ -225,13 +225,13 @@ class Link:
     def __attrs_post_init__(self) -> None:
         self.owner_end = OwnerEnd(
             self.host,
-            write=self.down.extend,
+            write=lambda *pieces: self.down.extend(b"".join(pieces)),
             close=self.closed.append,
         )
         self.edge_end = EdgeEnd(
             self.edge,
             self.route,
-            write=self.up.extend,
+            write=lambda *pieces: self.up.extend(b"".join(pieces)),
             close=self.closed.append,
             mark_dirty=self.dirty.append,
             pressure=Pressure(Alarms()),

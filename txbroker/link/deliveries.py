@@ -24,6 +24,7 @@ from txbroker.counters import Counters
 from txbroker.link.batches import BATCH_BYTES, MOST, join_ranges
 from txbroker.link.frames import encode_frame, packets_of
 from txbroker.message import Message
+from txbroker.runs import Octets
 from txbroker.v1 import link_pb2
 from txbroker.v1.link_pb2 import LinkFrame
 
@@ -136,7 +137,7 @@ class Deliveries:
 
     # what comes out
 
-    def take(self, out: list[bytes]) -> None:
+    def take(self, out: list[Octets]) -> None:
         """Append to `out` what may leave now."""
         queue = self._queue
         self._reads = 0
@@ -170,7 +171,7 @@ class Deliveries:
             self._behind.until = self._authority.delivered
             self._behind = None
 
-    def _take_backlog(self, backlog: _Backlog, out: list[bytes]) -> bool:
+    def _take_backlog(self, backlog: _Backlog, out: list[Octets]) -> bool:
         """Send the next records of it; True when nothing is left."""
         assert self.peer is not None
         self._reads += 1
@@ -190,7 +191,7 @@ class Deliveries:
         return True
 
     def _give(
-        self, items: list[Record | Run], kind: link_pb2.Batch.Kind.ValueType, out: list[bytes]
+        self, items: list[Record | Run], kind: link_pb2.Batch.Kind.ValueType, out: list[Octets]
     ) -> None:
         offsets, counts = join_ranges(found for item in items for found in _ranges(item))
         batch = link_pb2.Batch(
@@ -203,7 +204,7 @@ class Deliveries:
         said = [item if isinstance(item, Run) else item.message for item in items]
         self._spend(batch, said, out)
 
-    def _take_told(self, told: _Told, out: list[bytes]) -> bool:
+    def _take_told(self, told: _Told, out: list[Octets]) -> bool:
         """Send the frame, then a batch of what belongs to it; True when nothing is left."""
         if told.frame is not None:
             out.append(encode_frame(told.frame))
@@ -221,7 +222,7 @@ class Deliveries:
         return not told.retained
 
     def _spend(
-        self, batch: link_pb2.Batch, items: Sequence[Message | Run], out: list[bytes]
+        self, batch: link_pb2.Batch, items: Sequence[Message | Run], out: list[Octets]
     ) -> None:
         out.append(encode_frame(LinkFrame(batch=batch)))
         out += packets_of(items)

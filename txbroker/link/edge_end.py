@@ -22,12 +22,20 @@ from txbroker.edge.route import Position, Publication, Route, StreamUser
 from txbroker.link.batches import BATCH_BYTES, MOST, Clients
 from txbroker.link.consumer import Consumer
 from txbroker.link.convert import claim_to_wire, cut_from_wire, key_from_mark, mark_to_wire
-from txbroker.link.frames import LINK_VERSION, FrameReader, LinkError, encode_frame, packets_of
+from txbroker.link.frames import (
+    LINK_VERSION,
+    FrameReader,
+    LinkError,
+    Write,
+    encode_frame,
+    packets_of,
+)
 from txbroker.message import Message
 from txbroker.mqtt.packets import Publish
 from txbroker.mqtt.session import Session
 from txbroker.place import PartKey
 from txbroker.pressure import Pressure
+from txbroker.runs import Octets
 from txbroker.topics import is_within
 from txbroker.turn import Flushable
 from txbroker.v1 import link_pb2, types_pb2
@@ -42,7 +50,7 @@ class EdgeEnd:
         edge: Edge,
         route: Route,
         *,
-        write: Callable[[bytes], None],
+        write: Write,
         close: Callable[[str], None],
         mark_dirty: Callable[[Flushable], None],
         pressure: Pressure,
@@ -61,7 +69,7 @@ class EdgeEnd:
         self._marks: dict[MarkKey, int] = {}
         self._stream = edge.zones.next_stream()
         self._key: MarkKey = (edge.name, edge.incarnation, route.apex, self._stream)
-        self._outbound = Outbound(edge.keeper.save_then, write)
+        self._outbound = Outbound[list[Octets]](edge.keeper.save_then, lambda out: write(*out))
         self._kept: list[Session] = []
         self._streams: dict[int, StreamUser] = {}
         self._asked: dict[int, Callable[[dict[MarkKey, int]], None]] = {}
@@ -194,7 +202,7 @@ class EdgeEnd:
         # Others will have the numbers that the returned ones had: none may be kept as theirs.
         forgetting = [p.note_origin(None, 0) for p in returned if p.keeps_id]
         restart = link_pb2.Restart(stream=self._stream, sequence=sequence)
-        self._outbound.send(encode_frame(LinkFrame(restart=restart)), forgetting)
+        self._outbound.send([encode_frame(LinkFrame(restart=restart))], forgetting)
 
     def ask(self, keys: Iterable[MarkKey], answered: Callable[[dict[MarkKey, int]], None]) -> None:
         """Ask how far these streams were taken; no answer where the connection breaks."""
@@ -218,7 +226,7 @@ class EdgeEnd:
         batch = self._header(messages)
         batch.stream = stream
         batch.sequences.extend(entry.number for entry in entries)
-        self._write(b"".join((encode_frame(LinkFrame(batch=batch)), *packets_of(messages))))
+        self._write(encode_frame(LinkFrame(batch=batch)), *packets_of(messages))
 
     def restart_stream(self, stream: int) -> None:
         """What is sent in an opened stream from now on is to be taken again."""
@@ -385,8 +393,7 @@ class EdgeEnd:
         batch = self._header(items)
         batch.stream = self._stream
         batch.first = self._batch_first
-        data = b"".join((encode_frame(LinkFrame(batch=batch)), *packets_of(items)))
-        self._outbound.send(data, kept)
+        self._outbound.send([encode_frame(LinkFrame(batch=batch)), *packets_of(items)], kept)
 
     def _header(self, items: Sequence[Message | Run]) -> link_pb2.Batch:
         clients = Clients(items)

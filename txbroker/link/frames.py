@@ -8,6 +8,7 @@ the node goes on.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
@@ -18,6 +19,7 @@ from txbroker.mqtt.codec import decode
 from txbroker.mqtt.framing import encode_length
 from txbroker.mqtt.packets import Publish
 from txbroker.mqtt.return_codes import ProtocolViolation
+from txbroker.runs import Octets
 from txbroker.v1.link_pb2 import LinkFrame
 
 LINK_VERSION = 1
@@ -28,6 +30,12 @@ LARGEST = 268_435_460
 
 _CONTROL = 0x00
 _PUBLISH = 0x30
+
+
+class Write(Protocol):
+    """What sends bytes to the other end, one piece behind the other."""
+
+    def __call__(self, *pieces: Octets) -> None: ...
 
 
 class LinkError(PeerError):
@@ -90,6 +98,6 @@ def _foreign(first_byte: int) -> LinkError:
     return LinkError(f"a link takes packet types 0 and 3, not {first_byte >> 4}")
 
 
-def packets_of(items: Iterable[Message | Run]) -> list[bytes]:
+def packets_of(items: Iterable[Message | Run]) -> list[Octets]:
     """The raw PUBLISH packets of messages; those of a run are one piece."""
     return [item.raw if isinstance(item, Run) else item.link_packet for item in items]

@@ -26,6 +26,7 @@ from txbroker.link.convert import cut_to_wire, key_from_mark
 from txbroker.link.frames import LinkError, encode_frame
 from txbroker.message import Message, WillId
 from txbroker.mqtt.packets import Publish
+from txbroker.runs import Octets
 from txbroker.v1 import link_pb2
 from txbroker.v1.link_pb2 import LinkFrame
 
@@ -216,7 +217,7 @@ class Intake:
 
     # to the edge
 
-    def acknowledge(self, out: list[bytes]) -> None:
+    def acknowledge(self, out: list[Octets]) -> None:
         """Append to `out` how far each stream was taken, where that is news."""
         for stream in self._streams.values():
             if stream.taken > stream.taken_told:

@@ -23,12 +23,13 @@ from txbroker.delegation.cut import Cut
 from txbroker.link.batches import CREDIT_BYTES
 from txbroker.link.convert import claims_from_wire, cut_to_wire, key_from_mark, mark_to_wire
 from txbroker.link.deliveries import WINDOW, Deliveries
-from txbroker.link.frames import LINK_VERSION, FrameReader, LinkError, encode_frame
+from txbroker.link.frames import LINK_VERSION, FrameReader, LinkError, Write, encode_frame
 from txbroker.link.intake import Intake
 from txbroker.message import Message
 from txbroker.mqtt.packets import Publish
 from txbroker.place import PartKey
 from txbroker.pressure import Pressure
+from txbroker.runs import Octets
 from txbroker.topics import TopicError, validate_topic_filter
 from txbroker.turn import Flushable
 from txbroker.v1 import link_pb2, types_pb2
@@ -77,7 +78,7 @@ class OwnerEnd:
         self,
         host: OwnerHost,
         *,
-        write: Callable[[bytes], None],
+        write: Write,
         close: Callable[[str], None],
     ) -> None:
         self.peer: Peer | None = None
@@ -122,16 +123,16 @@ class OwnerEnd:
             self._host.counters.add("link.refused")
             self._close(str(error))
             return
-        out: list[bytes] = []
+        out: list[Octets] = []
         self._intake.acknowledge(out)
         self._give_credit(out)
         self._deliveries.take(out)
         if self._deliveries.queued < LOW_MARK:
             self._host.pressure.lower(self)
         if out:
-            self._write(b"".join(out))
+            self._write(*out)
 
-    def _give_credit(self, out: list[bytes]) -> None:
+    def _give_credit(self, out: list[Octets]) -> None:
         """Tell how much was taken, where that is much, or due."""
         taken = self._intake.received - self._credit_told
         is_due = taken >= CREDIT_BYTES or (taken and self._is_credit_due)

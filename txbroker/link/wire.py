@@ -11,6 +11,7 @@ from twisted.python.failure import Failure
 from txbroker.counters import Counters
 from txbroker.link.frames import LinkError, encode_frame
 from txbroker.net import Clock, Transport
+from txbroker.runs import Octets
 from txbroker.telemetry import get_logger
 from txbroker.turn import Turn
 from txbroker.v1.link_pb2 import Heartbeat, LinkFrame
@@ -65,9 +66,9 @@ class LinkProtocol(Protocol):
         """This end's rules."""
         self.end = end
 
-    def write(self, data: bytes) -> None:
-        """Send bytes."""
-        self.transport.write(data)
+    def write(self, *pieces: Octets) -> None:
+        """Send bytes, one behind the other."""
+        self.transport.writeSequence(pieces)
 
     def drop(self, reason: str) -> None:
         """Close at once."""

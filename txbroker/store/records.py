@@ -24,7 +24,7 @@ from typing import NamedTuple
 from txbroker.authority.handover import MarkKey
 from txbroker.authority.journal import Record
 from txbroker.message import Message
-from txbroker.runs import Run
+from txbroker.runs import Octets, Run
 from txbroker.store.segment import Batch
 
 MOST_RECORDS = 65_535
@@ -53,7 +53,7 @@ def encode_records(pieces: Sequence[Piece], marks: Mapping[MarkKey, int], node: 
     """
     publishers: dict[tuple[str, str], int] = {}
     places = array("H")
-    packets: list[bytes] = []
+    packets: list[Octets] = []
     has_retained = False
     for piece in pieces:
         if isinstance(piece, Message):
@@ -75,7 +75,7 @@ def encode_records(pieces: Sequence[Piece], marks: Mapping[MarkKey, int], node: 
         parts.append(_little(edge_of).tobytes())
     if len(publishers) > 1:
         parts.append(_little(places).tobytes())
-    return b"".join(parts + packets)
+    return b"".join((*parts, *packets))
 
 
 def _places(run: Run, publishers: dict[tuple[str, str], int], node: str) -> array[int]:

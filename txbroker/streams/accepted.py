@@ -11,7 +11,7 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from twisted.internet.address import IPv4Address, IPv6Address
@@ -20,6 +20,7 @@ from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
 from twisted.python.failure import Failure
 
 from txbroker.core import HIGH_MARK, Outlet
+from txbroker.runs import Octets
 
 ABORTED: Final = ConnectionAborted()
 GONE: Final = IPv4Address("TCP", "gone", 0)
@@ -67,20 +68,25 @@ class AcceptedStream:
 
     def write(self, data: bytes) -> None:
         """Send bytes; what the kernel does not take waits, and the producer is told of it."""
+        self.writeSequence((data,))
+
+    def writeSequence(self, pieces: Sequence[Octets]) -> None:
+        """The same for several, which are not joined where the kernel takes them all."""
         if self._is_ending:
             return
         if self._waiting is None:
             try:
-                sent = os.write(self._descriptor, data)
+                sent = os.writev(self._descriptor, pieces)
             except OSError:
                 sent = 0  # a lost connection is met again, and told, when it is written later
-            if sent == len(data):
+            if sent == sum(map(len, pieces)):
                 return
-            self._waiting = bytearray(memoryview(data)[sent:])
+            self._waiting = bytearray(b"".join(pieces))
+            del self._waiting[:sent]
             self._forbid()
             self.reactor.addWriter(self)
         else:
-            self._waiting += data
+            self._waiting += b"".join(pieces)
         if len(self._waiting) > HIGH_MARK and not self._is_full:
             self._is_full = True
             if self._producer is not None:

@@ -9,10 +9,12 @@ sent at once, and only what the kernel does not take waits, in Twisted's way.
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from typing import Any
 
 from twisted.internet.tcp import Client, Port
 
+from txbroker.runs import Octets
 from txbroker.streams.accepted import AcceptedStream, address_of, read_some
 from txbroker.telemetry import get_logger
 
@@ -53,15 +55,18 @@ class _Direct:
 
     def write(self, data: bytes) -> None:
         """Send bytes; what the kernel does not take waits, and the producer is told of it."""
-        if self._is_queueing or not self.connected:
-            super().write(data)  # type: ignore[misc]
-            return
-        try:
-            sent = self.socket.send(data)
-        except OSError:
-            sent = 0  # a lost connection is met again, and told, when it is written from the loop
-        if sent < len(data):
-            super().write(data[sent:])  # type: ignore[misc]
+        self.writeSequence((data,))
+
+    def writeSequence(self, pieces: Sequence[Octets]) -> None:
+        """The same for several, which are not joined where the kernel takes them all."""
+        sent = 0
+        if self.connected and not self._is_queueing:
+            try:
+                sent = self.socket.sendmsg(pieces)
+            except OSError:
+                pass  # a lost connection is met again, and told, when it is written from the loop
+        if sent < sum(map(len, pieces)):
+            super().write(b"".join(pieces)[sent:])  # type: ignore[misc]
 
     def startWriting(self) -> None:
         """Wait until the socket can be written."""

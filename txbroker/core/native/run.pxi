@@ -87,7 +87,7 @@ cdef class Run:
 
     @property
     def raw(self):
-        """The packets as they came, one behind the other."""
+        """The packets as they came, one behind the other; a view where they lie in more."""
         cdef size_t index, size = 0, pieces = 1
         cdef const Entry* one
         cdef bytes joined
@@ -101,7 +101,7 @@ cdef class Run:
         if pieces == 1:
             if size == <size_t>PyBytes_GET_SIZE(self.data):
                 return self.data
-            return PyBytes_FromStringAndSize(self.bytes_at(one.start), size)
+            return memoryview(self.data)[one.start:one.start + size]
         joined = PyBytes_FromStringAndSize(NULL, size)
         at = PyBytes_AS_STRING(joined)
         for index in range(self.entries_.size()):

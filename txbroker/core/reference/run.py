@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from txbroker.message import OVERHEAD, Message
+from txbroker.runs import Octets
 
 
 class Entry(NamedTuple):
@@ -83,7 +84,7 @@ class Run:
         return len(self.entries)
 
     @property
-    def raw(self) -> bytes:
+    def raw(self) -> Octets:
         """The packets as they came, one behind the other."""
         return b"".join([self.data[one.start : one.end] for one in self.entries])
 
