@@ -108,7 +108,7 @@ class EdgeEnd:
     def _claims(self, apexes: Iterable[str]) -> list[link_pb2.Claim]:
         return [claim_to_wire(apex, self._route.processed(apex)) for apex in sorted(apexes)]
 
-    def receive(self, data: bytes) -> None:
+    def receive(self, data: Octets) -> None:
         """Bytes from the owner; raises `LinkError` where they break a rule."""
         for item in self._reader.read(data):
             if isinstance(item, Run):

@@ -65,7 +65,7 @@ class FrameReader:
         """The other end is a node."""
         self._inlet.trust(LARGEST)
 
-    def read(self, data: bytes) -> Iterator[LinkFrame | Publish | Run]:
+    def read(self, data: Octets) -> Iterator[LinkFrame | Publish | Run]:
         """Every whole frame; raises `LinkError`."""
         inlet = self._inlet
         inlet.feed(data)

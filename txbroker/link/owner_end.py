@@ -98,7 +98,7 @@ class OwnerEnd:
 
     # from the shell
 
-    def receive(self, data: bytes) -> None:
+    def receive(self, data: Octets) -> None:
         """Bytes from the edge; raises `LinkError` where they break a rule."""
         if self._is_lost:
             return

@@ -31,7 +31,7 @@ class End(Interface):
     @property
     def may_speak(self) -> bool: ...
 
-    def receive(self, data: bytes) -> None:
+    def receive(self, data: Octets) -> None:
         """Bytes from the other end; raises `LinkError`."""
 
     def lost(self) -> None:
@@ -81,7 +81,7 @@ class LinkProtocol(Protocol):
         self.transport.setTcpNoDelay(True)
         self._pulse.start(HEARTBEAT, now=False).addErrback(lambda f: self.drop(str(f.value)))
 
-    def dataReceived(self, data: bytes) -> None:
+    def dataReceived(self, data: Octets) -> None:
         self._last_heard = self._clock.seconds()
         try:
             if self.end is not None:

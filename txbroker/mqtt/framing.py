@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from txbroker.mqtt.return_codes import ProtocolViolation
+from txbroker.runs import Octets
 
 
 class Framer:
@@ -41,10 +42,10 @@ class Framer:
             return self._buffer[self._offset]
         return self._tail[0] if self._tail else None
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: Octets) -> None:
         """Take what was read; `frames` then gives what it completes."""
         if self._offset == len(self._buffer) and not self._tail:
-            self._buffer = data
+            self._buffer = bytes(data)
             self._offset = 0
         else:
             self._tail += data

@@ -46,6 +46,7 @@ from txbroker.mqtt.return_codes import ConnackCode, ProtocolViolation
 from txbroker.mqtt.service import MqttService
 from txbroker.mqtt.session import Session
 from txbroker.net import Transport
+from txbroker.runs import Octets
 from txbroker.telemetry import get_logger
 
 log = get_logger()
@@ -138,7 +139,7 @@ class MqttProtocol:
         self.transport.registerProducer(self, True)
         self._set_deadline(service.connect_timeout)
 
-    def dataReceived(self, data: bytes) -> None:
+    def dataReceived(self, data: Octets) -> None:
         self._inlet.feed(data)
         self._work()
         self._service.turn.end()

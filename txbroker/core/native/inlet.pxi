@@ -32,17 +32,25 @@ cdef class Input:
             return self.data[self.at]
         return (<bytes>self.tail)[0] if self.tail_size else None
 
-    def feed(self, bytes data not None):
-        """Take what was read; `step` works it off. Raises `OverflowError` beyond 4 GiB."""
+    def feed(self, data not None):
+        """
+        Take what was read, of which nothing but bytes is kept as it is; `step` works it off. Raises
+        `OverflowError` beyond 4 GiB.
+        """
         cdef size_t left = PyBytes_GET_SIZE(self.data) - self.at
-        if <size_t>PyBytes_GET_SIZE(data) + left + self.tail_size > MOST_AHEAD:
+        cdef Py_buffer read
+        if <size_t>len(data) + left + self.tail_size > MOST_AHEAD:
             raise OverflowError("more than fits was read ahead")
         if not left and not self.tail_size:
-            self.data = data
+            self.data = bytes(data)
             self.at = 0
             return
         self.set_aside()
-        self.grow_tail(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+        PyObject_GetBuffer(data, &read, PyBUF_SIMPLE)
+        try:
+            self.grow_tail(<const char*>read.buf, read.len)
+        finally:
+            PyBuffer_Release(&read)
 
     cdef int set_aside(self) except -1:
         """A few bytes that are left over must not keep a read of 256 KiB in memory."""

@@ -10,7 +10,7 @@ from txbroker.core.reference.packets import plain_publish
 from txbroker.core.reference.run import Entry, Run
 from txbroker.mqtt.framing import Framer, encode_length
 from txbroker.mqtt.return_codes import ProtocolViolation
-from txbroker.runs import MOST
+from txbroker.runs import MOST, Octets
 
 PUBACK, PUBREC, PUBREL, PUBCOMP = 0x40, 0x50, 0x62, 0x70
 
@@ -57,8 +57,8 @@ class Inlet:
         """Nothing more is gathered."""
         self._session = None
 
-    def feed(self, data: bytes) -> None:
-        """Take what was read; `step` works it off."""
+    def feed(self, data: Octets) -> None:
+        """Take what was read, of which a view is not kept; `step` works it off."""
         self._framer.feed(data)
 
     def step(self) -> tuple[int, bytes] | None:

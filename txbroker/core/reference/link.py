@@ -6,7 +6,7 @@ from txbroker.core.reference.packets import DUP, plain_publish
 from txbroker.core.reference.run import Entry, Run
 from txbroker.mqtt.framing import Framer, encode_length
 from txbroker.mqtt.return_codes import ProtocolViolation
-from txbroker.runs import MOST
+from txbroker.runs import MOST, Octets
 
 
 class LinkInlet:
@@ -27,8 +27,8 @@ class LinkInlet:
         """Frames may be as large as this from here on."""
         self._framer.max_packet = max_frame
 
-    def feed(self, data: bytes) -> None:
-        """Take what was read; `step` works it off."""
+    def feed(self, data: Octets) -> None:
+        """Take what was read, of which a view is not kept; `step` works it off."""
         self._framer.feed(data)
 
     def step(self) -> Run | tuple[int, bytes] | None:
