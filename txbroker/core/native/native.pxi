@@ -108,7 +108,6 @@ cdef extern from "native/packets.hpp" namespace "txbroker" nogil:
 
 cdef extern from "native/plans.hpp" namespace "txbroker" nogil:
     cppclass Sets:
-        size_t count()
         const uint32_t* members(uint32_t number)
         size_t size(uint32_t number)
 

@@ -17,7 +17,6 @@ class Sets {
     Table table_;
 
 public:
-    size_t count() const { return sets_.size(); }
     size_t bytes() const {
         return members_.size() * 4 + sets_.size() * sizeof(Range) + table_.bytes();
     }
