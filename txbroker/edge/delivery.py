@@ -73,9 +73,12 @@ class Delivery:
         for session, subscription in best.items():
             self._deliver(session, subscription, message, place, is_read=is_read)
 
-    def deliver_run(self, run: Run, part: PartKey) -> None:
-        """A run to every session that is here and wants it; `part` is where it lies."""
-        self.deliver_left(run, part, self._exchange.fan_out(run, part))
+    def deliver_runs(self, runs: list[Run], part: PartKey) -> None:
+        """Runs to every session that is here and wants them; `part` is where they lie."""
+        place = 0
+        while place < len(runs):
+            place, left = self._exchange.fan_out_some(runs, place, part)
+            self.deliver_left(runs[place - 1], part, left)
 
     def deliver_left(self, run: Run, part: PartKey, left: list[tuple[Session, int]]) -> None:
         """The rest of a run: what those sessions could not get straight."""

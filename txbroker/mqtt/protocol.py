@@ -255,8 +255,7 @@ class MqttProtocol:
         """Whether publishes of QoS 1 and 2 need no look at each of them."""
         service = self._service
         return (
-            session.has_received
-            and session.receiver.is_plain
+            session.may_gather
             and not service.space.is_short
             and not service.successions.concerns(self._client_id)
         )

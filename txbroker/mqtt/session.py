@@ -100,6 +100,11 @@ class Session:
         return self._receiver is not None
 
     @property
+    def may_gather(self) -> bool:
+        """Whether publishes of QoS 1 and 2 may come in runs now."""
+        return self._receiver is not None and self._receiver.is_plain
+
+    @property
     def durable_sender(self) -> Sender:
         """The sender of a session that is not clean."""
         assert isinstance(self.sender, Sender)

@@ -1,5 +1,8 @@
 # Publishes that came together and go on together.
 
+cdef class Flows
+cdef class Outlet
+
 
 @cython.final
 cdef class Run:
@@ -14,6 +17,8 @@ cdef class Run:
     cdef public object places
     cdef public str edge
     cdef public object session
+    cdef public Flows flows
+    cdef public Outlet outlet
     cdef public object offsets
     cdef public int64_t first
     cdef public uint32_t serial
@@ -209,6 +214,8 @@ cdef class Run:
         run.edge = self.edge
         run.session = self.session
         run.serial = self.serial
+        run.flows = self.flows
+        run.outlet = self.outlet
         run.epoch = self.epoch
         if self.places is not None:
             run.places = [self.places[index] for index in chosen]
