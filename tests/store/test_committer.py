@@ -32,9 +32,9 @@ class Recording(Log):
         super().__init__(folder, segment_bytes=65536, on_trimmed=lambda *_: None)
         self.events = events
 
-    def write(self) -> None:
+    def write(self, *, is_unread: bool = False) -> None:
         """Write, and say so."""
-        super().write()
+        super().write(is_unread=is_unread)
         self.events.append(f"{self.folder.name} written")
 
     def sync(self) -> None:

@@ -98,7 +98,7 @@ class OwnZone:
 
     def has_credit(self) -> bool:
         """Whether the zone takes publishes now."""
-        self._is_waited_for = len(self._outbound) >= MOST_KEPT
+        self._is_waited_for = self._outbound.waiting >= MOST_KEPT
         has_to_wait = self._is_waited_for or self._is_parked or self._pressure.active
         # While its end is on its way to us, the zone takes nothing more.
         return self._authority.serving and not has_to_wait
@@ -127,7 +127,7 @@ class OwnZone:
             route is None
             or peer is None
             or not route.is_clear
-            or self._outbound
+            or self._outbound.waiting
             or not self.has_credit()
         ):
             return False
@@ -305,7 +305,7 @@ class OwnZone:
             authority.await_durable(self)
 
     def _look_at_outbound(self) -> None:
-        if self._is_waited_for and not self._outbound:
+        if self._is_waited_for and not self._outbound.waiting:
             self._is_waited_for = False
             self._go_on()
 

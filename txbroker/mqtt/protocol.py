@@ -212,7 +212,9 @@ class MqttProtocol:
         self._is_working = True
         try:
             # A client may send on before it has its CONNACK (3.1.4): that waits for its session.
-            while self._is_open and not self._is_arriving and not self._is_refused:
+            while self._is_open and not self._is_arriving:
+                if self._hold is not None and self._hold.refused is not None:
+                    break
                 if not self._step(now):
                     break
         except ProtocolViolation as violation:
@@ -225,10 +227,6 @@ class MqttProtocol:
             and self._service.edge.congestion.is_too_much(session)
         ):
             self._stop_reading(session)
-
-    @property
-    def _is_refused(self) -> bool:
-        return self._hold is not None and self._hold.refused is not None
 
     def _step(self, now: float) -> bool:
         """Take what comes up to the next single packet, and that; False: there is no more."""
@@ -265,12 +263,11 @@ class MqttProtocol:
         if inlet.has_landed:
             session.sender.send_queued()
             self._look_at_queue()
-        if inlet.pubacks:
+        if not session.clean and inlet.pubacks:
             session.sender.on_pubacks(inlet.pubacks)
-        if inlet.qos0 is not None:
-            self._service.edge.clients.publish_run(inlet.qos0)
-        if inlet.qos12 is not None:
-            self._service.edge.clients.publish_run(inlet.qos12)
+        for run in (inlet.qos0, inlet.qos12):
+            if run is not None:
+                self._service.edge.clients.publish_run(run)
 
     def _on_connect(self, packet: Connect) -> None:
         client_id = packet.client_id or self._service.make_client_id()  # [MQTT-3.1.3-6]

@@ -52,9 +52,10 @@ class Outlet:
 
     `is_direct`: live messages may go straight to it; its session has nothing to take before them.
     `is_shut`: QoS 0 is dropped and counted in `dropped`. `fills` counts how often the window became
-    full, which `on_fill` is told; `is_told`: nobody has to look at that any more. `descriptor` is of the socket that may be written straight, -1 while there is none.
-    `is_behind`: publishers may be waiting for what waits here. Of a clean session (`open_window`),
-    QoS 1 and 2 are kept here and nowhere else.
+    full, which `on_fill` is told; `is_told`: nobody has to look at that any more. `descriptor` is
+    of the socket that may be written straight, -1 while there is none. `is_behind`: publishers may
+    be waiting for what waits here. Of a clean session (`open_window`), QoS 1 and 2 are kept here
+    and nowhere else.
     """
 
     def __init__(

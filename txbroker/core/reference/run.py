@@ -40,7 +40,8 @@ class Run:
     has the index of each one's client, None where there is only one. `edge` is the node that they
     came in on, "" for this one. `size` is what they count for in queues (`Message.size`).
     `session` is that of the client, where it is here, with its `flows` and the `outlet` of the
-    connection that they came on; `serial` tells its runs apart. Where they lie in a journal say `offsets`, or `first`, where the others follow it (0: nowhere).
+    connection that they came on; `serial` tells its runs apart. Where they lie in a journal
+    say `offsets`, or `first`, where the others follow it (0: nowhere).
     """
 
     __slots__ = (
