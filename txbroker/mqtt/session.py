@@ -190,6 +190,11 @@ class Session:
             outlet = self.sender.sink.outlet
             outlet.is_direct = self._is_plain and not self.subscribing
 
+    def is_live(self, part: PartKey) -> bool:
+        """Whether what comes live in the part may go to the client that is here."""
+        is_here = self.sender.sink is not None and not self.subscribing
+        return is_here and self._is_plain and not self.sender.is_late(part)
+
     @property
     def _is_plain(self) -> bool:
         return self._places is None or self._places.is_plain

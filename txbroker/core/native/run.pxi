@@ -178,7 +178,7 @@ cdef class Run:
     def message(self, index):
         """One of them by itself."""
         cdef Entry one = self.at(index)[0]
-        return Message(
+        message = Message(
             self.topic_of(&one),
             PyBytes_FromStringAndSize(self.bytes_at(one.payload), one.end - one.payload),
             one.qos,
@@ -186,6 +186,10 @@ cdef class Run:
             self.clients[0 if self.places is None else self.places[index]],
             edge=self.edge,
         )
+        if self.bytes_at(one.start)[0] == 0x32:  # what goes to a client at QoS 1 begins the same
+            size = one.payload - 2 - one.start
+            message._qos1_head = PyBytes_FromStringAndSize(self.bytes_at(one.start), size)
+        return message
 
     def cut(self, size_t count):
         """So many at its beginning, and the rest."""
