@@ -376,3 +376,54 @@ def test_forgetting_is_counted(core: Any) -> None:
     exchange.receivers(many)
     exchange.receivers(few)
     assert exchange.forgotten
+
+
+@both
+def test_a_run_belongs_where_all_of_it_does(core: Any) -> None:
+    exchange, _, run = passing(core)
+    assert exchange.belongs(run, "here", "here")
+    assert not exchange.belongs(run, "other", "here")
+    assert not exchange.belongs(run, "here", "other")
+    beyond = a_run(core, publish(b"own/a", b"1", 1, 1), publish(b"x", b"2", 1, 2))
+    assert not exchange.belongs(beyond, "here", "here")
+
+
+@both
+def test_the_only_edge_that_gets_anything(core: Any) -> None:
+    exchange = core.Exchange(lambda: None)
+    one, two = (a_run(core, publish(topic), publish(b"all")) for topic in (b"a", b"b"))
+    assert exchange.sole_receiver([one, two]) is None
+    exchange.interests.add("#", "1", "first")
+    assert "first" == exchange.sole_receiver([one, two])
+    exchange.interests.add("b", "2", "second")
+    assert "first" == exchange.sole_receiver([one])
+    assert exchange.sole_receiver([one, two]) is None
+    exchange.interests.remove("#", "1")
+    assert exchange.sole_receiver([two]) is None
+
+
+@both
+def test_runs_are_fanned_out_up_to_one_of_which_something_is_left(core: Any) -> None:
+    exchange = core.Exchange(lambda: None)
+    client = Client(core, exchange)
+    client.outlet.open_window(10, 10**6)
+    client.subscribe("#", 1)
+    runs = [a_run(core, publish(b"a", b"%d" % one, 1, one)) for one in (1, 2, 3)]
+
+    assert (3, []) == exchange.fan_out_some(runs, 0, "part")
+    assert b"".join(run.raw for run in runs) == client.outlet.take()
+    client.outlet.is_direct = False
+    assert (2, [(client.session, 0)]) == exchange.fan_out_some(runs, 1, "part")
+
+
+@both
+def test_clients_are_told_that_their_runs_are_safe(core: Any) -> None:
+    exchange = core.Exchange(lambda: None)
+    one, two = Client(core, exchange), Client(core, exchange)
+    for client in (one, two):
+        assert client.step(publish(b"a", b"", 1, 1) + publish(b"a", b"", 2, 2)) is None
+    two.flows.hold(1)
+
+    assert [(two.inlet.qos12, [1])] == exchange.answer([one.inlet.qos12, two.inlet.qos12])
+    assert b"\x40\x02\x00\x01\x50\x02\x00\x02" == one.outlet.take()
+    assert b"\x50\x02\x00\x02" == two.outlet.take()

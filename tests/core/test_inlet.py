@@ -171,7 +171,7 @@ def test_acknowledgements_are_dealt_with(core: Any) -> None:
         client.step(answer(0x40, 1) + answer(0x50, 2) + answer(0x70, 2) + answer(0x70, 3)) is None
     )
 
-    assert (1, True) == (outlet.in_flight, client.inlet.has_landed)
+    assert (1, False) == (outlet.in_flight, client.inlet.has_landed)
     assert answer(0x62, 2) == outlet.take()
     assert [] == client.inlet.pubacks
     assert client.step(publish(b"a", b"", 2, 5)) is None
@@ -181,6 +181,27 @@ def test_acknowledgements_are_dealt_with(core: Any) -> None:
     client.flows.hold(6)
     assert (0x62, b"\0\x06") == client.step(answer(0x62, 6))
     assert not client.inlet.has_landed
+
+
+@both
+def test_what_waits_goes_when_there_is_room(core: Any) -> None:
+    """Its session has to see to it only where there is more to be done."""
+    client = a_client(core)
+    outlet = client.outlet
+    outlet.open_window(2, 10**6)
+    for number in range(5):
+        assert outlet.give(b"a", b"%d" % number, 1, 65, "part", 1 + number)
+    assert outlet.take()
+
+    client.step(answer(0x40, 1))
+    assert (publish(b"a", b"2", 1, 3), True) == (outlet.take(), client.inlet.has_landed)
+    outlet.is_told = True
+    client.step(answer(0x40, 2))
+    assert (publish(b"a", b"3", 1, 4), False) == (outlet.take(), client.inlet.has_landed)
+    outlet.is_direct = False
+    client.step(answer(0x40, 3))
+    assert (publish(b"a", b"4", 1, 5), True) == (outlet.take(), client.inlet.has_landed)
+    assert (4, 4) == (outlet.fills, client.exchange.fills)
 
 
 @both

@@ -70,7 +70,7 @@ class World:
             [self._look_at(client) for client in self.clients],
             [run and self.look_at_run(run) for run in self.runs[-2:]],
             (self.link.expected, self.link.first_byte, str(self.link.fault)),
-            (self.exchange.delivered, self.calls),
+            (self.exchange.delivered, self.exchange.fills, self.calls),
         )
 
     def _look_at(self, client: Any) -> Any:
@@ -78,7 +78,7 @@ class World:
         packet_ids = sorted(flows.packet_ids())
         return (
             (outlet.size, outlet.has_room, outlet.dropped, outlet.fills),
-            (outlet.is_direct, outlet.is_shut, outlet.is_noted, outlet.is_full),
+            (outlet.is_direct, outlet.is_shut, outlet.is_noted, outlet.is_full, outlet.is_told),
             (outlet.in_flight, outlet.waiting, outlet.queue_has_room, outlet.is_short),
             outlet.first_queued(),
             (inlet.first_byte, str(inlet.fault), inlet.has_heard, inlet.has_landed),
@@ -207,18 +207,26 @@ class World:
         return [(value, part is run, part.raw) for value, part in parts]
 
     def do_taken(self, index: int, verdict: int) -> Any:
-        run = self._run(index)
-        return run and self.exchange.taken(run, VALUES[verdict])
+        run, value = self._run(index), VALUES[verdict]
+        return run and (
+            self.exchange.taken(run, value),
+            self.exchange.belongs(run, VALUES[1], value),
+        )
 
     def do_receivers(self, index: int) -> Any:
         run = self._run(index)
         if run is None:
             return None
-        return [(peers, part is run, part.raw) for peers, part in self.exchange.receivers(run)]
+        parts = self.exchange.receivers(run)
+        sole = self.exchange.sole_receiver(self.runs[-3:])
+        return sole, [(peers, part is run, part.raw) for peers, part in parts]
 
     def do_fan_out(self, index: int, part: str) -> Any:
-        run = self._run(index)
-        return run and self.exchange.fan_out(run, part)
+        runs, place, found = self.runs[-1 - index % 4 :], 0, []
+        while place < len(runs):
+            place, left = self.exchange.fan_out_some(runs, place, part)
+            found.append((place, left))
+        return found
 
     def do_answer(self, index: int, client: int, is_here: bool) -> Any:
         run = self._run(index)
@@ -240,7 +248,10 @@ class World:
                 found.append((route, taken, edges, left))
             if run.qos:
                 one = self.clients[client]
-                found.append(one.flows.taken(run, one.outlet if is_here else None))
+                if is_here:
+                    found += [ids for _, ids in self.exchange.answer([run])]
+                else:
+                    found.append(one.flows.taken(run, None))
         return found
 
     def do_acknowledge_all(self, client: int) -> Any:
@@ -295,6 +306,7 @@ class World:
     def do_state(self, client: int, is_direct: bool, is_shut: bool) -> None:
         outlet = self.clients[client].outlet
         outlet.is_direct, outlet.is_shut = is_direct, is_shut
+        outlet.is_told = is_shut
 
     def do_take(self, client: int) -> Any:
         return self.clients[client].outlet.take()

@@ -536,3 +536,45 @@ def test_qos0_that_a_session_had_before_it_moved_is_not_given_again() -> None:
     say(bench, 6, 6)
 
     assert ([], ["new", "6"]) == (before, everything(client))
+
+
+def test_a_live_run_fills_the_window_then_the_queue_then_waits_in_the_journal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a session that is up to date; in its order, once, with one save before it leaves."""
+    monkeypatch.setattr(window, "QUEUE_MESSAGES", 3)
+    bench = bench_of(inflight=2)
+    client = subscribed(bench, "#")
+    route = bench.route("")
+    messages = [Message("x", str(number).encode(), 1) for number in range(1, 8)]
+    for number, message in enumerate(messages, 1):
+        bench.journals.add(route.part, number, message)
+    run = bench.make_run(messages)
+    run.first = 1
+
+    bench.edge.on_runs(route, [run])
+
+    assert [] == client.events
+    assert 5 == client.session.places.behind[route.part].offset
+    assert 3 == client.session.sender.queued
+    assert numbers(1, 7) == everything(client)
+    assert not client.session.is_behind
+
+
+def test_a_live_run_brings_each_session_its_own() -> None:
+    """At the QoS of its best subscription."""
+    bench = bench_of()
+    one = subscribed(bench, "#", name="1", qos=2)
+    two = subscribed(bench, "y", "+", name="2")
+    run = bench.make_run([Message("x", b"1", 1), Message("y", b"2", 2), Message("y/z", b"3", 1)])
+    run.first = 1
+
+    bench.edge.on_runs(bench.route(""), [run])
+    bench.settle()
+
+    assert [1, 2, 1] == [packet.qos for packet in one.events if isinstance(packet, Publish)]
+    assert [1, 1] == [packet.qos for packet in two.events if isinstance(packet, Publish)]
+    assert ["1", "2", "3"] == one.got()
+    assert ["1", "2"] == two.got()
+    assert 3 == one.session.places.taken[ROOT]
+    assert 2 == two.session.places.taken[ROOT]

@@ -291,7 +291,7 @@ class Machine(RuleBasedStateMachine):
             if self.is_in_runs:
                 run = self.bench.make_run([message for _, message in those])
                 run.offsets = [offset if is_kept else 0 for offset, _ in those]
-                self.bench.edge.on_run(route, run)
+                self.bench.edge.on_runs(route, [run])
             else:
                 for offset, message in those:
                     self.bench.edge.on_message(route, message, offset if is_kept else 0)

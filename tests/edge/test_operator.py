@@ -130,5 +130,6 @@ def test_a_full_window_is_told_once_and_counted_each_time() -> None:
     client.got()
     bench.deliver("x", "x/t", "3" * 600, 3)
 
+    bench.edge.refresh_stale()
     assert 2 == bench.counters.get("session.window_full")
     assert [("session.window_full", "c", "limits.inflight")] == bench.reporter.events

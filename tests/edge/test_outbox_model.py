@@ -311,12 +311,12 @@ class Disk:
     def _count_writes(self, log: Log) -> None:
         plain = Log.write
 
-        def write() -> None:
+        def write(*, is_unread: bool = False) -> None:
             if log.staged:
                 if not self.writes_left:
                     raise Killed
                 self.writes_left -= 1
-            plain(log)
+            plain(log, is_unread=is_unread)
 
         log.write = write  # type: ignore[method-assign]
 

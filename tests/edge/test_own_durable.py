@@ -109,3 +109,27 @@ def test_claim_is_finished_when_it_was_made() -> None:
 
     assert (["Suback"], ["1", "2"]) == (before, client.got())
     assert ({}, {}, {}) == (peer.unclaimed, peer.claiming, bench.route("").claiming)
+
+
+def test_runs_that_become_durable_together() -> None:
+    """Each client is answered for its own, behind the deliveries."""
+    bench = lazy_bench()
+    subscriber, one, two = (Client(bench, name) for name in ("s", "1", "2"))
+    subscriber.subscribe("#", qos=2)
+    one.publish("x", "0")  # the first one of a client does not come in a run
+    two.publish("x", "0")
+    bench.journal.sync()
+    assert (["Suback", "0", "0"], ["Puback"]) == (subscriber.got(), one.got())
+    two.got()
+
+    one.publish_all(("x", "1", 1), ("y", "2", 2))
+    two.publish_all(("x", "3", 1))
+    two.publish_all(("x", "4", 1))
+    before = (subscriber.got(), one.got(), two.got())
+    bench.journal.sync(5)
+    between = (subscriber.got(), one.got(), two.got())
+    bench.journal.sync()
+
+    assert ([], [], []) == before
+    assert (["1", "2", "3"], ["Puback", "Pubrec"], ["Puback"]) == between
+    assert (["4"], [], ["Puback"]) == (subscriber.got(), one.got(), two.got())

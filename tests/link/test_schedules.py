@@ -67,17 +67,18 @@ class Site:
         self.link: Link | None = None
         self.lost: list[Link] = []
         self._process = self.edge.on_message
-        self._process_run = self.edge.on_run
+        self._process_runs = self.edge.on_runs
         self.edge.on_message = self.on_message  # type: ignore[method-assign]
-        self.edge.on_run = self.on_run  # type: ignore[method-assign]
+        self.edge.on_runs = self.on_runs  # type: ignore[method-assign]
         self.client = Client(self.edge, f"client of {name}")
         self.client.subscribe(*[(topic_filter, 0) for topic_filter in self.filters])
 
-    def on_run(self, route: Route, run: Run) -> None:
+    def on_runs(self, route: Route, runs: list[Run]) -> None:
         if not route.read:  # else they come one by one
-            for index in range(run.count):
-                self.note(run.message(index), run.offset(index))
-        self._process_run(route, run)
+            for run in runs:
+                for index in range(run.count):
+                    self.note(run.message(index), run.offset(index))
+        self._process_runs(route, runs)
 
     def on_message(self, route: Route, message: Message, offset: int) -> None:
         self.note(message, offset)

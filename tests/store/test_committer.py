@@ -32,9 +32,9 @@ class Recording(Log):
         super().__init__(folder, segment_bytes=65536, on_trimmed=lambda *_: None)
         self.events = events
 
-    def write(self) -> None:
+    def write(self, *, is_unread: bool = False) -> None:
         """Write, and say so."""
-        super().write()
+        super().write(is_unread=is_unread)
         self.events.append(f"{self.folder.name} written")
 
     def sync(self) -> None:
@@ -46,7 +46,12 @@ class Recording(Log):
 class Bench:
     """A committer with two logs; its thread does a step when the test says so."""
 
-    def __init__(self, folder: Path, durability: Durability) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        durability: Durability,
+        soon: Callable[[Callable[[], None]], object] = lambda action: action(),
+    ) -> None:
         self.events: list[str] = []
         self.clock = Clock()
         self.work: list[tuple[Callable[[], None], Done]] = []
@@ -60,6 +65,7 @@ class Bench:
             end_turn=self.turn.end,
             on_full=lambda is_full, reason: self.events.append(f"full {is_full} {bool(reason)}"),
             on_failed=lambda error: self.events.append("failed"),
+            soon=soon,
         )
         self.a, self.b = (Recording(folder / name, self.events) for name in "ab")
         self.committer.add(self.a)
@@ -131,6 +137,30 @@ def test_one_sync_serves_all_that_arrived_meanwhile(tmp_path: Path) -> None:
     assert ["a synced", "1"] == bench.sync()
     assert ["b synced", "2", "3", "4"] == bench.sync()
     assert ([], 2) == (bench.work, bench.committer.syncs)
+
+
+def test_the_next_sync_waits_for_what_comes_at_once(tmp_path: Path) -> None:
+    """Those who are answered by one sync send more: that is in the next one, too."""
+    later: list[Callable[[], None]] = []
+    bench = Bench(tmp_path, Durability.SYNC, later.append)
+    bench.stage(bench.a, "1")
+    bench.end_turn()
+    bench.stage(bench.a, "2")
+    bench.end_turn()
+    assert ["a synced", "1"] == bench.sync()
+    assert ([], 1) == (bench.work, len(later))
+    bench.stage(bench.b, "3")
+    bench.end_turn()
+    later.pop()()
+    assert ["a synced", "b synced", "2", "3"] == bench.sync()
+    assert ([], []) == (bench.work, later)
+    bench.stage(bench.a, "4")
+    bench.end_turn()
+    bench.stage(bench.a, "5")
+    bench.end_turn()
+    assert ["a synced", "4"] == bench.sync()
+    later.pop()()
+    assert ["a synced", "5"] == bench.sync()
 
 
 def test_with_nothing_staged_an_action_runs_in_the_same_turn(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -28,3 +30,27 @@ def test_taken_ahead_is_a_small_part_of_what_is_free(
         ahead.append(file.stat().st_size - position - MIB // 2)
 
     assert most // 2 <= max(ahead) <= most
+
+
+def test_what_nobody_reads_soon_is_not_kept_in_memory_where_the_system_can_do_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it cannot, it is asked once for each file."""
+    asked: list[int] = []
+    real = os.pwritev
+
+    def pwritev(fd: int, buffers: list[bytes], position: int, flags: int = 0) -> int:
+        asked.append(flags)
+        if flags:
+            raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+        return real(fd, buffers, position)
+
+    monkeypatch.setattr(os, "pwritev", pwritev)
+    tail = Tail(tmp_path / "log", is_new=True, step=MIB)
+    tail.write([b"a", b"b"], 0, MIB, is_unread=True)
+    tail.write([b"c"], 2, MIB, is_unread=True)
+    tail.write([b"d"], 3, MIB)
+
+    assert asked[0] != 0
+    assert [0, 0, 0] == asked[1:]
+    assert (tmp_path / "log").read_bytes().startswith(b"abcd")

@@ -379,7 +379,7 @@ class Disk:
         monkeypatch.setattr(os, "pwrite", self.pwrite)
         monkeypatch.setattr(os, "posix_fallocate", self.fallocate)
 
-    def pwritev(self, fd: int, buffers: Sequence[bytes], position: int) -> int:
+    def pwritev(self, fd: int, buffers: Sequence[bytes], position: int, flags: int = 0) -> int:
         """Write as much as there is room for."""
         return self.pwrite(fd, b"".join(buffers), position)
 

@@ -72,6 +72,19 @@ def test_what_was_written_may_make_it_short_before_the_next_look() -> None:
     assert not disk.is_short(TOTAL)
 
 
+def test_a_roomy_disk_is_not_measured_at_each_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody fills it between two looks."""
+    monkeypatch.setattr(space, "ROOMY", TOTAL // 2)
+    disk = Disk()
+    disk.free = TENTH - 1
+    disk.space.note_written()
+    assert not disk.space.is_short
+    assert not disk.is_short(TENTH + TOTAL // 2)
+    disk.free = TENTH - 1
+    disk.space.note_written()
+    assert disk.space.is_short
+
+
 def test_most_of_a_tiny_disk_is_usable() -> None:
     """The default, and a reserve that was meant for a large one."""
     disk = Disk()

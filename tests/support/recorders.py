@@ -57,9 +57,10 @@ class EdgeRecorder:
     def deliver(self, record: Record) -> None:
         self._add("deliver", record.offset, record.message.payload.decode())
 
-    def deliver_run(self, run: Run) -> None:
-        for index in range(run.count):
-            self.deliver(Record(run.offset(index), run.message(index)))
+    def deliver_runs(self, runs: list[Run]) -> None:
+        for run in runs:
+            for index in range(run.count):
+                self.deliver(Record(run.offset(index), run.message(index)))
 
     def answer(self, request: int, offset: int, retained: list[Message]) -> None:
         self._add("answer", request, offset, payloads(retained))

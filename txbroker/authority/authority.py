@@ -92,7 +92,7 @@ class Authority:
             self._deliver(Record(0, message))
             return Verdict.TAKEN
         offset = self.offset = self._journal.append(message, key, sequence)
-        self._settling.add(Taken(Record(offset, message), key, sequence))
+        self._settling.add(Record(offset, message), key, sequence)
         if self._journal.durable >= offset:
             self.on_durable(offset)
         return Verdict.TAKEN
@@ -105,17 +105,22 @@ class Authority:
         """
         if not self.serving or not self._bailiwick.has(run):
             return False
+        if run.qos:
+            self.take_run(run, key, sequence)
+            return True
         first = self._journal.append_run(run, key, sequence)
         if first:
             self.offset = first + run.count - 1
-        if not run.qos:
-            self._deliver_run(run)
-            return True
-        run.first = first
-        self._settling.add(Taken(run, key, sequence))
-        if self._journal.durable >= run.last:
-            self.on_durable(run.last)
+        self._deliver_run(run)
         return True
+
+    def take_run(self, run: Run, key: MarkKey | None = None, sequence: int = 0) -> None:
+        """As `publish_run`, for one of QoS 1 and 2 of which the caller knows that it is ours."""
+        first = run.first = self._journal.append_run(run, key, sequence)
+        last = self.offset = first + run.count - 1
+        self._settling.add_run(run, last, key, sequence)
+        if self._journal.durable >= last:
+            self.on_durable(last)
 
     @property
     def keeps_qos0(self) -> bool:
@@ -168,25 +173,27 @@ class Authority:
 
     def on_durable(self, offset: int) -> None:
         """Records up to this offset are durable: deliver them, then acknowledge them."""
-        while (item := self._settling.next(offset)) is not None:
-            if isinstance(item, Taken):
-                self._settle(item)
-            else:
-                item()
+        while taken := self._settling.next(offset):
+            self._settle(taken)
         awaiting, self._awaiting = self._awaiting, {}
         for port in awaiting:
             port.on_durable(offset)
 
-    def _settle(self, taken: Taken) -> None:
-        if taken.key is not None:
-            self.marks[taken.key] = taken.sequence
-        what = taken.what
-        if isinstance(what, Run):
-            self._deliver_run(what)
-            return
-        if what.message.will is not None:
-            self._wills.settle(what.message.will)
-        self._deliver(what)
+    def _settle(self, taken: list[Taken]) -> None:
+        runs: list[Run] = []
+        for _, what, key, sequence in taken:
+            if key is not None:
+                self.marks[key] = sequence
+            if isinstance(what, Run):
+                runs.append(what)
+            elif not isinstance(what, Record):
+                what()
+            else:
+                if what.message.will is not None:
+                    self._wills.settle(what.message.will)
+                self._deliver(what)
+        if runs:
+            self._deliver_runs(runs)
 
     def _deliver(self, record: Record) -> None:
         message = record.message
@@ -195,6 +202,14 @@ class Authority:
         for peer in self.peers.receivers(message.topic):
             self._give(peer, record)
 
+    def _deliver_runs(self, runs: list[Run]) -> None:
+        sole = self.peers.sole(runs)
+        if sole is None or sole.unclaimed:
+            for run in runs:
+                self._deliver_run(run)
+        elif sole.port is not None:
+            sole.port.deliver_runs(runs)
+
     def _deliver_run(self, run: Run) -> None:
         for peers, part in self.peers.split(run):
             for peer in peers:
@@ -202,7 +217,7 @@ class Authority:
                     for index in range(part.count):
                         self._give(peer, Record(part.offset(index), part.message(index)))
                 elif peer.port is not None:
-                    peer.port.deliver_run(part)
+                    peer.port.deliver_runs([part])
 
     def _give(self, peer: Peer, record: Record) -> None:
         if peer.unclaimed and peer.is_waiting_for(record):

@@ -27,7 +27,7 @@ class EdgePort(Protocol):
     def deliver(self, record: Record) -> None:
         """A live message."""
 
-    def deliver_run(self, run: Run) -> None:
+    def deliver_runs(self, runs: list[Run]) -> None:
         """Many live messages; `run.offset` says where each lies, 0 for QoS 0."""
 
     def answer(self, request: int, offset: int, retained: list[Message]) -> None:

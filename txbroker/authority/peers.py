@@ -68,6 +68,11 @@ class Peers:
         """What of a run goes to whom."""
         return self._exchange.receivers(run)
 
+    def sole(self, runs: list[Run]) -> Peer | None:
+        """Who gets all of these runs, where nobody else gets any of them."""
+        found: Peer | None = self._exchange.sole_receiver(runs)
+        return found
+
     # who is known
 
     def greet(self, edge: str, incarnation: int) -> Peer | None:

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-import attrs
-
 from txbroker.authority.handover import MarkKey
 from txbroker.authority.journal import Record
 from txbroker.core import Run
@@ -19,17 +17,11 @@ from txbroker.message import Message
 
 Action = Callable[[], None]
 
-
-@attrs.frozen(slots=True, eq=False)
-class Taken:
-    """
-    A record of QoS 1 or 2, or a run of them, none of which is to be retained. `key` and `sequence`
-    are the origin id (of the last one), where it came from another node.
-    """
-
-    what: Record | Run
-    key: MarkKey | None
-    sequence: int
+Taken = tuple[int, Record | Run | Action, MarkKey | None, int]
+"""
+What was taken up to the offset: a record of QoS 1 or 2, or a run of them, none of which is to be
+retained, and its origin id (of the last one), where it came from another node; or an action.
+"""
 
 
 class Settling:
@@ -40,7 +32,7 @@ class Settling:
 
     def __init__(self, through: int = 0) -> None:
         self.through = through
-        self._queue: deque[tuple[int, Taken | Action]] = deque()
+        self._queue: deque[Taken] = deque()
         self.last = through
         self._retained: dict[str, int] = {}
         self._overtaken: dict[str, int] = {}
@@ -50,28 +42,40 @@ class Settling:
         """Whether nothing waits."""
         return not self._queue
 
-    def add(self, taken: Taken) -> None:
-        """What was taken was appended."""
-        what = taken.what
-        self.last = what.last if isinstance(what, Run) else what.offset
-        self._queue.append((self.last, taken))
-        if isinstance(what, Record) and what.message.retain:
-            self._retained[what.message.topic] = what.offset
+    def add(self, record: Record, key: MarkKey | None, sequence: int) -> None:
+        """A record was appended."""
+        self.last = record.offset
+        self._queue.append((self.last, record, key, sequence))
+        if record.message.retain:
+            self._retained[record.message.topic] = record.offset
+
+    def add_run(self, run: Run, last: int, key: MarkKey | None, sequence: int) -> None:
+        """A run was appended, up to the offset `last`."""
+        self.last = last
+        self._queue.append((last, run, key, sequence))
 
     def in_order(self, action: Action) -> None:
         """Run it when everything that was taken before has settled."""
         if self._queue:
             # Not at the last offset of all: that may be a QoS 0 record's, which nothing waits for.
-            self._queue.append((self.last, action))
+            self._queue.append((self.last, action, None, 0))
         else:
             action()
 
-    def next(self, durable: int) -> Taken | Action | None:
-        """What settles next, now that records up to `durable` are."""
-        if not self._queue or self._queue[0][0] > durable:
-            return None
-        self.through, item = self._queue.popleft()
-        return item
+    def next(self, durable: int) -> list[Taken]:
+        """What settles next, now that records up to `durable` are: all runs up to what is none."""
+        queue = self._queue
+        taken: list[Taken] = []
+        while queue and queue[0][0] <= durable:
+            is_run = isinstance(queue[0][1], Run)
+            if taken and not is_run:
+                break
+            taken.append(queue.popleft())
+            if not is_run:
+                break
+        if taken:
+            self.through = taken[-1][0]
+        return taken
 
     def overtake(self, message: Message) -> None:
         """A retained message of QoS 0 is newer than what waits on its topic."""

@@ -88,6 +88,7 @@ class Clients:
         self._counters = counters
         self._reporter = reporter
         self._limits = limits
+        self._fills = 0
         self._told_full: WeakSet[Session] = WeakSet()
         self._presence: Presence | None = None
 
@@ -305,10 +306,18 @@ class Clients:
 
     def window_is_full(self, session: Session, limit: str) -> None:
         """A client has as much unacknowledged as it may have."""
-        self._counters.add("session.window_full")
+        if not session.clean:
+            self._counters.add("session.window_full")
         if session not in self._told_full:
             self._told_full.add(session)
             self._reporter.event("session.window_full", client_id=session.client_id, limit=limit)
+
+    def count_fills(self) -> None:
+        """Now and then: how often the windows of clean sessions became full."""
+        fills = self._exchange.fills
+        if fills > self._fills:
+            self._counters.add("session.window_full", fills - self._fills)
+            self._fills = fills
 
     # internal
 

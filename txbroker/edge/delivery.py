@@ -14,6 +14,7 @@ from txbroker.edge.zonemap import ZoneMap
 from txbroker.message import Message
 from txbroker.mqtt.cursor import Subscription
 from txbroker.mqtt.session import Session
+from txbroker.mqtt.window import Outgoing
 from txbroker.place import PartKey, Place
 
 
@@ -73,27 +74,58 @@ class Delivery:
         for session, subscription in best.items():
             self._deliver(session, subscription, message, place, is_read=is_read)
 
-    def deliver_run(self, run: Run, part: PartKey) -> None:
-        """A run to every session that is here and wants it; `part` is where it lies."""
-        self.deliver_left(run, part, self._exchange.fan_out(run, part))
+    def deliver_runs(self, runs: list[Run], part: PartKey) -> None:
+        """Runs to every session that is here and wants them; `part` is where they lie."""
+        place = 0
+        while place < len(runs):
+            place, left = self._exchange.fan_out_some(runs, place, part)
+            self.deliver_left(runs[place - 1], part, left)
 
     def deliver_left(self, run: Run, part: PartKey, left: list[tuple[Session, int]]) -> None:
         """The rest of a run: what those sessions could not get straight."""
         messages: dict[int, Message] = {}
+        sessions: dict[Session, list[int]] = {}
         for session, index in left:
-            message = messages.get(index)
-            if message is None:
-                message = messages[index] = run.message(index)
-            counting = [s for s in session.matching(message.topic) if part.zone not in s.pending]
-            if counting:
-                best = max(counting, key=_rank)  # [MQTT-3.3.5-1]
-                self._deliver(session, best, message, Place(part, run.offset(index)))
-        for session, _ in left:
+            if index not in messages:
+                messages[index] = run.message(index)
+            sessions.setdefault(session, []).append(index)
+        for session, indices in sessions.items():
+            found = [(messages[index], Place(part, run.offset(index))) for index in indices]
+            for message, place in found[self._give_live(session, found, part) :]:
+                best = _best(session, message.topic, part)
+                if best is not None:
+                    self._deliver(session, best, message, place)
             session.look_at_live()
         for outlet in self._exchange.take_full():
             outlet.connection.flush()
 
     # internal
+
+    def _give_live(
+        self, session: Session, found: list[tuple[Message, Place]], part: PartKey
+    ) -> int:
+        """
+        Give a durable session that is up to date as many of these messages as it has room for, and
+        as have nothing special about them; how many.
+        """
+        if session.clean or not session.is_live(part):
+            return 0
+        known: dict[str, Subscription | None] = {}
+        entries: list[Outgoing] = []
+        for message, place in found:
+            topic = message.topic
+            if topic not in known:
+                known[topic] = _best(session, topic, part)
+            best = known[topic]
+            qos = 0 if best is None or best.is_held else min(best.qos, message.qos)
+            if not qos:
+                break
+            entries.append(Outgoing(message, qos, False, place))
+        taken = session.durable_sender.deliver_live(entries)
+        if taken:
+            session.places.take(part, found[taken - 1][1].offset)
+            self._delivered += taken
+        return taken
 
     def _deliver(
         self,
@@ -168,6 +200,12 @@ class Delivery:
         for subscribing in self._interests.of(session):
             if subscribing.subscriptions.get(subscription.topic_filter) is subscription:
                 subscribing.finish()
+
+
+def _best(session: Session, topic: str, part: PartKey) -> Subscription | None:
+    """Of its subscriptions that match the one that counts; None: none does."""
+    counting = [s for s in session.matching(topic) if part.zone not in s.pending]
+    return max(counting, key=_rank, default=None)  # [MQTT-3.3.5-1]
 
 
 def _rank(subscription: Subscription) -> tuple[bool, int]:

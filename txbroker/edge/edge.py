@@ -283,14 +283,15 @@ class Edge:
             self.on_reached(route, offset)
         self.delivery.deliver(Place(route.part, offset), message, is_read=is_read)
 
-    def on_run(self, route: Route, run: Run) -> None:
+    def on_runs(self, route: Route, runs: list[Run]) -> None:
         """Many live or caught-up deliveries; of QoS 0, or each with its offset."""
         if route.read:
-            for index in range(run.count):
-                self.on_message(route, run.message(index), run.offset(index))
+            for run in runs:
+                for index in range(run.count):
+                    self.on_message(route, run.message(index), run.offset(index))
         else:
-            self.on_reached(route, run.last)
-            self.delivery.deliver_run(run, route.part)
+            self.on_reached(route, runs[-1].last)
+            self.delivery.deliver_runs(runs, route.part)
 
     def on_reached(self, route: Route, offset: int) -> None:
         """Up to this offset the owner has nothing for us that has not arrived."""
@@ -344,6 +345,7 @@ class Edge:
         """
         self.publisher.look_again()
         self._look_at_cache()
+        self.clients.count_fills()
         now = self._timers.now()
         due = [
             r

@@ -30,7 +30,8 @@ class Outbound(Generic[_Item]):
         self._give = give
         self._waiting: deque[_Waiting[_Item]] = deque()
 
-    def __len__(self) -> int:
+    @property
+    def waiting(self) -> int:
         """How many items wait."""
         return len(self._waiting)
 

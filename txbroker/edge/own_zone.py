@@ -21,7 +21,6 @@ from txbroker.delegation.cut import Cut
 from txbroker.edge.edge import Edge
 from txbroker.edge.outbound import Outbound
 from txbroker.edge.outbox import Entry
-from txbroker.edge.publishing import settle
 from txbroker.edge.route import Item, Position, Publication, Route, State, StreamUser, unfold
 from txbroker.message import Message
 from txbroker.place import PartKey
@@ -41,8 +40,7 @@ class OwnZone:
         self._route: Route | None = None
         self._peer: Peer | None = None
         self._is_parked = False
-        self._open: deque[tuple[int, Callable[[], None]]] = deque()
-        self._unanswered: deque[Item] = deque()
+        self._open: deque[tuple[int, Item | Callable[[], None]]] = deque()
         self._epoch = 0
         self._outbound = Outbound(edge.keeper.save_then, self._give)
         self._is_waited_for = False
@@ -63,9 +61,9 @@ class OwnZone:
         if cut.epoch != self._epoch:
             # What an earlier epoch of the zone has left unanswered was not safe there.
             self._epoch = cut.epoch
+            unanswered = [item for _, item in self._open if not callable(item)]
             self._open.clear()
-            route.wait_first(list(self._unanswered))
-            self._unanswered.clear()
+            route.wait_first(unanswered)
         edge.on_owner(route, cut.epoch, authority.predecessor, authority.passages)
         self._begin_stream(cut.apex)
         greeting = Greeting(
@@ -100,7 +98,7 @@ class OwnZone:
 
     def has_credit(self) -> bool:
         """Whether the zone takes publishes now."""
-        self._is_waited_for = len(self._outbound) >= MOST_KEPT
+        self._is_waited_for = self._outbound.waiting >= MOST_KEPT
         has_to_wait = self._is_waited_for or self._is_parked or self._pressure.active
         # While its end is on its way to us, the zone takes nothing more.
         return self._authority.serving and not has_to_wait
@@ -119,26 +117,37 @@ class OwnZone:
 
     def pass_on(self, run: Run) -> bool:
         """
-        From this node's clients to its clients, at once: what all the steps between come to for a
-        run of QoS 0 of which nothing is kept and that only this node's clients get. False: it is
-        not such a run, or something of it has to wait.
+        From this node's clients to the zone, or to its clients, at once: what all the steps between
+        come to for a run of QoS 1 and 2 that is all for the zone, or for one of QoS 0 of which
+        nothing is kept and that only this node's clients get. False: it is not such a run, or
+        something of it has to wait.
         """
         route, peer = self._route, self._peer
         if (
             route is None
             or peer is None
             or not route.is_clear
-            or self._authority.keeps_qos0
-            or peer.unclaimed
-            or self._outbound
+            or self._outbound.waiting
             or not self.has_credit()
         ):
+            return False
+        if run.qos:
+            return self._take_in(run, route)
+        if self._authority.keeps_qos0 or peer.unclaimed:
             return False
         exchange = self._edge.exchange
         left = exchange.pass_on(run, route, Verdict.TAKEN, peer)
         if left is None:
             return False
         self._edge.delivery.deliver_left(run, route.part, left)
+        return True
+
+    def _take_in(self, run: Run, route: Route) -> bool:
+        edge = self._edge
+        if not (edge.outboxes.is_idle(route) and edge.exchange.belongs(run, route, Verdict.TAKEN)):
+            return False
+        self._authority.take_run(run)
+        self._await(run)
         return True
 
     def restart(self, sequence: int, returned: Iterable[Publication]) -> None:
@@ -191,10 +200,10 @@ class OwnZone:
         if self._route is not None:
             self._edge.on_message(self._route, record.message, record.offset)
 
-    def deliver_run(self, run: Run) -> None:
+    def deliver_runs(self, runs: list[Run]) -> None:
         """Many messages for this node's own sessions."""
         if self._route is not None:
-            self._edge.on_run(self._route, run)
+            self._edge.on_runs(self._route, runs)
 
     def answer(self, request: int, offset: int, retained: list[Message]) -> None:
         """The interest holds."""
@@ -226,8 +235,16 @@ class OwnZone:
 
     def on_durable(self, offset: int) -> None:
         """What was published up to here is safe: the clients may be told."""
+        settled: list[Item] = []
         while self._open and self._open[0][0] <= offset:
-            self._open.popleft()[1]()
+            item = self._open.popleft()[1]
+            if not callable(item):
+                settled.append(item)
+                continue
+            self._edge.publisher.settle(settled)
+            settled = []
+            item()
+        self._edge.publisher.settle(settled)
         if self._open:
             self._authority.await_durable(self)
 
@@ -246,8 +263,7 @@ class OwnZone:
 
     def when_taken(self, action: Callable[[], None]) -> None:
         """Run `action` when what was taken last is durable."""
-        self._open.append((self._authority.settles_at, action))
-        self.on_durable(self._authority.delivered)
+        self._await(action)
 
     def when_settled(self, action: Callable[[], None]) -> None:
         """Run `action` when all that was taken is durable."""
@@ -274,18 +290,22 @@ class OwnZone:
             self._give_one(item)
         elif self._authority.publish_run(item):
             if item.qos:
-                self._await_taken(item)
+                self._await(item)
             self._look_at_outbound()
         else:
             assert self._route is not None
             self._route.wait_first([*unfold((item,)), *self._outbound.close()])
 
-    def _await_taken(self, item: Item) -> None:
-        self._unanswered.append(item)
-        self.when_taken(lambda: settle(self._unanswered.popleft()))
+    def _await(self, item: Item | Callable[[], None]) -> None:
+        authority = self._authority
+        self._open.append((authority.settles_at, item))
+        if authority.is_settled:
+            self.on_durable(authority.settles_at)
+        else:
+            authority.await_durable(self)
 
     def _look_at_outbound(self) -> None:
-        if self._is_waited_for and not self._outbound:
+        if self._is_waited_for and not self._outbound.waiting:
             self._is_waited_for = False
             self._go_on()
 
@@ -299,7 +319,7 @@ class OwnZone:
         verdict = self.take(message, key, sequence)
         if verdict is Verdict.TAKEN:
             if message.qos:
-                self._await_taken(publication)
+                self._await(publication)
             self._look_at_outbound()
             return
         # The numbers of what is returned were given in this stream, and are never taken in it.

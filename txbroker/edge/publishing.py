@@ -77,7 +77,7 @@ class Publisher:
 
     def wire(self, pass_on: Callable[[Run], bool]) -> None:
         """
-        What brings a run of QoS 0 straight to this node's own clients, without the steps between;
+        What brings a run straight to this node's own zone or clients, without the steps between;
         False: these are to be taken.
         """
         self._pass_on = pass_on
@@ -101,7 +101,7 @@ class Publisher:
 
     def publish_run(self, run: Run) -> None:
         """Many publishes of one client, in order."""
-        if not run.qos and self._pass_on is not None and self._pass_on(run):
+        if self._pass_on is not None and self._pass_on(run):
             return
         for route, part in self._zones.split(run):
             self._publish_part(route, part)
@@ -167,15 +167,25 @@ class Publisher:
 
     def on_taken(self, route: Route, sequence: int) -> None:
         """The owner has everything up to this number."""
-        for publication in route.take_sent_through(sequence):
-            settle(publication)
+        self.settle(route.take_sent_through(sequence))
         self._release_held(route)
         self.flush(route)
 
+    def settle(self, items: Iterable[Item]) -> None:
+        """Owners have all of these: their clients are told, in order."""
+        runs: list[Run] = []
+        for item in items:
+            if not isinstance(item, Publication):
+                runs.append(item)
+                continue
+            self._settle_runs(runs)
+            runs = []
+            settle(item)
+        self._settle_runs(runs)
+
     def on_refused(self, route: Route, sequence: int, cut: Cut | None) -> None:
         """The owner takes nothing from this number on until a restart; `cut` may say why."""
-        for publication in route.take_sent_through(sequence - 1):
-            settle(publication)
+        self.settle(route.take_sent_through(sequence - 1))
         returned = [*route.take_sent(), *route.take_waiting()]
         if route.port is not None:
             route.port.restart(route.first_sequence, returned)
@@ -312,6 +322,10 @@ class Publisher:
 
     # internal
 
+    def _settle_runs(self, runs: list[Run]) -> None:
+        for run, packet_ids in self._zones.answer(runs):
+            run.session.receiver.on_others_taken(run, packet_ids)
+
     def _doubt(self, route: Route, doubts: list[Doubt]) -> None:
         route.doubts.extend(doubts)
         if route.port is not None:
@@ -432,11 +446,8 @@ def _open(route: Route) -> Iterator[Item]:
     yield from route.unanswered()
 
 
-def settle(publication: Item) -> None:
-    """The owner has the message, or all of a run: acknowledge it to its client."""
-    if not isinstance(publication, Publication):
-        publication.session.receiver.on_run_taken(publication)
-        return
+def settle(publication: Publication) -> None:
+    """The owner has the message: acknowledge it to its client."""
     if publication.done is not None:
         publication.done()
     if publication.flow is not None and publication.session is not None:

@@ -295,7 +295,7 @@ class Route:
     @property
     def is_draining(self) -> bool:
         """Whether an outbox has something for its owner."""
-        return any(drain.is_busy for drain in self.drains)
+        return bool(self.drains) and any(drain.is_busy for drain in self.drains)
 
     @property
     def is_away(self) -> bool:

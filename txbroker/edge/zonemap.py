@@ -89,6 +89,10 @@ class ZoneMap:
         """What of a run goes to which of the routes, in order."""
         return self._exchange.split(run)
 
+    def answer(self, runs: list[Run]) -> list[tuple[Run, list[int]]]:
+        """Runs are safe: their clients are told; the packet ids that are theirs no longer."""
+        return self._exchange.answer(runs)
+
     def enclosing(self, apex: str) -> Route:
         """The route of the deepest known zone strictly above the apex; the root's for the root."""
         above = apex.rpartition("/")[0]

@@ -128,7 +128,7 @@ class Consumer:
             for index, topic in enumerate(run.topics()):
                 position = Position(epoch=self.epoch, offset=run.offset(index))
                 self._route.note_processed(topic, position)
-        self._edge.on_run(self._route, run)
+        self._edge.on_runs(self._route, [run])
 
     def _on_retained(self, message: Message) -> None:
         self._consumed += message.size

@@ -170,9 +170,10 @@ class OwnerEnd:
         """A live message."""
         self._deliver(record, record.message.qos, 1)
 
-    def deliver_run(self, run: Run) -> None:
+    def deliver_runs(self, runs: list[Run]) -> None:
         """Many live messages."""
-        self._deliver(run, run.qos, run.count)
+        for run in runs:
+            self._deliver(run, run.qos, run.count)
 
     def _deliver(self, item: Record | Run, qos: int, count: int) -> None:
         if self._is_over:

@@ -114,8 +114,8 @@ class Output:
         if outlet.dropped:
             dropped, outlet.dropped = outlet.dropped, 0
             self.drop(0, dropped)
-        if outlet.fills:
-            outlet.fills = 0
+        if outlet.fills and not outlet.is_told:
+            outlet.is_told = True
             is_many = outlet.in_flight >= self._limits.inflight
             limit = "limits.inflight" if is_many else "limits.session_memory"
             self._session.watcher.window_is_full(self._session, limit)

@@ -213,7 +213,9 @@ class MqttProtocol:
         self._is_working = True
         try:
             # A client may send on before it has its CONNACK (3.1.4): that waits for its session.
-            while self._is_open and not self._is_arriving and not self._is_refused:
+            while self._is_open and not self._is_arriving:
+                if self._hold is not None and self._hold.refused is not None:
+                    break
                 if not self._step(now):
                     break
         except ProtocolViolation as violation:
@@ -226,10 +228,6 @@ class MqttProtocol:
             and self._service.edge.congestion.is_too_much(session)
         ):
             self._stop_reading(session)
-
-    @property
-    def _is_refused(self) -> bool:
-        return self._hold is not None and self._hold.refused is not None
 
     def _step(self, now: float) -> bool:
         """Take what comes up to the next single packet, and that; False: there is no more."""
@@ -256,8 +254,7 @@ class MqttProtocol:
         """Whether publishes of QoS 1 and 2 need no look at each of them."""
         service = self._service
         return (
-            session.has_received
-            and session.receiver.is_plain
+            session.may_gather
             and not service.space.is_short
             and not service.successions.concerns(self._client_id)
         )
@@ -267,12 +264,11 @@ class MqttProtocol:
         if inlet.has_landed:
             session.sender.send_queued()
             self._look_at_queue()
-        if inlet.pubacks:
+        if not session.clean and inlet.pubacks:
             session.sender.on_pubacks(inlet.pubacks)
-        if inlet.qos0 is not None:
-            self._service.edge.clients.publish_run(inlet.qos0)
-        if inlet.qos12 is not None:
-            self._service.edge.clients.publish_run(inlet.qos12)
+        for run in (inlet.qos0, inlet.qos12):
+            if run is not None:
+                self._service.edge.clients.publish_run(run)
 
     def _on_connect(self, packet: Connect) -> None:
         client_id = packet.client_id or self._service.make_client_id()  # [MQTT-3.1.3-6]

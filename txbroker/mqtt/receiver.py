@@ -74,10 +74,9 @@ class Receiver:
             flows.append(flow)
         return flows
 
-    def on_run_taken(self, run: Run) -> None:
-        """The owner has a whole run: the client is told."""
-        sink = self._session.sender.sink
-        for packet_id in self.plain.taken(run, None if sink is None else sink.outlet):
+    def on_others_taken(self, run: Run, packet_ids: Iterable[int]) -> None:
+        """The owner has a whole run, in which these packet ids were, and are its no longer."""
+        for packet_id in packet_ids:
             flow = self._flows.get(packet_id)
             if flow is not None and flow.serial == run.serial:
                 self.on_taken(flow)

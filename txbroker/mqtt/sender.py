@@ -114,6 +114,31 @@ class Sender(Output):
         self._session.save()
         return True
 
+    def deliver_live(self, entries: Iterable[Outgoing]) -> int:
+        """Send what can be read again to the client that is here, or queue it; how many."""
+        sink = self.sink
+        assert sink is not None
+        window = self.window
+        if window is None:
+            window = self.window = Window()
+        may_launch = not window.waiting
+        is_launched, taken = False, 0
+        for entry in entries:
+            may_launch = may_launch and self._can_launch(window, sink)
+            if may_launch:
+                self._launch(window, entry)
+                is_launched = True
+            elif window.has_room:
+                window.wait(entry)
+            else:
+                break
+            taken += 1
+        if is_launched:
+            self._on_launched(window)
+        elif taken:
+            self._session.save()
+        return taken
+
     def queue(self, message: Message, qos: int, place: Place) -> bool:
         """Queue a QoS 1/2 message that was read from the journal; False: there is no room."""
         window = self.window
@@ -191,12 +216,18 @@ class Sender(Output):
 
     def on_saved(self, packet_ids: Iterable[int]) -> None:
         """The flows with these packet ids are durable as they were: their packets may leave."""
+        window, sink = self.window, self.sink
+        if window is None:
+            return
+        out: list[bytes] = []
         for packet_id in packet_ids:
-            entry = self._flight(packet_id)
+            entry = window.flights.get(packet_id)
             if entry is not None and entry.is_unsaved:
                 entry.is_unsaved = False
-                if self.sink is not None:
-                    self._send(packet_id, entry)
+                if sink is not None:
+                    out += _packet(packet_id, entry)
+        if sink is not None and out:
+            sink.outlet.send(b"".join(out))
 
     def take_unsaved(self) -> list[int]:
         """The packet ids whose packets wait for `on_saved`, each once."""
@@ -354,11 +385,15 @@ class Sender(Output):
 
     def _send(self, packet_id: int, entry: Outgoing) -> None:
         assert self.sink is not None
-        if entry.released:
-            self.sink.outlet.send(encode(Pubrel(packet_id=packet_id)))
-            return
-        message = entry.message
-        assert message is not None, "its message is read before anything is sent"
-        head = message.head(entry.qos, retain=entry.retain, dup=entry.is_sent)
-        self.sink.outlet.send(head + pack_packet_id(packet_id) + message.payload)
-        entry.is_sent = True
+        self.sink.outlet.send(b"".join(_packet(packet_id, entry)))
+
+
+def _packet(packet_id: int, entry: Outgoing) -> tuple[bytes, ...]:
+    """What is to be sent of it now, which counts as sent from here on."""
+    if entry.released:
+        return (encode(Pubrel(packet_id=packet_id)),)
+    message = entry.message
+    assert message is not None, "its message is read before anything is sent"
+    head = message.head(entry.qos, retain=entry.retain, dup=entry.is_sent)
+    entry.is_sent = True
+    return head, pack_packet_id(packet_id), message.payload

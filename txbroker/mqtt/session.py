@@ -100,6 +100,11 @@ class Session:
         return self._receiver is not None
 
     @property
+    def may_gather(self) -> bool:
+        """Whether publishes of QoS 1 and 2 may come in runs now."""
+        return self._receiver is not None and self._receiver.is_plain
+
+    @property
     def durable_sender(self) -> Sender:
         """The sender of a session that is not clean."""
         assert isinstance(self.sender, Sender)
@@ -184,6 +189,11 @@ class Session:
         if self.sender.sink is not None:
             outlet = self.sender.sink.outlet
             outlet.is_direct = self._is_plain and not self.subscribing
+
+    def is_live(self, part: PartKey) -> bool:
+        """Whether what comes live in the part may go to the client that is here."""
+        is_here = self.sender.sink is not None and not self.subscribing
+        return is_here and self._is_plain and not self.sender.is_late(part)
 
     @property
     def _is_plain(self) -> bool:

@@ -55,11 +55,12 @@ class Committer:
         on_full: Callable[[bool, str], None],
         on_failed: Callable[[StoreError], None],
         on_written: _Action = lambda: None,
+        soon: Callable[[_Action], object] = lambda action: action(),
     ) -> None:
         """
-        `on_full` is told when the disk got full, with the reason, and when it is no more;
-        `on_written` that something was written; `on_failed` that the disk cannot be trusted any
-        more: no action will ever run again.
+        `soon` runs an action when what has come by now was read. `on_full` is told when the disk
+        got full, with the reason, and when it is no more; `on_written` that something was written;
+        `on_failed` that the disk cannot be trusted any more: no action will ever run again.
         """
         self.is_full = False
         self.syncs = 0
@@ -72,6 +73,7 @@ class Committer:
         self._on_full = on_full
         self._on_failed = on_failed
         self._on_written = on_written
+        self._soon = soon
         self._logs: dict[Log, None] = {}
         self._before_write: dict[_Action, None] = {}
         self._put_off: dict[_Action, None] = {}
@@ -178,12 +180,12 @@ class Committer:
             for action in actions:
                 action()
 
-    def _write(self) -> bool:
+    def _write(self, *, is_unread: bool = False) -> bool:
         """Write what is staged; whether all of it is."""
         staged = list(self._staged)
         try:
             for log in staged:
-                log.write()
+                log.write(is_unread=is_unread)
                 del self._staged[log]
                 self._unsynced[log] = None
         except DiskFull as error:
@@ -225,7 +227,7 @@ class Committer:
         self._ready.extend(self._waiting)
         self._waiting.clear()
         if sum(log.staged for log in self._staged) >= MEMORY_BYTES:
-            self._write()
+            self._write(is_unread=True)
         if self._staged and self._alarm is None:
             self._set_alarm(self._sync_interval, self._catch_up)
 
@@ -275,9 +277,12 @@ class Committer:
             return
         self.syncs += 1
         self._ready.extend(actions or ())
-        if self._durability is not Durability.MEMORY:
+        if self._next and self._unsynced:
+            # Whoever is answered now sends more: what comes at once is in the next sync, too.
+            self._soon(self._sync)
+        elif self._durability is not Durability.MEMORY:
             self._sync_in_time()
-        if self._running is None:
+        if self._running is None and not self._unsynced:
             self._ready.extend(self._next)  # what they waited for was removed
             self._next.clear()
         self._run_ready()

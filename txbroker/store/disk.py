@@ -12,6 +12,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from txbroker.authority.journal import Chunk
@@ -56,7 +57,8 @@ class Disk:
         on_failed: Callable[[StoreError], None],
         on_written: Callable[[], None] = lambda: None,
     ) -> None:
-        self._thread = WorkThread(asyncio.get_event_loop())
+        loop = asyncio.get_event_loop()
+        self._thread = WorkThread(loop)
         self.committer = Committer(
             durability=Durability(durability),
             sync_interval=sync_interval,
@@ -67,6 +69,7 @@ class Disk:
             on_full=on_full,
             on_failed=on_failed,
             on_written=on_written,
+            soon=partial(loop.call_later, 0.0),
         )
         self._tables_log = Log(
             data / "tables", segment_bytes=SEGMENT_BYTES, on_trimmed=_on_trimmed, data=data

@@ -97,6 +97,7 @@ class Part:
         self._count = 0
         self._marks: dict[MarkKey, int] = {}
         self._bytes = 0
+        self._is_due = False
         self._time = 0
         committer.add(log)
 
@@ -126,7 +127,7 @@ class Part:
         if message.will is not None:
             self._marks[mark_of_will(message.will)] = 1
         if message.qos or message.retain or message.will is not None:
-            self._committer.before_write(self._stage)
+            self._end_with_turn()
         return offset
 
     def append_run(
@@ -144,7 +145,7 @@ class Part:
         if origin_key is not None:
             self._marks[origin_key] = last_sequence
         if run.qos:
-            self._committer.before_write(self._stage)
+            self._end_with_turn()
         return offset
 
     def skip_to(self, offset: int) -> None:
@@ -207,8 +208,14 @@ class Part:
         self._bytes += size
         return offset
 
+    def _end_with_turn(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._committer.before_write(self._stage)
+
     def _stage(self) -> None:
         """What was gathered becomes a batch of the log."""
+        self._is_due = False
         if self._gathered:
             body = encode_records(self._gathered, self._marks, self.node)
             self.log.append(body, self._count, time=self._time, first=self._first)

@@ -140,23 +140,23 @@ class Log:
         self.next = first + count
         return first
 
-    def write(self) -> None:
+    def write(self, *, is_unread: bool = False) -> None:
         """
-        Write all that is staged.
+        Write all that is staged; `is_unread`: nobody is about to read it.
 
         Raises `DiskFull`, and then what is not written stays staged as it was; another `StoreError`
         is final.
         """
         try:
             while self._staged:
-                self._write_some()
+                self._write_some(is_unread)
         except OSError as error:
             if error.errno in _FULL:
                 raise DiskFull(f"{self.folder}: {error.strerror}") from error
             self._failure = StoreError(f"{self.folder}: cannot be written: {error.strerror}")
             raise self._failure from error
 
-    def _write_some(self) -> None:
+    def _write_some(self, is_unread: bool) -> None:
         """Write what is staged as far as it goes into one segment."""
         if self._tail is None or not self._has_room(self._segments[-1]):
             self._begin_segment()
@@ -172,7 +172,7 @@ class Log:
             buffers += (head, body)
             notes.append((first, position))
             position += len(head) + len(body)
-        self._tail.write(buffers, segment.end, self._segment_bytes)
+        self._tail.write(buffers, segment.end, self._segment_bytes, is_unread=is_unread)
         self._count(self._tail, segment, notes, position)
 
     def _count(

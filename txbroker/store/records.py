@@ -81,9 +81,10 @@ def encode_records(pieces: Sequence[Piece], marks: Mapping[MarkKey, int], node: 
 def _places(run: Run, publishers: dict[tuple[str, str], int], node: str) -> array[int]:
     """For each message of a run the index of its publisher; new ones are added."""
     edge = run.edge or node
-    own = [publishers.setdefault((client, edge), len(publishers)) for client in run.clients]
     if run.places is None:
-        return array("H", own[:1]) * run.count
+        who = run.clients[0], edge
+        return array("H", (publishers.setdefault(who, len(publishers)),)) * run.count
+    own = [publishers.setdefault((client, edge), len(publishers)) for client in run.clients]
     if not isinstance(run.places, bytes) or max(own) > 255:
         return array("H", map(own.__getitem__, run.places))
     wide = bytearray(2 * run.count)

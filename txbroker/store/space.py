@@ -28,6 +28,10 @@ MARGIN = 1.25
 hovers about the watermark does not stop and start its clients five times a second."""
 
 
+ROOMY = 1024**3
+"""Bytes above the watermark that nobody writes between two looks."""
+
+
 def measure(folder: Path) -> tuple[int, int]:
     """Bytes free for this process on the file system of `folder`, and its size; raises OSError."""
     found = os.statvfs(folder)
@@ -54,6 +58,7 @@ class DiskSpace:
         self._counters = counters
         self._measure = measure
         self._is_low = False
+        self._is_roomy = False
         self._refusal: str | None = None
         self._alarm: Cancellable | None = None
         self._on_change: list[Callable[[], None]] = []
@@ -84,6 +89,7 @@ class DiskSpace:
             return  # a folder that is gone is told by whoever writes to it
         reserve = self._reserve.of(total)
         self._is_low = self.free < (reserve * MARGIN if self._is_low else reserve)
+        self._is_roomy = self.free > reserve + ROOMY
         self._settle(f"{self.free} bytes are free, {reserve} are to stay so")
 
     # from the committer
@@ -93,7 +99,7 @@ class DiskSpace:
         Something was written: look whether it still may be. A small disk is full in less time than
         passes between two looks.
         """
-        if not self.is_short:
+        if not (self.is_short or self._is_roomy):
             self.look()
 
     def set_full(self, is_full: bool, reason: str) -> None:

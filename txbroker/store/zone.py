@@ -63,6 +63,7 @@ class ZoneStore:
         self._durable = 0
         self._groups: deque[tuple[Part | None, int]] = deque()
         self._is_asked = False
+        self._time = 0  # of what is to be durable with the next group
         self._checkpoint = 0
         self._changed: set[str] = set()
         self._told_marks: dict[MarkKey, int] = {}
@@ -124,10 +125,12 @@ class ZoneStore:
         if not run.qos and not self.keeps_qos0:
             return 0
         assert self._part is not None
-        offset = self._part.append_run(run, key, sequence, time=self._now())
-        self._ceiling.pass_offset(offset + run.count - 1)
-        if run.qos:
+        if run.qos and not self._is_asked:
             self._ask()
+            self._time = self._now()
+        time = self._time if run.qos else self._now()
+        offset = self._part.append_run(run, key, sequence, time=time)
+        self._ceiling.pass_offset(offset + run.count - 1)
         return offset
 
     def read(self, after: int, through: int) -> Chunk:

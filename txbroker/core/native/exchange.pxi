@@ -43,6 +43,7 @@ cdef class Exchange:
     cdef readonly Tree interests
     cdef readonly Tree targets
     cdef public uint64_t delivered
+    cdef readonly uint64_t fills
     cdef readonly uint64_t forgotten
     cdef size_t cache_limit
     cdef object on_output
@@ -212,6 +213,53 @@ cdef class Exchange:
             last = number
         return run.entries_.size()
 
+    def belongs(self, Run run not None, route, verdict):
+        """Whether all of a run goes by this route, and gets this verdict."""
+        cdef uint32_t last = NONE
+        cdef size_t index
+        cdef Plan* plan
+        self.begin(run)
+        for index in range(run.entries_.size()):
+            if run.entries_[index].plan == last:
+                continue
+            last = run.entries_[index].plan
+            plan = self.plan(run.entries_[index])
+            if self.routes.value(self.routes.number_for(plan[0], plan.route)) is not route:
+                return False
+            if self.bounds.value(self.bounds.number_for(plan[0], plan.verdict)) is not verdict:
+                return False
+        return True
+
+    def sole_receiver(self, list runs not None):
+        """The edge that gets all of these runs, where no other one gets any of them; or None."""
+        cdef Run run
+        cdef uint32_t number, last = NONE, last_plan
+        cdef uint64_t epoch = 0
+        cdef size_t index
+        cdef Plan* plan
+        cdef tuple edges = ()
+        sole = None
+        for run in runs:
+            self.begin(run)
+            self.check_receivers()
+            last_plan = NONE
+            for index in range(run.entries_.size()):
+                if run.entries_[index].plan == last_plan:
+                    continue
+                last_plan = run.entries_[index].plan
+                if self.is_full():
+                    return None
+                plan = self.plan(run.entries_[index])
+                number = self.interests.set_for(plan[0], plan.receivers)
+                if number == last and epoch == self.epoch:
+                    continue
+                last, epoch = number, self.epoch
+                edges = self.receivers_of(number)
+                if len(edges) != 1 or (sole is not None and edges[0] is not sole):
+                    return None
+                sole = edges[0]
+        return sole
+
     def receivers(self, Run run not None):
         """What of a run goes to which edges: each once, with all that it gets, in order."""
         cdef list values = []
@@ -328,6 +376,30 @@ cdef class Exchange:
             index = last
         self.tell()
         return [(sessions[place], left[place]) for place in range(left.size())]
+
+    def fan_out_some(self, list runs not None, Py_ssize_t start, part):
+        """
+        `fan_out` for runs from `start` on, up to one of which something is left, or has filled an
+        outlet: where that one ends, and what is left of it.
+        """
+        while True:
+            left = self.fan_out(runs[start], part)
+            start += 1
+            if left or self.full or start == len(runs):
+                return start, left
+
+    def answer(self, list runs not None):
+        """
+        Runs of clients that are here are safe: each is told, as far as the packet ids are the run's
+        still. Returns the runs that have lost some of theirs, with those packet ids.
+        """
+        cdef Run run
+        cdef list others, found = []
+        for run in runs:
+            others = run.flows.taken(run, run.outlet)
+            if others:
+                found.append((run, others))
+        return found
 
     cdef size_t alike(self, Run run, size_t index, size_t stop) except 0:
         """Where the messages end, at `stop` or before, that follow this one and go its ways."""

@@ -185,7 +185,8 @@ cdef class Inlet(Input):
 
         What was gathered until then came before it, and is to be taken from `qos0`, `qos12` and
         `pubacks` first, then `fault`: the bytes that follow are no packets. `has_heard` is set when
-        there was a whole packet, `has_landed` when the window of the outlet has room again.
+        there was a whole packet. Where the window of the outlet has got room, what waited behind it
+        is launched; `has_landed`: its session has to see to the rest.
         """
         cdef Frame frame
         cdef bytes data
@@ -207,6 +208,9 @@ cdef class Inlet(Input):
                 if plain.entries.size() == MOST_IN_RUN or others.entries.size() == MOST_IN_RUN:
                     self.has_more = True
                     break
+            if self.has_landed:
+                self.outlet.launch()
+                self.has_landed = not self.outlet.is_direct or self.outlet.has_news()
             self.qos0 = self.run(plain, data, serial)
             self.qos12 = self.run(others, data, serial)
             self.outlet.exchange.tell()
@@ -277,6 +281,8 @@ cdef class Inlet(Input):
             run.clients = self.clients
             run.session = self.session
             run.serial = serial
+            run.flows = self.flows
+            run.outlet = self.outlet
         return run
 
 

@@ -24,6 +24,7 @@ cdef class Outlet:
     cdef public cbool is_shut
     cdef public cbool is_noted
     cdef public cbool is_full
+    cdef public cbool is_told
     cdef readonly cbool has_window
 
     def __cinit__(self, Exchange exchange not None):
@@ -170,11 +171,17 @@ cdef class Outlet:
 
     cdef bint is_sent(self) except -1:
         """Write all to `descriptor`; False: it was not to be, or there is more to be looked at."""
-        if self.descriptor < 0 or self.dropped or self.is_behind:
-            return False
-        if self.window != NULL and (self.window.fills or self.window.waiting() > QUEUE_HIGH_MARK):
+        if self.descriptor < 0 or self.dropped or self.has_news():
             return False
         return self.write(self.descriptor) == ALL
+
+    cdef bint has_news(self) noexcept:
+        """Whether somebody has to look at what became of the window."""
+        if self.is_behind:
+            return True
+        if self.window == NULL:
+            return False
+        return (self.window.fills and not self.is_told) or self.window.waiting() > QUEUE_HIGH_MARK
 
     # the window of a clean session
 
@@ -200,10 +207,6 @@ cdef class Outlet:
         """How often the window became full."""
         return self.window.fills if self.window != NULL else 0
 
-    @fills.setter
-    def fills(self, uint64_t fills):
-        self.own_window().fills = fills
-
     @property
     def in_flight(self):
         """Messages that the client has not acknowledged."""
@@ -227,9 +230,12 @@ cdef class Outlet:
     cdef bint put_qos12(self, const Content& content, uint32_t part, int64_t offset) except -1:
         """`give`, with the number of the part."""
         cdef Window* window = self.own_window()
+        cdef uint64_t fills
         if not window.waiting() and window.can_launch(self.output):
             self.note()
+            fills = window.fills
             window.launch_new(self.output, content)
+            self.exchange.fills += window.fills - fills
             self.note_output()
             return True
         return self.wait(content, part, offset)
@@ -279,13 +285,20 @@ cdef class Outlet:
 
     def pump(self):
         """Launch what waits, as far as the window and the output have room."""
+        self.launch()
+        self.exchange.tell()
+
+    cdef int launch(self) except -1:
+        cdef uint64_t fills
         if self.window == NULL or not self.window.waiting():
-            return
+            return 0
         if self.window.can_launch(self.output):
             self.note()
+            fills = self.window.fills
             self.window.pump(self.output, self.exchange.part_uses)
+            self.exchange.fills += self.window.fills - fills
             self.note_output()
-            self.exchange.tell()
+        return 0
 
     cdef void acknowledge_one(self, uint16_t packet_id) noexcept:
         if self.window != NULL:

@@ -1,5 +1,8 @@
 # Publishes that came together and go on together.
 
+cdef class Flows
+cdef class Outlet
+
 
 @cython.final
 cdef class Run:
@@ -14,6 +17,8 @@ cdef class Run:
     cdef public object places
     cdef public str edge
     cdef public object session
+    cdef public Flows flows
+    cdef public Outlet outlet
     cdef public object offsets
     cdef public int64_t first
     cdef public uint32_t serial
@@ -173,7 +178,7 @@ cdef class Run:
     def message(self, index):
         """One of them by itself."""
         cdef Entry one = self.at(index)[0]
-        return Message(
+        message = Message(
             self.topic_of(&one),
             PyBytes_FromStringAndSize(self.bytes_at(one.payload), one.end - one.payload),
             one.qos,
@@ -181,6 +186,10 @@ cdef class Run:
             self.clients[0 if self.places is None else self.places[index]],
             edge=self.edge,
         )
+        if self.bytes_at(one.start)[0] == 0x32:  # what goes to a client at QoS 1 begins the same
+            size = one.payload - 2 - one.start
+            message._qos1_head = PyBytes_FromStringAndSize(self.bytes_at(one.start), size)
+        return message
 
     def cut(self, size_t count):
         """So many at its beginning, and the rest."""
@@ -209,6 +218,8 @@ cdef class Run:
         run.edge = self.edge
         run.session = self.session
         run.serial = self.serial
+        run.flows = self.flows
+        run.outlet = self.outlet
         run.epoch = self.epoch
         if self.places is not None:
             run.places = [self.places[index] for index in chosen]

@@ -63,7 +63,8 @@ class Exchange:
     All that a node knows of topics, for runs: `routes` by apex at its edge; at its authority the
     verdict by apex (`bounds`) and the edges by filter (`interests`); `targets` by filter.
 
-    `delivered` counts messages that went straight to clients, once for each. `send_outputs` is
+    `delivered` counts messages that went straight to clients, once for each; `fills` how often a
+    window became full. `send_outputs` is
     called at the end of a turn.
     """
 
@@ -74,13 +75,14 @@ class Exchange:
         self.interests: SubscriptionIndex[str, Any] = SubscriptionIndex(cache_limit=cache_limit)
         self.targets: SubscriptionIndex[str, Target] = SubscriptionIndex(cache_limit=cache_limit)
         self.delivered = 0
+        self.fills = 0
         self._on_output = on_output
         self._outputs: list[Outlet] = []
         self._full: list[Outlet] = []
 
     def make_outlet(self) -> Outlet:
         """The way to a client."""
-        return Outlet(self._note_output, self._full.append)
+        return Outlet(self._note_output, self._full.append, self._count_fill)
 
     def make_inlet(self, outlet: Outlet, max_packet: int) -> Inlet:
         """What comes from the same client."""
@@ -103,6 +105,9 @@ class Exchange:
         if not self._outputs:
             self._on_output()
         self._outputs.append(outlet)
+
+    def _count_fill(self) -> None:
+        self.fills += 1
 
     def send_outputs(self) -> list[Outlet]:
         """
@@ -134,6 +139,22 @@ class Exchange:
             if self.bounds.find(topic) is not verdict:
                 return index
         return run.count
+
+    def belongs(self, run: Run, route: Any, verdict: Any) -> bool:
+        """Whether all of a run goes by this route, and gets this verdict."""
+        return all(
+            self.routes.find(topic) is route and self.bounds.find(topic) is verdict
+            for topic in run.topics()
+        )
+
+    def sole_receiver(self, runs: list[Run]) -> Any:
+        """The edge that gets all of these runs, where no other one gets any of them; or None."""
+        found = [self.receivers(run) for run in runs]
+        edges = {edge for parts in found for edges, _ in parts for edge in edges}
+        are_whole = all(
+            len(parts) == 1 and parts[0][1] is run for parts, run in zip(found, runs, strict=True)
+        )
+        return edges.pop() if are_whole and len(edges) == 1 else None
 
     def receivers(self, run: Run) -> list[tuple[tuple[Any, ...], Run]]:
         """
@@ -193,6 +214,32 @@ class Exchange:
                         target.outlet.is_direct = False
                     left.append((session, index))
         return left
+
+    def fan_out_some(
+        self, runs: list[Run], start: int, part: Any
+    ) -> tuple[int, list[tuple[Any, int]]]:
+        """
+        `fan_out` for runs from `start` on, up to one of which something is left, or has filled an
+        outlet: where that one ends, and what is left of it.
+        """
+        while True:
+            left = self.fan_out(runs[start], part)
+            start += 1
+            if left or self._full or start == len(runs):
+                return start, left
+
+    def answer(self, runs: list[Run]) -> list[tuple[Run, list[int]]]:
+        """
+        Runs of clients that are here are safe: each is told, as far as the packet ids are the run's
+        still. Returns the runs that have lost some of theirs, with those packet ids.
+        """
+        found = []
+        for run in runs:
+            assert run.flows is not None
+            others = run.flows.taken(run, run.outlet)
+            if others:
+                found.append((run, others))
+        return found
 
     def _give(self, target: Target, run: Run, index: int, one: Entry, part: Any) -> bool:
         outlet = target.outlet

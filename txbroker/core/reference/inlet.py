@@ -68,7 +68,8 @@ class Inlet:
 
         What was gathered until then came before it, and is to be taken from `qos0`, `qos12` and
         `pubacks` first, then `fault`: the bytes that follow are no packets. `has_heard` is set when
-        there was a whole packet, `has_landed` when the window of the outlet has room again.
+        there was a whole packet. Where the window of the outlet has got room, what waited behind it
+        is launched; `has_landed`: its session has to see to the rest.
         """
         self.pubacks = []
         self.has_heard = self.has_landed = self.has_more = False
@@ -86,6 +87,9 @@ class Inlet:
                     break
         except ProtocolViolation as violation:
             self.fault = violation
+        if self.has_landed:
+            self._outlet.pump()
+            self.has_landed = not self._outlet.is_direct or self._outlet.has_news
         self.qos0 = self._run(gathered[0], serial)
         self.qos12 = self._run(gathered[1], serial)
         return found
@@ -140,13 +144,15 @@ class Inlet:
     def _run(self, gathered: _Gathered, serial: int) -> Run | None:
         if not gathered.entries:
             return None
-        return Run(
+        run = Run(
             bytes(gathered.data),
             gathered.entries,
             clients=self._clients,
             session=self._session,
             serial=serial,
         )
+        run.flows, run.outlet = self._flows, self._outlet
+        return run
 
 
 class _Gathered:

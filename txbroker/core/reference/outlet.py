@@ -52,13 +52,17 @@ class Outlet:
 
     `is_direct`: live messages may go straight to it; its session has nothing to take before them.
     `is_shut`: QoS 0 is dropped and counted in `dropped`. `fills` counts how often the window became
-    full. `descriptor` is of the socket that may be written straight, -1 while there is none.
-    `is_behind`: publishers may be waiting for what waits here. Of a clean session (`open_window`),
-    QoS 1 and 2 are kept here and nowhere else.
+    full, which `on_fill` is told; `is_told`: nobody has to look at that any more. `descriptor` is
+    of the socket that may be written straight, -1 while there is none. `is_behind`: publishers may
+    be waiting for what waits here. Of a clean session (`open_window`), QoS 1 and 2 are kept here
+    and nowhere else.
     """
 
     def __init__(
-        self, on_output: Callable[[Outlet], None], on_full: Callable[[Outlet], None]
+        self,
+        on_output: Callable[[Outlet], None],
+        on_full: Callable[[Outlet], None],
+        on_fill: Callable[[], None],
     ) -> None:
         self.is_direct = False
         self.is_shut = False
@@ -68,10 +72,12 @@ class Outlet:
         self.is_behind = False
         self.is_noted = False
         self.is_full = False
+        self.is_told = False
         self.connection: Any = None
         self.has_window = False
         self._on_output = on_output
         self._on_full = on_full
+        self._on_fill = on_fill
         self._output = bytearray()
         self._inflight = 0
         self._memory = 0
@@ -128,13 +134,18 @@ class Outlet:
 
     def is_sent(self) -> bool:
         """Write all to `descriptor`; False: it was not to be, or there is more to be looked at."""
-        is_usual = not (self.dropped or self.fills or self.is_behind)
-        if not is_usual or self.descriptor < 0 or self.waiting > QUEUE_HIGH_MARK:
+        if self.descriptor < 0 or self.dropped or self.has_news:
             return False
         try:
             return self.send_to(self.descriptor)
         except OSError:
             return False  # whoever has the socket is told again
+
+    @property
+    def has_news(self) -> bool:
+        """Whether somebody has to look at what became of the window."""
+        is_new = self.fills > 0 and not self.is_told
+        return self.is_behind or is_new or self.waiting > QUEUE_HIGH_MARK
 
     # the window of a clean session
 
@@ -263,6 +274,7 @@ class Outlet:
         self._flight_size += waiting.size
         if len(self._flights) == self._inflight or self._flight_size >= self._memory:
             self.fills += 1
+            self._on_fill()
         packet, id_at = waiting.packet, waiting.id_at
         self.send(packet[:id_at] + packet_id.to_bytes(2) + packet[id_at + 2 :])
 

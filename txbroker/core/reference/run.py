@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from txbroker.message import OVERHEAD, Message
 from txbroker.runs import Octets
+
+if TYPE_CHECKING:
+    from txbroker.core.reference.flows import Flows
+    from txbroker.core.reference.outlet import Outlet
 
 
 class Entry(NamedTuple):
@@ -36,8 +40,9 @@ class Run:
     All are of QoS 0 (`qos` 0), or all of QoS 1 or 2 (`qos` 1). `clients` published them: `places`
     has the index of each one's client, None where there is only one. `edge` is the node that they
     came in on, "" for this one. `size` is what they count for in queues (`Message.size`).
-    `session` is that of the client, where it is here; `serial` tells its runs apart. Where they lie
-    in a journal say `offsets`, or `first`, where the others follow it (0: nowhere).
+    `session` is that of the client, where it is here, with its `flows` and the `outlet` of the
+    connection that they came on; `serial` tells its runs apart. Where they lie in a journal
+    say `offsets`, or `first`, where the others follow it (0: nowhere).
     """
 
     __slots__ = (
@@ -46,7 +51,9 @@ class Run:
         "edge",
         "entries",
         "first",
+        "flows",
         "offsets",
+        "outlet",
         "places",
         "qos",
         "serial",
@@ -73,6 +80,8 @@ class Run:
         self.edge = edge
         self.session = session
         self.serial = serial
+        self.flows: Flows | None = None
+        self.outlet: Outlet | None = None
         self.first = 0
         self.offsets: Sequence[int] | None = None
         self.size = sum(one.end - one.payload + one.topic_end - one.topic for one in entries)
@@ -154,6 +163,7 @@ class Run:
             session=self.session,
             serial=self.serial,
         )
+        run.flows, run.outlet = self.flows, self.outlet
         if self.first or self.offsets is not None:
             run.offsets = [self.offset(index) for index in chosen]
         return run
