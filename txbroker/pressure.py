@@ -90,8 +90,9 @@ class Pressure:
 
     def forget(self, target: Hashable) -> None:
         """The target is gone."""
-        self.lower(target)
-        self._debts.pop(target, None)
+        if self._raised or self._slow or self._debts:
+            self.lower(target)
+            self._debts.pop(target, None)
 
     # internal
 

@@ -60,7 +60,7 @@ def test_client_sends_what_a_client_may_send(packet: Packet) -> None:
     is_legal = type(packet).__name__ not in FROM_SERVERS
 
     assert (None if is_legal else "MQTT-4.8.0-1") == rule_of(connected(), packet)
-    assert is_legal == (type(packet) in LEGAL[Phase.CONNECTED])
+    assert is_legal == (type(packet) in LEGAL)
 
 
 def test_second_connect_is_refused() -> None:

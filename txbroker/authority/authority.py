@@ -348,6 +348,13 @@ class Authority:
         if port is not None:
             self.in_order(lambda: self._answer(peer, port, topic_filter, request, retained))
 
+    def add_interest_now(self, peer: Peer, topic_filter: str) -> list[Message] | None:
+        """The same where the answer is due now: the retained messages; None: it is not."""
+        if self._bailiwick.is_fenced or not self._settling.is_empty:
+            return None
+        self.peers.add_filter(peer, topic_filter)
+        return [message for _, message in self.retained.match(topic_filter)]
+
     def _answer(
         self, peer: Peer, port: EdgePort, topic_filter: str, request: int, retained: bool
     ) -> None:

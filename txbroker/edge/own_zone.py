@@ -24,7 +24,7 @@ from txbroker.edge.outbox import Entry
 from txbroker.edge.publishing import settle
 from txbroker.edge.route import Item, Position, Publication, Route, State, StreamUser, unfold
 from txbroker.message import Message
-from txbroker.place import PartKey
+from txbroker.place import PartKey, Place
 from txbroker.pressure import Pressure
 
 MOST_KEPT = 1000
@@ -51,6 +51,7 @@ class OwnZone:
         self._next = 1
         pressure.when_relieved(self._go_on)
         edge.publisher.wire(self.pass_on)
+        edge.interests.wire(self.answer_now)
 
     # from the node
 
@@ -159,6 +160,21 @@ class OwnZone:
         """Ask for deliveries, and once for the `retained` messages."""
         assert self._peer is not None
         self._authority.add_interest(self._peer, topic_filter, request, retained)
+
+    def answer_now(self, topic_filter: str) -> tuple[Place, list[Message]] | None:
+        """
+        What `add_interest` and `answer` come to where nothing has to be waited for: the place from
+        which on the filter is served, and the retained messages. None: nothing was done.
+        """
+        route, peer = self._route, self._peer
+        if route is None or peer is None:
+            return None
+        retained = self._authority.add_interest_now(peer, topic_filter)
+        if retained is None:
+            return None
+        offset = self._authority.delivered
+        self._edge.on_reached(route, offset)
+        return Place(route.part, offset), retained
 
     def remove_interest(self, topic_filter: str) -> None:
         """No more deliveries."""

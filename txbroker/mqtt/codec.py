@@ -57,10 +57,15 @@ _UINT16 = Struct("!H")
 _ACK = Struct("!BBH")  # first byte, remaining length, packet identifier
 _HEAD = _ACK  # of a short PUBLISH: first byte, remaining length, length of the topic
 _CONNECT = Struct("!BBH")  # level, flags, keep-alive
-_PROTOCOLS = {("MQTT", 4), ("MQIsdp", 3)}
 
 pack_packet_id: Callable[[int], bytes] = _UINT16.pack
 """A packet identifier (or any length of two bytes) as it stands on the wire."""
+
+_PROTOCOLS: Final = {
+    # As a CONNECT of each begins.
+    pack_packet_id(len(name)) + name.encode() + bytes((level,)): (name, level)
+    for name, level in (("MQTT", 4), ("MQIsdp", 3))
+}
 
 
 # -- decoding
@@ -122,19 +127,18 @@ def _decode_empty(kind: Callable[[], Packet], body: bytes) -> Packet:
 
 
 def _decode_connect(body: bytes) -> Connect:
-    fields = Fields(body)
-    name = fields.text()
-    if name not in ("MQTT", "MQIsdp"):
-        # [MQTT-3.1.2-1]
-        raise ProtocolViolation("MQTT-3.1.2-1", "A CONNECT names a protocol other than MQTT.")
-    level = fields.byte()
-    if (name, level) not in _PROTOCOLS:
-        # [MQTT-3.1.2-2] What follows may be laid out in another way, so it is left alone.
-        reason = f"Protocol level {level} of {name} is not spoken here."
-        code = ConnackCode.UNACCEPTABLE_PROTOCOL_VERSION
-        raise ProtocolViolation("MQTT-3.1.2-2", reason, code)
+    size = 7
+    known = _PROTOCOLS.get(body[:7])
+    if known is None:
+        size = 9
+        known = _PROTOCOLS.get(body[:9])
+        if known is None:
+            raise _not_spoken(Fields(body))
+    name, level = known
+    fields = Fields(body, size)
     flags = fields.byte()
-    _check_connect_flags(flags)
+    if flags & ~0x02:
+        _check_connect_flags(flags)
     keep_alive = fields.uint16()
     client_id = fields.text()
     # [MQTT-3.1.2-9] [MQTT-3.1.2-19] [MQTT-3.1.2-21]
@@ -152,6 +156,18 @@ def _decode_connect(body: bytes) -> Connect:
         protocol_name=name,
         protocol_level=level,
     )
+
+
+def _not_spoken(fields: Fields) -> ProtocolViolation:
+    """Why a CONNECT that begins otherwise than those of `_PROTOCOLS` is refused."""
+    name = fields.text()
+    if name not in ("MQTT", "MQIsdp"):
+        # [MQTT-3.1.2-1]
+        return ProtocolViolation("MQTT-3.1.2-1", "A CONNECT names a protocol other than MQTT.")
+    # [MQTT-3.1.2-2] What follows may be laid out in another way, so it is left alone.
+    reason = f"Protocol level {fields.byte()} of {name} is not spoken here."
+    code = ConnackCode.UNACCEPTABLE_PROTOCOL_VERSION
+    return ProtocolViolation("MQTT-3.1.2-2", reason, code)
 
 
 def _check_connect_flags(flags: int) -> None:
@@ -352,7 +368,10 @@ def _encode_subscribe(packet: Subscribe) -> bytes:
 
 
 def _encode_suback(packet: Suback) -> bytes:
-    return _packet(0x90, pack_packet_id(packet.packet_id), bytes(packet.return_codes))
+    codes = bytes(packet.return_codes)
+    if len(codes) < 126:
+        return _ACK.pack(0x90, 2 + len(codes), packet.packet_id) + codes
+    return _packet(0x90, pack_packet_id(packet.packet_id), codes)
 
 
 def _encode_unsubscribe(packet: Unsubscribe) -> bytes:

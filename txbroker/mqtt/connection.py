@@ -39,25 +39,20 @@ class Phase(enum.Enum):
     CLOSED = "closed"
 
 
-LEGAL: dict[Phase, frozenset[type]] = {
-    Phase.EXPECTING_CONNECT: frozenset({Connect}),  # [MQTT-3.1.0-1]
-    Phase.CONNECTED: frozenset(  # [MQTT-3.1.0-2]: no second CONNECT
-        {
-            Publish,
-            Puback,
-            Pubrec,
-            Pubrel,
-            Pubcomp,
-            Subscribe,
-            Unsubscribe,
-            Pingreq,
-            Disconnect,
-        }
-    ),
-    Phase.CLOSED: frozenset(),
-}
-"""What a client may send in each phase."""
-
+LEGAL: Final[frozenset[type]] = frozenset(  # [MQTT-3.1.0-2]: no second CONNECT
+    {
+        Publish,
+        Puback,
+        Pubrec,
+        Pubrel,
+        Pubcomp,
+        Subscribe,
+        Unsubscribe,
+        Pingreq,
+        Disconnect,
+    }
+)
+"""What a client may send after its CONNECT, which comes first [MQTT-3.1.0-1]."""
 
 _NO_FRAME: Final = (0, b"")
 
@@ -81,13 +76,16 @@ class Connection:
             return None
         try:
             packet = decode(first_byte, body)
-            if type(packet) not in LEGAL[self.phase]:
-                raise self._misplaced(packet)
-            if isinstance(packet, Connect):
+            if self.phase is Phase.CONNECTED:
+                if type(packet) not in LEGAL:
+                    raise self._misplaced(packet)
+                if type(packet) is Disconnect:
+                    self.phase = Phase.CLOSED
+            else:
+                if type(packet) is not Connect:
+                    raise self._misplaced(packet)
                 _check_client_id(packet)
                 self.phase = Phase.CONNECTED
-            elif isinstance(packet, Disconnect):
-                self.phase = Phase.CLOSED
         except ProtocolViolation:
             self.frame = first_byte, body
             raise

@@ -60,7 +60,7 @@ class Subscription:
 
     def begin(self, part: PartKey, offset: int) -> None:
         """Nothing of the part up to this offset is its."""
-        self.starts = _shared_starts({**self.starts, part: offset})
+        self.starts = _shared_starts((*self.starts.items(), (part, offset)))
 
     def forget_part(self, part: PartKey) -> None:
         """Nothing of the part will ever come again."""
@@ -91,13 +91,9 @@ class Subscription:
 
 
 @lru_cache(maxsize=16)
-def _same_starts(starts: frozenset[tuple[PartKey, int]]) -> Mapping[PartKey, int]:
-    return dict(starts)
-
-
-def _shared_starts(starts: dict[PartKey, int]) -> Mapping[PartKey, int]:
+def _shared_starts(starts: tuple[tuple[PartKey, int], ...]) -> Mapping[PartKey, int]:
     """Very many subscriptions that were made at about the same time have the same ones."""
-    return _same_starts(frozenset(starts.items()))
+    return dict(starts)
 
 
 @attrs.define(slots=True, eq=False)

@@ -110,14 +110,18 @@ class Lifetime:
             self.transport.abortConnection()  # it was closed politely, and does not read
         elif not self._client_id:
             self._no_connect()
-        else:
+        elif self._keep_alive:
             self._look_at_watch()
         self._service.turn.end()
 
     def _set_keep_alive(self, seconds: int) -> None:
-        self._cancel_deadline()
         self._keep_alive = seconds
         if seconds:
+            self._last_heard = self._service.clock.seconds()
+        # That for CONNECT is met before a later one, which is set then.
+        if seconds * GRACE < self._service.connect_timeout:
+            self._cancel_deadline()
+        if seconds and self._slot is None:
             self._set_deadline(seconds * GRACE)
 
     def _look_at_watch(self) -> None:
@@ -156,19 +160,23 @@ class Lifetime:
         self._abort()
 
     def _close_politely(self) -> None:
-        # What was written is still sent, but a client that does not read is not waited for.
+        # What was written is still sent, but a client that does not read is not waited for. If
+        # nothing waits, the end comes in this turn.
+        is_all_sent = self.outlet.descriptor >= 0
         self.transport.loseConnection()
-        self._set_deadline(CLOSE_TIMEOUT)
+        if not is_all_sent:
+            self._set_deadline(CLOSE_TIMEOUT)
 
     def _leave(self, *, will: bool) -> None:
         if not self._is_open:
             return
+        service = self._service
         self._is_open = False
         self._connection.close()
         self._inlet.close()
         self._cancel_deadline()
-        self._service.connections.pop(self, None)
-        self._service.pressure.forget(self)
+        service.connections.pop(self, None)
+        service.pressure.forget(self)
         if self._attempt is not None:
             self._attempt.is_wanted = False
         self.transport.unregisterProducer()
@@ -176,13 +184,10 @@ class Lifetime:
         if self._hold is not None:
             self._hold.forget(session)
         if session is not None:
-            self._flush_before_leaving()
-            self._service.pressure.forget(self.outlet)
-            self._service.edge.clients.disconnect(session, self, will=will)
-
-    def _flush_before_leaving(self) -> None:
-        if self.outlet.size:
-            self.transport.write(self.outlet.take())
+            if self.outlet.size:
+                self.transport.write(self.outlet.take())
+            service.pressure.forget(self.outlet)
+            service.edge.clients.disconnect(session, self, will=will)
 
     def _abort(self) -> None:
         self._is_open = False

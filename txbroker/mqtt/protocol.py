@@ -133,12 +133,11 @@ class MqttProtocol(Lifetime):
         """Take what has come, as far as it may be taken now."""
         if self._is_working:
             return
-        now = self._service.clock.seconds()
         self._is_working = True
         try:
             # A client may send on before it has its CONNACK (3.1.4): that waits for its session.
             while self._is_open and not self._is_arriving and not self._is_refused:
-                if not self._step(now):
+                if not self._step():
                     break
         except ProtocolViolation as violation:
             self._on_violation(violation)
@@ -155,14 +154,14 @@ class MqttProtocol(Lifetime):
     def _is_refused(self) -> bool:
         return self._hold is not None and self._hold.refused is not None
 
-    def _step(self, now: float) -> bool:
+    def _step(self) -> bool:
         """Take what comes up to the next single packet, and that; False: there is no more."""
         inlet, session = self._inlet, self._session
         if session is not None:
-            inlet.takes_qos12 = self._may_gather(session)
+            inlet.takes_qos12 = session.has_received and self._may_gather(session)
         frame = inlet.step()
-        if inlet.has_heard:
-            self._last_heard = now  # whole packets count, not bytes [MQTT-3.1.2-24]
+        if inlet.has_heard and self._keep_alive:  # whole packets, not bytes [MQTT-3.1.2-24]
+            self._last_heard = self._service.clock.seconds()
         if session is not None:
             self._take_gathered(session)
         if inlet.fault is not None:
@@ -174,14 +173,13 @@ class MqttProtocol(Lifetime):
         packet = self._connection.judge(*frame)
         if packet is not None:
             _HANDLERS[type(packet)](self, packet)
-        return True
+        return inlet.has_more
 
     def _may_gather(self, session: Session) -> bool:
         """Whether publishes of QoS 1 and 2 need no look at each of them."""
         service = self._service
         return (
-            session.has_received
-            and session.receiver.is_plain
+            session.receiver.is_plain
             and not service.space.is_short
             and not service.successions.concerns(self._client_id)
         )
@@ -203,7 +201,6 @@ class MqttProtocol(Lifetime):
         if not packet.client_id:
             packet = attrs.evolve(packet, client_id=client_id)
         self._client_id = client_id
-        self._cancel_deadline()
         if self._service.is_leaving:
             self._refuse("the node is retired", True)
             return
@@ -220,7 +217,6 @@ class MqttProtocol(Lifetime):
             return
         self._session = session
         self._attempt = None
-        self._last_heard = self._service.clock.seconds()
         self._set_keep_alive(keep_alive)
         self.outlet.send(_ACCEPTED[present])  # [MQTT-3.2.2-1..4]
         if not self._service.edge.clients.attach(session, self):
