@@ -124,7 +124,8 @@ class Registrar:
     def set(self, entry: Entry) -> None:
         """This is so from now on."""
         self.own[entry.client_id] = entry
-        self._tell(entry.client_id)
+        if self._concerns_others(entry):
+            self._tell(entry.client_id)
 
     def drop(self, client_id: str) -> None:
         """No session of that id is here any more."""
@@ -169,6 +170,8 @@ class Registrar:
 
     def is_told(self, client_id: str) -> bool:
         """Whether all its keepers have heard all there is to say of this id."""
+        if not self._peers:
+            return True
         return self._heard(client_id) == len(self._members.keepers(client_id))
 
     def is_told_to_most(self, client_id: str) -> bool:
@@ -268,6 +271,9 @@ class Registrar:
         return sum(peer is None or peer.has_heard(client_id) for peer in peers)
 
     def _tell(self, client_id: str, generation: int = 0) -> None:
+        if not self._peers:
+            self._tell_here(client_id, generation)
+            return
         for name in self._members.keepers(client_id):
             peer = self._peers.get(name)
             if peer is None:
@@ -290,8 +296,8 @@ class Registrar:
             self._put_here(entry)
 
     def _put_here(self, entry: Entry) -> None:
-        if self._members.is_alone and not (entry.persistent or entry.testament):
-            return  # a connection here is of no concern to anybody else, yet
+        if not self._concerns_others(entry):
+            return
         name = self._members.name
         if name not in self._members.keepers(entry.client_id):
             return
@@ -299,6 +305,10 @@ class Registrar:
         self.knows(entry.client_id, name)
         if isinstance(verdict, Above):
             self._on_conflict(verdict.entry, verdict.has_ended)
+
+    def _concerns_others(self, entry: Entry) -> bool:
+        """A mere connection here concerns nobody else while nobody else is in the site."""
+        return not self._members.is_alone or entry.persistent or entry.testament is not None
 
     def _on_members(self) -> None:
         names = self._members.peers()

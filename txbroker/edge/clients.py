@@ -229,8 +229,8 @@ class Clients:
         session.sender.attach(connection)
         for subscription in session.subscriptions.values():
             self._delivery.listen(session, subscription)
-        self._positions.arrive(session)
         if not session.clean:
+            self._positions.arrive(session)
             self.keeper.save_all(session)
         return True
 
@@ -239,9 +239,10 @@ class Clients:
         if session.sink is not connection:
             return
         session.detach()
-        session.away_since = self._timers.now()
         self._execute(session, is_will_due=will)
-        self._positions.leave(session)
+        if not session.clean:
+            session.away_since = self._timers.now()
+            self._positions.leave(session)
         for subscription in session.subscriptions.values():
             self._delivery.ignore(session, subscription)
         if session.clean:

@@ -228,7 +228,7 @@ class MqttProtocol(Lifetime):
         if self._is_arriving:
             self._is_arriving = False
             self.transport.resumeProducing()
-        self._work()
+            self._work()
 
     def _open_inlet(self, session: Session) -> None:
         flows = session.receiver.plain if session.has_received else None

@@ -181,13 +181,10 @@ class Session:
 
     def look_at_live(self) -> None:
         """What comes live may go straight to the client, or not any more."""
-        if self.sender.sink is not None:
-            outlet = self.sender.sink.outlet
-            outlet.is_direct = self._is_plain and not self.subscribing
-
-    @property
-    def _is_plain(self) -> bool:
-        return self._places is None or self._places.is_plain
+        sink = self.sender.sink
+        if sink is not None:
+            is_plain = self._places is None or self._places.is_plain
+            sink.outlet.is_direct = is_plain and not self.subscribing
 
     def on_subscriptions_changed(self) -> None:
         """What matches has to be worked out anew."""

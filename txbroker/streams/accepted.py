@@ -177,10 +177,12 @@ class AcceptedStream:
         descriptor = self._descriptor
         if descriptor < 0:
             return
-        self._end()
-        self.reactor.removeWriter(self)
+        if not self._is_ending:
+            self._end()
+        if self._waiting is not None:
+            self.reactor.removeWriter(self)
+            self._waiting = None
         self._descriptor = -1
-        self._waiting = None
         if reason.value is ABORTED:
             _reset(descriptor)
         os.close(descriptor)
