@@ -38,8 +38,9 @@ class Delivery:
 
     def listen(self, session: Session, subscription: Subscription) -> None:
         """From now on the client, which is here, gets what matches."""
-        assert session.sink is not None
-        target = self._exchange.make_target(session, subscription, session.sink.outlet)
+        sink = session.sink
+        assert sink is not None
+        target = self._exchange.make_target(session, subscription, sink.outlet)
         subscription.aim(target)
         self._exchange.targets.add(subscription.topic_filter, session.client_id, target)
 

@@ -12,7 +12,7 @@ are those of the OASIS text of MQTT 3.1.1, including its spelling of [MQTT-3-8.3
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from struct import Struct
 from typing import Any, Final
@@ -22,6 +22,8 @@ from txbroker.mqtt.fields import (
     RECENT_TOPIC_BYTES,
     Fields,
     recent_topic_name_of,
+    text_of,
+    topic_filter_of,
     topic_name_of,
     trailing,
     truncated,
@@ -48,7 +50,15 @@ from txbroker.mqtt.packets import (
 )
 from txbroker.mqtt.return_codes import SUBACK_FAILURE, ConnackCode, ProtocolViolation
 
-__all__ = ["Framer", "decode", "encode", "encode_publish", "pack_packet_id", "publish_head"]
+__all__ = [
+    "Framer",
+    "decode",
+    "encode",
+    "encode_publish",
+    "encode_suback",
+    "pack_packet_id",
+    "publish_head",
+]
 
 MAX_REMAINING_LENGTH: Final = 268_435_455
 """Largest remaining length that four bytes can say (section 2.2.3)."""
@@ -57,6 +67,7 @@ _UINT16 = Struct("!H")
 _ACK = Struct("!BBH")  # first byte, remaining length, packet identifier
 _HEAD = _ACK  # of a short PUBLISH: first byte, remaining length, length of the topic
 _CONNECT = Struct("!BBH")  # level, flags, keep-alive
+_CONNECT_FIELDS = Struct("!BHH")  # flags, keep-alive, length of the client id
 
 pack_packet_id: Callable[[int], bytes] = _UINT16.pack
 """A packet identifier (or any length of two bytes) as it stands on the wire."""
@@ -109,14 +120,21 @@ def _decode_publish(first_byte: int, body: bytes) -> Publish:
     return Publish(topic, body[payload_start:], qos, first_byte & 1 != 0, dup, packet_id)
 
 
-def _decode_ack(kind: Callable[[int], Packet], body: bytes) -> Packet:
-    """PUBACK, PUBREC, PUBREL, PUBCOMP and UNSUBACK: a packet identifier and nothing else."""
-    if len(body) != 2:
-        raise truncated() if len(body) < 2 else trailing()
+def _packet_id(body: bytes) -> int:
+    """The packet identifier with which a body begins."""
+    if len(body) < 2:
+        raise truncated()
     packet_id = body[0] << 8 | body[1]
     if not packet_id:
         raise zero_packet_id()
-    return kind(packet_id)
+    return packet_id
+
+
+def _decode_ack(kind: Callable[[int], Packet], body: bytes) -> Packet:
+    """PUBACK, PUBREC, PUBREL, PUBCOMP and UNSUBACK: a packet identifier and nothing else."""
+    if len(body) > 2:
+        raise trailing()
+    return kind(_packet_id(body))
 
 
 def _decode_empty(kind: Callable[[], Packet], body: bytes) -> Packet:
@@ -135,19 +153,22 @@ def _decode_connect(body: bytes) -> Connect:
         if known is None:
             raise _not_spoken(Fields(body))
     name, level = known
-    fields = Fields(body, size)
-    flags = fields.byte()
+    if len(body) < size + 5:
+        raise truncated()
+    flags, keep_alive, id_size = _CONNECT_FIELDS.unpack_from(body, size)
+    id_start = size + 5
+    fields = Fields(body, id_start + id_size)
+    raw_id = body[id_start : id_start + id_size]
+    will = username = password = None
     if flags & ~0x02:
+        # [MQTT-3.1.2-9] [MQTT-3.1.2-19] [MQTT-3.1.2-21]
         _check_connect_flags(flags)
-    keep_alive = fields.uint16()
-    client_id = fields.text()
-    # [MQTT-3.1.2-9] [MQTT-3.1.2-19] [MQTT-3.1.2-21]
-    will = _will(flags, fields) if flags & 0x04 else None
-    username = fields.text() if flags & 0x80 else None
-    password = fields.binary() if flags & 0x40 else None
+        will = _will(flags, fields) if flags & 0x04 else None
+        username = fields.text() if flags & 0x80 else None
+        password = fields.binary() if flags & 0x40 else None
     fields.end()
     return Connect(
-        client_id=client_id,
+        client_id=text_of(raw_id),
         clean_session=flags & 0x02 != 0,
         keep_alive=keep_alive,
         will=will,
@@ -211,17 +232,22 @@ def _decode_connack(body: bytes) -> Connack:
 
 
 def _decode_subscribe(body: bytes) -> Subscribe:
-    fields = Fields(body)
-    packet_id = fields.packet_id()
+    size = len(body)
+    packet_id = _packet_id(body)
     filters = []
-    while fields:
-        topic_filter = fields.topic_filter()
-        qos = fields.byte()
+    at = 2
+    while at < size:
+        start = at + 2
+        stop = start + (body[at] << 8 | body[at + 1]) if start < size else size
+        if stop >= size:
+            raise truncated()
+        qos = body[stop]
         if qos > 2:
             # [MQTT-3-8.3-4]
             reason = "A SUBSCRIBE asks for a QoS over 2 or sets reserved bits."
             raise ProtocolViolation("MQTT-3-8.3-4", reason)
-        filters.append((topic_filter, qos))
+        filters.append((topic_filter_of(body[start:stop]), qos))
+        at = stop + 1
     if not filters:
         # [MQTT-3.8.3-3]
         raise ProtocolViolation("MQTT-3.8.3-3", "A SUBSCRIBE has no topic filter.")
@@ -367,11 +393,12 @@ def _encode_subscribe(packet: Subscribe) -> bytes:
     return _packet(0x82, pack_packet_id(packet.packet_id), *pairs)
 
 
-def _encode_suback(packet: Suback) -> bytes:
-    codes = bytes(packet.return_codes)
+def encode_suback(packet_id: int, return_codes: Iterable[int]) -> bytes:
+    """The bytes of a SUBACK."""
+    codes = bytes(return_codes)
     if len(codes) < 126:
-        return _ACK.pack(0x90, 2 + len(codes), packet.packet_id) + codes
-    return _packet(0x90, pack_packet_id(packet.packet_id), codes)
+        return _ACK.pack(0x90, 2 + len(codes), packet_id) + codes
+    return _packet(0x90, pack_packet_id(packet_id), codes)
 
 
 def _encode_unsubscribe(packet: Unsubscribe) -> bytes:
@@ -387,7 +414,7 @@ _ENCODERS: Final[dict[type, Callable[[Any], bytes]]] = {
     Pubrel: lambda packet: _ACK.pack(0x62, 2, packet.packet_id),  # [MQTT-3.6.1-1]
     Pubcomp: lambda packet: _ACK.pack(0x70, 2, packet.packet_id),
     Subscribe: _encode_subscribe,
-    Suback: _encode_suback,
+    Suback: lambda packet: encode_suback(packet.packet_id, packet.return_codes),
     Unsubscribe: _encode_unsubscribe,
     Unsuback: lambda packet: _ACK.pack(0xB0, 2, packet.packet_id),
     Pingreq: lambda _: b"\xc0\x00",

@@ -62,12 +62,7 @@ class Fields:
         return topic_name_of(self.binary())
 
     def topic_filter(self) -> str:
-        text = self.text()
-        try:
-            validate_topic_filter(text)
-        except TopicError as error:
-            raise ProtocolViolation(error.rule, str(error)) from None
-        return text
+        return topic_filter_of(self.binary())
 
     def rest(self) -> bytes:
         """All that is left; may be empty."""
@@ -75,9 +70,9 @@ class Fields:
         return self._body[start:]
 
     def end(self) -> None:
-        """Refuse a body that goes on."""
-        if self._offset < len(self._body):
-            raise trailing()
+        """Refuse a body that goes on, or has ended before."""
+        if self._offset != len(self._body):
+            raise trailing() if self else truncated()
 
 
 def text_of(raw: bytes) -> str:
@@ -101,6 +96,16 @@ def topic_name_of(raw: bytes) -> str:
         raise ProtocolViolation("MQTT-3.3.2-2", "A message's topic name contains a wildcard.")
     try:
         validate_topic_name(text)
+    except TopicError as error:
+        raise ProtocolViolation(error.rule, str(error)) from None
+    return text
+
+
+def topic_filter_of(raw: bytes) -> str:
+    """A topic filter."""
+    text = text_of(raw)
+    try:
+        validate_topic_filter(text)
     except TopicError as error:
         raise ProtocolViolation(error.rule, str(error)) from None
     return text

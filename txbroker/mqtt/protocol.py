@@ -19,7 +19,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from txbroker.core import QUEUE_HIGH_MARK
-from txbroker.mqtt.codec import encode
+from txbroker.mqtt.codec import encode, encode_suback
 from txbroker.mqtt.hold import Hold
 from txbroker.mqtt.lifetime import Lifetime, describe
 from txbroker.mqtt.packets import (
@@ -34,7 +34,6 @@ from txbroker.mqtt.packets import (
     Publish,
     Pubrec,
     Pubrel,
-    Suback,
     Subscribe,
     Unsuback,
     Unsubscribe,
@@ -283,7 +282,7 @@ class MqttProtocol(Lifetime):
     def _on_subscribe(self, packet: Subscribe) -> None:
         session = self._session
         assert session is not None
-        suback = encode(Suback(packet.packet_id, tuple(qos for _, qos in packet.filters)))
+        suback = encode_suback(packet.packet_id, [qos for _, qos in packet.filters])
 
         def acknowledge() -> None:
             if session.sink is self:
@@ -366,6 +365,7 @@ class MqttFactory(Factory):
     """Makes a protocol for each connection."""
 
     noisy = False
+    asks_for_address = False
 
     def __init__(self, service: MqttService) -> None:
         self._service = service

@@ -125,14 +125,11 @@ class AcceptedStream:
 
     def getHost(self) -> IPv4Address | IPv6Address:
         """This end's address."""
-        return address_of(self._ask(socket.socket.getsockname))
+        return _address_of(_ask(self._descriptor, socket.socket.getsockname))
 
     def getPeer(self) -> IPv4Address | IPv6Address:
         """The other end's address; `GONE` where it has left."""
-        try:
-            return address_of(self._ask(socket.socket.getpeername))
-        except OSError:
-            return GONE
+        return peer_of(self._descriptor)
 
     # to the poller
 
@@ -205,15 +202,6 @@ class AcceptedStream:
         if self._outlet is not None:
             self._outlet.descriptor = -1
 
-    def _ask(self, question: Callable[[socket.socket], tuple[Any, ...]]) -> tuple[Any, ...]:
-        if self._descriptor < 0:
-            raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
-        asked = socket.socket(fileno=self._descriptor)
-        try:
-            return question(asked)
-        finally:
-            asked.detach()
-
 
 def read_some(descriptor: int, reactor: Any, protocol: Any) -> Exception | None:
     """Give a protocol what there is at its socket; why that is at its end, if it is."""
@@ -230,10 +218,32 @@ def read_some(descriptor: int, reactor: Any, protocol: Any) -> Exception | None:
     return None
 
 
-def address_of(found: tuple[Any, ...]) -> IPv4Address | IPv6Address:
+def peer_of(descriptor: int) -> IPv4Address | IPv6Address:
+    """The address of a socket's other end; `GONE` where it has left."""
+    try:
+        return _address_of(_ask(descriptor, socket.socket.getpeername))
+    except OSError:
+        return GONE
+
+
+def _ask(descriptor: int, question: Callable[[socket.socket], tuple[Any, ...]]) -> tuple[Any, ...]:
+    if descriptor < 0:
+        raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
+    asked = socket.socket(fileno=descriptor)
+    try:
+        return question(asked)
+    finally:
+        asked.detach()
+
+
+def _address_of(found: tuple[Any, ...]) -> IPv4Address | IPv6Address:
     """A socket's address as Twisted has it."""
-    kind = IPv4Address if len(found) == 2 else IPv6Address
-    return kind("TCP", *found)
+    if len(found) == 2:
+        return IPv4Address("TCP", *found)
+    if found[3]:  # the name of the scope belongs to the address
+        flags = socket.NI_NUMERICHOST | socket.NI_NUMERICSERV
+        found = (socket.getnameinfo(found, flags)[0], *found[1:])
+    return IPv6Address("TCP", *found)
 
 
 def _reset(descriptor: int) -> None:
