@@ -105,22 +105,22 @@ class Authority:
         """
         if not self.serving or not self._bailiwick.has(run):
             return False
-        first = self._journal.append_run(run, key, sequence)
-        if first:
-            self.offset = first + run.count - 1
         if not run.qos:
+            self.keep_qos0(run)
             self._deliver_run(run)
             return True
-        run.first = first
+        run.first = self._journal.append_run(run, key, sequence)
+        self.offset = run.last
         self._settling.add(Taken(run, key, sequence))
         if self._journal.durable >= run.last:
             self.on_durable(run.last)
         return True
 
-    @property
-    def keeps_qos0(self) -> bool:
-        """Whether messages of QoS 0 become records, too."""
-        return self._journal.keeps_qos0
+    def keep_qos0(self, run: Run) -> None:
+        """Append a run of QoS 0, where those become records, too; it is delivered at once."""
+        first = self._journal.append_run(run, None, 0)
+        if first:
+            self.offset = first + run.count - 1
 
     @property
     def settles_at(self) -> int:
@@ -353,6 +353,8 @@ class Authority:
         if self._bailiwick.is_fenced or not self._settling.is_empty:
             return None
         self.peers.add_filter(peer, topic_filter)
+        if not self.retained:
+            return []
         return [message for _, message in self.retained.match(topic_filter)]
 
     def _answer(

@@ -92,7 +92,8 @@ class Delivery:
         for session, _ in left:
             session.look_at_live()
         for outlet in self._exchange.take_full():
-            outlet.connection.flush()
+            if outlet.connection is not None:
+                outlet.connection.flush()
 
     # internal
 

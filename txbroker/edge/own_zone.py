@@ -121,15 +121,14 @@ class OwnZone:
     def pass_on(self, run: Run) -> bool:
         """
         From this node's clients to its clients, at once: what all the steps between come to for a
-        run of QoS 0 of which nothing is kept and that only this node's clients get. False: it is
-        not such a run, or something of it has to wait.
+        run of QoS 0 that only this node's clients get. False: it is not such a run, or something of
+        it has to wait.
         """
         route, peer = self._route, self._peer
         if (
             route is None
             or peer is None
             or not route.is_clear
-            or self._authority.keeps_qos0
             or peer.unclaimed
             or self._outbound
             or not self.has_credit()
@@ -139,6 +138,7 @@ class OwnZone:
         left = exchange.pass_on(run, route, Verdict.TAKEN, peer)
         if left is None:
             return False
+        self._authority.keep_qos0(run)
         self._edge.delivery.deliver_left(run, route.part, left)
         return True
 
@@ -173,7 +173,8 @@ class OwnZone:
         if retained is None:
             return None
         offset = self._authority.delivered
-        self._edge.on_reached(route, offset)
+        if route.position is None or offset > route.position.offset:
+            self._edge.on_reached(route, offset)
         return Place(route.part, offset), retained
 
     def remove_interest(self, topic_filter: str) -> None:

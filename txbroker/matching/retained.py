@@ -55,7 +55,7 @@ class RetainedTree(Generic[V]):
     def match(self, topic_filter: str) -> Iterator[tuple[str, V]]:
         """The `(topic, value)` pairs that a new subscription to the filter is sent."""
         levels = topic_filter.split("/")
-        stack = [(self._root, 0)] if self._nodes else []
+        stack = [(self._root, 0)]
         while stack:
             node, depth = stack.pop()
             if depth == len(levels):

@@ -84,7 +84,12 @@ class Connection:
             else:
                 if type(packet) is not Connect:
                     raise self._misplaced(packet)
-                _check_client_id(packet)
+                if not packet.client_id and not packet.clean_session:
+                    raise ProtocolViolation(
+                        "MQTT-3.1.3-8",
+                        "An empty client id needs a clean session.",
+                        ConnackCode.IDENTIFIER_REJECTED,
+                    )
                 self.phase = Phase.CONNECTED
         except ProtocolViolation:
             self.frame = first_byte, body
@@ -116,12 +121,3 @@ class Connection:
         if isinstance(packet, Connect):
             return ProtocolViolation("MQTT-3.1.0-2", "A connection has one CONNECT.")
         return ProtocolViolation("MQTT-4.8.0-1", f"A client does not send {name}.")
-
-
-def _check_client_id(packet: Connect) -> None:
-    if not packet.client_id and not packet.clean_session:
-        raise ProtocolViolation(
-            "MQTT-3.1.3-8",
-            "An empty client id needs a clean session.",
-            ConnackCode.IDENTIFIER_REJECTED,
-        )

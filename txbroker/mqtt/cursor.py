@@ -81,7 +81,8 @@ class Subscription:
     def aim(self, target: Target | None) -> None:
         """The client is here, and its connection gets what is live; None: it has left."""
         self.target = target
-        self._tell_target()
+        if target is not None:
+            self._tell_target()
 
     def _tell_target(self) -> None:
         target = self.target

@@ -28,7 +28,11 @@ GRACE = 1.5
 
 
 class Lifetime:
-    """What `MqttProtocol` is made on; see there. It is `_is_open` until either side ends it."""
+    """
+    What `MqttProtocol` is made on, with all that it keeps; see there.
+
+    It is `_is_open` until either side ends it.
+    """
 
     __slots__ = (
         "_attempt",
@@ -36,7 +40,10 @@ class Lifetime:
         "_connection",
         "_hold",
         "_inlet",
+        "_is_arriving",
+        "_is_clogged",
         "_is_open",
+        "_is_working",
         "_keep_alive",
         "_last_heard",
         "_service",
@@ -56,6 +63,9 @@ class Lifetime:
         self._connection = Connection()
         self._session: Session | None = None
         self._is_open = False
+        self._is_clogged = False
+        self._is_working = False
+        self._is_arriving = False
         self._attempt: Attempt | None = None
         self._hold: Hold | None = None
         self._keep_alive = 0

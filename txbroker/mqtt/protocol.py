@@ -63,13 +63,7 @@ class MqttProtocol(Lifetime):
     them need is made when they do.
     """
 
-    __slots__ = ("_is_arriving", "_is_clogged", "_is_working")
-
-    def __init__(self, service: MqttService) -> None:
-        super().__init__(service)
-        self._is_arriving = False
-        self._is_clogged = False
-        self._is_working = False
+    __slots__ = ()
 
     # from Twisted
 
@@ -81,6 +75,7 @@ class MqttProtocol(Lifetime):
     def connectionLost(self, reason: Failure | None = None) -> None:
         self._leave(will=True)
         self._cancel_deadline()
+        self.outlet.connection = None  # two that know each other would stay for the collector
         self._service.turn.end()
 
     def pauseProducing(self) -> None:
@@ -135,7 +130,9 @@ class MqttProtocol(Lifetime):
         self._is_working = True
         try:
             # A client may send on before it has its CONNACK (3.1.4): that waits for its session.
-            while self._is_open and not self._is_arriving and not self._is_refused:
+            while self._is_open and not self._is_arriving:
+                if self._hold is not None and self._hold.refused is not None:
+                    break
                 if not self._step():
                     break
         except ProtocolViolation as violation:
@@ -148,10 +145,6 @@ class MqttProtocol(Lifetime):
             and self._service.edge.congestion.is_too_much(session)
         ):
             self._stop_reading(session)
-
-    @property
-    def _is_refused(self) -> bool:
-        return self._hold is not None and self._hold.refused is not None
 
     def _step(self) -> bool:
         """Take what comes up to the next single packet, and that; False: there is no more."""
