@@ -187,6 +187,8 @@ cdef class Inlet(Input):
                 if self.session is None or not self.take(frame, serial, plain, others):
                     found = self.take_frame(frame, self.bytes_at(self.at)[0])
                     self.has_more = self.at < <size_t>PyBytes_GET_SIZE(self.data)
+                    if not self.has_more:
+                        self.set_aside()
                     break
                 self.at += frame.stop
                 if plain.entries.size() == MOST_IN_RUN or others.entries.size() == MOST_IN_RUN:
