@@ -124,8 +124,12 @@ class Subscriptions:
             self._interests.cancel(subscribing)
             if subscribing.alarm is not None:
                 subscribing.alarm.cancel()
-        for topic_filter in list(session.subscriptions):
-            self._drop(session, topic_filter)
+        for topic_filter, subscription in session.subscriptions.items():
+            if session.sink is not None:
+                self._delivery.ignore(session, subscription)
+            if not is_sys(topic_filter):
+                self._interests.remove(topic_filter)
+        session.subscriptions.clear()
 
     # internal
 
@@ -149,9 +153,12 @@ class Subscriptions:
         if answer is None:
             return False
         place, retained = answer
-        subscription = self._subscription(session, topic_filter, qos)
+        subscription = Subscription(topic_filter, qos)
         subscription.begin(place.part, place.offset)
+        session.subscriptions[topic_filter] = subscription
         session.on_subscriptions_changed()
+        self._delivery.listen(session, subscription)
+        self._interests.add(topic_filter)
         acknowledge()
         for message in retained:
             give_once(session, subscription, message, retain=True)

@@ -137,11 +137,11 @@ def _decode_ack(kind: Callable[[int], Packet], body: bytes) -> Packet:
     return kind(_packet_id(body))
 
 
-def _decode_empty(kind: Callable[[], Packet], body: bytes) -> Packet:
+def _decode_empty(packet: Packet, body: bytes) -> Packet:
     """PINGREQ, PINGRESP and DISCONNECT."""
     if body:
         raise trailing()
-    return kind()
+    return packet
 
 
 def _decode_connect(body: bytes) -> Connect:
@@ -290,9 +290,9 @@ _DECODERS: Final[dict[int, Callable[[bytes], Packet]]] = {
     0x90: _decode_suback,
     0xA2: _decode_unsubscribe,
     0xB0: partial(_decode_ack, Unsuback),
-    0xC0: partial(_decode_empty, Pingreq),
-    0xD0: partial(_decode_empty, Pingresp),
-    0xE0: partial(_decode_empty, Disconnect),
+    0xC0: partial(_decode_empty, Pingreq()),
+    0xD0: partial(_decode_empty, Pingresp()),
+    0xE0: partial(_decode_empty, Disconnect()),
 }
 
 _FLAG_RULES: Final = {

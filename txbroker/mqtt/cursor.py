@@ -88,7 +88,8 @@ class Subscription:
         target = self.target
         if target is not None:
             target.qos = self.qos
-            target.is_plain = not (self.pending or self.is_held)
+            is_held = self.is_fresh and self.held is not None
+            target.is_plain = not (self.pending or is_held)
 
 
 @lru_cache(maxsize=16)
