@@ -131,7 +131,8 @@ class Registrar:
         """No session of that id is here any more."""
         own = self.own.pop(client_id, None)
         if own is not None:
-            self._tell(client_id, own.generation)
+            tell = self._tell if self._peers else self._tell_here
+            tell(client_id, own.generation)
 
     def withdraw(self, client_id: str, generation: int) -> None:
         """A claim up to this generation came to nothing."""
@@ -271,9 +272,6 @@ class Registrar:
         return sum(peer is None or peer.has_heard(client_id) for peer in peers)
 
     def _tell(self, client_id: str, generation: int = 0) -> None:
-        if not self._peers:
-            self._tell_here(client_id, generation)
-            return
         for name in self._members.keepers(client_id):
             peer = self._peers.get(name)
             if peer is None:

@@ -156,19 +156,21 @@ def _decode_connect(body: bytes) -> Connect:
     if len(body) < size + 5:
         raise truncated()
     flags, keep_alive, id_size = _CONNECT_FIELDS.unpack_from(body, size)
-    id_start = size + 5
-    fields = Fields(body, id_start + id_size)
-    raw_id = body[id_start : id_start + id_size]
+    start = size + 5
+    stop = start + id_size
     will = username = password = None
     if flags & ~0x02:
         # [MQTT-3.1.2-9] [MQTT-3.1.2-19] [MQTT-3.1.2-21]
         _check_connect_flags(flags)
+        fields = Fields(body, stop)
         will = _will(flags, fields) if flags & 0x04 else None
         username = fields.text() if flags & 0x80 else None
         password = fields.binary() if flags & 0x40 else None
-    fields.end()
+        fields.end()
+    elif stop != len(body):
+        raise truncated() if stop > len(body) else trailing()
     return Connect(
-        client_id=text_of(raw_id),
+        client_id=text_of(body[start:stop]),
         clean_session=flags & 0x02 != 0,
         keep_alive=keep_alive,
         will=will,

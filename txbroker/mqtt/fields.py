@@ -70,9 +70,9 @@ class Fields:
         return self._body[start:]
 
     def end(self) -> None:
-        """Refuse a body that goes on, or has ended before."""
-        if self._offset != len(self._body):
-            raise trailing() if self else truncated()
+        """Refuse a body that goes on."""
+        if self:
+            raise trailing()
 
 
 def text_of(raw: bytes) -> str:

@@ -186,7 +186,7 @@ class Lifetime:
         self._inlet.close()
         self._cancel_deadline()
         service.connections.pop(self, None)
-        service.pressure.forget(self)
+        service.pressure.forget(self, self.outlet)
         if self._attempt is not None:
             self._attempt.is_wanted = False
         self.transport.unregisterProducer()
@@ -196,7 +196,6 @@ class Lifetime:
         if session is not None:
             if self.outlet.size:
                 self.transport.write(self.outlet.take())
-            service.pressure.forget(self.outlet)
             service.edge.clients.disconnect(session, self, will=will)
 
     def _abort(self) -> None:

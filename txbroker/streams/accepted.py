@@ -77,7 +77,8 @@ class AcceptedStream:
             if sent == len(data):
                 return
             self._waiting = bytearray(memoryview(data)[sent:])
-            self._forbid()
+            if self._outlet is not None:
+                self._outlet.descriptor = -1
             self.reactor.addWriter(self)
         else:
             self._waiting += data
@@ -195,12 +196,9 @@ class AcceptedStream:
     def _end(self) -> None:
         """It is neither read nor written any more, but for what waits."""
         self._is_ending = True
-        self._forbid()
-        self.reactor.removeReader(self)
-
-    def _forbid(self) -> None:
         if self._outlet is not None:
             self._outlet.descriptor = -1
+        self.reactor.removeReader(self)
 
 
 def read_some(descriptor: int, reactor: Any, protocol: Any) -> Exception | None:
