@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.mqtt.packet_table import LEGAL as PACKETS
-from txbroker.mqtt.codec import Framer, encode
+from txbroker.mqtt.codec import Framer
 from txbroker.mqtt.connection import LEGAL, Connection, Phase
+from txbroker.mqtt.encoding import encode
 from txbroker.mqtt.packets import Connect, Disconnect, Packet, Pingreq, Publish
 from txbroker.mqtt.return_codes import ConnackCode, ProtocolViolation
 

@@ -2,7 +2,7 @@
 The control packets of MQTT 3.1.1 as plain values, in the order of their types.
 
 They say what a packet contains, not whether it is legal: `codec.decode` refuses what the standard
-forbids, and `codec.encode` trusts its caller. Packet identifiers are 1 to 65,535.
+forbids, and `encoding.encode` trusts its caller. Packet identifiers are 1 to 65,535.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from txbroker.core import QUEUE_HIGH_MARK
-from txbroker.mqtt.codec import encode, encode_suback
+from txbroker.mqtt.encoding import encode, encode_suback
 from txbroker.mqtt.hold import Hold
 from txbroker.mqtt.lifetime import Lifetime, describe
 from txbroker.mqtt.packets import (

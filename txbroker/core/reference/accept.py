@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import socket
+from typing import Any
 
 
-def accept(listening: socket.socket) -> int:
+def accept(listening: Any) -> int:
     """
     The descriptor of the next connection to a listening socket that does not block: it does not
     block either. -1: nobody waits. Raises `OSError`.
@@ -15,4 +15,5 @@ def accept(listening: socket.socket) -> int:
     except BlockingIOError:
         return -1
     accepted.setblocking(False)
-    return accepted.detach()
+    descriptor: int = accepted.detach()
+    return descriptor
