@@ -7,7 +7,7 @@ it did. A will is the keepers' business, too, from CONNECT until it is published
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import attrs
 
@@ -60,10 +60,10 @@ class Presence:
             testament = self._wills.make(client_id, will)
         else:
             self._wills.forget(client_id)
+        known = self._registrar.own.get(client_id)
         begin = self._begin_clean if clean else self._go_on
         entry = begin(client_id, testament)
-        known = self._registrar.own.get(client_id)
-        if known is None or known != entry:
+        if entry is not None and known != entry:
             self._registrar.set(entry)
         return testament
 
@@ -98,6 +98,12 @@ class Presence:
 
     # from the directory
 
+    def on_company(self, clean: Iterable[str]) -> None:
+        """The site has other nodes now, which have to know of the clean sessions that are here."""
+        for client_id in clean:
+            if client_id not in self._registrar.own:
+                self._registrar.set(self._mere(client_id))
+
     def tick(self) -> None:
         """Now and then: forget clean sessions whose end is known."""
         for client_id in list(self._closing):
@@ -112,11 +118,18 @@ class Presence:
 
     # internal
 
-    def _begin_clean(self, client_id: str, testament: Testament | None) -> Entry:
+    def _mere(self, client_id: str) -> Entry:
+        """A clean session that has no will, and before which there was nothing."""
+        return Entry(client_id=client_id, node=self._members.name, incarnation=1, persistent=False)
+
+    def _begin_clean(self, client_id: str, testament: Testament | None) -> Entry | None:
+        """None: there is nobody who would have to know, yet (see `on_company`)."""
         own = self._registrar.own.get(client_id)
         replaces = self._holdings.supersede(client_id)
         if own is not None:
             replaces = max(replaces, own.generation)
+        elif self._members.is_alone and testament is None and not replaces:
+            return None
         if not self._members.is_alone:
             self._conflicts.note_fresh(client_id)
         return Entry(
