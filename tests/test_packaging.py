@@ -44,7 +44,7 @@ CORES = (
     "link.intake",
     "link.owner_end",
 )
-SHELLS_IN_CORES = ("mqtt.hold", "mqtt.protocol", "mqtt.service")
+SHELLS_IN_CORES = ("mqtt.hold", "mqtt.lifetime", "mqtt.protocol", "mqtt.service")
 """Modules of a core's package that are shells."""
 MAY_USE_PROTOBUF = ("link", "control", "edge.keeper", "edge.stored", "store")
 CLOCKS = {"asyncio", "datetime", "random", "secrets", "select", "socket", "threading", "time"}

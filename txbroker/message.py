@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import attrs
 
-from txbroker.mqtt.codec import encode_publish, publish_head
+from txbroker.mqtt.encoding import encode_publish, publish_head
 
 WillId = tuple[str, int, int]
 """

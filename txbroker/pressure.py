@@ -88,10 +88,12 @@ class Pressure:
             self._charge(target, held_up if held_up > SHORT else 0.0)
             self._relieve()
 
-    def forget(self, target: Hashable) -> None:
-        """The target is gone."""
-        self.lower(target)
-        self._debts.pop(target, None)
+    def forget(self, *targets: Hashable) -> None:
+        """The targets are gone."""
+        if self._raised or self._slow or self._debts:
+            for target in targets:
+                self.lower(target)
+                self._debts.pop(target, None)
 
     # internal
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from txbroker.core.reference.accept import accept
 from txbroker.core.reference.exchange import Apexes, Exchange, Target
 from txbroker.core.reference.flows import Flows
 from txbroker.core.reference.inlet import Inlet
@@ -27,6 +28,7 @@ REFERENCE: Any = SimpleNamespace(
     Run=Run,
     Target=Target,
     Tree=SubscriptionIndex,
+    accept=accept,
 )
 COMPILED: Any = None
 if os.environ.get("TXBROKER_PURE") != "1":

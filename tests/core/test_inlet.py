@@ -335,3 +335,30 @@ def test_an_idle_connection_takes_few_bytes() -> None:
     parts = (client.outlet, client.inlet, client.flows)
     held = client.outlet.memory_held() + client.flows.memory_held()
     assert sum(sys.getsizeof(part) for part in parts) + held < 500
+
+
+@both
+def test_more_is_said_to_be_there_behind_a_single_packet(core: Any) -> None:
+    client = a_client(core)
+    ping = b"\xc0\0"
+
+    assert (0xC0, b"") == client.step(ping + publish(b"a") + ping)
+    assert client.inlet.has_more
+    assert (0xC0, b"") == client.inlet.step()
+    assert (["a"], False) == (client.inlet.qos0.topics(), client.inlet.has_more)
+    assert (0xC0, b"") == client.step(ping + b"\xc0")
+    assert client.inlet.has_more
+    assert client.inlet.step() is None
+    assert (0xC0, b"") == client.step(b"\0")
+    assert (None, False) == (client.inlet.first_byte, client.inlet.has_more)
+
+
+@needs_compiled
+def test_an_empty_inlet_keeps_nothing_of_what_was_read() -> None:
+    """There are very many, and a read may have 256 KiB."""
+    client = a_client(COMPILED)
+    data = publish(b"a", b"0" * 1000)[:-1] + b"1" + b"\xc0\0"
+    known = sys.getrefcount(data)
+    assert (0xC0, b"") == client.step(data)
+    client.inlet.qos0 = None
+    assert known == sys.getrefcount(data)

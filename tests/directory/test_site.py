@@ -162,6 +162,24 @@ def test_a_clean_session_elsewhere_closes_the_one_before(seed: int) -> None:
     assert after.is_open or not seed % 3
 
 
+def test_a_clean_session_of_when_a_node_was_alone_is_closed_as_well() -> None:
+    """Nobody had to know of it before the site had a second node."""
+    growing = Site(["a", "b"], 1)
+    growing.start(1)
+    before = connect(growing, "a", clean=True)
+    ended = connect(growing, "a", "y", clean=True)
+    ended.lost(is_will_due=False)
+    assert not growing.nodes["a"].directory.registrar.own
+    growing.nodes["b"].start()
+    growing.run(3.0)
+    assert ["x"] == list(growing.nodes["a"].directory.registrar.own)
+
+    after = connect(growing, "b", clean=True)
+    growing.run(8.0)
+
+    assert (False, True) == (before.is_open, after.is_open)
+
+
 def test_a_second_connect_at_one_node_waits_for_the_first() -> None:
     """One search at a time for an id."""
     all_nodes = site()

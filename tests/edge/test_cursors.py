@@ -39,7 +39,7 @@ from txbroker.edge.limits import EdgeLimits
 from txbroker.edge.route import Position
 from txbroker.message import Message
 from txbroker.mqtt import window
-from txbroker.mqtt.codec import encode
+from txbroker.mqtt.encoding import encode
 from txbroker.mqtt.packets import Connect, Puback, Pubcomp, Publish, Pubrec, Pubrel, Subscribe
 from txbroker.mqtt.session import Session
 from txbroker.mqtt.window import SessionLimits

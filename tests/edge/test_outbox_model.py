@@ -40,7 +40,8 @@ from txbroker.edge.keeper import Keeper
 from txbroker.edge.limits import EdgeLimits
 from txbroker.edge.route import Route, State
 from txbroker.link.frames import LinkError
-from txbroker.mqtt.codec import Framer, decode, encode, encode_publish
+from txbroker.mqtt.codec import Framer, decode
+from txbroker.mqtt.encoding import encode, encode_publish
 from txbroker.mqtt.packets import Connect, Puback, Pubcomp, Pubrec, Pubrel
 from txbroker.mqtt.session import Session
 from txbroker.store.committer import Committer, Durability

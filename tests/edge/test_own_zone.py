@@ -310,6 +310,15 @@ def test_qos0_goes_straight_where_all_is_clear() -> None:
     assert not bench.journal.records
 
 
+def test_qos0_that_is_kept_goes_straight_and_into_the_journal() -> None:
+    bench = StraightBench()
+    bench.keep_qos0()
+    assert bench.own.pass_on(a_run(core, publish(b"x", b"1"), publish(b"y", b"2")))
+    assert ["1", "2"] == bench.client.got()
+    assert [b"1", b"2"] == [record.message.payload for record in bench.journal.records]
+    assert bench.authority.offset == 2
+
+
 def test_qos0_does_not_go_straight_to_whoever_has_to_be_looked_at() -> None:
     """That is done as with any other run."""
     bench = StraightBench()
@@ -321,7 +330,6 @@ def test_qos0_does_not_go_straight_to_whoever_has_to_be_looked_at() -> None:
 @pytest.mark.parametrize(
     "hinder",
     [
-        StraightBench.keep_qos0,
         StraightBench.press,
         StraightBench.let_wait,
         StraightBench.watch,

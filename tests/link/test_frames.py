@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from txbroker.link.frames import FrameReader, LinkError, encode_frame, packets_of
 from txbroker.message import Message
-from txbroker.mqtt.codec import encode
+from txbroker.mqtt.encoding import encode
 from txbroker.mqtt.packets import Pingreq, Publish
 from txbroker.v1 import link_pb2, types_pb2
 from txbroker.v1.link_pb2 import LinkFrame

@@ -8,14 +8,8 @@ from hypothesis import strategies as st
 
 from tests.mqtt.packet_table import ILLEGAL, LEGAL, Illegal, Legal
 from txbroker.errors import CallerError
-from txbroker.mqtt.codec import (
-    Framer,
-    decode,
-    encode,
-    encode_publish,
-    pack_packet_id,
-    publish_head,
-)
+from txbroker.mqtt.codec import Framer, decode
+from txbroker.mqtt.encoding import encode, encode_publish, pack_packet_id, publish_head
 from txbroker.mqtt.packets import (
     Connect,
     Packet,

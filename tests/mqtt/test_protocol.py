@@ -238,3 +238,26 @@ def test_session_that_went_meanwhile_takes_no_place(bench: Bench) -> None:
     assert transport.disconnecting
     assert not bench.service.connections
     assert not bench.clock.getDelayedCalls()
+
+
+@pytest.mark.parametrize("keep_alive", [2, 60])
+def test_keep_alive(bench: Bench, keep_alive: int) -> None:
+    """Shorter or longer than what CONNECT may take, whose deadline it follows on."""
+    client = bench.client(keep_alive=keep_alive)
+    bench.clock.advance(keep_alive - 0.1)
+    client.say(wire.PING)
+    for _ in range(int(keep_alive * 1.5)):
+        bench.clock.advance(1.0 - 1e-3)
+    assert (["PINGRESP"], False) == (client.answered(), client.transport.disconnecting)
+
+    bench.clock.advance(0.5)
+    assert client.transport.disconnecting
+    assert not bench.clock.getDelayedCalls()
+
+
+def test_no_keep_alive(bench: Bench) -> None:
+    """Then no deadline either, that for CONNECT included."""
+    client = bench.client()
+    assert not bench.clock.getDelayedCalls()
+    bench.clock.advance(3600.0)
+    assert not client.transport.disconnecting

@@ -306,20 +306,19 @@ async def test_a_batch_is_bounded() -> None:
 async def test_accepting_pauses_when_it_fails() -> None:
     """It is told once; who waited is accepted afterwards."""
     async with streams() as bench:
-        real = bench.port.socket
+        failing = mock.Mock(side_effect=OSError(24, "Too many open files"))
         with (
             mock.patch.object(stream, "ACCEPT_PAUSE", 0.05),
             mock.patch.object(stream, "log") as log,
         ):
-            bench.port.socket = mock.Mock(wraps=real)
-            bench.port.socket.accept.side_effect = OSError(24, "Too many open files")
             address = ("127.0.0.1", bench.port.getHost().port)
-            with socket.create_connection(address, timeout=10):
+            with mock.patch.object(stream, "accept", failing):
+                client = socket.create_connection(address, timeout=10)
                 start = time.process_time()
-                await until(lambda: bench.port.socket.accept.call_count == 3)
+                await until(lambda: failing.call_count == 3)
                 assert time.process_time() - start < 0.1
                 assert not bench.peers
-                bench.port.socket = real
+            with client:
                 await until(lambda: len(bench.peers) == 1)
         log.warning.assert_called_once()
 

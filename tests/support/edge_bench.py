@@ -22,7 +22,7 @@ from txbroker.edge.edge import Edge
 from txbroker.edge.limits import EdgeLimits
 from txbroker.edge.route import Position, Route
 from txbroker.message import Message
-from txbroker.mqtt.codec import encode_publish
+from txbroker.mqtt.encoding import encode_publish
 from txbroker.mqtt.packets import Connect, Packet, Publish, Suback, Subscribe, Unsuback, Will
 from txbroker.mqtt.session import Session
 from txbroker.pressure import Pressure

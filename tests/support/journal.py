@@ -85,6 +85,8 @@ class MemoryJournal:
         return self.offset
 
     def append_run(self, run: Run, key: MarkKey | None, sequence: int) -> int:
+        if not run.qos and not self.keeps_qos0:
+            return 0
         first = self.offset + 1
         assert isinstance(run, CoreRun)
         for index in range(run.count):

@@ -12,7 +12,8 @@ import itertools
 from collections.abc import Callable
 from typing import Any, Self
 
-from txbroker.mqtt.codec import Framer, decode, encode
+from txbroker.mqtt.codec import Framer, decode
+from txbroker.mqtt.encoding import encode
 from txbroker.mqtt.packets import (
     Connack,
     Connect,

@@ -27,7 +27,7 @@ from txbroker.edge.limits import EdgeLimits
 from txbroker.edge.route import Route
 from txbroker.link.edge_end import EdgeEnd
 from txbroker.link.owner_end import OwnerEnd
-from txbroker.mqtt.codec import encode_publish
+from txbroker.mqtt.encoding import encode_publish
 from txbroker.mqtt.packets import Connect, Puback, Publish, Pubrec, Subscribe
 from txbroker.mqtt.session import Session
 from txbroker.pressure import Pressure

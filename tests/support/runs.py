@@ -8,7 +8,7 @@ import attrs
 
 from txbroker.core import Run
 from txbroker.message import Message
-from txbroker.mqtt.codec import encode_publish
+from txbroker.mqtt.encoding import encode_publish
 from txbroker.mqtt.packets import Publish
 
 

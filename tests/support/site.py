@@ -111,7 +111,7 @@ class Host:
         self.kept: dict[str, set[str]] = {
             key.decode(): set(json.loads(value)) for key, value in self.table.items()
         }
-        self.clean: dict[str, set[str]] = {}
+        self.clean_sessions: dict[str, set[str]] = {}
         self.stopped: set[str] = set()
         self.connected: dict[str, Connection] = {}
         self.open_zones: dict[str, Remains] = {}
@@ -122,6 +122,9 @@ class Host:
         self.table.put(client_id.encode(), json.dumps(sorted(self.kept[client_id])).encode())
 
     # SessionHost
+
+    def clean(self) -> list[str]:
+        return list(self.clean_sessions)
 
     def is_kept(self, client_id: str) -> bool:
         return client_id in self.kept
@@ -204,9 +207,9 @@ class Connection:
         host.thaw(client_id)
         if self.clean:
             host.discard(client_id)
-            host.clean[client_id] = set()
+            host.clean_sessions[client_id] = set()
         else:
-            host.clean.pop(client_id, None)
+            host.clean_sessions.pop(client_id, None)
             host.kept.setdefault(client_id, set())
             host.save(client_id)
             self.content = set(host.kept[client_id])
@@ -224,7 +227,7 @@ class Connection:
         if not self.is_open or self.present is None:
             return
         if self.clean:
-            host.clean[self.client_id].add(piece)
+            host.clean_sessions[self.client_id].add(piece)
             return
         host.kept[self.client_id].add(piece)
         host.save(self.client_id)
@@ -249,7 +252,7 @@ class Connection:
                 lambda: directory.presence.will_is_sent(self.client_id, testament),
             )
         if self.clean:
-            host.clean.pop(self.client_id, None)
+            host.clean_sessions.pop(self.client_id, None)
 
 
 class Node:

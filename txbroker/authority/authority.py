@@ -107,11 +107,9 @@ class Authority:
             return False
         if run.qos:
             self.take_run(run, key, sequence)
-            return True
-        first = self._journal.append_run(run, key, sequence)
-        if first:
-            self.offset = first + run.count - 1
-        self._deliver_run(run)
+        else:
+            self.keep_qos0(run)
+            self._deliver_run(run)
         return True
 
     def take_run(self, run: Run, key: MarkKey | None = None, sequence: int = 0) -> None:
@@ -122,10 +120,11 @@ class Authority:
         if self._journal.durable >= last:
             self.on_durable(last)
 
-    @property
-    def keeps_qos0(self) -> bool:
-        """Whether messages of QoS 0 become records, too."""
-        return self._journal.keeps_qos0
+    def keep_qos0(self, run: Run) -> None:
+        """Append a run of QoS 0, where those become records, too; it is delivered at once."""
+        first = self._journal.append_run(run, None, 0)
+        if first:
+            self.offset = first + run.count - 1
 
     @property
     def settles_at(self) -> int:
@@ -362,6 +361,15 @@ class Authority:
         self.peers.add_filter(peer, topic_filter)
         if port is not None:
             self.in_order(lambda: self._answer(peer, port, topic_filter, request, retained))
+
+    def add_interest_now(self, peer: Peer, topic_filter: str) -> list[Message] | None:
+        """The same where the answer is due now: the retained messages; None: it is not."""
+        if self._bailiwick.is_fenced or not self._settling.is_empty:
+            return None
+        self.peers.add_filter(peer, topic_filter)
+        if not self.retained:
+            return []
+        return [message for _, message in self.retained.match(topic_filter)]
 
     def _answer(
         self, peer: Peer, port: EdgePort, topic_filter: str, request: int, retained: bool

@@ -82,8 +82,9 @@ class Bailiwick:
 
     def withdraw(self, peer: Peer, topic_filter: str) -> None:
         """The edge does not want it any more."""
-        self._parked = [
-            asked
-            for asked in self._parked
-            if (asked.peer, asked.topic_filter) != (peer, topic_filter)
-        ]
+        if self._parked:
+            self._parked = [
+                asked
+                for asked in self._parked
+                if (asked.peer, asked.topic_filter) != (peer, topic_filter)
+            ]

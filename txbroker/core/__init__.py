@@ -27,6 +27,7 @@ __all__ = [
     "Outlet",
     "Run",
     "Target",
+    "accept",
 ]
 
 KIND = "python"
@@ -42,6 +43,7 @@ if not TYPE_CHECKING and os.environ.get("TXBROKER_PURE") != "1":
             Outlet,
             Run,
             Target,
+            accept,
         )
 
         KIND = "compiled"
@@ -49,6 +51,7 @@ if not TYPE_CHECKING and os.environ.get("TXBROKER_PURE") != "1":
         pass
 
 if TYPE_CHECKING or KIND == "python":
+    from txbroker.core.reference.accept import accept
     from txbroker.core.reference.exchange import Apexes, Exchange, Target
     from txbroker.core.reference.flows import Flows
     from txbroker.core.reference.inlet import Inlet

@@ -162,6 +162,7 @@ class Directory:
         self._spawn = spawn
         self._at_work: set[tuple[str, ...]] = set()
         self._removed = {m.name for m in members.all if m.removed}
+        self._was_alone = members.is_alone
         members.when_changed(self._on_members)
 
     # from the node
@@ -370,6 +371,9 @@ class Directory:
             self._at_work.discard(key)
 
     def _on_members(self) -> None:
+        if self._was_alone and not self.members.is_alone:
+            self.presence.on_company(self._host.clean())
+        self._was_alone = self.members.is_alone
         removed = {m.name for m in self.members.all if m.removed}
         for name in removed - self._removed:
             self.keeper.entries.forget_node(name)

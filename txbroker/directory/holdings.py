@@ -157,6 +157,19 @@ class Holdings:
         if self.held.pop(client_id, None) is not None:
             self._held_table.delete(client_id.encode())
 
+    def supersede(self, client_id: str) -> int:
+        """
+        A clean session begins, and ends the kept one; the incarnation of the last kept session of
+        this id that is known here, 0 where none is.
+        """
+        held, arriving = self.held.get(client_id), self.arriving.get(client_id)
+        tombstones = self._gone.get(client_id)
+        if held is None and arriving is None and not tombstones:
+            return 0
+        self.drop(client_id)
+        known = (held, arriving, tombstones[-1] if tombstones else None)
+        return max(one.incarnation for one in known if one is not None)
+
     def forget_gone(self, client_id: str) -> None:
         """Nobody needs to be told any more where the session went, but takers that may ask."""
         kept = tuple(one for one in self._gone.get(client_id, ()) if not one.confirmed)

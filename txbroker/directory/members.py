@@ -47,6 +47,8 @@ class Members:
     What node `name` of `site` knows. A root knows everyone there is; any other node is to be told
     once (`learn`) before it may conclude anything from its list.
 
+    `is_alone`: this node is the only member of its site.
+
     The table is this object's alone. Changes are to be safe before anybody acts on them, which is
     the caller's concern.
     """
@@ -84,11 +86,6 @@ class Members:
     def peers(self) -> tuple[str, ...]:
         """The other members of this node's site."""
         return tuple(name for name in self._sites[self.site].names if name != self.name)
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether this node is the only member of its site."""
-        return len(self._sites[self.site].names) == 1
 
     def keepers(self, client_id: str, site: str | None = None) -> tuple[str, ...]:
         """The members of a site (None: this one) that keep an id's entry, the first one first."""
@@ -192,6 +189,7 @@ class Members:
         self._sites = {site: Rendezvous(of_site) for site, of_site in names.items()}
         self._views = {site: _digest(places.names) for site, places in self._sites.items()}
         self.view = self._views[self.site]
+        self.is_alone = len(names[self.site]) == 1
 
 
 def _digest(names: Iterable[str]) -> bytes:

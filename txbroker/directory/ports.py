@@ -74,6 +74,9 @@ class SessionHost(Protocol):
     Only `freeze` may be called for a session that is connected without it being closed before.
     """
 
+    def clean(self) -> Iterable[str]:
+        """The ids of the clean sessions that are here."""
+
     def is_kept(self, client_id: str) -> bool:
         """Whether there is a session with clean session 0."""
 

@@ -7,7 +7,7 @@ it did. A will is the keepers' business, too, from CONNECT until it is published
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import attrs
 
@@ -60,10 +60,10 @@ class Presence:
             testament = self._wills.make(client_id, will)
         else:
             self._wills.forget(client_id)
+        known = self._registrar.own.get(client_id)
         begin = self._begin_clean if clean else self._go_on
         entry = begin(client_id, testament)
-        known = self._registrar.own.get(client_id)
-        if known is None or known != entry:
+        if entry is not None and known != entry:
             self._registrar.set(entry)
         return testament
 
@@ -73,9 +73,10 @@ class Presence:
         publishes it and calls `will_is_sent`; until then the keepers have it, too. Otherwise it is
         discarded.
         """
-        if not is_will_due:
-            self._wills.forget(client_id)
         testament = self._wills.get(client_id)
+        if testament is not None and not is_will_due:
+            self._wills.forget(client_id)
+            testament = None
         if testament is None:
             self._disconnect(client_id)
         else:
@@ -97,6 +98,12 @@ class Presence:
 
     # from the directory
 
+    def on_company(self, clean: Iterable[str]) -> None:
+        """The site has other nodes now, which have to know of the clean sessions that are here."""
+        for client_id in clean:
+            if client_id not in self._registrar.own:
+                self._registrar.set(self._mere(client_id))
+
     def tick(self) -> None:
         """Now and then: forget clean sessions whose end is known."""
         for client_id in list(self._closing):
@@ -111,21 +118,18 @@ class Presence:
 
     # internal
 
-    def _begin_clean(self, client_id: str, testament: Testament | None) -> Entry:
-        holdings = self._holdings
+    def _mere(self, client_id: str) -> Entry:
+        """A clean session that has no will, and before which there was nothing."""
+        return Entry(client_id=client_id, node=self._members.name, incarnation=1, persistent=False)
+
+    def _begin_clean(self, client_id: str, testament: Testament | None) -> Entry | None:
+        """None: there is nobody who would have to know, yet (see `on_company`)."""
         own = self._registrar.own.get(client_id)
-        known = [
-            one.incarnation
-            for one in (
-                holdings.held.get(client_id),
-                holdings.tombstone(client_id),
-                holdings.arriving.get(client_id),
-            )
-            if one is not None
-        ]
+        replaces = self._holdings.supersede(client_id)
         if own is not None:
-            known.append(own.generation)
-        holdings.drop(client_id)
+            replaces = max(replaces, own.generation)
+        elif self._members.is_alone and testament is None and not replaces:
+            return None
         if not self._members.is_alone:
             self._conflicts.note_fresh(client_id)
         return Entry(
@@ -133,7 +137,7 @@ class Presence:
             node=self._members.name,
             incarnation=1 if own is None or own.persistent else own.incarnation + 1,
             persistent=False,
-            replaces=max(known, default=0),
+            replaces=replaces,
             testament=testament,
         )
 
@@ -154,6 +158,10 @@ class Presence:
         )
 
     def _disconnect(self, client_id: str) -> None:
+        """
+        A clean session that has ended is forgotten when its keepers know that it began: it has
+        ended what was kept before [MQTT-3.1.2-6], however short it was.
+        """
         own = self._registrar.own.get(client_id)
         if own is None:
             return
@@ -161,15 +169,13 @@ class Presence:
             own = attrs.evolve(own, testament=None)
             self._registrar.set(own)
         if not own.persistent:
-            self._conflicts.note_old(own.client_id)
-            self._closing[own.client_id] = self._now()
-            self._close_if_told(own.client_id)
+            self._conflicts.note_old(client_id)
+            if self._registrar.is_told(client_id):
+                self._registrar.drop(client_id)
+            else:
+                self._closing[client_id] = self._now()
 
     def _close_if_told(self, client_id: str) -> None:
-        """
-        A clean session that has ended is forgotten when its keepers know that it began: it has
-        ended what was kept before [MQTT-3.1.2-6], however short it was.
-        """
         is_told = self._registrar.is_told(client_id)
         if is_told or self._now() - self._closing[client_id] >= CLOSING_LIMIT:
             del self._closing[client_id]

@@ -224,25 +224,27 @@ class Clients:
         """The client is here; False when its session has ended or moved on since `connect`."""
         if self.sessions.get(session.client_id) is not session:
             return False
-        if session.sink is not None:
-            session.sink.close("client id taken over")
+        sink = session.sink
+        if sink is not None:
+            sink.close("client id taken over")
         session.away_since = None
         session.sender.attach(connection)
         for subscription in session.subscriptions.values():
             self._delivery.listen(session, subscription)
-        self._positions.arrive(session)
         if not session.clean:
+            self._positions.arrive(session)
             self.keeper.save_all(session)
         return True
 
     def disconnect(self, session: Session, connection: Sink, *, will: bool) -> None:
         """The connection is gone; `will`: without a DISCONNECT [MQTT-3.1.2-8]."""
-        if session.sink is not connection:
+        if session.sender.sink is not connection:
             return
         session.detach()
-        session.away_since = self._timers.now()
         self._execute(session, is_will_due=will)
-        self._positions.leave(session)
+        if not session.clean:
+            session.away_since = self._timers.now()
+            self._positions.leave(session)
         for subscription in session.subscriptions.values():
             self._delivery.ignore(session, subscription)
         if session.clean:

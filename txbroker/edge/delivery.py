@@ -39,8 +39,9 @@ class Delivery:
 
     def listen(self, session: Session, subscription: Subscription) -> None:
         """From now on the client, which is here, gets what matches."""
-        assert session.sink is not None
-        target = self._exchange.make_target(session, subscription, session.sink.outlet)
+        sink = session.sink
+        assert sink is not None
+        target = self._exchange.make_target(session, subscription, sink.outlet)
         subscription.aim(target)
         self._exchange.targets.add(subscription.topic_filter, session.client_id, target)
 
@@ -97,7 +98,8 @@ class Delivery:
                     self._deliver(session, best, message, place)
             session.look_at_live()
         for outlet in self._exchange.take_full():
-            outlet.connection.flush()
+            if outlet.connection is not None:
+                outlet.connection.flush()
 
     # internal
 

@@ -36,6 +36,16 @@ class Interests:
         self._pending: dict[Subscribing, None] = {}
         self._of: dict[object, dict[Subscribing, None]] = {}
         self._request = count(1)
+        self._ask_own_zone: Callable[[str], tuple[Place, list[Message]] | None] | None = None
+
+    # from the node
+
+    def wire(self, ask_own_zone: Callable[[str], tuple[Place, list[Message]] | None]) -> None:
+        """
+        What asks the zone of this node, where that can answer at once: from which place on a filter
+        is served, and its retained messages. None: it cannot.
+        """
+        self._ask_own_zone = ask_own_zone
 
     # from sessions
 
@@ -54,6 +64,18 @@ class Interests:
                 route.filters.discard(topic_filter)
                 if route.port is not None:
                     route.port.remove_interest(topic_filter)
+
+    def ask_now(self, topic_filter: str) -> tuple[Place, list[Message]] | None:
+        """The answer of all zones that a filter touches: of this node's own, if it is that one."""
+        if self._ask_own_zone is None:
+            return None
+        cover = self._zones.cover(topic_filter)
+        if len(cover) > 1 or not cover[0].is_local:
+            return None
+        answer = self._ask_own_zone(topic_filter)
+        if answer is not None:
+            cover[0].filters.add(topic_filter)
+        return answer
 
     def begin(self, subscribing: Subscribing) -> None:
         """Ask every zone that the filters touch."""

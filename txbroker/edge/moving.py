@@ -49,6 +49,10 @@ class Moving:
 
     # from the directory: here
 
+    def clean(self) -> list[str]:
+        """The ids of the clean sessions that are here."""
+        return [client_id for client_id, s in self._clients.sessions.items() if s.clean]
+
     def is_kept(self, client_id: str) -> bool:
         """Whether there is a session with clean session 0."""
         return self._session(client_id) is not None

@@ -23,7 +23,7 @@ from txbroker.edge.outbound import Outbound
 from txbroker.edge.outbox import Entry
 from txbroker.edge.route import Item, Position, Publication, Route, State, StreamUser, unfold
 from txbroker.message import Message
-from txbroker.place import PartKey
+from txbroker.place import PartKey, Place
 from txbroker.pressure import Pressure
 
 MOST_KEPT = 1000
@@ -49,6 +49,7 @@ class OwnZone:
         self._next = 1
         pressure.when_relieved(self._go_on)
         edge.publisher.wire(self.pass_on)
+        edge.interests.wire(self.answer_now)
 
     # from the node
 
@@ -118,9 +119,8 @@ class OwnZone:
     def pass_on(self, run: Run) -> bool:
         """
         From this node's clients to the zone, or to its clients, at once: what all the steps between
-        come to for a run of QoS 1 and 2 that is all for the zone, or for one of QoS 0 of which
-        nothing is kept and that only this node's clients get. False: it is not such a run, or
-        something of it has to wait.
+        come to for a run of QoS 1 and 2 that is all for the zone, or for one of QoS 0 that only
+        this node's clients get. False: it is not such a run, or something of it has to wait.
         """
         route, peer = self._route, self._peer
         if (
@@ -133,12 +133,13 @@ class OwnZone:
             return False
         if run.qos:
             return self._take_in(run, route)
-        if self._authority.keeps_qos0 or peer.unclaimed:
+        if peer.unclaimed:
             return False
         exchange = self._edge.exchange
         left = exchange.pass_on(run, route, Verdict.TAKEN, peer)
         if left is None:
             return False
+        self._authority.keep_qos0(run)
         self._edge.delivery.deliver_left(run, route.part, left)
         return True
 
@@ -168,6 +169,22 @@ class OwnZone:
         """Ask for deliveries, and once for the `retained` messages."""
         assert self._peer is not None
         self._authority.add_interest(self._peer, topic_filter, request, retained)
+
+    def answer_now(self, topic_filter: str) -> tuple[Place, list[Message]] | None:
+        """
+        What `add_interest` and `answer` come to where nothing has to be waited for: the place from
+        which on the filter is served, and the retained messages. None: nothing was done.
+        """
+        route, peer = self._route, self._peer
+        if route is None or peer is None:
+            return None
+        retained = self._authority.add_interest_now(peer, topic_filter)
+        if retained is None:
+            return None
+        offset = self._authority.delivered
+        if route.position is None or offset > route.position.offset:
+            self._edge.on_reached(route, offset)
+        return Place(route.part, offset), retained
 
     def remove_interest(self, topic_filter: str) -> None:
         """No more deliveries."""

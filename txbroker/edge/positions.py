@@ -71,8 +71,6 @@ class Positions:
 
     def leave(self, session: Session) -> None:
         """Its client is away: from here on a durable session costs a position for each zone."""
-        if session.clean:
-            return
         for topic_filter in session.subscriptions:
             if is_sys(topic_filter):
                 continue

@@ -58,25 +58,25 @@ class Roaming:
         packet: Connect,
         accept: Callable[[Session, bool], None],
         refuse: Callable[[str, bool], None],
-    ) -> Attempt:
+    ) -> Attempt | None:
         """
         Find or make the session; `accept` gets it and CONNACK's session present (see `Clients`).
 
         `refuse` gets one line why there is none, and whether the client is to be told so: where its
-        id was taken over meanwhile it is not. The caller ends the attempt when the client is gone.
+        id was taken over meanwhile it is not. Where the session has to be looked for, the caller
+        ends the attempt that is returned when the client is gone.
         """
         client_id = packet.client_id
-        attempt = Attempt(packet, accept, refuse)
         earlier = self._attempts.pop(client_id, None)
         if earlier is not None and earlier.is_wanted:
             earlier.is_wanted = False
             earlier.refuse("client id taken over", False)  # [MQTT-3.1.4-2]
         if packet.clean_session or self._directory.is_here(client_id):
             self._clients.connect(packet, accept)
-        else:
-            self._attempts[client_id] = attempt
-            procedure = self._directory.arrive(client_id, lambda: attempt.is_wanted)
-            self._runner.run(procedure, lambda outcome: self._found(attempt, outcome))
+            return None
+        attempt = self._attempts[client_id] = Attempt(packet, accept, refuse)
+        procedure = self._directory.arrive(client_id, lambda: attempt.is_wanted)
+        self._runner.run(procedure, lambda outcome: self._found(attempt, outcome))
         return attempt
 
     def _found(self, attempt: Attempt, outcome: Arrived | Refused) -> None:

@@ -116,11 +116,7 @@ class Subscribing:
     def give(self, subscription: Subscription, message: Message, *, retain: bool) -> None:
         """Deliver to this subscription, or hold until the SUBACK has left."""
         if subscription.held is None:
-            qos = min(subscription.qos, message.qos)
-            if qos:
-                self.session.sender.deliver(message, qos, None, retain=retain)
-            else:
-                self.session.sender.deliver_qos0(message, retain=retain)
+            give_once(self.session, subscription, message, retain=retain)
         else:
             subscription.held.append((message, retain))
             if len(subscription.held) >= HELD_LIMIT:
@@ -150,3 +146,14 @@ class Subscribing:
         if self.session.sink is None and not self.session.is_over:
             self.commit(lambda: None)
         self.session.sender.pump()
+
+
+def give_once(
+    session: Session, subscription: Subscription, message: Message, *, retain: bool
+) -> None:
+    """Deliver what cannot be read again."""
+    qos = min(subscription.qos, message.qos)
+    if qos:
+        session.sender.deliver(message, qos, None, retain=retain)
+    else:
+        session.sender.deliver_qos0(message, retain=retain)

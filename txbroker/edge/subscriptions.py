@@ -14,7 +14,7 @@ from txbroker.edge.delivery import Delivery
 from txbroker.edge.interests import Interests
 from txbroker.edge.keeper import Keeper
 from txbroker.edge.reporter import Reporter
-from txbroker.edge.subscribing import Subscribing
+from txbroker.edge.subscribing import Subscribing, give_once
 from txbroker.edge.systree import SysTree
 from txbroker.edge.zonemap import ZoneMap
 from txbroker.mqtt.cursor import Subscription
@@ -54,6 +54,8 @@ class Subscriptions:
         self, session: Session, packet: Subscribe, acknowledge: Callable[[], None]
     ) -> None:
         """A client's SUBSCRIBE; `acknowledge` sends the SUBACK when it is due."""
+        if self._begin_now(session, packet, acknowledge):
+            return
         granted = dict(packet.filters)
         fresh = frozenset(f for f in granted if f not in session.subscriptions)
         self._leave_earlier(session, granted)
@@ -122,10 +124,45 @@ class Subscriptions:
             self._interests.cancel(subscribing)
             if subscribing.alarm is not None:
                 subscribing.alarm.cancel()
-        for topic_filter in list(session.subscriptions):
-            self._drop(session, topic_filter)
+        for topic_filter, subscription in session.subscriptions.items():
+            if session.sink is not None:
+                self._delivery.ignore(session, subscription)
+            if not is_sys(topic_filter):
+                self._interests.remove(topic_filter)
+        session.subscriptions.clear()
 
     # internal
+
+    def _begin_now(
+        self, session: Session, packet: Subscribe, acknowledge: Callable[[], None]
+    ) -> bool:
+        """
+        What all the steps of a SUBSCRIBE come to for one new filter of a clean session, where only
+        this node's own zone has something to say, and says it now. False: nothing was done.
+        """
+        topic_filter, qos = packet.filters[0]
+        if (
+            len(packet.filters) > 1
+            or not session.clean
+            or session.subscribing
+            or topic_filter in session.subscriptions
+            or is_sys(topic_filter)
+        ):
+            return False
+        answer = self._interests.ask_now(topic_filter)
+        if answer is None:
+            return False
+        place, retained = answer
+        subscription = Subscription(topic_filter, qos)
+        subscription.begin(place.part, place.offset)
+        session.subscriptions[topic_filter] = subscription
+        session.on_subscriptions_changed()
+        self._delivery.listen(session, subscription)
+        self._interests.add(topic_filter)
+        acknowledge()
+        for message in retained:
+            give_once(session, subscription, message, retain=True)
+        return True
 
     def _commit(self, session: Session, action: Callable[[], None]) -> None:
         """Run it when the session's subscriptions are as safe as it needs."""

@@ -131,6 +131,8 @@ class ZoneMap:
 
         A route whose cuts are not known counts, and stands for whatever is below it.
         """
+        if len(self._routes) == 1 and not self._routes[""].cuts:
+            return [self._routes[""]]
         prefix = literal_prefix(topic_filter)
         top = deepest_enclosing(prefix, self._routes, longest=self._longest) or ""
         found: list[Route] = []

@@ -28,7 +28,6 @@ class CleanSender(Output):
         """The client is here."""
         sink.outlet.open_window(self._limits.inflight, self._limits.memory)
         super().attach(sink)
-        self._go_on()
 
     def close(self) -> None:
         """Nothing goes to the client any more."""

@@ -39,25 +39,20 @@ class Phase(enum.Enum):
     CLOSED = "closed"
 
 
-LEGAL: dict[Phase, frozenset[type]] = {
-    Phase.EXPECTING_CONNECT: frozenset({Connect}),  # [MQTT-3.1.0-1]
-    Phase.CONNECTED: frozenset(  # [MQTT-3.1.0-2]: no second CONNECT
-        {
-            Publish,
-            Puback,
-            Pubrec,
-            Pubrel,
-            Pubcomp,
-            Subscribe,
-            Unsubscribe,
-            Pingreq,
-            Disconnect,
-        }
-    ),
-    Phase.CLOSED: frozenset(),
-}
-"""What a client may send in each phase."""
-
+LEGAL: Final[frozenset[type]] = frozenset(  # [MQTT-3.1.0-2]: no second CONNECT
+    {
+        Publish,
+        Puback,
+        Pubrec,
+        Pubrel,
+        Pubcomp,
+        Subscribe,
+        Unsubscribe,
+        Pingreq,
+        Disconnect,
+    }
+)
+"""What a client may send after its CONNECT, which comes first [MQTT-3.1.0-1]."""
 
 _NO_FRAME: Final = (0, b"")
 
@@ -81,13 +76,21 @@ class Connection:
             return None
         try:
             packet = decode(first_byte, body)
-            if type(packet) not in LEGAL[self.phase]:
-                raise self._misplaced(packet)
-            if isinstance(packet, Connect):
-                _check_client_id(packet)
+            if self.phase is Phase.CONNECTED:
+                if type(packet) not in LEGAL:
+                    raise self._misplaced(packet)
+                if type(packet) is Disconnect:
+                    self.phase = Phase.CLOSED
+            else:
+                if type(packet) is not Connect:
+                    raise self._misplaced(packet)
+                if not packet.client_id and not packet.clean_session:
+                    raise ProtocolViolation(
+                        "MQTT-3.1.3-8",
+                        "An empty client id needs a clean session.",
+                        ConnackCode.IDENTIFIER_REJECTED,
+                    )
                 self.phase = Phase.CONNECTED
-            elif isinstance(packet, Disconnect):
-                self.phase = Phase.CLOSED
         except ProtocolViolation:
             self.frame = first_byte, body
             raise
@@ -118,12 +121,3 @@ class Connection:
         if isinstance(packet, Connect):
             return ProtocolViolation("MQTT-3.1.0-2", "A connection has one CONNECT.")
         return ProtocolViolation("MQTT-4.8.0-1", f"A client does not send {name}.")
-
-
-def _check_client_id(packet: Connect) -> None:
-    if not packet.client_id and not packet.clean_session:
-        raise ProtocolViolation(
-            "MQTT-3.1.3-8",
-            "An empty client id needs a clean session.",
-            ConnackCode.IDENTIFIER_REJECTED,
-        )

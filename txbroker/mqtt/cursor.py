@@ -60,7 +60,7 @@ class Subscription:
 
     def begin(self, part: PartKey, offset: int) -> None:
         """Nothing of the part up to this offset is its."""
-        self.starts = _shared_starts({**self.starts, part: offset})
+        self.starts = _shared_starts((*self.starts.items(), (part, offset)))
 
     def forget_part(self, part: PartKey) -> None:
         """Nothing of the part will ever come again."""
@@ -81,23 +81,21 @@ class Subscription:
     def aim(self, target: Target | None) -> None:
         """The client is here, and its connection gets what is live; None: it has left."""
         self.target = target
-        self._tell_target()
+        if target is not None:
+            self._tell_target()
 
     def _tell_target(self) -> None:
         target = self.target
         if target is not None:
             target.qos = self.qos
-            target.is_plain = not (self.pending or self.is_held)
+            is_held = self.is_fresh and self.held is not None
+            target.is_plain = not (self.pending or is_held)
 
 
 @lru_cache(maxsize=16)
-def _same_starts(starts: frozenset[tuple[PartKey, int]]) -> Mapping[PartKey, int]:
-    return dict(starts)
-
-
-def _shared_starts(starts: dict[PartKey, int]) -> Mapping[PartKey, int]:
+def _shared_starts(starts: tuple[tuple[PartKey, int], ...]) -> Mapping[PartKey, int]:
     """Very many subscriptions that were made at about the same time have the same ones."""
-    return _same_starts(frozenset(starts.items()))
+    return dict(starts)
 
 
 @attrs.define(slots=True, eq=False)

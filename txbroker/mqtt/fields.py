@@ -18,20 +18,27 @@ class Fields:
 
     __slots__ = ("_body", "_offset")
 
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: bytes, offset: int = 0) -> None:
         self._body = body
-        self._offset = 0
+        self._offset = offset
 
     def __bool__(self) -> bool:
         """Whether something is left to read."""
         return self._offset < len(self._body)
 
     def byte(self) -> int:
-        return self._take(1)[0]
+        at = self._offset
+        if at >= len(self._body):
+            raise truncated()
+        self._offset = at + 1
+        return self._body[at]
 
     def uint16(self) -> int:
-        high, low = self._take(2)
-        return high << 8 | low
+        at = self._offset
+        if at + 2 > len(self._body):
+            raise truncated()
+        self._offset = at + 2
+        return self._body[at] << 8 | self._body[at + 1]
 
     def packet_id(self) -> int:
         value = self.uint16()
@@ -41,7 +48,12 @@ class Fields:
 
     def binary(self) -> bytes:
         """Bytes with their length before them."""
-        return self._take(self.uint16())
+        size = self.uint16()
+        start = self._offset
+        self._offset = stop = start + size
+        if stop > len(self._body):
+            raise truncated()
+        return self._body[start:stop]
 
     def text(self) -> str:
         return text_of(self.binary())
@@ -50,28 +62,17 @@ class Fields:
         return topic_name_of(self.binary())
 
     def topic_filter(self) -> str:
-        text = self.text()
-        try:
-            validate_topic_filter(text)
-        except TopicError as error:
-            raise ProtocolViolation(error.rule, str(error)) from None
-        return text
+        return topic_filter_of(self.binary())
 
     def rest(self) -> bytes:
         """All that is left; may be empty."""
-        return self._take(len(self._body) - self._offset)
+        start, self._offset = self._offset, len(self._body)
+        return self._body[start:]
 
     def end(self) -> None:
         """Refuse a body that goes on."""
         if self:
             raise trailing()
-
-    def _take(self, size: int) -> bytes:
-        start = self._offset
-        self._offset = stop = start + size
-        if stop > len(self._body):
-            raise truncated()
-        return self._body[start:stop]
 
 
 def text_of(raw: bytes) -> str:
@@ -95,6 +96,16 @@ def topic_name_of(raw: bytes) -> str:
         raise ProtocolViolation("MQTT-3.3.2-2", "A message's topic name contains a wildcard.")
     try:
         validate_topic_name(text)
+    except TopicError as error:
+        raise ProtocolViolation(error.rule, str(error)) from None
+    return text
+
+
+def topic_filter_of(raw: bytes) -> str:
+    """A topic filter."""
+    text = text_of(raw)
+    try:
+        validate_topic_filter(text)
     except TopicError as error:
         raise ProtocolViolation(error.rule, str(error)) from None
     return text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from txbroker.message import Message
-from txbroker.mqtt.codec import encode_publish
+from txbroker.mqtt.encoding import encode_publish
 from txbroker.mqtt.ports import Sink
 from txbroker.mqtt.window import SessionLimits
 from txbroker.place import PartKey, Place

@@ -2,7 +2,7 @@
 The control packets of MQTT 3.1.1 as plain values, in the order of their types.
 
 They say what a packet contains, not whether it is legal: `codec.decode` refuses what the standard
-forbids, and `codec.encode` trusts its caller. Packet identifiers are 1 to 65,535.
+forbids, and `encoding.encode` trusts its caller. Packet identifiers are 1 to 65,535.
 """
 
 from __future__ import annotations
@@ -22,9 +22,13 @@ class Will:
     retain: bool
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True)
 class Connect:
-    """Section 3.1. `keep_alive` is in seconds, 0 for none; ("MQTT", 4) is MQTT 3.1.1."""
+    """
+    Section 3.1. `keep_alive` is in seconds, 0 for none; ("MQTT", 4) is MQTT 3.1.1.
+
+    Not frozen, as `Publish`: with so many fields that takes most of the time of decoding it.
+    """
 
     client_id: str
     clean_session: bool = True
@@ -49,8 +53,8 @@ class Publish:
     """
     Section 3.3. `packet_id` is None at QoS 0 and only there.
 
-    The one packet that is neither frozen nor keyword-only: that makes it three times as fast to
-    build, and it is built for every message. Treat it as frozen all the same.
+    Neither frozen nor keyword-only: that makes it three times as fast to build, and it is built for
+    every message. Treat it as frozen all the same.
     """
 
     topic: str

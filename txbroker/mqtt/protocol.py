@@ -1,9 +1,9 @@
 """
 SHELL: an MQTT client's TCP connection on Twisted.
 
-What is here: reading, writing once a turn, keep-alive, back-pressure to the session. What is legal
-decides `connection`, what becomes of it `edge` and `session`, for how long a client is not read
-`hold`.
+What is here: reading, writing once a turn, back-pressure to the session. How it begins and ends is
+in `lifetime`, its keep-alive too. What is legal decides `connection`, what becomes of it `edge` and
+`session`, for how long a client is not read `hold`.
 """
 
 from __future__ import annotations
@@ -13,18 +13,15 @@ from functools import partial
 from typing import Any, Final
 
 import attrs
-from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.interfaces import IAddress, IProtocol, IPushProducer
 from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from txbroker.core import HIGH_MARK, QUEUE_HIGH_MARK
-from txbroker.deadlines import Slot
-from txbroker.edge.roaming import Attempt
-from txbroker.mqtt.codec import encode
-from txbroker.mqtt.connection import Connection
+from txbroker.core import QUEUE_HIGH_MARK
+from txbroker.mqtt.encoding import encode, encode_suback
 from txbroker.mqtt.hold import Hold
+from txbroker.mqtt.lifetime import Lifetime, describe
 from txbroker.mqtt.packets import (
     Connack,
     Connect,
@@ -37,7 +34,6 @@ from txbroker.mqtt.packets import (
     Publish,
     Pubrec,
     Pubrel,
-    Suback,
     Subscribe,
     Unsuback,
     Unsubscribe,
@@ -45,17 +41,10 @@ from txbroker.mqtt.packets import (
 from txbroker.mqtt.return_codes import ConnackCode, ProtocolViolation
 from txbroker.mqtt.service import MqttService
 from txbroker.mqtt.session import Session
-from txbroker.net import Transport
 from txbroker.runs import Octets
 from txbroker.telemetry import get_logger
 
 log = get_logger()
-
-CLOSE_TIMEOUT = 5.0
-"""Seconds that a client has to read its last packets when the connection is being closed."""
-
-GRACE = 1.5
-"""Times its keep-alive for which nothing may be heard of a client [MQTT-3.1.2-24]."""
 
 QUEUE_LOW_MARK = 250
 """Messages behind a client's window down to which publishers wait, for a short time."""
@@ -67,7 +56,7 @@ LOGGED_BYTES = 32
 
 
 @implementer(IProtocol, IPushProducer)
-class MqttProtocol:
+class MqttProtocol(Lifetime):
     """
     One client's connection; the session's sink.
 
@@ -75,69 +64,9 @@ class MqttProtocol:
     them need is made when they do.
     """
 
-    __slots__ = (
-        "_attempt",
-        "_client_id",
-        "_connection",
-        "_hold",
-        "_inlet",
-        "_is_arriving",
-        "_is_clogged",
-        "_is_open",
-        "_is_working",
-        "_keep_alive",
-        "_last_heard",
-        "_service",
-        "_session",
-        "_slot",
-        "outlet",
-        "transport",
-    )
-
-    transport: Transport
-
-    def __init__(self, service: MqttService) -> None:
-        self._service = service
-        self.outlet = service.exchange.make_outlet()
-        self.outlet.connection = self
-        self._inlet = service.exchange.make_inlet(self.outlet, service.max_packet)
-        self._connection = Connection()
-        self._session: Session | None = None
-        self._is_open = False
-        self._is_clogged = False
-        self._is_working = False
-        self._is_arriving = False
-        self._attempt: Attempt | None = None
-        self._hold: Hold | None = None
-        self._keep_alive = 0
-        self._last_heard = 0.0
-        self._slot: Slot | None = None
-        self._client_id = ""
+    __slots__ = ()
 
     # from Twisted
-
-    def makeConnection(self, transport: Transport) -> None:
-        """As Twisted's protocols have it."""
-        self.transport = transport
-        self.connectionMade()
-
-    def connectionMade(self) -> None:
-        service = self._service
-        self._is_open = True
-        if len(service.connections) >= service.max_connections:
-            service.counters.add("connections.refused")
-            log.warning("client.refused", limit="limits.connections", value=service.max_connections)
-            self._abort()
-            return
-        service.connections[self] = None
-        carry = getattr(self.transport, "carry", None)
-        if carry is not None:
-            carry(self.outlet)
-        else:
-            self.transport.bufferSize = HIGH_MARK
-            _set_no_delay(self.transport)
-        self.transport.registerProducer(self, True)
-        self._set_deadline(service.connect_timeout)
 
     def dataReceived(self, data: Octets) -> None:
         self._inlet.feed(data)
@@ -147,6 +76,7 @@ class MqttProtocol:
     def connectionLost(self, reason: Failure | None = None) -> None:
         self._leave(will=True)
         self._cancel_deadline()
+        self.outlet.connection = None  # two that know each other would stay for the collector
         self._service.turn.end()
 
     def pauseProducing(self) -> None:
@@ -166,17 +96,6 @@ class MqttProtocol:
         self._is_clogged = True
 
     # from the session (Sink)
-
-    def close(self, reason: str) -> None:
-        """End it from this side: another connection has the client id, say."""
-        log.info("client.closed", client_id=self._client_id, reason=reason)
-        self._leave(will=True)
-        self._abort()
-
-    def end(self) -> None:
-        """The node stops: its client's will is discarded."""
-        self._leave(will=False)
-        self._abort()
 
     def flush(self) -> None:
         """
@@ -209,14 +128,13 @@ class MqttProtocol:
         """Take what has come, as far as it may be taken now."""
         if self._is_working:
             return
-        now = self._service.clock.seconds()
         self._is_working = True
         try:
             # A client may send on before it has its CONNACK (3.1.4): that waits for its session.
             while self._is_open and not self._is_arriving:
                 if self._hold is not None and self._hold.refused is not None:
                     break
-                if not self._step(now):
+                if not self._step():
                     break
         except ProtocolViolation as violation:
             self._on_violation(violation)
@@ -229,14 +147,14 @@ class MqttProtocol:
         ):
             self._stop_reading(session)
 
-    def _step(self, now: float) -> bool:
+    def _step(self) -> bool:
         """Take what comes up to the next single packet, and that; False: there is no more."""
         inlet, session = self._inlet, self._session
         if session is not None:
-            inlet.takes_qos12 = self._may_gather(session)
+            inlet.takes_qos12 = session.has_received and self._may_gather(session)
         frame = inlet.step()
-        if inlet.has_heard:
-            self._last_heard = now  # whole packets count, not bytes [MQTT-3.1.2-24]
+        if inlet.has_heard and self._keep_alive:  # whole packets, not bytes [MQTT-3.1.2-24]
+            self._last_heard = self._service.clock.seconds()
         if session is not None:
             self._take_gathered(session)
         if inlet.fault is not None:
@@ -248,7 +166,7 @@ class MqttProtocol:
         packet = self._connection.judge(*frame)
         if packet is not None:
             _HANDLERS[type(packet)](self, packet)
-        return True
+        return inlet.has_more
 
     def _may_gather(self, session: Session) -> bool:
         """Whether publishes of QoS 1 and 2 need no look at each of them."""
@@ -275,7 +193,6 @@ class MqttProtocol:
         if not packet.client_id:
             packet = attrs.evolve(packet, client_id=client_id)
         self._client_id = client_id
-        self._cancel_deadline()
         if self._service.is_leaving:
             self._refuse("the node is retired", True)
             return
@@ -292,7 +209,6 @@ class MqttProtocol:
             return
         self._session = session
         self._attempt = None
-        self._last_heard = self._service.clock.seconds()
         self._set_keep_alive(keep_alive)
         self.outlet.send(_ACCEPTED[present])  # [MQTT-3.2.2-1..4]
         if not self._service.edge.clients.attach(session, self):
@@ -304,7 +220,7 @@ class MqttProtocol:
         if self._is_arriving:
             self._is_arriving = False
             self.transport.resumeProducing()
-        self._work()
+            self._work()
 
     def _open_inlet(self, session: Session) -> None:
         flows = session.receiver.plain if session.has_received else None
@@ -359,7 +275,7 @@ class MqttProtocol:
     def _on_subscribe(self, packet: Subscribe) -> None:
         session = self._session
         assert session is not None
-        suback = encode(Suback(packet.packet_id, tuple(qos for _, qos in packet.filters)))
+        suback = encode_suback(packet.packet_id, [qos for _, qos in packet.filters])
 
         def acknowledge() -> None:
             if session.sink is self:
@@ -389,7 +305,7 @@ class MqttProtocol:
         log.warning(
             "client.violation",
             client_id=self._client_id,
-            peer=_describe(self.transport.getPeer()),
+            peer=describe(self.transport.getPeer()),
             rule=violation.rule,
             reason=violation.reason,
             bytes=(bytes([first_byte]) + body[:LOGGED_BYTES]).hex(),
@@ -402,93 +318,6 @@ class MqttProtocol:
         self.flush()
         self._leave(will=True)
         self._close_politely()
-
-    # internal: life
-
-    def on_deadline(self) -> None:
-        """From `Deadlines`: it is time to look at the watch."""
-        self._slot = None
-        if not self._is_open:
-            self.transport.abortConnection()  # it was closed politely, and does not read
-        elif not self._client_id:
-            self._no_connect()
-        else:
-            self._look_at_watch()
-        self._service.turn.end()
-
-    def _set_keep_alive(self, seconds: int) -> None:
-        self._cancel_deadline()
-        self._keep_alive = seconds
-        if seconds:
-            self._set_deadline(seconds * GRACE)
-
-    def _look_at_watch(self) -> None:
-        # The deadline is not moved for each packet; it is set again when it is met.
-        idle = self._service.clock.seconds() - self._last_heard
-        if self._hold is not None and self._hold.is_on:
-            idle = 0.0  # its PINGREQ may lie unread (protocol rule 20)
-        longest = self._keep_alive * GRACE
-        if idle >= longest:
-            log.info("client.timeout", client_id=self._client_id)
-            self._leave(will=True)  # [MQTT-3.1.2-24]
-            self._abort()
-        else:
-            self._set_deadline(longest - idle)
-
-    def _set_deadline(self, delay: float) -> None:
-        self._slot = self._service.deadlines.set(self, delay)
-
-    def _cancel_deadline(self) -> None:
-        if self._slot is not None:
-            self._service.deadlines.cancel(self, self._slot)
-            self._slot = None
-
-    def _give_up(self) -> None:
-        """It was held for too long."""
-        self._leave(will=True)
-        self._abort()
-        self._service.turn.end()
-
-    def _no_connect(self) -> None:
-        peer = _describe(self.transport.getPeer())
-        after = self._service.connect_timeout
-        log.info("client.no_connect", peer=peer, limit="limits.connect_timeout", after=after)
-        self._service.counters.add("clients.no_connect")
-        self._leave(will=False)
-        self._abort()
-
-    def _close_politely(self) -> None:
-        # What was written is still sent, but a client that does not read is not waited for.
-        self.transport.loseConnection()
-        self._set_deadline(CLOSE_TIMEOUT)
-
-    def _leave(self, *, will: bool) -> None:
-        if not self._is_open:
-            return
-        self._is_open = False
-        self._connection.close()
-        self._inlet.close()
-        self._cancel_deadline()
-        self._service.connections.pop(self, None)
-        self._service.pressure.forget(self)
-        if self._attempt is not None:
-            self._attempt.is_wanted = False
-        self.transport.unregisterProducer()
-        session, self._session = self._session, None
-        if self._hold is not None:
-            self._hold.forget(session)
-        if session is not None:
-            self._flush_before_leaving()
-            self._service.pressure.forget(self.outlet)
-            self._service.edge.clients.disconnect(session, self, will=will)
-
-    def _flush_before_leaving(self) -> None:
-        if self.outlet.size:
-            self.transport.write(self.outlet.take())
-
-    def _abort(self) -> None:
-        self._is_open = False
-        self.transport.abortConnection()
 
     def _made_hold(self) -> Hold:
         if self._hold is None:
@@ -529,20 +358,10 @@ class MqttFactory(Factory):
     """Makes a protocol for each connection."""
 
     noisy = False
+    asks_for_address = False
 
     def __init__(self, service: MqttService) -> None:
         self._service = service
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
         return MqttProtocol(self._service)
-
-
-def _set_no_delay(transport: Transport) -> None:
-    if isinstance(transport.getPeer(), IPv4Address | IPv6Address):
-        transport.setTcpNoDelay(True)
-
-
-def _describe(address: object) -> str:
-    if isinstance(address, IPv4Address | IPv6Address):
-        return f"{address.host}:{address.port}"
-    return str(address)

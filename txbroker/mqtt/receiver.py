@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from txbroker.core import Flows, Run
-from txbroker.mqtt.codec import encode
+from txbroker.mqtt.encoding import encode
 from txbroker.mqtt.incoming import Incoming
 from txbroker.mqtt.packets import Puback, Pubcomp, Publish, Pubrec
 from txbroker.mqtt.ports import Sink

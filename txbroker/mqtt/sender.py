@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from txbroker.message import Message
-from txbroker.mqtt.codec import encode, pack_packet_id
+from txbroker.mqtt.encoding import encode, pack_packet_id
 from txbroker.mqtt.numbering import Numbering
 from txbroker.mqtt.output import Output
 from txbroker.mqtt.packets import Pubrel

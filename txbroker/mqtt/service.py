@@ -35,7 +35,8 @@ class Outputs:
     def flush(self) -> None:
         """The end of a turn: write it, and have a look where that did not do."""
         for outlet in self._exchange.send_outputs():
-            outlet.connection.flush()
+            if outlet.connection is not None:
+                outlet.connection.flush()
 
 
 class MqttService:

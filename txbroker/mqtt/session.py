@@ -186,9 +186,9 @@ class Session:
 
     def look_at_live(self) -> None:
         """What comes live may go straight to the client, or not any more."""
-        if self.sender.sink is not None:
-            outlet = self.sender.sink.outlet
-            outlet.is_direct = self._is_plain and not self.subscribing
+        sink = self.sender.sink
+        if sink is not None:
+            sink.outlet.is_direct = self._is_plain and not self.subscribing
 
     def is_live(self, part: PartKey) -> bool:
         """Whether what comes live in the part may go to the client that is here."""

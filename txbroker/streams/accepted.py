@@ -83,7 +83,8 @@ class AcceptedStream:
                 return
             self._waiting = bytearray(b"".join(pieces))
             del self._waiting[:sent]
-            self._forbid()
+            if self._outlet is not None:
+                self._outlet.descriptor = -1
             self.reactor.addWriter(self)
         else:
             self._waiting += b"".join(pieces)
@@ -131,14 +132,11 @@ class AcceptedStream:
 
     def getHost(self) -> IPv4Address | IPv6Address:
         """This end's address."""
-        return address_of(self._ask(socket.socket.getsockname))
+        return _address_of(_ask(self._descriptor, socket.socket.getsockname))
 
     def getPeer(self) -> IPv4Address | IPv6Address:
         """The other end's address; `GONE` where it has left."""
-        try:
-            return address_of(self._ask(socket.socket.getpeername))
-        except OSError:
-            return GONE
+        return peer_of(self._descriptor)
 
     # to the poller
 
@@ -183,10 +181,12 @@ class AcceptedStream:
         descriptor = self._descriptor
         if descriptor < 0:
             return
-        self._end()
-        self.reactor.removeWriter(self)
+        if not self._is_ending:
+            self._end()
+        if self._waiting is not None:
+            self.reactor.removeWriter(self)
+            self._waiting = None
         self._descriptor = -1
-        self._waiting = None
         if reason.value is ABORTED:
             _reset(descriptor)
         os.close(descriptor)
@@ -202,21 +202,9 @@ class AcceptedStream:
     def _end(self) -> None:
         """It is neither read nor written any more, but for what waits."""
         self._is_ending = True
-        self._forbid()
-        self.reactor.removeReader(self)
-
-    def _forbid(self) -> None:
         if self._outlet is not None:
             self._outlet.descriptor = -1
-
-    def _ask(self, question: Callable[[socket.socket], tuple[Any, ...]]) -> tuple[Any, ...]:
-        if self._descriptor < 0:
-            raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
-        asked = socket.socket(fileno=self._descriptor)
-        try:
-            return question(asked)
-        finally:
-            asked.detach()
+        self.reactor.removeReader(self)
 
 
 def read_some(descriptor: int, reactor: Any, protocol: Any) -> Exception | None:
@@ -238,10 +226,32 @@ def read_some(descriptor: int, reactor: Any, protocol: Any) -> Exception | None:
     return None
 
 
-def address_of(found: tuple[Any, ...]) -> IPv4Address | IPv6Address:
+def peer_of(descriptor: int) -> IPv4Address | IPv6Address:
+    """The address of a socket's other end; `GONE` where it has left."""
+    try:
+        return _address_of(_ask(descriptor, socket.socket.getpeername))
+    except OSError:
+        return GONE
+
+
+def _ask(descriptor: int, question: Callable[[socket.socket], tuple[Any, ...]]) -> tuple[Any, ...]:
+    if descriptor < 0:
+        raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
+    asked = socket.socket(fileno=descriptor)
+    try:
+        return question(asked)
+    finally:
+        asked.detach()
+
+
+def _address_of(found: tuple[Any, ...]) -> IPv4Address | IPv6Address:
     """A socket's address as Twisted has it."""
-    kind = IPv4Address if len(found) == 2 else IPv6Address
-    return kind("TCP", *found)
+    if len(found) == 2:
+        return IPv4Address("TCP", *found)
+    if found[3]:  # the name of the scope belongs to the address
+        flags = socket.NI_NUMERICHOST | socket.NI_NUMERICSERV
+        found = (socket.getnameinfo(found, flags)[0], *found[1:])
+    return IPv6Address("TCP", *found)
 
 
 def _reset(descriptor: int) -> None:

@@ -8,14 +8,16 @@ sent at once, and only what the kernel does not take waits, in Twisted's way.
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Sequence
 from typing import Any
 
 from twisted.internet.tcp import Client, Port
 
+from txbroker.core import accept
 from txbroker.runs import Octets
-from txbroker.streams.accepted import AcceptedStream, address_of, read_some
+from txbroker.streams.accepted import AcceptedStream, peer_of, read_some
 from txbroker.telemetry import get_logger
 
 log = get_logger()
@@ -92,13 +94,17 @@ class DialedStream(_Direct, Client):  # type: ignore[misc]
 
 
 class StreamPort(Port):
-    """A listening socket; `reactor` is the poller."""
+    """
+    A listening socket; `reactor` is the poller. A factory that says that it does not ask for the
+    address (`asks_for_address`) gets None.
+    """
 
     factory: Any
     _is_short = False
 
     def __init__(self, port: int, factory: Any, backlog: int, interface: str, reactor: Any) -> None:
         super().__init__(port, factory, max(backlog, BACKLOG), interface, reactor)
+        self._asks_for_address = getattr(factory, "asks_for_address", True)
 
     def createInternetSocket(self) -> socket.socket:
         """As Twisted's; accepted ones have TCP_NODELAY from it."""
@@ -110,32 +116,30 @@ class StreamPort(Port):
         """Connections have come."""
         for _ in range(ACCEPTS):
             try:
-                accepted, peer = self.socket.accept()
-            except (BlockingIOError, ConnectionAbortedError, PermissionError):
-                self._is_short = False
-                return
+                descriptor = accept(self.socket)
+            except (ConnectionAbortedError, PermissionError):
+                descriptor = -1
             except OSError as error:
                 self._pause(error)
                 return
+            if descriptor < 0:
+                self._is_short = False
+                return
             try:
-                self._take(accepted, peer)
+                self._take(descriptor)
             except Exception:  # of one connection: the node goes on listening
                 log.exception("stream.failed")
 
-    def _take(self, accepted: socket.socket, peer: tuple[Any, ...]) -> None:
-        if len(peer) == 4 and peer[3]:  # the name of the scope belongs to the address
-            flags = socket.NI_NUMERICHOST | socket.NI_NUMERICSERV
-            peer = (socket.getnameinfo(peer, flags)[0], *peer[1:])
+    def _take(self, descriptor: int) -> None:
         protocol = None
         try:
-            protocol = self.factory.buildProtocol(address_of(peer))
+            address = peer_of(descriptor) if self._asks_for_address else None
+            protocol = self.factory.buildProtocol(address)
         finally:
             if protocol is None:
-                accepted.close()
+                os.close(descriptor)
         if protocol is not None:
-            accepted.setblocking(False)
-            stream = AcceptedStream(accepted.detach(), protocol, self.reactor)
-            protocol.makeConnection(stream)
+            protocol.makeConnection(AcceptedStream(descriptor, protocol, self.reactor))
 
     def _pause(self, error: OSError) -> None:
         # Whoever has to wait stays in the backlog; asking for them at once would only spin.

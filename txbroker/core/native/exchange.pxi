@@ -216,45 +216,35 @@ cdef class Exchange:
     def belongs(self, Run run not None, route, verdict):
         """Whether all of a run goes by this route, and gets this verdict."""
         cdef uint32_t last = NONE
-        cdef size_t index
-        cdef Plan* plan
-        self.begin(run)
+        cdef size_t index, stop = 0
         for index in range(run.entries_.size()):
-            if run.entries_[index].plan == last:
+            if index == stop:
+                stop = self.look_up(run, index)
+            elif run.entries_[index].plan == last:
                 continue
             last = run.entries_[index].plan
-            plan = self.plan(run.entries_[index])
-            if self.routes.value(self.routes.number_for(plan[0], plan.route)) is not route:
+            if self.routes.value(self.plans.at(last).route) is not route:
                 return False
-            if self.bounds.value(self.bounds.number_for(plan[0], plan.verdict)) is not verdict:
+            if self.bounds.value(self.plans.at(last).verdict) is not verdict:
                 return False
         return True
 
     def sole_receiver(self, list runs not None):
         """The edge that gets all of these runs, where no other one gets any of them; or None."""
         cdef Run run
-        cdef uint32_t number, last = NONE, last_plan
-        cdef uint64_t epoch = 0
-        cdef size_t index
-        cdef Plan* plan
-        cdef tuple edges = ()
+        cdef uint32_t last
+        cdef size_t index, stop
+        cdef tuple edges
         sole = None
         for run in runs:
-            self.begin(run)
-            self.check_receivers()
-            last_plan = NONE
+            last, stop = NONE, 0
             for index in range(run.entries_.size()):
-                if run.entries_[index].plan == last_plan:
+                if index == stop:
+                    stop = self.look_up(run, index)
+                elif run.entries_[index].plan == last:
                     continue
-                last_plan = run.entries_[index].plan
-                if self.is_full():
-                    return None
-                plan = self.plan(run.entries_[index])
-                number = self.interests.set_for(plan[0], plan.receivers)
-                if number == last and epoch == self.epoch:
-                    continue
-                last, epoch = number, self.epoch
-                edges = self.receivers_of(number)
+                last = run.entries_[index].plan
+                edges = self.receivers_of(last)
                 if len(edges) != 1 or (sole is not None and edges[0] is not sole):
                     return None
                 sole = edges[0]

@@ -180,8 +180,8 @@ cdef class Inlet(Input):
 
     def step(self):
         """
-        Work on up to a packet that is for others, which is returned; None: all is done, unless it
-        `has_more`, as a run has a most of messages.
+        Work on up to a packet that is for others, which is returned, or to the end, if a run has
+        room for so many messages; it `has_more` where bytes may be left to look at.
 
         What was gathered until then came before it, and is to be taken from `qos0`, `qos12` and
         `pubacks` first, then `fault`: the bytes that follow are no packets. `has_heard` is set when
@@ -203,6 +203,9 @@ cdef class Inlet(Input):
                 self.has_heard = True
                 if self.session is None or not self.take(frame, serial, plain, others):
                     found = self.take_frame(frame, self.bytes_at(self.at)[0])
+                    self.has_more = self.at < <size_t>PyBytes_GET_SIZE(self.data)
+                    if not self.has_more:
+                        self.set_aside()
                     break
                 self.at += frame.stop
                 if plain.entries.size() == MOST_IN_RUN or others.entries.size() == MOST_IN_RUN:

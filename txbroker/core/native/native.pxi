@@ -19,8 +19,11 @@ cdef extern from "<sys/socket.h>" nogil:
         iovec* msg_iov
         size_t msg_iovlen
     ssize_t sendmsg(int descriptor, const msghdr* message, int flags)
+    int accept4(int descriptor, void* address, void* size, int flags)
     int MSG_DONTWAIT
     int MSG_NOSIGNAL
+    int SOCK_CLOEXEC
+    int SOCK_NONBLOCK
 
 cdef extern from "native/output.hpp" namespace "txbroker":
     cppclass Output:

@@ -63,8 +63,8 @@ class Inlet:
 
     def step(self) -> tuple[int, bytes] | None:
         """
-        Work on up to a packet that is for others, which is returned; None: all is done, unless it
-        `has_more`, as a run has at most `MOST` messages.
+        Work on up to a packet that is for others, which is returned, or to the end, if a run has
+        room for so many messages (`MOST`); it `has_more` where bytes may be left to look at.
 
         What was gathered until then came before it, and is to be taken from `qos0`, `qos12` and
         `pubacks` first, then `fault`: the bytes that follow are no packets. `has_heard` is set when
@@ -81,6 +81,7 @@ class Inlet:
                 self.has_heard = True
                 if not self._take(first_byte, body, gathered, serial):
                     found = first_byte, body
+                    self.has_more = self._framer.pending > 0
                     break
                 if len(gathered[0].entries) == MOST or len(gathered[1].entries) == MOST:
                     self.has_more = True

@@ -1,0 +1,215 @@
+"""
+SHELL: the life of a client's connection: how it begins, its deadlines, and how it ends.
+
+What a client says meanwhile is `protocol`'s.
+"""
+
+from __future__ import annotations
+
+from twisted.internet.address import IPv4Address, IPv6Address
+
+from txbroker.core import HIGH_MARK
+from txbroker.deadlines import Slot
+from txbroker.edge.roaming import Attempt
+from txbroker.mqtt.connection import Connection
+from txbroker.mqtt.hold import Hold
+from txbroker.mqtt.service import MqttService
+from txbroker.mqtt.session import Session
+from txbroker.net import Transport
+from txbroker.telemetry import get_logger
+
+log = get_logger()
+
+CLOSE_TIMEOUT = 5.0
+"""Seconds that a client has to read its last packets when the connection is being closed."""
+
+GRACE = 1.5
+"""Times its keep-alive for which nothing may be heard of a client [MQTT-3.1.2-24]."""
+
+
+class Lifetime:
+    """
+    What `MqttProtocol` is made on, with all that it keeps; see there.
+
+    It is `_is_open` until either side ends it.
+    """
+
+    __slots__ = (
+        "_attempt",
+        "_client_id",
+        "_connection",
+        "_hold",
+        "_inlet",
+        "_is_arriving",
+        "_is_clogged",
+        "_is_open",
+        "_is_working",
+        "_keep_alive",
+        "_last_heard",
+        "_service",
+        "_session",
+        "_slot",
+        "outlet",
+        "transport",
+    )
+
+    transport: Transport
+
+    def __init__(self, service: MqttService) -> None:
+        self._service = service
+        self.outlet = service.exchange.make_outlet()
+        self.outlet.connection = self
+        self._inlet = service.exchange.make_inlet(self.outlet, service.max_packet)
+        self._connection = Connection()
+        self._session: Session | None = None
+        self._is_open = False
+        self._is_clogged = False
+        self._is_working = False
+        self._is_arriving = False
+        self._attempt: Attempt | None = None
+        self._hold: Hold | None = None
+        self._keep_alive = 0
+        self._last_heard = 0.0
+        self._slot: Slot | None = None
+        self._client_id = ""
+
+    # from Twisted
+
+    def makeConnection(self, transport: Transport) -> None:
+        """As Twisted's protocols have it."""
+        self.transport = transport
+        self.connectionMade()
+
+    def connectionMade(self) -> None:
+        service = self._service
+        self._is_open = True
+        if len(service.connections) >= service.max_connections:
+            service.counters.add("connections.refused")
+            log.warning("client.refused", limit="limits.connections", value=service.max_connections)
+            self._abort()
+            return
+        service.connections[self] = None
+        carry = getattr(self.transport, "carry", None)
+        if carry is not None:
+            carry(self.outlet)
+        else:
+            self.transport.bufferSize = HIGH_MARK
+            _set_no_delay(self.transport)
+        self.transport.registerProducer(self, True)
+        self._set_deadline(service.connect_timeout)
+
+    # from the session (Sink)
+
+    def close(self, reason: str) -> None:
+        """End it from this side: another connection has the client id, say."""
+        log.info("client.closed", client_id=self._client_id, reason=reason)
+        self._leave(will=True)
+        self._abort()
+
+    def end(self) -> None:
+        """The node stops: its client's will is discarded."""
+        self._leave(will=False)
+        self._abort()
+
+    # internal: life
+
+    def on_deadline(self) -> None:
+        """From `Deadlines`: it is time to look at the watch."""
+        self._slot = None
+        if not self._is_open:
+            self.transport.abortConnection()  # it was closed politely, and does not read
+        elif not self._client_id:
+            self._no_connect()
+        elif self._keep_alive:
+            self._look_at_watch()
+        self._service.turn.end()
+
+    def _set_keep_alive(self, seconds: int) -> None:
+        self._keep_alive = seconds
+        if seconds:
+            self._last_heard = self._service.clock.seconds()
+        # That for CONNECT is met before a later one, which is set then.
+        if seconds * GRACE < self._service.connect_timeout:
+            self._cancel_deadline()
+        if seconds and self._slot is None:
+            self._set_deadline(seconds * GRACE)
+
+    def _look_at_watch(self) -> None:
+        # The deadline is not moved for each packet; it is set again when it is met.
+        idle = self._service.clock.seconds() - self._last_heard
+        if self._hold is not None and self._hold.is_on:
+            idle = 0.0  # its PINGREQ may lie unread (protocol rule 20)
+        longest = self._keep_alive * GRACE
+        if idle >= longest:
+            log.info("client.timeout", client_id=self._client_id)
+            self._leave(will=True)  # [MQTT-3.1.2-24]
+            self._abort()
+        else:
+            self._set_deadline(longest - idle)
+
+    def _set_deadline(self, delay: float) -> None:
+        self._slot = self._service.deadlines.set(self, delay)
+
+    def _cancel_deadline(self) -> None:
+        if self._slot is not None:
+            self._service.deadlines.cancel(self, self._slot)
+            self._slot = None
+
+    def _give_up(self) -> None:
+        """It was held for too long."""
+        self._leave(will=True)
+        self._abort()
+        self._service.turn.end()
+
+    def _no_connect(self) -> None:
+        peer = describe(self.transport.getPeer())
+        after = self._service.connect_timeout
+        log.info("client.no_connect", peer=peer, limit="limits.connect_timeout", after=after)
+        self._service.counters.add("clients.no_connect")
+        self._leave(will=False)
+        self._abort()
+
+    def _close_politely(self) -> None:
+        # What was written is still sent, but a client that does not read is not waited for. If
+        # nothing waits, the end comes in this turn.
+        is_all_sent = self.outlet.descriptor >= 0
+        self.transport.loseConnection()
+        if not is_all_sent:
+            self._set_deadline(CLOSE_TIMEOUT)
+
+    def _leave(self, *, will: bool) -> None:
+        if not self._is_open:
+            return
+        service = self._service
+        self._is_open = False
+        self._connection.close()
+        self._inlet.close()
+        self._cancel_deadline()
+        service.connections.pop(self, None)
+        service.pressure.forget(self, self.outlet)
+        if self._attempt is not None:
+            self._attempt.is_wanted = False
+        self.transport.unregisterProducer()
+        session, self._session = self._session, None
+        if self._hold is not None:
+            self._hold.forget(session)
+        if session is not None:
+            if self.outlet.size:
+                self.transport.write(self.outlet.take())
+            service.edge.clients.disconnect(session, self, will=will)
+
+    def _abort(self) -> None:
+        self._is_open = False
+        self.transport.abortConnection()
+
+
+def _set_no_delay(transport: Transport) -> None:
+    if isinstance(transport.getPeer(), IPv4Address | IPv6Address):
+        transport.setTcpNoDelay(True)
+
+
+def describe(address: object) -> str:
+    """A peer, for the log."""
+    if isinstance(address, IPv4Address | IPv6Address):
+        return f"{address.host}:{address.port}"
+    return str(address)
