@@ -1,8 +1,9 @@
 """
 The brokers that the conformance tests run against.
 
-Without further ado: one node alone, and a tree of three (root; `a` and `b` below it) in which the
-publisher is connected to a, the subscriber to b, and the topics belong to a, to b or to the root.
+Without further ado: one node alone, one that keeps no QoS 0 (whose publishes take a shorter way
+then), and a tree of three (root; `a` and `b` below it) in which the publisher is connected to a,
+the subscriber to b, and the topics belong to a, to b or to the root.
 TXBROKER_CONFORMANCE=HOST:PORT points the suite at a broker that runs already (any MQTT 3.1.1
 broker): then the tree and the nodes with special limits are left out.
 """
@@ -24,7 +25,7 @@ EXTERNAL = os.environ.get("TXBROKER_CONFORMANCE")
 
 # Who owns the topics, when the publisher is on node a and the subscriber on node b.
 ZONES = {"first": "a", "second": "b", "third": ""}
-ARRANGEMENTS = ["solo"] if EXTERNAL else ["solo", *ZONES]
+ARRANGEMENTS = ["solo"] if EXTERNAL else ["solo", "qos12", *ZONES]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,16 @@ def solo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
         return
     directory = tmp_path_factory.mktemp("solo")
     with NodeProcess(directory, topology("solo", zone="")) as node:
+        yield node.mqtt
+
+
+@pytest.fixture(scope="session")
+def qos12(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
+    """
+    The MQTT address of a node that owns everything and keeps no QoS 0.
+    """
+    directory = tmp_path_factory.mktemp("qos12")
+    with NodeProcess(directory, topology("qos12", zone="", journal="qos12")) as node:
         yield node.mqtt
 
 
@@ -121,8 +132,8 @@ def brokers(request: pytest.FixtureRequest) -> Iterator[Bench]:
     """
     One node alone, or publisher and subscriber on two nodes of the tree: for every delivery.
     """
-    if request.param == "solo":
-        address: Address = request.getfixturevalue("solo")
+    if request.param not in ZONES:
+        address: Address = request.getfixturevalue(request.param)
         bench = Bench(address, address)
     else:
         nodes: Tree = request.getfixturevalue("tree")

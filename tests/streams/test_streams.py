@@ -23,7 +23,8 @@ from tests.support.mqttclient import until
 from txbroker.core import Exchange
 from txbroker.streams import stream
 from txbroker.streams.accepted import GONE
-from txbroker.streams.poller import BATCH, Poller
+from txbroker.streams.poller import Poller
+from txbroker.streams.selector import BATCH
 from txbroker.turn import Turn
 
 MUCH = bytes(range(256)) * (32 * 1024)  # 8 MiB
@@ -82,7 +83,7 @@ async def streams() -> AsyncIterator[Bench]:
 
     loop = asyncio.get_running_loop()
     turn = Turn(loop.call_soon)
-    poller = Poller(reactor, turn)
+    poller = Poller(reactor, turn, Exchange(lambda: None).make_sockets())
     bench = Bench(poller, turn, None)
 
     class Peers(Factory):
@@ -385,7 +386,7 @@ async def test_an_outlet_is_never_written_to_a_later_connection() -> None:
         exchange = Exchange(lambda: None)
         outlet = exchange.make_outlet()
         client, peer = await bench.connect()
-        peer.transport.carry(outlet)
+        peer.transport.carry(outlet, exchange.make_inlet(outlet, 100))
         number = peer.transport.fileno()
         client.close()
         await until(lambda: peer.reason is not None)

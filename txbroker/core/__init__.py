@@ -14,11 +14,15 @@ from typing import TYPE_CHECKING
 
 # Both cores have the same marks.
 from txbroker.core.reference.outlet import HIGH_MARK, QUEUE_HIGH_MARK
+from txbroker.core.reference.sockets import FED, READ_SIZE, SHORT
 
 __all__ = [
+    "FED",
     "HIGH_MARK",
     "KIND",
     "QUEUE_HIGH_MARK",
+    "READ_SIZE",
+    "SHORT",
     "Apexes",
     "Exchange",
     "Flows",
@@ -26,6 +30,7 @@ __all__ = [
     "LinkInlet",
     "Outlet",
     "Run",
+    "Sockets",
     "Target",
 ]
 
@@ -41,6 +46,7 @@ if not TYPE_CHECKING and os.environ.get("TXBROKER_PURE") != "1":
             LinkInlet,
             Outlet,
             Run,
+            Sockets,
             Target,
         )
 
@@ -55,3 +61,4 @@ if TYPE_CHECKING or KIND == "python":
     from txbroker.core.reference.link import LinkInlet
     from txbroker.core.reference.outlet import Outlet
     from txbroker.core.reference.run import Run
+    from txbroker.core.reference.sockets import Sockets

@@ -24,10 +24,13 @@ from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
 
 import os
+from select import EPOLLIN as _EPOLLIN
 
 from txbroker.core.reference.flows import Flow
 from txbroker.core.reference.outlet import MOST as _MOST
 from txbroker.core.reference.run import Entry as EntryTuple
+from txbroker.core.reference.sockets import FED as _FED
+from txbroker.core.reference.sockets import SHORT as _SHORT
 from txbroker.message import OVERHEAD as _OVERHEAD
 from txbroker.message import Message
 from txbroker.mqtt.return_codes import ProtocolViolation
@@ -38,6 +41,9 @@ include "native/native.pxi"
 cdef size_t OVERHEAD = _OVERHEAD
 cdef size_t MOST = _MOST
 cdef size_t MOST_IN_RUN = _MOST_IN_RUN
+cdef int EPOLLIN = _EPOLLIN
+cdef int FED = _FED
+cdef Py_ssize_t SHORT = _SHORT
 
 set_seeds(<const Byte*>PyBytes_AS_STRING(os.urandom(24)))
 
@@ -46,3 +52,4 @@ include "native/outlet.pxi"
 include "native/inlet.pxi"
 include "native/tree.pxi"
 include "native/exchange.pxi"
+include "native/sockets.pxi"

@@ -24,6 +24,7 @@ from txbroker.edge.outbox import Entry
 from txbroker.edge.publishing import settle
 from txbroker.edge.route import Item, Position, Publication, Route, State, StreamUser, unfold
 from txbroker.message import Message
+from txbroker.mqtt.session import Session
 from txbroker.place import PartKey
 from txbroker.pressure import Pressure
 
@@ -117,11 +118,11 @@ class OwnZone:
         """Give many to the authority."""
         self._outbound.send(run, ())
 
-    def pass_on(self, run: Run) -> bool:
+    def way_through(self) -> tuple[Route, Verdict, Peer] | None:
         """
-        From this node's clients to its clients, at once: what all the steps between come to for a
-        run of QoS 0 of which nothing is kept and that only this node's clients get. False: it is
-        not such a run, or something of it has to wait.
+        What `Exchange.pass_on` is to find for a run of QoS 0 of which nothing is kept and that only
+        this node's clients get: then it comes to the same as all the steps between. None: runs have
+        to wait, or there is more to be done for them.
         """
         route, peer = self._route, self._peer
         if (
@@ -133,13 +134,22 @@ class OwnZone:
             or self._outbound
             or not self.has_credit()
         ):
-            return False
-        exchange = self._edge.exchange
-        left = exchange.pass_on(run, route, Verdict.TAKEN, peer)
+            return None
+        return route, Verdict.TAKEN, peer
+
+    def pass_on(self, run: Run) -> bool:
+        """From this node's clients to its clients, at once; False: it is not such a run."""
+        way = self.way_through()
+        left = None if way is None else self._edge.exchange.pass_on(run, *way)
         if left is None:
             return False
-        self._edge.delivery.deliver_left(run, route.part, left)
+        self.leave(run, left)
         return True
+
+    def leave(self, run: Run, left: list[tuple[Session, int]]) -> None:
+        """What those sessions could not get straight."""
+        assert self._route is not None
+        self._edge.delivery.deliver_left(run, self._route.part, left)
 
     def restart(self, sequence: int, returned: Iterable[Publication]) -> None:
         """Nothing is refused later than at once."""

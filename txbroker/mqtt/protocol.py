@@ -85,7 +85,6 @@ class MqttProtocol:
         "_is_open",
         "_is_working",
         "_keep_alive",
-        "_last_heard",
         "_service",
         "_session",
         "_slot",
@@ -109,7 +108,6 @@ class MqttProtocol:
         self._attempt: Attempt | None = None
         self._hold: Hold | None = None
         self._keep_alive = 0
-        self._last_heard = 0.0
         self._slot: Slot | None = None
         self._client_id = ""
 
@@ -131,7 +129,7 @@ class MqttProtocol:
         service.connections[self] = None
         carry = getattr(self.transport, "carry", None)
         if carry is not None:
-            carry(self.outlet)
+            carry(self.outlet, self._inlet)
         else:
             self.transport.bufferSize = HIGH_MARK
             _set_no_delay(self.transport)
@@ -140,6 +138,10 @@ class MqttProtocol:
 
     def dataReceived(self, data: bytes) -> None:
         self._inlet.feed(data)
+        self.fed()
+
+    def fed(self) -> None:
+        """Something was read, and is in the inlet."""
         self._work()
         self._service.turn.end()
 
@@ -237,7 +239,7 @@ class MqttProtocol:
             inlet.takes_qos12 = self._may_gather(session)
         frame = inlet.step()
         if inlet.has_heard:
-            self._last_heard = now  # whole packets count, not bytes [MQTT-3.1.2-24]
+            self._inlet.heard_at = now  # whole packets count, not bytes [MQTT-3.1.2-24]
         if session is not None:
             self._take_gathered(session)
         if inlet.fault is not None:
@@ -295,7 +297,7 @@ class MqttProtocol:
             return
         self._session = session
         self._attempt = None
-        self._last_heard = self._service.clock.seconds()
+        self._inlet.heard_at = self._service.clock.seconds()
         self._set_keep_alive(keep_alive)
         self.outlet.send(_ACCEPTED[present])  # [MQTT-3.2.2-1..4]
         if not self._service.edge.clients.attach(session, self):
@@ -427,7 +429,7 @@ class MqttProtocol:
 
     def _look_at_watch(self) -> None:
         # The deadline is not moved for each packet; it is set again when it is met.
-        idle = self._service.clock.seconds() - self._last_heard
+        idle = self._service.clock.seconds() - self._inlet.heard_at
         if self._hold is not None and self._hold.is_on:
             idle = 0.0  # its PINGREQ may lie unread (protocol rule 20)
         longest = self._keep_alive * GRACE
@@ -506,7 +508,7 @@ class MqttProtocol:
 
     def _read_again(self) -> None:
         hold = self._made_hold()
-        self._last_heard = self._service.clock.seconds()
+        self._inlet.heard_at = self._service.clock.seconds()
         self.transport.resumeProducing()
         refused = hold.take_refused()
         if refused is not None:

@@ -28,10 +28,12 @@ class OwnerRole:
     def wire(self, edge: Edge) -> None:
         """The edge of the same node, which needs no link."""
         ground = self._ground
+        own_zone = OwnZone(edge, self.authority, ground.pressure)
+        ground.sockets.wire(own_zone.way_through, own_zone.leave)
         self.holding = Holding(
             standing=ground.standing,
             authority=self.authority,
-            own_zone=OwnZone(edge, self.authority, ground.pressure),
+            own_zone=own_zone,
             disk=ground.disk,
             retention=ground.retention,
             timers=ground.timers,

@@ -19,7 +19,7 @@ from twisted.internet.error import ConnectionAborted
 from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
 from twisted.python.failure import Failure
 
-from txbroker.core import HIGH_MARK, Outlet
+from txbroker.core import HIGH_MARK, Inlet, Outlet
 
 ABORTED: Final = ConnectionAborted()
 GONE: Final = IPv4Address("TCP", "gone", 0)
@@ -60,10 +60,14 @@ class AcceptedStream:
 
     # to protocols
 
-    def carry(self, outlet: Outlet) -> None:
-        """What comes into the outlet may be written straight while nothing waits here."""
+    def carry(self, outlet: Outlet, inlet: Inlet) -> None:
+        """
+        What comes is for the inlet; what comes into the outlet may be written straight while
+        nothing waits here.
+        """
         self._outlet = outlet
         outlet.descriptor = self._descriptor
+        self.reactor.sockets.add(self._descriptor, inlet)
 
     def write(self, data: bytes) -> None:
         """Send bytes; what the kernel does not take waits, and the producer is told of it."""
@@ -144,6 +148,10 @@ class AcceptedStream:
         """What there is goes to the protocol."""
         return read_some(self._descriptor, self.reactor, self.protocol)
 
+    def fed(self) -> None:
+        """What there was is in the inlet."""
+        self.protocol.fed()
+
     def doWrite(self) -> Exception | None:
         """Send of what waits as much as the kernel takes."""
         assert self._waiting is not None
@@ -179,6 +187,7 @@ class AcceptedStream:
             return
         self._end()
         self.reactor.removeWriter(self)
+        self.reactor.sockets.remove(descriptor)
         self._descriptor = -1
         self._waiting = None
         if reason.value is ABORTED:

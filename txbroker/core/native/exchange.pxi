@@ -43,6 +43,7 @@ cdef class Exchange:
     cdef readonly Apexes bounds
     cdef readonly Tree interests
     cdef readonly Tree targets
+    cdef public uint64_t received
     cdef public uint64_t delivered
     cdef readonly uint64_t forgotten
     cdef size_t cache_limit
@@ -91,6 +92,10 @@ cdef class Exchange:
     def make_inlet(self, Outlet outlet not None, size_t max_packet):
         """What comes from the same client."""
         return Inlet(max_packet, outlet)
+
+    def make_sockets(self):
+        """Where clients are read."""
+        return Sockets(self)
 
     def make_target(self, session, subscription, Outlet outlet not None):
         """A subscription of a client that is here, for `targets`."""

@@ -134,6 +134,7 @@ cdef class Inlet(Input):
     cdef str client_id
     cdef tuple clients  # made when there is a run
     cdef list pubacks_
+    cdef public double heard_at
     cdef public object qos0
     cdef public object qos12
     cdef cbool is_clean
@@ -197,6 +198,24 @@ cdef class Inlet(Input):
         else:
             self.qos0 = self.qos12 = None
         return found
+
+    cdef Run peek(self, bytes data):
+        """As in the reference."""
+        cdef Gathered plain
+        cdef Frame frame
+        cdef Entry one
+        cdef const Byte* start = <const Byte*>PyBytes_AS_STRING(data)
+        cdef size_t at = 0, size = PyBytes_GET_SIZE(data)
+        if self.session is None or self.tail_size or <Py_ssize_t>self.at < PyBytes_GET_SIZE(self.data):
+            return None
+        while at < size:
+            if cut(start + at, size - at, self.max_packet, frame) != WHOLE:
+                return None
+            if start[at] != PUBLISH or not plain_publish(PUBLISH, start + at, frame, one, plain):
+                return None
+            plain.add(one, PUBLISH, start, at)
+            at += frame.stop
+        return self.run(plain, data, 0)
 
     cdef bint take(
         self, const Frame& frame, uint32_t serial, Gathered& plain, Gathered& others

@@ -17,6 +17,7 @@ cdef extern from "<sys/socket.h>" nogil:
     cppclass msghdr:
         iovec* msg_iov
         size_t msg_iovlen
+    ssize_t recv(int descriptor, void* buffer, size_t size, int flags)
     ssize_t sendmsg(int descriptor, const msghdr* message, int flags)
     int MSG_DONTWAIT
     int MSG_NOSIGNAL
@@ -89,6 +90,7 @@ cdef extern from "native/trees.hpp" namespace "txbroker" nogil:
 
 cdef extern from "native/packets.hpp" namespace "txbroker" nogil:
     const Byte DUP
+    const Byte PUBLISH
     void put_two(char* at, size_t number)
 
     enum Cut "txbroker::Cut":

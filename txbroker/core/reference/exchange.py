@@ -9,6 +9,7 @@ from txbroker.core.reference.inlet import Inlet
 from txbroker.core.reference.outlet import Outlet
 from txbroker.core.reference.packets import publish_head
 from txbroker.core.reference.run import Entry, Run
+from txbroker.core.reference.sockets import Sockets
 from txbroker.matching.index import SubscriptionIndex
 from txbroker.message import OVERHEAD
 
@@ -63,8 +64,8 @@ class Exchange:
     All that a node knows of topics, for runs: `routes` by apex at its edge; at its authority the
     verdict by apex (`bounds`) and the edges by filter (`interests`); `targets` by filter.
 
-    `delivered` counts messages that went straight to clients, once for each. `send_outputs` is
-    called at the end of a turn.
+    `received` counts publishes of clients, `delivered` messages that went straight to clients, once
+    for each. `send_outputs` is called at the end of a turn.
     """
 
     def __init__(self, on_output: Callable[[], None], cache_limit: int = 100_000) -> None:
@@ -73,6 +74,7 @@ class Exchange:
         self.bounds = Apexes()
         self.interests: SubscriptionIndex[str, Any] = SubscriptionIndex(cache_limit=cache_limit)
         self.targets: SubscriptionIndex[str, Target] = SubscriptionIndex(cache_limit=cache_limit)
+        self.received = 0
         self.delivered = 0
         self._on_output = on_output
         self._outputs: list[Outlet] = []
@@ -85,6 +87,10 @@ class Exchange:
     def make_inlet(self, outlet: Outlet, max_packet: int) -> Inlet:
         """What comes from the same client."""
         return Inlet(max_packet, outlet)
+
+    def make_sockets(self) -> Sockets:
+        """Where clients are read."""
+        return Sockets(self)
 
     def make_target(self, session: Any, subscription: Any, outlet: Outlet) -> Target:
         """A subscription of a client that is here, for `targets`."""
@@ -115,6 +121,11 @@ class Exchange:
         for outlet in outputs:
             outlet.is_noted = False
         return [outlet for outlet in outputs if not outlet.is_sent()]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether `take_full` has any."""
+        return bool(self._full)
 
     def take_full(self) -> list[Outlet]:
         """Those that passed a high mark since the last call, each once."""

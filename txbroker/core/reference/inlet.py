@@ -22,7 +22,7 @@ class Inlet:
     Before `open`, each packet comes by itself. After it, those that need no thought are dealt with
     here: plain publishes are gathered in `qos0` and `qos12`, acknowledgements go to the window of
     the outlet (of a clean session) or into `pubacks`. `takes_qos12`: whether publishes of QoS 1 and
-    2 may be gathered now.
+    2 may be gathered now. `heard_at`: when the last whole packet came, for whoever sets it.
     """
 
     def __init__(self, max_packet: int, outlet: Outlet) -> None:
@@ -33,6 +33,7 @@ class Inlet:
         self.has_heard = False
         self.has_landed = False
         self.has_more = False
+        self.heard_at = 0.0
         self.fault: ProtocolViolation | None = None
         self._framer = Framer(max_packet)
         self._outlet = outlet
@@ -89,6 +90,22 @@ class Inlet:
         self.qos0 = self._run(gathered[0], serial)
         self.qos12 = self._run(gathered[1], serial)
         return found
+
+    def peek(self, data: bytes) -> Run | None:
+        """The run that `data` is, if that comes alone and is plain publishes of QoS 0."""
+        framer, gathered = Framer(self._framer.max_packet), _Gathered()
+        if self._session is None or self._framer.pending:
+            return None
+        framer.feed(data)
+        try:
+            for first_byte, body in framer.frames():
+                one = plain_publish(first_byte, body, 0)
+                if one is None or one.qos:
+                    return None
+                gathered.add(one, bytes((first_byte,)) + encode_length(len(body)) + body)
+        except ProtocolViolation:
+            return None
+        return None if framer.pending else self._run(gathered, 0)
 
     def _take(
         self, first_byte: int, body: bytes, gathered: tuple[_Gathered, _Gathered], serial: int
