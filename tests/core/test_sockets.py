@@ -22,13 +22,13 @@ WAY = ("here", "here", "edge")
 class Bench:
     """Two connections of one exchange: what one publishes, the other has subscribed to."""
 
-    def __init__(self, core: Any) -> None:
+    def __init__(self, core: Any, max_packet: int = 100_000) -> None:
         self.exchange = core.Exchange(lambda: None)
         for apex, value in (("", "here"), ("far", "other")):
             self.exchange.routes.set(apex, value)
             self.exchange.bounds.set(apex, value)
         self.exchange.interests.add("#", "edge", "edge")
-        self.publisher = Client(core, self.exchange, "publisher", max_packet=100_000)
+        self.publisher = Client(core, self.exchange, "publisher", max_packet=max_packet)
         self.subscriber = Client(core, self.exchange, "subscriber")
         self.target = self.subscriber.subscribe("#")
         self.client, self.node = socket.socketpair()
@@ -58,9 +58,9 @@ class Bench:
 
 
 @contextmanager
-def a_bench(core: Any) -> Iterator[Bench]:
+def a_bench(core: Any, **keys: Any) -> Iterator[Bench]:
     """It is closed at the end."""
-    bench = Bench(core)
+    bench = Bench(core, **keys)
     try:
         yield bench
     finally:
@@ -117,6 +117,29 @@ def test_what_comes_in_pieces_is_put_together_by_others(core: Any) -> None:
         assert [(bench.number, FED)] == bench.serve(packet[4:])
         assert bench.publisher.inlet.step() is None
         assert packet == bench.publisher.inlet.qos0.raw
+
+
+@both
+@pytest.mark.parametrize("size", [100_000, 300_000, 1_000_000])
+@pytest.mark.parametrize("cut", [1, 10_000, 65_536])
+def test_long_packets_are_whole_however_they_come(core: Any, size: int, cut: int) -> None:
+    """With something before and after them in the same read, or nothing."""
+    packets = [
+        publish(b"a", b"1"),
+        publish(b"b", bytes(range(250)) * (size // 250)),
+        publish(b"c", bytes(70_000)),
+        publish(b"d", b"4"),
+    ]
+    data, found = b"".join(packets), b""
+    with a_bench(core, max_packet=2 * size) as bench:
+        at = 0
+        while at < len(data):
+            step = cut if at < 3 * cut else 65_536
+            left = bench.serve(data[at : at + step])
+            at += step
+            if left and bench.publisher.inlet.step() is None and bench.publisher.inlet.qos0:
+                found += bench.publisher.inlet.qos0.raw
+        assert data == found + bench.subscriber.outlet.take()
 
 
 @both

@@ -45,6 +45,11 @@ cdef int EPOLLIN = _EPOLLIN
 cdef int FED = _FED
 cdef Py_ssize_t SHORT = _SHORT
 
+# What was taken for one large packet is used again for the next: fetching it from the system each
+# time takes longer than to copy it.
+mallopt(M_MMAP_THRESHOLD, 4 * 1024 * 1024)
+mallopt(M_TRIM_THRESHOLD, 32 * 1024 * 1024)
+
 set_seeds(<const Byte*>PyBytes_AS_STRING(os.urandom(24)))
 
 include "native/run.pxi"

@@ -1,6 +1,7 @@
 # What comes from one client, or over a link: bytes in, runs and single packets out.
 
 cdef size_t MOST_AHEAD = 0xFFFF_0000  # places in runs have 32 bits
+cdef size_t MUCH = 64 * 1024
 
 
 cdef class Input:
@@ -54,13 +55,21 @@ cdef class Input:
         return 0
 
     cdef int grow_tail(self, const char* data, size_t size) except -1:
-        """Put more to the tail, in whose room there is more to come when it gets long."""
-        cdef size_t needed = self.tail_size + size, room = 0
+        """Put more to the tail."""
+        self.widen_tail(size)
+        if size:
+            memcpy(PyBytes_AS_STRING(<bytes>self.tail) + self.tail_size, data, size)
+        self.tail_size += size
+        return 0
+
+    cdef int widen_tail(self, size_t size) except -1:
+        """The tail has room for so much more, and for more than that when it gets long."""
+        cdef size_t needed = self.tail_size + size, room
         if self.tail == NULL:
-            self.tail = new_bytes(needed)
             self.tail_size = 0
-        else:
-            room = PyBytes_GET_SIZE(<bytes>self.tail)
+            self.tail = new_bytes(size)
+            return 0
+        room = PyBytes_GET_SIZE(<bytes>self.tail)
         if room and room < needed:
             room = max(needed, min(max(self.wanted, room + room // 2), 2 * needed))
             try:
@@ -68,10 +77,22 @@ cdef class Input:
             except MemoryError:
                 self.tail_size = 0
                 raise
-        if size:
-            memcpy(PyBytes_AS_STRING(<bytes>self.tail) + self.tail_size, data, size)
-        self.tail_size = needed
         return 0
+
+    cdef bint is_amid(self) noexcept:
+        """Whether much is to come of a packet, of which there is some already."""
+        return self.tail_size and self.wanted >= self.tail_size + MUCH
+
+    cdef ssize_t read_on(self, int descriptor) except -2:
+        """As `recv`: read of such a packet straight to where it stays, and nothing else."""
+        cdef size_t had = self.tail_size, most
+        cdef ssize_t size
+        self.widen_tail(MUCH)
+        most = min(self.wanted, <size_t>PyBytes_GET_SIZE(<bytes>self.tail)) - had
+        size = recv(descriptor, PyBytes_AS_STRING(<bytes>self.tail) + had, most, MSG_DONTWAIT)
+        if size > 0:
+            self.tail_size += size
+        return size
 
     cdef bint begin(self) except -1:
         """Whether there may be a packet; if so, the bytes are all in `data`."""

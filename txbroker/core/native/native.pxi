@@ -8,6 +8,11 @@ cdef extern from "native/bytes.hpp" namespace "txbroker" nogil:
     uint32_t NONE
     void set_seeds(const Byte* random)
 
+cdef extern from "<malloc.h>" nogil:
+    int mallopt(int parameter, int value)
+    int M_MMAP_THRESHOLD
+    int M_TRIM_THRESHOLD
+
 cdef extern from "<sys/uio.h>" nogil:
     cppclass iovec:
         void* iov_base

@@ -50,6 +50,7 @@ cdef class Sockets:
         cdef bytes data
         cdef int events, descriptor
         cdef ssize_t size
+        cdef bint is_amid
         self.is_asked = False
         for pair in ready:
             descriptor, events = pair
@@ -59,15 +60,22 @@ cdef class Sockets:
             if inlet is None or events != EPOLLIN or not interest[descriptor] & EPOLLIN:
                 left.append(pair)
                 continue
-            size = recv(descriptor, read_buffer, READ_SIZE, MSG_DONTWAIT)
+            is_amid = inlet.is_amid()
+            if is_amid:
+                size = inlet.read_on(descriptor)
+            else:
+                size = recv(descriptor, read_buffer, READ_SIZE, MSG_DONTWAIT)
             if size <= 0:
                 if not size or (errno != EAGAIN and errno != EINTR):
                     left.append(pair)
-                continue
-            data = PyBytes_FromStringAndSize(read_buffer, size)
-            if not self.take(inlet, data, now):
-                inlet.feed(data)
-                left.append((descriptor, FED))
+            elif is_amid:
+                if inlet.tail_size == inlet.wanted:
+                    left.append((descriptor, FED))
+            else:
+                data = PyBytes_FromStringAndSize(read_buffer, size)
+                if not self.take(inlet, data, now):
+                    inlet.feed(data)
+                    left.append((descriptor, FED))
         self.way = None
         return left
 

@@ -64,7 +64,8 @@ class Sockets:
     ) -> list[tuple[int, int]]:
         """
         Of pairs as epoll has them, those that are for others: `FED` stands for what was read and
-        is in the inlet. `interest` has EPOLLIN where a descriptor may be read.
+        is in the inlet (if that is more of a long packet that is not whole yet, it may be missing).
+        `interest` has EPOLLIN where a descriptor may be read.
         """
         left = []
         self._is_asked = False
