@@ -2,8 +2,8 @@
 The brokers that the conformance tests run against.
 
 Without further ado: one node alone, one that keeps no QoS 0 (whose publishes take a shorter way
-then), and a tree of three (root; `a` and `b` below it) in which the publisher is connected to a,
-the subscriber to b, and the topics belong to a, to b or to the root.
+then), and a tree of three (root; `a` and `b` below it, which keep no QoS 0) in which the
+publisher is connected to a, the subscriber to b, and the topics belong to a, to b or to the root.
 TXBROKER_CONFORMANCE=HOST:PORT points the suite at a broker that runs already (any MQTT 3.1.1
 broker): then the tree and the nodes with special limits are left out.
 """
@@ -86,8 +86,9 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
         pytest.skip("a broker that runs already is one node")
     directory = tmp_path_factory.mktemp("tree")
     root = NodeProcess(directory, topology("root", zone=""))
-    a = NodeProcess(directory, topology("a", zone="a", parent=root.grpc))
-    b = NodeProcess(directory, topology("b", zone="b", parent=root.grpc))
+    keys = {"parent": root.grpc, "journal": "qos12"}
+    a = NodeProcess(directory, topology("a", zone="a", **keys))
+    b = NodeProcess(directory, topology("b", zone="b", **keys))
     try:
         for node in (root, a, b):
             node.start(ready=False)

@@ -20,11 +20,10 @@ from twisted.python.failure import Failure
 
 from tests.support.cluster import on_loop
 from tests.support.mqttclient import until
-from txbroker.core import Exchange
+from txbroker.core import BATCH, Exchange
 from txbroker.streams import stream
 from txbroker.streams.accepted import GONE
 from txbroker.streams.poller import Poller
-from txbroker.streams.selector import BATCH
 from txbroker.turn import Turn
 
 MUCH = bytes(range(256)) * (32 * 1024)  # 8 MiB
@@ -386,7 +385,7 @@ async def test_an_outlet_is_never_written_to_a_later_connection() -> None:
         exchange = Exchange(lambda: None)
         outlet = exchange.make_outlet()
         client, peer = await bench.connect()
-        peer.transport.carry(outlet, exchange.make_inlet(outlet, 100))
+        peer.transport.carry(exchange.make_inlet(outlet, 100), outlet)
         number = peer.transport.fileno()
         client.close()
         await until(lambda: peer.reason is not None)

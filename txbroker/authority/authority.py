@@ -53,6 +53,7 @@ class Authority:
     ) -> None:
         self.apex = apex
         self.epoch = 0
+        self.exchange = exchange
         self.serving = False
         self.retained: RetainedTree[Message] = RetainedTree()
         self.marks: dict[MarkKey, int] = {}

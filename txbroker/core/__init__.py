@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 # Both cores have the same marks.
 from txbroker.core.reference.outlet import HIGH_MARK, QUEUE_HIGH_MARK
-from txbroker.core.reference.sockets import FED, READ_SIZE, SHORT
+from txbroker.core.reference.sockets import BATCH, FED, READ_SIZE, SHORT
 
 __all__ = [
+    "BATCH",
     "FED",
     "HIGH_MARK",
     "KIND",
@@ -30,6 +31,7 @@ __all__ = [
     "LinkInlet",
     "Outlet",
     "Run",
+    "Sender",
     "Sockets",
     "Target",
 ]
@@ -46,6 +48,7 @@ if not TYPE_CHECKING and os.environ.get("TXBROKER_PURE") != "1":
             LinkInlet,
             Outlet,
             Run,
+            Sender,
             Sockets,
             Target,
         )
@@ -61,4 +64,4 @@ if TYPE_CHECKING or KIND == "python":
     from txbroker.core.reference.link import LinkInlet
     from txbroker.core.reference.outlet import Outlet
     from txbroker.core.reference.run import Run
-    from txbroker.core.reference.sockets import Sockets
+    from txbroker.core.reference.sockets import Sender, Sockets

@@ -137,6 +137,9 @@ class OwnZone:
             return None
         return route, Verdict.TAKEN, peer
 
+    def sender(self) -> None:
+        """No link leads to it."""
+
     def pass_on(self, run: Run) -> bool:
         """From this node's clients to its clients, at once; False: it is not such a run."""
         way = self.way_through()

@@ -129,7 +129,7 @@ class MqttProtocol:
         service.connections[self] = None
         carry = getattr(self.transport, "carry", None)
         if carry is not None:
-            carry(self.outlet, self._inlet)
+            carry(self._inlet, self.outlet)
         else:
             self.transport.bufferSize = HIGH_MARK
             _set_no_delay(self.transport)

@@ -19,7 +19,7 @@ from twisted.internet.error import ConnectionAborted
 from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
 from twisted.python.failure import Failure
 
-from txbroker.core import HIGH_MARK, Inlet, Outlet
+from txbroker.core import HIGH_MARK, Inlet, LinkInlet, Outlet
 
 ABORTED: Final = ConnectionAborted()
 GONE: Final = IPv4Address("TCP", "gone", 0)
@@ -60,7 +60,7 @@ class AcceptedStream:
 
     # to protocols
 
-    def carry(self, outlet: Outlet, inlet: Inlet) -> None:
+    def carry(self, inlet: Inlet | LinkInlet, outlet: Outlet) -> None:
         """
         What comes is for the inlet; what comes into the outlet may be written straight while
         nothing waits here.

@@ -65,13 +65,14 @@ class Poller:
         self._reactor = reactor
         self._turn = turn
         self._loop = asyncio.get_running_loop()
-        self._selector = Selector(self._loop, self._serve)
+        self._selector = Selector(self._loop, self._wait)
         self._epoll = self._selector.epoll
         # Both by file descriptor: who has it, and EPOLLIN, EPOLLOUT or both.
         self._watched: list[Any] = []
         self._interest = bytearray()
         self._ending: list[tuple[AcceptedStream, Exception]] = []
-        self._ready: list[tuple[int, int]] = []
+        self._left: list[tuple[int, int]] = []
+        self._has_others = False
         self._is_serving = False
         directlyProvides(self, providedBy(reactor), IReactorFDSet, IReactorTCP)
 
@@ -180,25 +181,32 @@ class Poller:
 
     # internal: what is ready
 
-    def _serve(self, ready: list[tuple[int, int]]) -> None:
-        self._ready = ready
-        self._is_serving = True
+    def _wait(self, timeout: float | None) -> bool:
+        """For the selector."""
         try:
-            self._turn.share(self._serve_batch)
+            left = self.sockets.wait(self._epoll, self._interest, timeout, self._reactor.seconds)
+            if left is None:
+                return False
+            self._left, self._is_serving = left, True
+            self._turn.share(self._serve_left)
         except Exception:
             log.exception("stream.failed")
         finally:
             self._is_serving = False
+        found, self._has_others = self._has_others, False
+        return found
 
-    def _serve_batch(self) -> None:
+    def _serve_left(self) -> None:
         watched, interest = self._watched, self._interest
-        now = self._reactor.seconds()
-        for number, events in self.sockets.serve(self._ready, interest, now):
+        self.sockets.tell()
+        for number, events in self._left:
             descriptor = watched[number]
             if events == FED:
                 if descriptor is not None:
                     self._work(descriptor)
                 continue
+            if number == self._selector.number:
+                self._has_others = True
             # An error or a hang-up is for whoever waits, as with select(2).
             if descriptor is not None and events & ~EPOLLOUT and interest[number] & EPOLLIN:
                 try:

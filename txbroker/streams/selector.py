@@ -10,13 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from select import EPOLLIN, epoll
 from selectors import BaseSelector, SelectorKey
-from time import monotonic, sleep
 from typing import Any
-
-from txbroker.streams.pacing import Pacing
-
-BATCH = 128
-"""How many connections are served before timers and everything else have their turn."""
 
 
 class Selector(BaseSelector):
@@ -26,16 +20,18 @@ class Selector(BaseSelector):
     There may be several on one loop, which know each other as that.
     """
 
-    def __init__(self, loop: Any, serve: Callable[[list[tuple[int, int]]], None]) -> None:
-        """`serve` gets what `epoll` has found; it raises nothing."""
+    def __init__(self, loop: Any, wait: Callable[[float | None], bool]) -> None:
+        """
+        `wait` waits at `epoll` for so many seconds, if not for ever, and serves what is ready but
+        for `number`; it says whether that is, and raises nothing.
+        """
         self.epoll = epoll()
         self._loop = loop
-        self._serve = serve
+        self._wait = wait
         self._other: BaseSelector = loop._selector  # asyncio takes one only when it is made
-        self._number: int = loop._selector.fileno()
         self._is_over = False
-        self._pacing = Pacing()
-        self.epoll.register(self._number, EPOLLIN)
+        self.number: int = loop._selector.fileno()
+        self.epoll.register(self.number, EPOLLIN)
         loop._selector = self
 
     def leave(self) -> None:
@@ -54,17 +50,7 @@ class Selector(BaseSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
         """Wait for so many seconds, serve what is ready here, and give all else that is."""
-        pause = self._pacing.pause
-        if pause and (timeout is None or timeout > pause):
-            sleep(pause)
-        ready = self.epoll.poll(timeout, BATCH)
-        if not ready:
-            return []
-        self._pacing.note(ready, monotonic())
-        others = [pair for pair in ready if pair[0] != self._number]
-        if others:
-            self._serve(others)
-        return [] if len(others) == len(ready) else self._other.select(0)
+        return self._other.select(0) if self._wait(timeout) else []
 
     def close(self) -> None:
         """The loop is at its end."""

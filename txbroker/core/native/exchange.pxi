@@ -51,6 +51,7 @@ cdef class Exchange:
     cdef list outputs
     cdef list full
     cdef bint is_due
+    cdef bint is_quiet  # what is due is told later
     cdef Plans plans
     cdef uint64_t epoch
     # By the sets of `targets`: where the ways of each one are.
@@ -94,8 +95,12 @@ cdef class Exchange:
         return Inlet(max_packet, outlet)
 
     def make_sockets(self):
-        """Where clients are read."""
+        """Where clients and links are read."""
         return Sockets(self)
+
+    def make_sender(self, Outlet outlet not None, make_header):
+        """What goes over a link at once."""
+        return Sender(outlet, make_header)
 
     def make_target(self, session, subscription, Outlet outlet not None):
         """A subscription of a client that is here, for `targets`."""
@@ -105,10 +110,26 @@ cdef class Exchange:
 
     cdef int tell(self) except -1:
         """Call `on_output` where that is due."""
-        if self.is_due:
+        if self.is_due and not self.is_quiet:
             self.is_due = False
             self.on_output()
         return 0
+
+    cdef bint send_all(self) except -1:
+        """Write what there is to send; False: somebody has to look at some of it."""
+        cdef Outlet outlet
+        cdef list left = []
+        cdef list outputs = self.outputs
+        if not outputs:
+            return True
+        self.outputs = left
+        for outlet in outputs:
+            if outlet.is_sent():
+                outlet.is_noted = False
+            else:
+                left.append(outlet)
+        self.is_due = bool(left)
+        return not left
 
     def send_outputs(self):
         """
@@ -218,6 +239,20 @@ cdef class Exchange:
         groups.resize(count, place_of(values, places, self.routes.value(last)))
         return grouped(run, values, groups)
 
+    cdef object route_of(self, Run run):
+        """The one of `routes` by which all of a run goes, if there is one."""
+        cdef uint32_t number, last = NONE
+        cdef size_t index
+        cdef Plan* plan
+        self.begin(run)
+        for index in range(run.entries_.size()):
+            plan = self.plan(run.entries_[index])
+            number = self.routes.number_for(plan[0], plan.route)
+            if index and number != last:
+                return None
+            last = number
+        return self.routes.value(last)
+
     def taken(self, Run run not None, verdict):
         """How many messages at the beginning of a run get this verdict of `bounds`."""
         cdef uint32_t number, last = NONE
@@ -317,14 +352,12 @@ cdef class Exchange:
         self.ranges.push_back(made)
         return 0
 
-    def pass_on(self, Run run not None, route, verdict, edge):
-        """
-        `fan_out` for a run of QoS 0 of which all goes by this route, gets this verdict and goes to
-        this edge and no other; None where that is not so, and nothing was done.
-        """
+    cdef tuple edges_for(self, Run run, route, verdict):
+        """Who gets all of a run of QoS 0; None where not all of it goes the same way."""
         cdef uint32_t last = NONE
         cdef size_t index
         cdef Plan* plan
+        cdef tuple edges = None
         self.begin(run)
         self.check_receivers()
         for index in range(run.entries_.size()):
@@ -338,9 +371,20 @@ cdef class Exchange:
                 return None
             if self.bounds.value(self.bounds.number_for(plan[0], plan.verdict)) is not verdict:
                 return None
-            edges = self.receivers_of(self.interests.set_for(plan[0], plan.receivers))
-            if len(edges) != 1 or edges[0] is not edge:
+            found = self.receivers_of(self.interests.set_for(plan[0], plan.receivers))
+            if index and found is not edges:
                 return None
+            edges = found
+        return edges
+
+    def pass_on(self, Run run not None, route, verdict, edge):
+        """
+        `fan_out` for a run of QoS 0 of which all goes by this route, gets this verdict and goes to
+        this edge and no other; None where that is not so, and nothing was done.
+        """
+        cdef tuple edges = self.edges_for(run, route, verdict)
+        if edges is None or len(edges) != 1 or edges[0] is not edge:
+            return None
         return self.fan_out(run, None)
 
     def fan_out(self, Run run not None, part):

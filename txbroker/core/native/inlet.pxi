@@ -2,6 +2,8 @@
 
 cdef size_t MOST_AHEAD = 0xFFFF_0000  # places in runs have 32 bits
 cdef size_t MUCH = 64 * 1024
+cdef Py_ssize_t MOST_KNOWN = _MOST_KNOWN
+cdef size_t LONGEST_KNOWN = _LONGEST_KNOWN
 
 
 cdef class Input:
@@ -18,6 +20,7 @@ cdef class Input:
     cdef size_t tail_size
     cdef size_t wanted
     cdef size_t max_packet
+    cdef public double heard_at
     cdef public object fault
 
     def __cinit__(self, *args, **kwargs):
@@ -94,6 +97,33 @@ cdef class Input:
             self.tail_size += size
         return size
 
+    cdef bint is_idle(self) noexcept:
+        """Whether everything that came is worked off."""
+        return not self.tail_size and <Py_ssize_t>self.at == PyBytes_GET_SIZE(self.data)
+
+    cdef Run peek(self, bytes data):
+        """The run that `data` is, if that comes alone and may go on at once."""
+        return None
+
+    cdef int note(self, Run run) except -1:
+        """It did."""
+        return 0
+
+    cdef bint gather_all(self, bytes data, size_t at, Gathered& plain) except -1:
+        """Gather what there is from `at` on; False: not all of it is plain publishes of QoS 0."""
+        cdef Frame frame
+        cdef Entry one
+        cdef const Byte* start = <const Byte*>PyBytes_AS_STRING(data)
+        cdef size_t size = PyBytes_GET_SIZE(data)
+        while at < size:
+            if cut(start + at, size - at, self.max_packet, frame) != WHOLE:
+                return False
+            if start[at] != PUBLISH or not plain_publish(PUBLISH, start + at, frame, one, plain):
+                return False
+            plain.add(one, PUBLISH, start, at)
+            at += frame.stop
+        return True
+
     cdef bint begin(self) except -1:
         """Whether there may be a packet; if so, the bytes are all in `data`."""
         cdef size_t pending = PyBytes_GET_SIZE(self.data) - self.at + self.tail_size
@@ -155,7 +185,6 @@ cdef class Inlet(Input):
     cdef str client_id
     cdef tuple clients  # made when there is a run
     cdef list pubacks_
-    cdef public double heard_at
     cdef public object qos0
     cdef public object qos12
     cdef cbool is_clean
@@ -221,22 +250,16 @@ cdef class Inlet(Input):
         return found
 
     cdef Run peek(self, bytes data):
-        """As in the reference."""
         cdef Gathered plain
-        cdef Frame frame
-        cdef Entry one
-        cdef const Byte* start = <const Byte*>PyBytes_AS_STRING(data)
-        cdef size_t at = 0, size = PyBytes_GET_SIZE(data)
-        if self.session is None or self.tail_size or <Py_ssize_t>self.at < PyBytes_GET_SIZE(self.data):
+        if self.session is None or not self.is_idle():
             return None
-        while at < size:
-            if cut(start + at, size - at, self.max_packet, frame) != WHOLE:
-                return None
-            if start[at] != PUBLISH or not plain_publish(PUBLISH, start + at, frame, one, plain):
-                return None
-            plain.add(one, PUBLISH, start, at)
-            at += frame.stop
+        if not self.gather_all(data, 0, plain):
+            return None
         return self.run(plain, data, 0)
+
+    cdef int note(self, Run run) except -1:
+        self.outlet.exchange.received += run.entries_.size()
+        return 0
 
     cdef bint take(
         self, const Frame& frame, uint32_t serial, Gathered& plain, Gathered& others
@@ -309,10 +332,54 @@ cdef class LinkInlet(Input):
     """As in the reference."""
 
     cdef public int64_t expected
+    cdef public cbool is_open
+    cdef public uint64_t received
+    cdef public uint64_t most
+    cdef public object may_take
+    cdef public object leave
+    cdef dict known  # of a header: how many publishes follow, their clients, their edge
+    cdef bytes header
 
     def __init__(self, size_t max_frame):
         self.max_packet = max_frame
         self.wanted = 2
+        self.known = {}
+
+    def know(self, str client_id not None, str edge not None, count):
+        """As in the reference."""
+        if self.header is not None:
+            if len(self.known) >= MOST_KNOWN:
+                self.known.clear()
+            self.known[self.header] = count, (client_id,), edge
+
+    def forget(self):
+        """As in the reference."""
+        self.known.clear()
+
+    cdef Run peek(self, bytes data):
+        cdef Gathered plain
+        cdef Frame frame
+        cdef Run run
+        cdef const Byte* start = <const Byte*>PyBytes_AS_STRING(data)
+        cdef size_t size = PyBytes_GET_SIZE(data)
+        if not self.is_open or self.received >= self.most or not self.is_idle():
+            return None
+        if start[0] or cut(start, size, self.max_packet, frame) != WHOLE:
+            return None
+        found = self.known.get(PyBytes_FromStringAndSize(<const char*>start, frame.stop))
+        if found is None or not self.gather_all(data, frame.stop, plain):
+            return None
+        count, clients, edge = found
+        if plain.entries.size() != count:
+            return None
+        run = gathered_run(plain, data)
+        run.clients = clients
+        run.edge = edge
+        return run
+
+    cdef int note(self, Run run) except -1:
+        self.received += run.size
+        return 0
 
     def trust(self, size_t max_frame):
         """Frames may be as large as this from here on."""
@@ -346,6 +413,9 @@ cdef class LinkInlet(Input):
                 if not is_plain:
                     if first_byte >> 4 == 3 and self.expected:
                         self.expected -= 1
+                    self.header = None
+                    if not first_byte and frame.stop <= LONGEST_KNOWN:
+                        self.header = PyBytes_FromStringAndSize(<const char*>packet, frame.stop)
                     return self.take_frame(frame, first_byte)
             elif not is_plain or (one.qos > 0) != (plain.entries[0].qos > 0):
                 break

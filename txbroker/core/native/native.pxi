@@ -13,6 +13,14 @@ cdef extern from "<malloc.h>" nogil:
     int M_MMAP_THRESHOLD
     int M_TRIM_THRESHOLD
 
+cdef extern from "<sys/epoll.h>" nogil:
+    cppclass epoll_data:
+        int fd
+    cppclass epoll_event:
+        uint32_t events
+        epoll_data data
+    int epoll_wait(int epoll, epoll_event* events, int most, int timeout)
+
 cdef extern from "<sys/uio.h>" nogil:
     cppclass iovec:
         void* iov_base
