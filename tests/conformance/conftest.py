@@ -1,7 +1,8 @@
 """
 The brokers that the conformance tests run against.
 
-Without further ado: one node alone, and a tree of three (root; `a` and `b` below it) in which the
+Without further ado: one node alone, one that keeps no QoS 0 (whose publishes take a shorter way
+then), and a tree of three (root; `a` and `b` below it, which keep no QoS 0) in which the
 publisher is connected to a, the subscriber to b, and the topics belong to a, to b or to the root.
 TXBROKER_CONFORMANCE=HOST:PORT points the suite at a broker that runs already (any MQTT 3.1.1
 broker): then the tree and the nodes with special limits are left out.
@@ -24,7 +25,7 @@ EXTERNAL = os.environ.get("TXBROKER_CONFORMANCE")
 
 # Who owns the topics, when the publisher is on node a and the subscriber on node b.
 ZONES = {"first": "a", "second": "b", "third": ""}
-ARRANGEMENTS = ["solo"] if EXTERNAL else ["solo", *ZONES]
+ARRANGEMENTS = ["solo"] if EXTERNAL else ["solo", "qos12", *ZONES]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +68,16 @@ def solo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
 
 
 @pytest.fixture(scope="session")
+def qos12(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
+    """
+    The MQTT address of a node that owns everything and keeps no QoS 0.
+    """
+    directory = tmp_path_factory.mktemp("qos12")
+    with NodeProcess(directory, topology("qos12", zone="", journal="qos12")) as node:
+        yield node.mqtt
+
+
+@pytest.fixture(scope="session")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
     """
     The tree of three, both children granted their zones.
@@ -75,8 +86,9 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
         pytest.skip("a broker that runs already is one node")
     directory = tmp_path_factory.mktemp("tree")
     root = NodeProcess(directory, topology("root", zone=""))
-    a = NodeProcess(directory, topology("a", zone="a", parent=root.grpc))
-    b = NodeProcess(directory, topology("b", zone="b", parent=root.grpc))
+    keys = {"parent": root.grpc, "journal": "qos12"}
+    a = NodeProcess(directory, topology("a", zone="a", **keys))
+    b = NodeProcess(directory, topology("b", zone="b", **keys))
     try:
         for node in (root, a, b):
             node.start(ready=False)
@@ -121,8 +133,8 @@ def brokers(request: pytest.FixtureRequest) -> Iterator[Bench]:
     """
     One node alone, or publisher and subscriber on two nodes of the tree: for every delivery.
     """
-    if request.param == "solo":
-        address: Address = request.getfixturevalue("solo")
+    if request.param not in ZONES:
+        address: Address = request.getfixturevalue(request.param)
         bench = Bench(address, address)
     else:
         nodes: Tree = request.getfixturevalue("tree")

@@ -21,9 +21,9 @@ HEAD = """\
 
 Every normative statement of the OASIS Standard of 29 October 2014 (its appendix B), in short and
 in our words, with the tests that show it. `make test` runs them: against one node alone, and those
-that take `brokers` also against a tree of three nodes, the publisher at one, the subscriber at
-another, the topics owned by the first, by the second and by the third.
-`TXBROKER_CONFORMANCE=HOST:PORT` points the suite at any running MQTT 3.1.1 broker instead.
+that take `brokers` also against one with `journal: qos12`, and against a tree of three nodes, the
+publisher at one, the subscriber at another, the topics owned by the first, by the second and by the
+third. `TXBROKER_CONFORMANCE=HOST:PORT` points the suite at any running MQTT 3.1.1 broker instead.
 
 A test that is named for a statement fails when the line that obeys it is taken out. The column
 *who* says whom the statement binds; *both* includes what binds the client so that the server has to

@@ -80,7 +80,9 @@ class Lines:
 
     def connect(self, position: int | None = None, *filters: str) -> CatchUp:
         """A new link; the edge resumes behind a position."""
-        self.deliveries = Deliveries(self.authority, self.counters, self._mark)
+        self.deliveries = Deliveries(
+            self.authority, self.counters, self.authority.exchange.make_outlet(), self._mark
+        )
         self.port = Port(self)
         greeting = Greeting(edge="e", incarnation=1, filters=filters or ("#",), position=position)
         accepted = self.authority.connect(greeting, self.port)

@@ -20,10 +20,10 @@ from twisted.python.failure import Failure
 
 from tests.support.cluster import on_loop
 from tests.support.mqttclient import until
-from txbroker.core import Exchange
+from txbroker.core import BATCH, Exchange
 from txbroker.streams import stream
 from txbroker.streams.accepted import GONE
-from txbroker.streams.poller import BATCH, Poller
+from txbroker.streams.poller import Poller
 from txbroker.turn import Turn
 
 MUCH = bytes(range(256)) * (32 * 1024)  # 8 MiB
@@ -82,7 +82,7 @@ async def streams() -> AsyncIterator[Bench]:
 
     loop = asyncio.get_running_loop()
     turn = Turn(loop.call_soon)
-    poller = Poller(reactor, turn)
+    poller = Poller(reactor, turn, Exchange(lambda: None).make_sockets())
     bench = Bench(poller, turn, None)
 
     class Peers(Factory):
@@ -384,7 +384,7 @@ async def test_an_outlet_is_never_written_to_a_later_connection() -> None:
         exchange = Exchange(lambda: None)
         outlet = exchange.make_outlet()
         client, peer = await bench.connect()
-        peer.transport.carry(outlet)
+        peer.transport.carry(exchange.make_inlet(outlet, 100), outlet)
         number = peer.transport.fileno()
         client.close()
         await until(lambda: peer.reason is not None)

@@ -53,6 +53,7 @@ class Authority:
     ) -> None:
         self.apex = apex
         self.epoch = 0
+        self.exchange = exchange
         self.serving = False
         self.retained: RetainedTree[Message] = RetainedTree()
         self.marks: dict[MarkKey, int] = {}
@@ -119,6 +120,11 @@ class Authority:
         self._settling.add_run(run, last, key, sequence)
         if self._journal.durable >= last:
             self.on_durable(last)
+
+    @property
+    def keeps_qos0(self) -> bool:
+        """Whether messages of QoS 0 become records, too."""
+        return self._journal.keeps_qos0
 
     def keep_qos0(self, run: Run) -> None:
         """Append a run of QoS 0, where those become records, too; it is delivered at once."""

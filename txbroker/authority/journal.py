@@ -84,6 +84,10 @@ class Journal(Protocol):
         """Records up to this offset may be delivered and acknowledged."""
 
     @property
+    def keeps_qos0(self) -> bool:
+        """Whether messages of QoS 0 become records, too."""
+
+    @property
     def predecessor(self) -> Place | None:
         """Where the part goes on from: the end of another one; None: nowhere."""
 

@@ -15,7 +15,7 @@ import attrs
 
 from txbroker.authority.handover import MarkKey
 from txbroker.authority.journal import Record
-from txbroker.core import Run
+from txbroker.core import Run, Sender
 from txbroker.delegation.cut import Cut
 from txbroker.message import Message
 from txbroker.topics import deepest_enclosing, is_within
@@ -29,6 +29,9 @@ class EdgePort(Protocol):
 
     def deliver_runs(self, runs: list[Run]) -> None:
         """Many live messages; `run.offset` says where each lies, 0 for QoS 0."""
+
+    def sender(self) -> Sender | None:
+        """What brings QoS 0 to it at once, if nothing has to go before that, or to wait."""
 
     def answer(self, request: int, offset: int, retained: list[Message]) -> None:
         """The interest holds from here on; these are the retained messages it matches."""
@@ -81,6 +84,10 @@ class Peer:
     unclaimed: dict[str, int] = attrs.Factory(dict)
     claiming: dict[str, int] = attrs.Factory(dict)
     given: set[str] = attrs.Factory(set)
+
+    def sender(self) -> Sender | None:
+        """What brings QoS 0 to it at once."""
+        return None if self.port is None or self.unclaimed else self.port.sender()
 
     def disconnect(self, reason: str) -> None:
         """Close the edge's link, if it has one: it takes and gets nothing more."""

@@ -45,7 +45,7 @@ TAKE_TIMEOUT = 5.0
 
 BEAT = 0.1
 TICK = 0.5
-"""Seconds between two looks at what is due: to keepers, and of all else."""
+"""Seconds between two looks at what is due: to keepers that wait for something, and else."""
 
 SETTLE_PAUSE = 0.02
 """Seconds between two looks when the node stops."""
@@ -266,7 +266,9 @@ class DirectoryShell(directory_pb2_grpc.DirectoryServicer):
 
     async def _beat(self) -> None:
         while True:
-            await asyncio.sleep(BEAT)
+            is_alone = self._directory.members.is_alone
+            is_quiet = is_alone or self._directory.registrar.is_settled
+            await asyncio.sleep(TICK if is_quiet else BEAT)
             if not self._directory.members.is_alone:
                 self.flush()
                 self._turn.end()

@@ -14,11 +14,16 @@ from typing import TYPE_CHECKING
 
 # Both cores have the same marks.
 from txbroker.core.reference.outlet import HIGH_MARK, QUEUE_HIGH_MARK
+from txbroker.core.reference.sockets import BATCH, FED, READ_SIZE, SHORT, Way
 
 __all__ = [
+    "BATCH",
+    "FED",
     "HIGH_MARK",
     "KIND",
     "QUEUE_HIGH_MARK",
+    "READ_SIZE",
+    "SHORT",
     "Apexes",
     "Exchange",
     "Flows",
@@ -26,7 +31,10 @@ __all__ = [
     "LinkInlet",
     "Outlet",
     "Run",
+    "Sender",
+    "Sockets",
     "Target",
+    "Way",
     "accept",
 ]
 
@@ -42,6 +50,8 @@ if not TYPE_CHECKING and os.environ.get("TXBROKER_PURE") != "1":
             LinkInlet,
             Outlet,
             Run,
+            Sender,
+            Sockets,
             Target,
             accept,
         )
@@ -58,3 +68,4 @@ if TYPE_CHECKING or KIND == "python":
     from txbroker.core.reference.link import LinkInlet
     from txbroker.core.reference.outlet import Outlet
     from txbroker.core.reference.run import Run
+    from txbroker.core.reference.sockets import Sender, Sockets

@@ -17,18 +17,25 @@ from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrno
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.errno cimport EAGAIN, EINTR, errno
+from libc.math cimport ceil
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 from libcpp cimport bool as cbool
 from libcpp.string cimport string
 from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 import os
+from select import EPOLLIN as _EPOLLIN
 
 from txbroker.core.reference.flows import Flow
+from txbroker.core.reference.link import LONGEST_KNOWN as _LONGEST_KNOWN
+from txbroker.core.reference.link import MOST_KNOWN as _MOST_KNOWN
 from txbroker.core.reference.outlet import MOST as _MOST
 from txbroker.core.reference.run import Entry as EntryTuple
+from txbroker.core.reference.sockets import FED as _FED
+from txbroker.core.reference.sockets import SHORT as _SHORT
 from txbroker.message import OVERHEAD as _OVERHEAD
 from txbroker.message import Message
 from txbroker.mqtt.return_codes import ProtocolViolation
@@ -39,6 +46,9 @@ include "native/native.pxi"
 cdef size_t OVERHEAD = _OVERHEAD
 cdef size_t MOST = _MOST
 cdef size_t MOST_IN_RUN = _MOST_IN_RUN
+cdef int EPOLLIN = _EPOLLIN
+cdef int FED = _FED
+cdef Py_ssize_t SHORT = _SHORT
 
 set_seeds(<const Byte*>PyBytes_AS_STRING(os.urandom(24)))
 keep_memory()
@@ -49,3 +59,4 @@ include "native/inlet.pxi"
 include "native/tree.pxi"
 include "native/exchange.pxi"
 include "native/accept.pxi"
+include "native/sockets.pxi"

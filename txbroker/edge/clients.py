@@ -76,7 +76,6 @@ class Clients:
         self.sessions = sessions
         self.keeper = keeper
         self.backlog = backlog
-        self.received = 0
         self._node = node
         self._zones = zones
         self._publisher = publisher
@@ -91,6 +90,11 @@ class Clients:
         self._fills = 0
         self._told_full: WeakSet[Session] = WeakSet()
         self._presence: Presence | None = None
+
+    @property
+    def received(self) -> int:
+        """Publishes that came from clients."""
+        return self._exchange.received
 
     # from the node
 
@@ -252,7 +256,7 @@ class Clients:
 
     def publish(self, session: Session, packet: Publish) -> None:
         """A client's PUBLISH."""
-        self.received += 1
+        self._exchange.received += 1
         flow = None
         if packet.qos:
             flow = session.receiver.accept(packet)
@@ -271,7 +275,7 @@ class Clients:
 
     def publish_run(self, run: Run) -> None:
         """Many of a client's PUBLISH packets."""
-        self.received += run.count
+        self._exchange.received += run.count
         self._publisher.publish_run(run)
 
     # from sessions (Watcher)

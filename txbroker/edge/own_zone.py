@@ -16,13 +16,14 @@ from txbroker.authority.authority import Authority
 from txbroker.authority.handover import MarkKey
 from txbroker.authority.journal import Record
 from txbroker.authority.peer import CatchUp, Greeting, Peer, Verdict
-from txbroker.core import Run
+from txbroker.core import Run, Way
 from txbroker.delegation.cut import Cut
 from txbroker.edge.edge import Edge
 from txbroker.edge.outbound import Outbound
 from txbroker.edge.outbox import Entry
 from txbroker.edge.route import Item, Position, Publication, Route, State, StreamUser, unfold
 from txbroker.message import Message
+from txbroker.mqtt.session import Session
 from txbroker.place import PartKey, Place
 from txbroker.pressure import Pressure
 
@@ -116,12 +117,20 @@ class OwnZone:
         """Give many to the authority."""
         self._outbound.send(run, ())
 
-    def pass_on(self, run: Run) -> bool:
+    def way_through(self) -> Way | None:
         """
-        From this node's clients to the zone, or to its clients, at once: what all the steps between
-        come to for a run of QoS 1 and 2 that is all for the zone, or for one of QoS 0 that only
-        this node's clients get. False: it is not such a run, or something of it has to wait.
+        What `Sockets` may let go on now: runs of QoS 0 that come to the same as by all the steps
+        between; and what keeps them, where they are kept. None: they have to wait, or there is more
+        to be done for them.
         """
+        way = self._way_in()
+        if way is None or way[2].unclaimed:
+            return None
+        authority = self._authority
+        return *way, authority.keep_qos0 if authority.keeps_qos0 else None
+
+    def _way_in(self) -> tuple[Route, Verdict, Peer] | None:
+        """Of runs that have to wait behind nothing."""
         route, peer = self._route, self._peer
         if (
             route is None
@@ -130,17 +139,30 @@ class OwnZone:
             or self._outbound.waiting
             or not self.has_credit()
         ):
+            return None
+        return route, Verdict.TAKEN, peer
+
+    def sender(self) -> None:
+        """No link leads to it."""
+
+    def pass_on(self, run: Run) -> bool:
+        """
+        From this node's clients to the zone, or to its clients, at once: what all the steps between
+        come to for a run of QoS 1 and 2 that is all for the zone, or for one of QoS 0 that only
+        this node's clients get. False: it is not such a run, or something of it has to wait.
+        """
+        way = self._way_in()
+        if way is None:
             return False
         if run.qos:
-            return self._take_in(run, route)
-        if peer.unclaimed:
+            return self._take_in(run, way[0])
+        if way[2].unclaimed:
             return False
-        exchange = self._edge.exchange
-        left = exchange.pass_on(run, route, Verdict.TAKEN, peer)
+        left = self._edge.exchange.pass_on(run, *way)
         if left is None:
             return False
         self._authority.keep_qos0(run)
-        self._edge.delivery.deliver_left(run, route.part, left)
+        self.leave(run, left)
         return True
 
     def _take_in(self, run: Run, route: Route) -> bool:
@@ -150,6 +172,11 @@ class OwnZone:
         self._authority.take_run(run)
         self._await(run)
         return True
+
+    def leave(self, run: Run, left: list[tuple[Session, int]]) -> None:
+        """What those sessions could not get straight."""
+        assert self._route is not None
+        self._edge.delivery.deliver_left(run, self._route.part, left)
 
     def restart(self, sequence: int, returned: Iterable[Publication]) -> None:
         """Nothing is refused later than at once."""

@@ -16,7 +16,7 @@ from typing import Protocol
 import attrs
 
 from txbroker.authority.handover import MarkKey
-from txbroker.core import Run
+from txbroker.core import Run, Sender
 from txbroker.counters import Counters
 from txbroker.delegation.cut import Cut
 from txbroker.edge.congestion import Congestion
@@ -105,6 +105,12 @@ class Publisher:
             return
         for route, part in self._zones.split(run):
             self._publish_part(route, part)
+
+    def sender_of(self, route: Route) -> Sender | None:
+        """The link by which QoS 0 may go to the owner now, past all that is done here."""
+        port = route.port
+        is_late = route.doubts or route.held_by or route.is_behind_outbox or route.waiting
+        return None if port is None or is_late else port.sender()
 
     def _publish_part(self, route: Route, run: Run) -> None:
         port = route.port

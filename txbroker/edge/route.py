@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 import attrs
 
 from txbroker.authority.handover import MarkKey
-from txbroker.core import Run
+from txbroker.core import Run, Sender
 from txbroker.delegation.cut import Cut
 from txbroker.message import Message
 from txbroker.mqtt.incoming import Incoming
@@ -180,6 +180,9 @@ class OwnerPort(Protocol):
 
     def publish_run(self, run: Run) -> None:
         """Send many."""
+
+    def sender(self) -> Sender | None:
+        """What sends QoS 0 at once, if nothing has to go before that, or to wait."""
 
     def restart(self, sequence: int, returned: Iterable[Publication]) -> None:
         """After a refusal, which `returned` these: the next QoS 1/2 publish has this number."""

@@ -12,13 +12,14 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from txbroker.core import Run
+from txbroker.core import LinkInlet, Run
 from txbroker.edge.edge import Edge
 from txbroker.edge.route import Position, Route
 from txbroker.link.batches import CREDIT_BYTES, Offsets
 from txbroker.link.frames import LinkError
 from txbroker.message import Message
 from txbroker.mqtt.packets import Publish
+from txbroker.mqtt.session import Session
 from txbroker.pressure import Pressure
 from txbroker.v1 import link_pb2
 
@@ -26,14 +27,18 @@ from txbroker.v1 import link_pb2
 class Consumer:
     """One connection's; `epoch` is what the owner's Welcome said."""
 
-    def __init__(self, edge: Edge, route: Route, pressure: Pressure) -> None:
+    def __init__(self, edge: Edge, route: Route, pressure: Pressure, inlet: LinkInlet) -> None:
         self.epoch = 0
+        self._inlet = inlet
+        inlet.may_take, inlet.leave = self._may_take, self._leave
+        inlet.most = CREDIT_BYTES
         self._edge = edge
         self._route = route
         self._pressure = pressure
         self._kind: link_pb2.Batch.Kind.ValueType = link_pb2.Batch.LIVE
         self._waiting: deque[Callable[[], None]] = deque()
         self._offsets: Offsets | None = None
+        self._count = 0
         self._retained: list[Message] = []
         self._retained_due = 0
         self._request = self._answer_offset = 0
@@ -55,14 +60,17 @@ class Consumer:
 
     def take_credit(self, *, is_due: bool) -> int | None:
         """Bytes consumed so far, where the owner is to be told; `is_due`: also of little."""
-        taken = self._consumed - self._consumed_told
+        consumed = self._consumed + self._inlet.received
+        taken = consumed - self._consumed_told
         if taken < (1 if is_due else CREDIT_BYTES) or self._pressure.active:
             return None
-        self._consumed_told = self._consumed
-        return self._consumed
+        self._inlet.most = self._inlet.received + CREDIT_BYTES
+        self._consumed_told = consumed
+        return consumed
 
     def lost(self) -> None:
         """The connection is gone; what waits comes again, the position is not beyond it."""
+        self._inlet.is_open = False
         self._waiting.clear()
 
     # from the owner
@@ -77,6 +85,7 @@ class Consumer:
         if batch.epoch != self.epoch:
             raise LinkError(f"deliveries of epoch {batch.epoch} on a link of {self.epoch}")
         self._offsets = Offsets(batch.offsets, batch.counts, batch.count)
+        self._count = batch.count
 
     def on_message(self, packet: Publish) -> None:
         """The next message of the batch; raises `LinkError`."""
@@ -95,6 +104,9 @@ class Consumer:
         ranges = self._next_offsets(run.count)
         if len(ranges) == 1:
             run.first = ranges[0][0]
+            if not (run.qos or run.first) and run.count == self._count:
+                self._inlet.is_open = True
+                self._inlet.know("", "", run.count)
         else:
             run.offsets = [
                 offset and offset + place for offset, count in ranges for place in range(count)
@@ -112,6 +124,16 @@ class Consumer:
         self._retained = []
         self._retained_due = answer.retained
         self._give_answer()
+
+    # from the inlet, of batches whose header has come before
+
+    def _may_take(self) -> bool:
+        """Whether live messages of QoS 0 go to clients at once."""
+        return not (self._waiting or self._pressure.active or self._route.read)
+
+    def _leave(self, run: Run, left: list[tuple[Session, int]]) -> None:
+        """What those sessions could not get straight."""
+        self._edge.delivery.deliver_left(run, self._route.part, left)
 
     # internal
 

@@ -19,7 +19,7 @@ import attrs
 from txbroker.authority.authority import Authority
 from txbroker.authority.journal import Record
 from txbroker.authority.peer import CatchUp, Peer
-from txbroker.core import Run
+from txbroker.core import Outlet, Run, Sender
 from txbroker.counters import Counters
 from txbroker.link.batches import BATCH_BYTES, MOST, join_ranges
 from txbroker.link.frames import encode_frame, packets_of
@@ -75,13 +75,18 @@ class Deliveries:
     """
 
     def __init__(
-        self, authority: Authority, counters: Counters, mark_next: Callable[[], None]
+        self,
+        authority: Authority,
+        counters: Counters,
+        outlet: Outlet,
+        mark_next: Callable[[], None],
     ) -> None:
         self.peer: Peer | None = None
         self.queued = 0
         self.consumed = 0
         self._authority = authority
         self._counters = counters
+        self._sender = authority.exchange.make_sender(outlet, self._header_before)
         self._mark_next = mark_next
         self._queue: deque[Record | Run | _Told | _Backlog] = deque()
         self._backlogs = 0
@@ -93,6 +98,18 @@ class Deliveries:
     def is_reading(self) -> bool:
         """Whether something is to be read from the journal."""
         return self._backlogs > 0
+
+    @property
+    def _room(self) -> int:
+        """Bytes that may be on the way beside those that are."""
+        return WINDOW + self.consumed - self._delivered - self._sender.sent
+
+    def sender(self) -> Sender | None:
+        """What sends QoS 0 at once; None where something is to go before it, or has to wait."""
+        if self._queue or self.peer is None:
+            return None
+        self._sender.room = self._room
+        return self._sender
 
     # what goes in
 
@@ -141,7 +158,7 @@ class Deliveries:
         """Append to `out` what may leave now."""
         queue = self._queue
         self._reads = 0
-        while queue and self._delivered - self.consumed < WINDOW:
+        while queue and self._room > 0:
             item = queue[0]
             if isinstance(item, _Told):
                 if self._take_told(item, out):
@@ -203,6 +220,17 @@ class Deliveries:
         )
         said = [item if isinstance(item, Run) else item.message for item in items]
         self._spend(batch, said, out)
+
+    def _header_before(self, _: str, count: int) -> bytes:
+        """For the `Sender`: of a batch of messages of QoS 0."""
+        batch = link_pb2.Batch(
+            kind=link_pb2.Batch.LIVE,
+            epoch=self._authority.epoch,
+            count=count,
+            offsets=[0],
+            counts=[count],
+        )
+        return encode_frame(LinkFrame(batch=batch))
 
     def _take_told(self, told: _Told, out: list[Octets]) -> bool:
         """Send the frame, then a batch of what belongs to it; True when nothing is left."""

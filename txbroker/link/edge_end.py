@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 
 from txbroker.authority.handover import MarkKey
-from txbroker.core import Run
+from txbroker.core import LinkInlet, Run, Sender
 from txbroker.counters import Counters
 from txbroker.delegation.cut import Cut
 from txbroker.edge.edge import Edge
@@ -63,7 +63,7 @@ class EdgeEnd:
         self._mark_dirty = mark_dirty
         self._counters: Counters = edge.counters
         self._reader = FrameReader()
-        self._consumer = Consumer(edge, route, pressure)
+        self._consumer = Consumer(edge, route, pressure, self._reader.inlet)
         self._told: tuple[set[str], set[str]] = (set(), set())
         self._epoch = 0
         self._marks: dict[MarkKey, int] = {}
@@ -80,6 +80,8 @@ class EdgeEnd:
         self._credit = 0
         self._sent = 0
         self._consumed_by_owner = 0
+        self.outlet = edge.exchange.make_outlet()
+        self._sender = edge.exchange.make_sender(self.outlet, self._header_before)
         self._is_blocked = False
         self._is_credit_due = False
 
@@ -108,9 +110,19 @@ class EdgeEnd:
     def _claims(self, apexes: Iterable[str]) -> list[link_pb2.Claim]:
         return [claim_to_wire(apex, self._route.processed(apex)) for apex in sorted(apexes)]
 
+    @property
+    def inlet(self) -> LinkInlet:
+        """Where bytes from the other end are put."""
+        return self._reader.inlet
+
     def receive(self, data: Octets) -> None:
         """Bytes from the owner; raises `LinkError` where they break a rule."""
-        for item in self._reader.read(data):
+        self._reader.inlet.feed(data)
+        self.work()
+
+    def work(self) -> None:
+        """There are some in the inlet; likewise."""
+        for item in self._reader.frames():
             if isinstance(item, Run):
                 self._consumer.on_run(item)
             elif isinstance(item, Publish):
@@ -154,7 +166,11 @@ class EdgeEnd:
 
     def has_credit(self) -> bool:
         """Whether more publishes may be sent now."""
-        return self._sent - self._consumed_by_owner < self._credit and not self._is_blocked
+        return self._in_flight < self._credit and not self._is_blocked
+
+    @property
+    def _in_flight(self) -> int:
+        return self._sent + self._sender.sent - self._consumed_by_owner
 
     def publish(self, publication: Publication) -> None:
         """Put it into the batch that leaves at the end of this turn."""
@@ -162,6 +178,13 @@ class EdgeEnd:
         if publication.keeps_id:
             self._kept.append(publication.note_origin(self._key, sequence))
         self._send_if_full()
+
+    def sender(self) -> Sender | None:
+        """What sends QoS 0 at once; None where something is to go before it, or has to wait."""
+        if self._batch or self._outbound or not self.has_credit():
+            return None
+        self._sender.room = self._credit - self._in_flight
+        return self._sender
 
     def publish_run(self, run: Run) -> None:
         """Put many into the batch."""
@@ -181,6 +204,7 @@ class EdgeEnd:
         self._sent += item.size
         if item.qos:
             self._next += item.count
+            self._sender.forget()
         return sequence
 
     def _send_if_full(self) -> None:
@@ -198,6 +222,7 @@ class EdgeEnd:
         self._batch_size = sum(item.size for item in self._batch)
         self._batch_count = sum(item.count for item in self._batch)
         self._batch_first = self._next = sequence
+        self._sender.forget()
         self._kept.clear()
         # Others will have the numbers that the returned ones had: none may be kept as theirs.
         forgetting = [p.note_origin(None, 0) for p in returned if p.keeps_id]
@@ -394,6 +419,20 @@ class EdgeEnd:
         batch.stream = self._stream
         batch.first = self._batch_first
         self._outbound.send([encode_frame(LinkFrame(batch=batch)), *packets_of(items)], kept)
+
+    def _header_before(self, client_id: str, count: int) -> bytes:
+        """For the `Sender`: of a batch of publishes of QoS 0."""
+        batch = link_pb2.Batch(
+            kind=link_pb2.Batch.PUBLISH,
+            epoch=self._epoch,
+            count=count,
+            clients=[client_id],
+            client=[0],
+            counts=[count],
+            stream=self._stream,
+            first=self._next,
+        )
+        return encode_frame(LinkFrame(batch=batch))
 
     def _header(self, items: Sequence[Message | Run]) -> link_pb2.Batch:
         clients = Clients(items)

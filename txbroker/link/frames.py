@@ -59,16 +59,20 @@ class FrameReader:
     """
 
     def __init__(self, max_frame: int = LARGEST) -> None:
-        self._inlet = LinkInlet(max_frame)
+        self.inlet = LinkInlet(max_frame)
 
     def trust(self) -> None:
         """The other end is a node."""
-        self._inlet.trust(LARGEST)
+        self.inlet.trust(LARGEST)
 
     def read(self, data: Octets) -> Iterator[LinkFrame | Publish | Run]:
         """Every whole frame; raises `LinkError`."""
-        inlet = self._inlet
-        inlet.feed(data)
+        self.inlet.feed(data)
+        return self.frames()
+
+    def frames(self) -> Iterator[LinkFrame | Publish | Run]:
+        """Every whole frame of what is in the inlet; raises `LinkError`."""
+        inlet = self.inlet
         try:
             while (item := inlet.step()) is not None:
                 yield item if isinstance(item, Run) else self._decode(*item)
@@ -85,7 +89,7 @@ class FrameReader:
             frame = LinkFrame()
             frame.ParseFromString(body)
             if frame.HasField("batch"):
-                self._inlet.expected = frame.batch.count
+                self.inlet.expected = frame.batch.count
             return frame
         if first_byte & 0xF0 == _PUBLISH:
             packet = decode(first_byte & ~0x08, body)  # DUP means nothing here

@@ -18,7 +18,7 @@ import attrs
 from txbroker.authority.authority import Authority
 from txbroker.authority.handover import MarkKey
 from txbroker.authority.peer import Verdict
-from txbroker.core import Run
+from txbroker.core import LinkInlet, Run
 from txbroker.counters import Counters
 from txbroker.delegation.cut import Cut
 from txbroker.link.batches import Spread
@@ -57,9 +57,14 @@ class Intake:
     """The publish streams of the edge at the other end of a link."""
 
     def __init__(
-        self, authority: Authority, counters: Counters, write: Callable[[bytes], None]
+        self,
+        authority: Authority,
+        counters: Counters,
+        inlet: LinkInlet,
+        write: Callable[[bytes], None],
     ) -> None:
         self.received = 0
+        self._inlet = inlet
         self._authority = authority
         self._counters = counters
         self._write = write
@@ -69,7 +74,7 @@ class Intake:
         self._sequences: list[int] = []
         self._clients: Sequence[str] = ()
         self._publishers: Spread | None = None
-        self._place = 0  # in the batch
+        self._place = self._count = 0  # in the batch, of how many
         self._wills: dict[int, WillId] = {}  # by their place in the batch
         self._is_stale = False
 
@@ -111,6 +116,7 @@ class Intake:
         self._clients = tuple(batch.clients)
         self._publishers = Spread(batch.client, batch.counts, batch.count)
         self._place = 0
+        self._count = batch.count
         self._wills = {will.index: (will.name, will.life, will.number) for will in batch.wills}
 
     def on_publish(self, packet: Publish) -> None:
@@ -136,10 +142,19 @@ class Intake:
         _name(run, publishers, self._clients)
         self.received += run.size
         has_will = any(begin <= place < self._place for place in self._wills)
-        if has_will or not self._take_whole(stream, run):
+        if not has_will and self._take_whole(stream, run):
+            self._learn(run)
+        else:
             for index in range(run.count):
                 will = self._wills.get(begin + index)
                 self._take(stream, attrs.evolve(run.message(index), will=will))
+
+    def _learn(self, run: Run) -> None:
+        """The header of publishes of QoS 0 comes again and again; it is good until others come."""
+        if run.qos:
+            self._inlet.forget()
+        elif run.count == self._count and len(run.clients) == 1 and run.edge is not None:
+            self._inlet.know(run.clients[0], run.edge, run.count)
 
     def _next(self, count: int) -> tuple[_Stream, list[tuple[int, int]]]:
         """The stream of the next publishes, and who published how many of them in a row."""
@@ -173,6 +188,7 @@ class Intake:
             self._on_sequence(stream, message.qos, self._sequences.pop())
         if message.qos and stream.is_stopped:
             return  # nothing behind a refused frame is taken (rule 1)
+        self._inlet.forget()
         verdict = (
             Verdict.NOT_AUTHORITATIVE
             if self._is_stale

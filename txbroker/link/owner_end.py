@@ -17,7 +17,7 @@ import attrs
 from txbroker.authority.authority import Authority
 from txbroker.authority.journal import Record
 from txbroker.authority.peer import CatchUp, Greeting, Peer
-from txbroker.core import Run
+from txbroker.core import LinkInlet, Run, Sender
 from txbroker.counters import Counters
 from txbroker.delegation.cut import Cut
 from txbroker.link.batches import CREDIT_BYTES
@@ -87,8 +87,13 @@ class OwnerEnd:
         self._write = write
         self._close = close
         self._reader = FrameReader(LARGEST_HELLO)
-        self._deliveries = Deliveries(host.authority, host.counters, lambda: host.mark_next(self))
-        self._intake = Intake(host.authority, host.counters, self._send)
+        self._inlet = self._reader.inlet
+        self.outlet = host.authority.exchange.make_outlet()
+        self._inlet.most = CREDIT_BYTES
+        self._deliveries = Deliveries(
+            host.authority, host.counters, self.outlet, lambda: host.mark_next(self)
+        )
+        self._intake = Intake(host.authority, host.counters, self._inlet, self._send)
         self._has_hello = False
         self._held: deque[LinkFrame | Publish | Run] = deque()
         self._credit_told = 0
@@ -98,11 +103,21 @@ class OwnerEnd:
 
     # from the shell
 
+    @property
+    def inlet(self) -> LinkInlet:
+        """Where bytes from the other end are put."""
+        return self._inlet
+
     def receive(self, data: Octets) -> None:
         """Bytes from the edge; raises `LinkError` where they break a rule."""
+        self._reader.inlet.feed(data)
+        self.work()
+
+    def work(self) -> None:
+        """There are some in the inlet; likewise."""
         if self._is_lost:
             return
-        for item in self._reader.read(data):
+        for item in self._reader.frames():
             if self._is_publishing(item) and (self._held or self._has_to_hold(item)):
                 # At most a window's worth: no credit is returned for what is held.
                 self._held.append(item)
@@ -131,14 +146,17 @@ class OwnerEnd:
             self._host.pressure.lower(self)
         if out:
             self._write(*out)
+        is_idle = self.peer is not None and not self._held
+        self._inlet.is_open = is_idle and not (self._is_lost or self._is_over)
 
     def _give_credit(self, out: list[Octets]) -> None:
         """Tell how much was taken, where that is much, or due."""
-        taken = self._intake.received - self._credit_told
+        taken = self._intake.received + self._inlet.received - self._credit_told
         is_due = taken >= CREDIT_BYTES or (taken and self._is_credit_due)
         if is_due and not (self._held or self._host.pressure.active):
             self._is_credit_due = False
-            self._credit_told = self._intake.received
+            self._credit_told += taken
+            self._inlet.most = self._inlet.received + CREDIT_BYTES
             credit = link_pb2.Credit(consumed=self._credit_told)
             out.append(encode_frame(LinkFrame(credit=credit)))
 
@@ -174,6 +192,11 @@ class OwnerEnd:
         """Many live messages."""
         for run in runs:
             self._deliver(run, run.qos, run.count)
+
+    def sender(self) -> Sender | None:
+        """What sends QoS 0 at once."""
+        is_late = self._is_over or self._is_lost or self._host.pressure.is_slow(self)
+        return None if is_late else self._deliveries.sender()
 
     def _deliver(self, item: Record | Run, qos: int, count: int) -> None:
         if self._is_over:

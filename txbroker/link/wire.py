@@ -8,6 +8,7 @@ from twisted.internet.protocol import Protocol
 from twisted.internet.task import LoopingCall
 from twisted.python.failure import Failure
 
+from txbroker.core import LinkInlet, Outlet
 from txbroker.counters import Counters
 from txbroker.link.frames import LinkError, encode_frame
 from txbroker.net import Clock, Transport
@@ -31,8 +32,15 @@ class End(Interface):
     @property
     def may_speak(self) -> bool: ...
 
-    def receive(self, data: Octets) -> None:
-        """Bytes from the other end; raises `LinkError`."""
+    outlet: Outlet
+    """What may be written straight to the other end."""
+
+    @property
+    def inlet(self) -> LinkInlet:
+        """Where bytes from the other end are put."""
+
+    def work(self) -> None:
+        """Some are there; raises `LinkError`."""
 
     def lost(self) -> None:
         """The connection is gone."""
@@ -55,7 +63,7 @@ class LinkProtocol(Protocol):
         self._clock = clock
         self._counters = counters
         self.end: End | None = None
-        self._last_heard = clock.seconds()
+        self._began = clock.seconds()
         self._pulse = LoopingCall(self._beat)
         self._pulse.clock = clock
         self._reason = "closed by the other end"
@@ -65,10 +73,18 @@ class LinkProtocol(Protocol):
     def attach(self, end: End) -> None:
         """This end's rules."""
         self.end = end
+        end.outlet.connection = self
+        if self.connected:
+            self._carry()
 
     def write(self, *pieces: Octets) -> None:
         """Send bytes, one behind the other."""
         self.transport.writeSequence(pieces)
+
+    def flush(self) -> None:
+        """Not all that is in the outlet could be written straight."""
+        if self.end is not None:
+            self.write(self.end.outlet.take())
 
     def drop(self, reason: str) -> None:
         """Close at once."""
@@ -79,13 +95,21 @@ class LinkProtocol(Protocol):
 
     def connectionMade(self) -> None:
         self.transport.setTcpNoDelay(True)
+        if self.end is not None:
+            self._carry()
         self._pulse.start(HEARTBEAT, now=False).addErrback(lambda f: self.drop(str(f.value)))
 
     def dataReceived(self, data: Octets) -> None:
-        self._last_heard = self._clock.seconds()
+        if self.end is not None:
+            self.end.inlet.feed(data)
+        self.fed()
+
+    def fed(self) -> None:
+        """Something was read, and is in the inlet."""
         try:
             if self.end is not None:
-                self.end.receive(data)
+                self.end.inlet.heard_at = self._clock.seconds()
+                self.end.work()
         except LinkError as error:
             self._counters.add("link.refused")
             self.drop(str(error))
@@ -102,8 +126,14 @@ class LinkProtocol(Protocol):
 
     # internal
 
+    def _carry(self) -> None:
+        carry = getattr(self.transport, "carry", None)
+        if carry is not None and self.end is not None:
+            carry(self.end.inlet, self.end.outlet)
+
     def _beat(self) -> None:
-        if self._clock.seconds() - self._last_heard > SILENCE:
+        heard_at = self._began if self.end is None else self.end.inlet.heard_at or self._began
+        if self._clock.seconds() - heard_at > SILENCE:
             self.drop(f"nothing heard for {SILENCE:.0f} s")
         else:
             if self.end is not None and self.end.may_speak:

@@ -45,7 +45,6 @@ class Lifetime:
         "_is_open",
         "_is_working",
         "_keep_alive",
-        "_last_heard",
         "_service",
         "_session",
         "_slot",
@@ -69,7 +68,6 @@ class Lifetime:
         self._attempt: Attempt | None = None
         self._hold: Hold | None = None
         self._keep_alive = 0
-        self._last_heard = 0.0
         self._slot: Slot | None = None
         self._client_id = ""
 
@@ -91,7 +89,7 @@ class Lifetime:
         service.connections[self] = None
         carry = getattr(self.transport, "carry", None)
         if carry is not None:
-            carry(self.outlet)
+            carry(self._inlet, self.outlet)
         else:
             self.transport.bufferSize = HIGH_MARK
             _set_no_delay(self.transport)
@@ -127,7 +125,7 @@ class Lifetime:
     def _set_keep_alive(self, seconds: int) -> None:
         self._keep_alive = seconds
         if seconds:
-            self._last_heard = self._service.clock.seconds()
+            self._inlet.heard_at = self._service.clock.seconds()
         # That for CONNECT is met before a later one, which is set then.
         if seconds * GRACE < self._service.connect_timeout:
             self._cancel_deadline()
@@ -136,7 +134,7 @@ class Lifetime:
 
     def _look_at_watch(self) -> None:
         # The deadline is not moved for each packet; it is set again when it is met.
-        idle = self._service.clock.seconds() - self._last_heard
+        idle = self._service.clock.seconds() - self._inlet.heard_at
         if self._hold is not None and self._hold.is_on:
             idle = 0.0  # its PINGREQ may lie unread (protocol rule 20)
         longest = self._keep_alive * GRACE

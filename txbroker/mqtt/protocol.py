@@ -70,6 +70,10 @@ class MqttProtocol(Lifetime):
 
     def dataReceived(self, data: Octets) -> None:
         self._inlet.feed(data)
+        self.fed()
+
+    def fed(self) -> None:
+        """Something was read, and is in the inlet."""
         self._work()
         self._service.turn.end()
 
@@ -154,7 +158,7 @@ class MqttProtocol(Lifetime):
             inlet.takes_qos12 = session.has_received and self._may_gather(session)
         frame = inlet.step()
         if inlet.has_heard and self._keep_alive:  # whole packets, not bytes [MQTT-3.1.2-24]
-            self._last_heard = self._service.clock.seconds()
+            inlet.heard_at = self._service.clock.seconds()
         if session is not None:
             self._take_gathered(session)
         if inlet.fault is not None:
@@ -332,7 +336,7 @@ class MqttProtocol(Lifetime):
 
     def _read_again(self) -> None:
         hold = self._made_hold()
-        self._last_heard = self._service.clock.seconds()
+        self._inlet.heard_at = self._service.clock.seconds()
         self.transport.resumeProducing()
         refused = hold.take_refused()
         if refused is not None:

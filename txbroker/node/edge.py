@@ -65,6 +65,7 @@ class EdgeRole:
         )
         self._worker = Worker(lambda: self.edge.work())
         self.edge = self._build_edge()
+        ground.sockets.wire_owners(self.edge.publisher.sender_of)
         self.reader.wire(self.edge.zones)
         self._dialer.wire(self.edge)
         self.members = self._build_members()

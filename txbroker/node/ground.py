@@ -40,7 +40,6 @@ class Ground:
         self.reactor = reactor
         self.counters = Counters()
         self.turn = Turn(lambda action: reactor.callLater(0, action))
-        self.poller = Poller(reactor, self.turn)
         self.tasks = Tasks(self.turn)
         self.timers = ReactorTimers(reactor, self.turn)
         self.pressure = Pressure(self.timers)
@@ -49,6 +48,8 @@ class Ground:
         )
         self.exchange = Exchange(lambda: self.turn.mark_dirty(self.outputs))
         self.outputs = Outputs(self.exchange)
+        self.sockets = self.exchange.make_sockets()
+        self.poller = Poller(reactor, self.turn, self.sockets)
         self.channels = Channels()
         self.folder = DataFolder(config.data)
         made = backup.made_at(config.data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from txbroker.authority.authority import Authority
+from txbroker.authority.peer import Peer
 from txbroker.edge.edge import Edge
 from txbroker.edge.own_zone import OwnZone
 from txbroker.holding import Holding
@@ -28,10 +29,12 @@ class OwnerRole:
     def wire(self, edge: Edge) -> None:
         """The edge of the same node, which needs no link."""
         ground = self._ground
+        own_zone = OwnZone(edge, self.authority, ground.pressure)
+        ground.sockets.wire_zone(own_zone.way_through, own_zone.leave, Peer.sender)
         self.holding = Holding(
             standing=ground.standing,
             authority=self.authority,
-            own_zone=OwnZone(edge, self.authority, ground.pressure),
+            own_zone=own_zone,
             disk=ground.disk,
             retention=ground.retention,
             timers=ground.timers,

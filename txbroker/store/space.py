@@ -20,8 +20,10 @@ from txbroker.timers import Cancellable, Timers
 
 log = get_logger()
 
-LOOK_EVERY = 0.2
-"""Seconds between two looks at the disk."""
+LOOK_EVERY = 1.0
+LOOK_OFTEN = 0.2
+"""Seconds between two looks at the disk, beside one after each write: in general, and while it is
+short."""
 
 MARGIN = 1.25
 """So many times the reserve must be free before publishes are taken again, so that a disk that
@@ -67,9 +69,10 @@ class DiskSpace:
     # from the node
 
     def start(self) -> None:
-        """Look now, and every `LOOK_EVERY` seconds from now on."""
+        """Look now, and again and again from now on."""
         self.look()
-        self._alarm = self._timers.call_later(LOOK_EVERY, self.start)
+        delay = LOOK_OFTEN if self.is_short else LOOK_EVERY
+        self._alarm = self._timers.call_later(delay, self.start)
 
     def stop(self) -> None:
         """Look no more."""

@@ -19,7 +19,7 @@ from twisted.internet.error import ConnectionAborted
 from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
 from twisted.python.failure import Failure
 
-from txbroker.core import HIGH_MARK, Outlet
+from txbroker.core import HIGH_MARK, Inlet, LinkInlet, Outlet
 from txbroker.runs import Octets
 
 ABORTED: Final = ConnectionAborted()
@@ -61,10 +61,14 @@ class AcceptedStream:
 
     # to protocols
 
-    def carry(self, outlet: Outlet) -> None:
-        """What comes into the outlet may be written straight while nothing waits here."""
+    def carry(self, inlet: Inlet | LinkInlet, outlet: Outlet) -> None:
+        """
+        What comes is for the inlet; what comes into the outlet may be written straight while
+        nothing waits here.
+        """
         self._outlet = outlet
         outlet.descriptor = self._descriptor
+        self.reactor.sockets.add(self._descriptor, inlet)
 
     def write(self, data: bytes) -> None:
         """Send bytes; what the kernel does not take waits, and the producer is told of it."""
@@ -148,6 +152,10 @@ class AcceptedStream:
         """What there is goes to the protocol."""
         return read_some(self._descriptor, self.reactor, self.protocol)
 
+    def fed(self) -> None:
+        """What there was is in the inlet."""
+        self.protocol.fed()
+
     def doWrite(self) -> Exception | None:
         """Send of what waits as much as the kernel takes."""
         assert self._waiting is not None
@@ -186,6 +194,7 @@ class AcceptedStream:
         if self._waiting is not None:
             self.reactor.removeWriter(self)
             self._waiting = None
+        self.reactor.sockets.remove(descriptor)
         self._descriptor = -1
         if reason.value is ABORTED:
             _reset(descriptor)

@@ -2,18 +2,17 @@
 SHELL: watches the TCP connections of a node, and lets all that are ready share one turn.
 
 Twisted's asyncio reactor spends a callback of asyncio, a context and a log prefix on each socket
-that is ready. Here the sockets are in an epoll of their own, and only that is watched by the event
-loop. When something is ready, a batch of connections is served in one loop, and the turn ends once:
-what they brought is made durable together, and a connection to which several of them sent something
-is written once.
+that is ready. Here the sockets are in an epoll of their own, in which the event loop waits, too
+(`selector`). When something is ready, a batch of connections is served in one loop, and the turn
+ends once: what they brought is made durable together, and a connection to which several of them
+sent something is written once.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from select import EPOLLIN, EPOLLOUT, epoll
-from time import monotonic
+from select import EPOLLIN, EPOLLOUT
 from typing import Any, Final, Protocol
 
 from twisted.internet.error import ConnectionDone, ConnectionLost
@@ -23,22 +22,14 @@ from twisted.internet.tcp import Connector
 from twisted.python.failure import Failure
 from zope.interface import directlyProvides, providedBy
 
+from txbroker.core import FED, Sockets
 from txbroker.streams.accepted import ABORTED, AcceptedStream
+from txbroker.streams.selector import Selector
 from txbroker.streams.stream import READ_SIZE, DialedStream, StreamPort
 from txbroker.telemetry import get_logger
 from txbroker.turn import Turn
 
 log = get_logger()
-
-BATCH = 128
-"""How many connections are served before timers and everything else have their turn."""
-
-
-LINGER = 0.0003
-"""
-Seconds for which whatever becomes ready meanwhile is served before anything else has its turn: a
-round of the event loop costs as much as a message.
-"""
 
 
 class Descriptor(Protocol):
@@ -67,20 +58,22 @@ class Poller:
     Made while the event loop runs.
     """
 
-    def __init__(self, reactor: Any, turn: Turn) -> None:
+    def __init__(self, reactor: Any, turn: Turn, sockets: Sockets) -> None:
+        self.sockets = sockets
         self.buffer = memoryview(bytearray(READ_SIZE))
         self.buffers = [self.buffer]
         self._reactor = reactor
         self._turn = turn
-        self._epoll = epoll()
+        self._loop = asyncio.get_running_loop()
+        self._selector = Selector(self._loop, self._wait)
+        self._epoll = self._selector.epoll
         # Both by file descriptor: who has it, and EPOLLIN, EPOLLOUT or both.
         self._watched: list[Any] = []
         self._interest = bytearray()
         self._ending: list[tuple[AcceptedStream, Exception]] = []
-        self._ready: list[tuple[int, int]] = []
+        self._left: list[tuple[int, int]] = []
+        self._has_others = False
         self._is_serving = False
-        self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._epoll.fileno(), self._serve)
         directlyProvides(self, providedBy(reactor), IReactorFDSet, IReactorTCP)
 
     def __getattr__(self, name: str) -> Any:
@@ -90,8 +83,7 @@ class Poller:
         """Watch no more; whatever is open still is closed."""
         for descriptor in self.removeAll():
             descriptor.connectionLost(Failure(ConnectionLost()))
-        self._loop.remove_reader(self._epoll.fileno())
-        self._epoll.close()
+        self._selector.leave()
 
     # IReactorTCP
 
@@ -189,26 +181,32 @@ class Poller:
 
     # internal: what is ready
 
-    def _serve(self) -> None:
-        until = monotonic() + LINGER
-        self._ready = self._epoll.poll(0, BATCH)
-        while self._ready:
-            is_last = len(self._ready) == BATCH
-            self._is_serving = True
-            try:
-                self._turn.share(self._serve_batch)
-            except Exception:
-                log.exception("stream.failed")
-            finally:
-                self._is_serving = False
-            if is_last or monotonic() > until:
-                break
-            self._ready = self._epoll.poll(0, BATCH)
+    def _wait(self, timeout: float | None) -> bool:
+        """For the selector."""
+        try:
+            left = self.sockets.wait(self._epoll, self._interest, timeout, self._reactor.seconds)
+            if left is None:
+                return False
+            self._left, self._is_serving = left, True
+            self._turn.share(self._serve_left)
+        except Exception:
+            log.exception("stream.failed")
+        finally:
+            self._is_serving = False
+        found, self._has_others = self._has_others, False
+        return found
 
-    def _serve_batch(self) -> None:
+    def _serve_left(self) -> None:
         watched, interest = self._watched, self._interest
-        for number, events in self._ready:
+        self.sockets.tell()
+        for number, events in self._left:
             descriptor = watched[number]
+            if events == FED:
+                if descriptor is not None:
+                    self._work(descriptor)
+                continue
+            if number == self._selector.number:
+                self._has_others = True
             # An error or a hang-up is for whoever waits, as with select(2).
             if descriptor is not None and events & ~EPOLLOUT and interest[number] & EPOLLIN:
                 try:
@@ -229,6 +227,12 @@ class Poller:
                         self._disconnect(descriptor, why, is_read=False)
         self._is_serving = False
         self._end_all()
+
+    def _work(self, descriptor: AcceptedStream) -> None:
+        try:
+            descriptor.fed()
+        except Exception as error:
+            self._fail(descriptor, error)
 
     def _end_batch(self) -> None:
         self._turn.share(self._end_all)

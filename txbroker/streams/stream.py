@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from twisted.internet.tcp import Client, Port
+from twisted.python.failure import Failure
 
-from txbroker.core import accept
+from txbroker.core import Inlet, LinkInlet, Outlet, accept
 from txbroker.runs import Octets
 from txbroker.streams.accepted import AcceptedStream, peer_of, read_some
 from txbroker.telemetry import get_logger
@@ -47,13 +48,27 @@ class _Direct:
     _is_queueing = False
     """Whether something waits for the socket: bytes, or the end of the connection."""
 
+    _outlet: Outlet | None = None
+
     def startTLS(self, context: object, normal: bool = True) -> None:
         """Not to be had: `write` would go past it."""
         raise NotImplementedError("TLS has Twisted's own transport")
 
+    def carry(self, inlet: Inlet | LinkInlet, outlet: Outlet) -> None:
+        """As `AcceptedStream.carry`."""
+        self._outlet = outlet
+        if self.connected and not self._is_queueing:
+            outlet.descriptor = self.socket.fileno()
+        self.reactor.sockets.add(self.socket.fileno(), inlet)
+
     def doRead(self) -> Exception | None:
         """What there is goes to the protocol."""
         return read_some(self.socket.fileno(), self.reactor, self.protocol)
+
+    def fed(self) -> None:
+        """What there was is in the inlet."""
+        assert self._outlet is not None
+        self._outlet.connection.fed()  # endpoints put another protocol before the real one
 
     def write(self, data: bytes) -> None:
         """Send bytes; what the kernel does not take waits, and the producer is told of it."""
@@ -73,17 +88,31 @@ class _Direct:
     def startWriting(self) -> None:
         """Wait until the socket can be written."""
         self._is_queueing = True
+        self._aim(-1)
         self.reactor.addWriter(self)
 
     def stopWriting(self) -> None:
         """There is nothing to write any more."""
         self._is_queueing = False
+        self._aim(self.socket.fileno() if self.connected else -1)
         self.reactor.removeWriter(self)
 
     def abortConnection(self) -> None:
         """Close it soon, and send nothing more."""
         super().abortConnection()  # type: ignore[misc]
         self._is_queueing = True
+        self._aim(-1)
+
+    def connectionLost(self, reason: Failure) -> None:
+        """It is at its end."""
+        if self._outlet is not None:
+            self._aim(-1)
+            self.reactor.sockets.remove(self.socket.fileno())
+        super().connectionLost(reason)  # type: ignore[misc]
+
+    def _aim(self, descriptor: int) -> None:
+        if self._outlet is not None:
+            self._outlet.descriptor = descriptor
 
 
 # Twisted's `abortConnection` puts other functions in the place of `doRead`; mypy takes their type.

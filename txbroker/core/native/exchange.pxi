@@ -42,6 +42,7 @@ cdef class Exchange:
     cdef readonly Apexes bounds
     cdef readonly Tree interests
     cdef readonly Tree targets
+    cdef public uint64_t received
     cdef public uint64_t delivered
     cdef readonly uint64_t fills
     cdef readonly uint64_t forgotten
@@ -50,6 +51,7 @@ cdef class Exchange:
     cdef list outputs
     cdef list full
     cdef bint is_due
+    cdef bint is_quiet  # what is due is told later
     cdef Nodes nodes
     cdef uint64_t generation  # of the nodes, at the time of the epoch
     cdef Plans* plans
@@ -97,6 +99,14 @@ cdef class Exchange:
         """What comes from the same client."""
         return Inlet(max_packet, outlet)
 
+    def make_sockets(self):
+        """Where clients and links are read."""
+        return Sockets(self)
+
+    def make_sender(self, Outlet outlet not None, make_header):
+        """What goes over a link at once."""
+        return Sender(outlet, make_header)
+
     def make_target(self, session, subscription, Outlet outlet not None):
         """A subscription of a client that is here, for `targets`."""
         if outlet.exchange is not self:
@@ -105,10 +115,26 @@ cdef class Exchange:
 
     cdef int tell(self) except -1:
         """Call `on_output` where that is due."""
-        if self.is_due:
+        if self.is_due and not self.is_quiet:
             self.is_due = False
             self.on_output()
         return 0
+
+    cdef bint send_all(self) except -1:
+        """Write what there is to send; False: somebody has to look at some of it."""
+        cdef Outlet outlet
+        cdef list left = []
+        cdef list outputs = self.outputs
+        if not outputs:
+            return True
+        self.outputs = left
+        for outlet in outputs:
+            if outlet.is_sent():
+                outlet.is_noted = False
+            else:
+                left.append(outlet)
+        self.is_due = bool(left)
+        return not left
 
     def send_outputs(self):
         """
@@ -199,6 +225,18 @@ cdef class Exchange:
             return [(self.routes.value(last), run)]
         groups.resize(count, place_of(values, places, self.routes.value(last)))
         return grouped(run, values, groups)
+
+    cdef object route_of(self, Run run):
+        """The one of `routes` by which all of a run goes, if there is one."""
+        cdef uint32_t number
+        cdef size_t index
+        if self.look_up(run) < run.entries_.size():
+            return None
+        number = self.plans.at(run.entries_[0].plan).route
+        for index in range(1, run.entries_.size()):
+            if self.plans.at(run.entries_[index].plan).route != number:
+                return None
+        return self.routes.value(number)
 
     def taken(self, Run run not None, verdict):
         """How many messages at the beginning of a run get this verdict of `bounds`."""
@@ -313,14 +351,11 @@ cdef class Exchange:
         self.ranges.push_back(made)
         return 0
 
-    def pass_on(self, Run run not None, route, verdict, edge):
-        """
-        `fan_out` for a run of QoS 0 of which all goes by this route, gets this verdict and goes to
-        this edge and no other; None where that is not so, and nothing was done.
-        """
+    cdef tuple edges_for(self, Run run, route, verdict):
+        """Who gets all of a run of QoS 0; None where not all of it goes the same way."""
         cdef uint32_t plan, last = NONE
         cdef size_t index
-        cdef tuple edges, good = None
+        cdef tuple edges = None
         if self.look_up(run) < run.entries_.size():
             return None
         for index in range(run.entries_.size()):
@@ -332,10 +367,20 @@ cdef class Exchange:
                 return None
             if self.bounds.value(self.plans.at(plan).verdict) is not verdict:
                 return None
-            edges = self.receivers_of(plan)
-            if edges is not good and (len(edges) != 1 or edges[0] is not edge):
+            found = self.receivers_of(plan)
+            if index and found is not edges:
                 return None
-            good = edges
+            edges = found
+        return edges
+
+    def pass_on(self, Run run not None, route, verdict, edge):
+        """
+        `fan_out` for a run of QoS 0 of which all goes by this route, gets this verdict and goes to
+        this edge and no other; None where that is not so, and nothing was done.
+        """
+        cdef tuple edges = self.edges_for(run, route, verdict)
+        if edges is None or len(edges) != 1 or edges[0] is not edge:
+            return None
         return self.fan_out(run, None)
 
     def fan_out(self, Run run not None, part):

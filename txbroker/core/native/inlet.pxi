@@ -1,6 +1,9 @@
 # What comes from one client, or over a link: bytes in, runs and single packets out.
 
 cdef size_t MOST_AHEAD = 0xFFFF_0000  # places in runs have 32 bits
+cdef size_t MUCH = 64 * 1024
+cdef Py_ssize_t MOST_KNOWN = _MOST_KNOWN
+cdef size_t LONGEST_KNOWN = _LONGEST_KNOWN
 
 
 cdef class Input:
@@ -17,6 +20,7 @@ cdef class Input:
     cdef size_t tail_size
     cdef size_t wanted
     cdef size_t max_packet
+    cdef public double heard_at
     cdef public object fault
 
     def __cinit__(self, *args, **kwargs):
@@ -37,20 +41,28 @@ cdef class Input:
         Take what was read, of which nothing but bytes is kept as it is; `step` works it off. Raises
         `OverflowError` beyond 4 GiB.
         """
-        cdef size_t left = PyBytes_GET_SIZE(self.data) - self.at
         cdef Py_buffer read
-        if <size_t>len(data) + left + self.tail_size > MOST_AHEAD:
-            raise OverflowError("more than fits was read ahead")
-        if not left and not self.tail_size:
-            self.data = bytes(data)
+        if isinstance(data, bytes) and self.is_idle() and <size_t>len(data) <= MOST_AHEAD:
+            self.data = data
             self.at = 0
             return
-        self.set_aside()
         PyObject_GetBuffer(data, &read, PyBUF_SIMPLE)
         try:
-            self.grow_tail(<const char*>read.buf, read.len)
+            self.add(<const char*>read.buf, read.len)
         finally:
             PyBuffer_Release(&read)
+
+    cdef int add(self, const char* data, size_t size) except -1:
+        """Take what was read, which is copied."""
+        cdef size_t left = PyBytes_GET_SIZE(self.data) - self.at
+        if size + left + self.tail_size > MOST_AHEAD:
+            raise OverflowError("more than fits was read ahead")
+        if self.is_idle():
+            self.data = PyBytes_FromStringAndSize(data, size)
+            self.at = 0
+            return 0
+        self.set_aside()
+        return self.grow_tail(data, size)
 
     cdef int set_aside(self) except -1:
         """A few bytes that are left over must not keep a read of 256 KiB in memory."""
@@ -62,13 +74,21 @@ cdef class Input:
         return 0
 
     cdef int grow_tail(self, const char* data, size_t size) except -1:
-        """Put more to the tail, in whose room there is more to come when it gets long."""
-        cdef size_t needed = self.tail_size + size, room = 0
+        """Put more to the tail."""
+        self.widen_tail(size)
+        if size:
+            memcpy(PyBytes_AS_STRING(<bytes>self.tail) + self.tail_size, data, size)
+        self.tail_size += size
+        return 0
+
+    cdef int widen_tail(self, size_t size) except -1:
+        """The tail has room for so much more, and for more than that when it gets long."""
+        cdef size_t needed = self.tail_size + size, room
         if self.tail == NULL:
-            self.tail = new_bytes(needed)
             self.tail_size = 0
-        else:
-            room = PyBytes_GET_SIZE(<bytes>self.tail)
+            self.tail = new_bytes(size)
+            return 0
+        room = PyBytes_GET_SIZE(<bytes>self.tail)
         if room and room < needed:
             room = max(needed, min(max(self.wanted, room + room // 2), 2 * needed))
             try:
@@ -76,10 +96,39 @@ cdef class Input:
             except MemoryError:
                 self.tail_size = 0
                 raise
-        if size:
-            memcpy(PyBytes_AS_STRING(<bytes>self.tail) + self.tail_size, data, size)
-        self.tail_size = needed
         return 0
+
+    cdef bint is_amid(self) noexcept:
+        """Whether much is to come of a packet, of which there is some already."""
+        return self.tail_size and self.wanted >= self.tail_size + MUCH
+
+    cdef ssize_t read_on(self, int descriptor) except -2:
+        """As `recv`: read of such a packet straight to where it stays, and nothing else."""
+        cdef size_t had = self.tail_size, most
+        cdef ssize_t size
+        self.widen_tail(MUCH)
+        most = min(self.wanted, <size_t>PyBytes_GET_SIZE(<bytes>self.tail)) - had
+        size = recv(descriptor, PyBytes_AS_STRING(<bytes>self.tail) + had, most, MSG_DONTWAIT)
+        if size > 0:
+            self.tail_size += size
+        return size
+
+    cdef bint is_idle(self) noexcept:
+        """Whether everything that came is worked off."""
+        return not self.tail_size and <Py_ssize_t>self.at == PyBytes_GET_SIZE(self.data)
+
+    cdef Run peek(self, bytes data):
+        """The run that `data` is, behind which nothing waits, if it may go on at once."""
+        return None
+
+    cdef int note(self, Run run) except -1:
+        """It did."""
+        return 0
+
+    cdef bint gather_all(self, bytes data, size_t at, Gathered& plain) except -1:
+        """Gather what there is from `at` on; False: not all of it is plain publishes of QoS 0."""
+        cdef size_t size = PyBytes_GET_SIZE(data)
+        return take_plain(plain, bytes_of(data), at, size, self.max_packet, MOST_IN_RUN) == size
 
     cdef bint begin(self) except -1:
         """Whether there may be a packet; if so, the bytes are all in `data`."""
@@ -221,6 +270,16 @@ cdef class Inlet(Input):
             self.qos0 = self.qos12 = None
         return found
 
+    cdef Run peek(self, bytes data):
+        cdef Gathered plain
+        if self.session is None or not self.gather_all(data, 0, plain):
+            return None
+        return self.run(plain, data, 0)
+
+    cdef int note(self, Run run) except -1:
+        self.outlet.exchange.received += run.entries_.size()
+        return 0
+
     cdef bint take(
         self, const Frame& frame, uint32_t serial, Gathered& plain, Gathered& others
     ) except -1:
@@ -294,10 +353,54 @@ cdef class LinkInlet(Input):
     """As in the reference."""
 
     cdef public int64_t expected
+    cdef public cbool is_open
+    cdef public uint64_t received
+    cdef public uint64_t most
+    cdef public object may_take
+    cdef public object leave
+    cdef dict known  # of a header: how many publishes follow, their clients, their edge
+    cdef bytes header
 
     def __init__(self, size_t max_frame):
         self.max_packet = max_frame
         self.wanted = 2
+        self.known = {}
+
+    def know(self, str client_id not None, str edge not None, count):
+        """As in the reference."""
+        if self.header is not None:
+            if len(self.known) >= MOST_KNOWN:
+                self.known.clear()
+            self.known[self.header] = count, (client_id,), edge
+
+    def forget(self):
+        """As in the reference."""
+        self.known.clear()
+
+    cdef Run peek(self, bytes data):
+        cdef Gathered plain
+        cdef Frame frame
+        cdef Run run
+        cdef const Byte* start = <const Byte*>PyBytes_AS_STRING(data)
+        cdef size_t size = PyBytes_GET_SIZE(data)
+        if not self.is_open or self.received >= self.most:
+            return None
+        if start[0] or cut(start, size, self.max_packet, frame) != WHOLE:
+            return None
+        found = self.known.get(PyBytes_FromStringAndSize(<const char*>start, frame.stop))
+        if found is None or not self.gather_all(data, frame.stop, plain):
+            return None
+        count, clients, edge = found
+        if plain.entries.size() != count:
+            return None
+        run = gathered_run(plain, data)
+        run.clients = clients
+        run.edge = edge
+        return run
+
+    cdef int note(self, Run run) except -1:
+        self.received += run.size
+        return 0
 
     def trust(self, size_t max_frame):
         """Frames may be as large as this from here on."""
@@ -334,6 +437,9 @@ cdef class LinkInlet(Input):
                 if not is_plain:
                     if first_byte >> 4 == 3 and self.expected:
                         self.expected -= 1
+                    self.header = None
+                    if not first_byte and frame.stop <= LONGEST_KNOWN:
+                        self.header = PyBytes_FromStringAndSize(<const char*>packet, frame.stop)
                     return self.take_frame(frame, first_byte)
             elif not is_plain or (one.qos > 0) != (plain.entries[0].qos > 0):
                 break

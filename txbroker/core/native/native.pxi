@@ -9,6 +9,14 @@ cdef extern from "native/bytes.hpp" namespace "txbroker" nogil:
     void set_seeds(const Byte* random)
     void keep_memory()
 
+cdef extern from "<sys/epoll.h>" nogil:
+    cppclass epoll_data:
+        int fd
+    cppclass epoll_event:
+        uint32_t events
+        epoll_data data
+    int epoll_wait(int epoll, epoll_event* events, int most, int timeout)
+
 cdef extern from "<sys/uio.h>" nogil:
     cppclass iovec:
         void* iov_base
@@ -18,6 +26,7 @@ cdef extern from "<sys/socket.h>" nogil:
     cppclass msghdr:
         iovec* msg_iov
         size_t msg_iovlen
+    ssize_t recv(int descriptor, void* buffer, size_t size, int flags)
     ssize_t sendmsg(int descriptor, const msghdr* message, int flags)
     int accept4(int descriptor, void* address, void* size, int flags)
     int MSG_DONTWAIT
@@ -68,6 +77,7 @@ cdef extern from "native/trees.hpp" namespace "txbroker" nogil:
 
 cdef extern from "native/packets.hpp" namespace "txbroker" nogil:
     const Byte DUP
+    const Byte PUBLISH
     void put_two(char* at, size_t number)
 
     enum Cut "txbroker::Cut":

@@ -9,6 +9,7 @@ from txbroker.core.reference.inlet import Inlet
 from txbroker.core.reference.outlet import Outlet
 from txbroker.core.reference.packets import publish_head
 from txbroker.core.reference.run import Entry, Run
+from txbroker.core.reference.sockets import Sender, Sockets
 from txbroker.matching.index import SubscriptionIndex
 from txbroker.message import OVERHEAD
 
@@ -63,9 +64,9 @@ class Exchange:
     All that a node knows of topics, for runs: `routes` by apex at its edge; at its authority the
     verdict by apex (`bounds`) and the edges by filter (`interests`); `targets` by filter.
 
-    `delivered` counts messages that went straight to clients, once for each; `fills` how often a
-    window became full. `send_outputs` is
-    called at the end of a turn.
+    `received` counts publishes of clients, `delivered` messages that went straight to clients, once
+    for each, `fills` how often a window became full. `send_outputs` is called at the end of a turn.
+    `is_quiet`: what is due is told later.
     """
 
     def __init__(self, on_output: Callable[[], None], cache_limit: int = 100_000) -> None:
@@ -74,8 +75,11 @@ class Exchange:
         self.bounds = Apexes()
         self.interests: SubscriptionIndex[str, Any] = SubscriptionIndex(cache_limit=cache_limit)
         self.targets: SubscriptionIndex[str, Target] = SubscriptionIndex(cache_limit=cache_limit)
+        self.received = 0
         self.delivered = 0
         self.fills = 0
+        self.is_quiet = False
+        self._is_due = False
         self._on_output = on_output
         self._outputs: list[Outlet] = []
         self._full: list[Outlet] = []
@@ -87,6 +91,14 @@ class Exchange:
     def make_inlet(self, outlet: Outlet, max_packet: int) -> Inlet:
         """What comes from the same client."""
         return Inlet(max_packet, outlet)
+
+    def make_sockets(self) -> Sockets:
+        """Where clients and links are read."""
+        return Sockets(self)
+
+    def make_sender(self, outlet: Outlet, make_header: Callable[[str, int], bytes]) -> Sender:
+        """What goes over a link at once."""
+        return Sender(outlet, make_header)
 
     def make_target(self, session: Any, subscription: Any, outlet: Outlet) -> Target:
         """A subscription of a client that is here, for `targets`."""
@@ -103,11 +115,29 @@ class Exchange:
 
     def _note_output(self, outlet: Outlet) -> None:
         if not self._outputs:
-            self._on_output()
+            self._is_due = True
+            self.tell()
         self._outputs.append(outlet)
 
     def _count_fill(self) -> None:
         self.fills += 1
+
+    def tell(self) -> None:
+        """Call `on_output` where that is due."""
+        if self._is_due and not self.is_quiet:
+            self._is_due = False
+            self._on_output()
+
+    def send_all(self) -> bool:
+        """Write what there is to send; False: somebody has to look at some of it."""
+        outputs, self._outputs = self._outputs, []
+        for outlet in outputs:
+            if outlet.is_sent():
+                outlet.is_noted = False
+            else:
+                self._outputs.append(outlet)
+        self._is_due = bool(self._outputs)
+        return not self._outputs
 
     def send_outputs(self) -> list[Outlet]:
         """
@@ -120,6 +150,11 @@ class Exchange:
         for outlet in outputs:
             outlet.is_noted = False
         return [outlet for outlet in outputs if not outlet.is_sent()]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether `take_full` has any."""
+        return bool(self._full)
 
     def take_full(self) -> list[Outlet]:
         """Those that passed a high mark since the last call, each once."""
@@ -174,6 +209,18 @@ class Exchange:
             for indices, found in alike.items()
         ]
 
+    def edges_for(self, run: Run, route: Any, verdict: Any) -> tuple[Any, ...] | None:
+        """Who gets all of a run of QoS 0; None where not all of it goes the same way."""
+        found: list[tuple[Any, ...]] = []
+        for topic in run.topics():
+            if self.routes.find(topic) is not route or self.bounds.find(topic) is not verdict:
+                return None
+            edges = dict(self.interests.match(topic))
+            found.append(tuple(edges[key] for key in sorted(edges)))
+            if found[-1] != found[0]:
+                return None
+        return found[0]
+
     def pass_on(
         self, run: Run, route: Any, verdict: Any, edge: Any
     ) -> list[tuple[Any, int]] | None:
@@ -181,12 +228,8 @@ class Exchange:
         `fan_out` for a run of QoS 0 of which all goes by this route, gets this verdict and goes to
         this edge and no other; None where that is not so, and nothing was done.
         """
-        for topic in run.topics():
-            edges = {value for _, value in self.interests.match(topic)}
-            if self.routes.find(topic) is not route or self.bounds.find(topic) is not verdict:
-                return None
-            if edges != {edge}:
-                return None
+        if self.edges_for(run, route, verdict) != (edge,):
+            return None
         return self.fan_out(run, None)
 
     def fan_out(self, run: Run, part: Any) -> list[tuple[Any, int]]:

@@ -22,7 +22,7 @@ class Inlet:
     Before `open`, each packet comes by itself. After it, those that need no thought are dealt with
     here: plain publishes are gathered in `qos0` and `qos12`, acknowledgements go to the window of
     the outlet (of a clean session) or into `pubacks`. `takes_qos12`: whether publishes of QoS 1 and
-    2 may be gathered now.
+    2 may be gathered now. `heard_at`: when the last whole packet came, for whoever sets it.
     """
 
     def __init__(self, max_packet: int, outlet: Outlet) -> None:
@@ -33,7 +33,8 @@ class Inlet:
         self.has_heard = False
         self.has_landed = False
         self.has_more = False
-        self.fault: ProtocolViolation | None = None
+        self.heard_at = 0.0
+        self.fault: Exception | None = None
         self._framer = Framer(max_packet)
         self._outlet = outlet
         self._session: Any = None
@@ -73,7 +74,7 @@ class Inlet:
         """
         self.pubacks = []
         self.has_heard = self.has_landed = self.has_more = False
-        gathered = _Gathered(), _Gathered()
+        gathered = Gathered(), Gathered()
         serial = 0 if self._flows is None else self._flows.next_serial()
         found = None
         try:
@@ -95,8 +96,19 @@ class Inlet:
         self.qos12 = self._run(gathered[1], serial)
         return found
 
+    def peek(self, data: bytes) -> Run | None:
+        """The run that `data` is, if that comes alone and is plain publishes of QoS 0."""
+        if self._session is None or self._framer.pending:
+            return None
+        gathered = gather_all(data, self._framer.max_packet)
+        return None if gathered is None else self._run(gathered, 0)
+
+    def note(self, run: Run) -> int:
+        """What was peeked at went on; gives how many publishes of a client that were."""
+        return run.count
+
     def _take(
-        self, first_byte: int, body: bytes, gathered: tuple[_Gathered, _Gathered], serial: int
+        self, first_byte: int, body: bytes, gathered: tuple[Gathered, Gathered], serial: int
     ) -> bool:
         """Deal with one packet; False: it is for others."""
         if self._session is None:
@@ -128,7 +140,7 @@ class Inlet:
         return True
 
     def _take_publish(
-        self, first_byte: int, body: bytes, gathered: tuple[_Gathered, _Gathered], serial: int
+        self, first_byte: int, body: bytes, gathered: tuple[Gathered, Gathered], serial: int
     ) -> bool:
         one = plain_publish(first_byte, body, 0)
         if one is None:
@@ -142,7 +154,7 @@ class Inlet:
         gathered[one.qos > 0].add(one, bytes((first_byte,)) + encode_length(len(body)) + body)
         return True
 
-    def _run(self, gathered: _Gathered, serial: int) -> Run | None:
+    def _run(self, gathered: Gathered, serial: int) -> Run | None:
         if not gathered.entries:
             return None
         run = Run(
@@ -156,7 +168,22 @@ class Inlet:
         return run
 
 
-class _Gathered:
+def gather_all(data: bytes, max_packet: int) -> Gathered | None:
+    """What `data` is, if that is plain publishes of QoS 0 and nothing else."""
+    framer, gathered = Framer(max_packet), Gathered()
+    framer.feed(data)
+    try:
+        for first_byte, body in framer.frames():
+            one = plain_publish(first_byte, body, 0)
+            if one is None or one.qos:
+                return None
+            gathered.add(one, bytes((first_byte,)) + encode_length(len(body)) + body)
+    except ProtocolViolation:
+        return None
+    return gathered if gathered.data == data else None
+
+
+class Gathered:
     """The publishes of a run to be."""
 
     def __init__(self) -> None:

@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+from txbroker.core.reference.inlet import gather_all
 from txbroker.core.reference.packets import DUP, plain_publish
 from txbroker.core.reference.run import Entry, Run
 from txbroker.mqtt.framing import Framer, encode_length
 from txbroker.mqtt.return_codes import ProtocolViolation
 from txbroker.runs import MOST, Octets
 
+MOST_KNOWN = 1000
+LONGEST_KNOWN = 200
+"""How many headers of batches are known at a time, and of how many bytes each at the most."""
+
 
 class LinkInlet:
-    """One link's input; `expected`: so many publishes of the batch at hand are still to come."""
+    """
+    One link's input; `expected`: so many publishes of the batch at hand are still to come.
+
+    Batches whose header is known may go on at once (see `Sockets`), while the link `is_open` for
+    that, as long as the `received` bytes of these are fewer than `most`. `heard_at`: when the last
+    one came. At the end of an edge, `may_take` says whether deliveries go to its clients now, and
+    `leave` gets what could not be given to all of them.
+    """
 
     def __init__(self, max_frame: int) -> None:
         self.expected = 0
-        self.fault: ProtocolViolation | None = None
+        self.is_open = False
+        self.received = self.most = 0
+        self.may_take: Callable[[], bool] | None = None
+        self.leave: Callable[[Run, list[tuple[Any, int]]], None]
+        self.heard_at = 0.0
+        self._known: dict[bytes, tuple[int, str, str]] = {}
+        self._header: bytes | None = None
+        self.fault: Exception | None = None
         self._framer = Framer(max_frame)
         self._next: tuple[int, bytes] | None = None
 
@@ -30,6 +52,40 @@ class LinkInlet:
     def feed(self, data: Octets) -> None:
         """Take what was read, of which a view is not kept; `step` works it off."""
         self._framer.feed(data)
+
+    def know(self, client_id: str, edge: str, count: int) -> None:
+        """
+        The header that `step` gave last may come again: so many publishes of QoS 0, of this client
+        at this edge, follow it, which nothing has to be decided for.
+        """
+        if self._header is not None:
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            self._known[self._header] = count, client_id, edge
+
+    def forget(self) -> None:
+        """No header that came is good any more."""
+        self._known.clear()
+
+    def peek(self, data: bytes) -> Run | None:
+        """The run that `data` is, if that comes alone, behind a header that is known."""
+        is_idle = self._next is None and not self._framer.pending
+        if not (self.is_open and self.received < self.most and is_idle):
+            return None
+        for header, (count, client_id, edge) in self._known.items():
+            if data.startswith(header):
+                gathered = gather_all(data[len(header) :], self._framer.max_packet)
+                if gathered is None or len(gathered.entries) != count:
+                    return None
+                run = Run(bytes(gathered.data), gathered.entries, clients=(client_id,))
+                run.edge = edge
+                return run
+        return None
+
+    def note(self, run: Run) -> int:
+        """What was peeked at went on; gives how many publishes of a client that were."""
+        self.received += run.size
+        return 0
 
     def step(self) -> Run | tuple[int, bytes] | None:
         """
@@ -51,6 +107,9 @@ class LinkInlet:
             if first_byte >> 4 == 3 and self.expected:
                 self.expected -= 1
             if one is None:
+                whole = b"\0" + encode_length(len(body)) + body
+                is_short = not first_byte and len(whole) <= LONGEST_KNOWN
+                self._header = whole if is_short else None
                 return first_byte, body
             at = len(data)
             entries.append(one.moved(at))

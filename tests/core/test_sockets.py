@@ -1,0 +1,523 @@
+"""What is done at once with what comes from the sockets of clients, and of links."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from select import EPOLLHUP, EPOLLIN, EPOLLOUT, epoll
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.core.cores import COMPILED, REFERENCE, Client, both, needs_compiled, publish
+from txbroker.core import FED, SHORT
+from txbroker.core.reference.outlet import HIGH_MARK
+from txbroker.core.reference.packets import encode_length
+
+WAY = ("here", "here", "edge", None)
+
+
+class Bench:
+    """Two connections of one exchange: what one publishes, the other has subscribed to."""
+
+    def __init__(self, core: Any, max_packet: int = 100_000) -> None:
+        self.exchange = core.Exchange(lambda: self.told.append(True))
+        for apex, value in (("", "here"), ("far", "other")):
+            self.exchange.routes.set(apex, value)
+            self.exchange.bounds.set(apex, value)
+        self.exchange.interests.add("#", "edge", "edge")
+        self.publisher = Client(core, self.exchange, "publisher", max_packet=max_packet)
+        self.subscriber = Client(core, self.exchange, "subscriber")
+        self.target = self.subscriber.subscribe("#")
+        self.client, self.node = socket.socketpair()
+        self.reader, self.written = socket.socketpair()
+        self.node.setblocking(False)
+        self.written.setblocking(False)
+        self.number = self.node.fileno()
+        self.epoll = epoll()
+        self.epoll.register(self.number, EPOLLIN)
+        self.interest = bytearray(self.number) + bytes((EPOLLIN,))
+        self.sockets = self.exchange.make_sockets()
+        self.sockets.wire_zone(self.ask, self.leave, self.find)
+        self.sockets.wire_owners(self.find)
+        self.sockets.add(self.number, self.publisher.inlet)
+        self.way: tuple[Any, ...] | None = WAY
+        self.asked = 0
+        self.left: list[Any] = []
+        self.told: list[bool] = []
+        self.senders: dict[str, Any] = {}
+        self.found: list[str] = []
+
+    def ask(self) -> tuple[Any, ...] | None:
+        self.asked += 1
+        return self.way
+
+    def leave(self, run: Any, left: list[Any]) -> None:
+        self.left.append((run.raw, left))
+
+    def find(self, key: str) -> Any:
+        self.found.append(key)
+        return self.senders.get(key)
+
+    def add_sender(self, key: str, room: int = 1000) -> Any:
+        """A link that leads there, whose bytes can be read at `reader`."""
+        outlet = self.exchange.make_outlet()
+        outlet.descriptor = self.written.fileno()
+        sender = self.exchange.make_sender(outlet, lambda name, n: f"<{name} {n}>".encode())
+        sender.room = room
+        self.senders[key] = sender
+        return sender
+
+    def connect_subscriber(self) -> None:
+        """What is for the subscriber can be written, and read at `reader`."""
+        self.subscriber.outlet.descriptor = self.written.fileno()
+
+    def wait(self, data: bytes = b"", timeout: float | None = 0.0) -> Any:
+        """What is left when this has come."""
+        if data:
+            self.client.sendall(data)
+        return self.sockets.wait(self.epoll, self.interest, timeout, lambda: 17.0)
+
+    def close(self) -> None:
+        self.epoll.close()
+        for end in (self.client, self.node, self.reader, self.written):
+            end.close()
+
+
+@contextmanager
+def a_bench(core: Any, **keys: Any) -> Iterator[Bench]:
+    """It is closed at the end."""
+    bench = Bench(core, **keys)
+    try:
+        yield bench
+    finally:
+        bench.close()
+
+
+@both
+def test_plain_publishes_go_on_at_once_and_nobody_has_to_look(core: Any) -> None:
+    packets = publish(b"a", b"1") + publish(b"b/c", b"2")
+    with a_bench(core) as bench:
+        bench.connect_subscriber()
+        assert bench.wait(packets) is None
+        assert packets == bench.reader.recv(100)
+        assert (2, 2, 17.0) == (
+            bench.exchange.received,
+            bench.exchange.delivered,
+            bench.publisher.inlet.heard_at,
+        )
+        assert bench.publisher.inlet.step() is None and bench.publisher.inlet.qos0 is None
+        assert not bench.told and not bench.exchange.send_outputs()
+
+
+@both
+def test_output_that_cannot_be_written_is_told_when_that_is_asked_for(core: Any) -> None:
+    with a_bench(core) as bench:
+        assert [] == bench.wait(publish(b"a"))
+        assert not bench.told
+        bench.sockets.tell()
+        assert [True] == bench.told
+        assert [bench.subscriber.outlet] == bench.exchange.send_outputs()
+        assert publish(b"a") == bench.subscriber.outlet.take()
+
+
+@both
+@pytest.mark.parametrize(
+    "data",
+    [
+        publish(b"a", b"1") + publish(b"a", b"2", 1, 7),
+        publish(b"a", b"1", flags=1),
+        publish(b"a", b"1") + b"\xc0\0",
+        publish(b"far/a", b"1"),
+        publish(b"$SYS/a", b"1"),
+        publish(b"a", b"1") + b"\x30\x80\x80\x80\x80",
+        publish(b"a", bytes(SHORT)),
+    ],
+    ids=["qos1", "retained", "ping", "elsewhere", "system", "malformed", "long"],
+)
+def test_all_else_is_for_others_and_nothing_of_it_is_taken(core: Any, data: bytes) -> None:
+    with a_bench(core) as bench:
+        assert [(bench.number, FED)] == bench.wait(data)
+        assert not bench.subscriber.outlet.size and not bench.exchange.received
+
+        again = Client(core, bench.exchange, "again", max_packet=100_000)
+        bench.publisher.inlet.takes_qos12 = again.inlet.takes_qos12 = False
+        expected, run = again.step(data), again.inlet.qos0
+        assert expected == bench.publisher.inlet.step()
+        known = bench.publisher.inlet.qos0
+        assert (run and run.raw) == (known and known.raw)
+
+
+@both
+def test_what_comes_in_pieces_is_put_together_by_others(core: Any) -> None:
+    packet = publish(b"a", b"123")
+    with a_bench(core) as bench:
+        assert [(bench.number, FED)] == bench.wait(packet[:4])
+        assert bench.publisher.inlet.step() is None
+        assert [(bench.number, FED)] == bench.wait(packet[4:])
+        assert bench.publisher.inlet.step() is None
+        assert packet == bench.publisher.inlet.qos0.raw
+
+
+@both
+@pytest.mark.parametrize("size", [100_000, 300_000, 1_000_000])
+@pytest.mark.parametrize("cut", [1, 10_000, 65_536])
+def test_long_packets_are_whole_however_they_come(core: Any, size: int, cut: int) -> None:
+    """With something before and after them in the same read, or nothing."""
+    packets = [
+        publish(b"a", b"1"),
+        publish(b"b", bytes(range(250)) * (size // 250)),
+        publish(b"c", bytes(70_000)),
+        publish(b"d", b"4"),
+    ]
+    data, found = b"".join(packets), b""
+    with a_bench(core, max_packet=2 * size) as bench:
+        at = 0
+        while at < len(data):
+            step = cut if at < 3 * cut else 65_536
+            left = bench.wait(data[at : at + step])
+            at += step
+            if left and bench.publisher.inlet.step() is None and bench.publisher.inlet.qos0:
+                found += bench.publisher.inlet.qos0.raw
+        assert data == found + bench.subscriber.outlet.take()
+
+
+@both
+def test_before_there_is_a_session_everything_is_for_others(core: Any) -> None:
+    with a_bench(core) as bench:
+        bench.publisher.inlet.close()
+        assert [(bench.number, FED)] == bench.wait(publish(b"a"))
+        assert 0.0 == bench.publisher.inlet.heard_at
+
+
+@both
+def test_it_is_asked_again_each_time(core: Any) -> None:
+    with a_bench(core) as bench:
+        bench.connect_subscriber()
+        bench.way = None
+        assert [(bench.number, FED)] == bench.wait(publish(b"a"))
+        bench.publisher.inlet.step()
+
+        bench.way = WAY
+        assert bench.wait(publish(b"a")) is None
+        assert 2 == bench.asked
+
+
+@both
+def test_what_is_to_be_kept_is_when_that_is_asked_for(core: Any) -> None:
+    kept: list[bytes] = []
+    with a_bench(core) as bench:
+        bench.connect_subscriber()
+        bench.way = (*WAY[:3], lambda run: kept.append(run.raw))
+        assert [] == bench.wait(publish(b"a"))
+        assert not kept and publish(b"a") == bench.subscriber.outlet.take()
+        bench.sockets.tell()
+        bench.sockets.tell()
+        assert [publish(b"a")] == kept
+
+
+@both
+def test_whoever_gets_nothing_straight_is_told(core: Any) -> None:
+    with a_bench(core) as bench:
+        bench.target.is_plain = False
+        assert [] == bench.wait(publish(b"a"))
+        assert [(publish(b"a"), [(bench.subscriber.session, 0)])] == bench.left
+
+
+@both
+def test_an_outlet_that_is_full_is_told(core: Any) -> None:
+    with a_bench(core) as bench:
+        bench.subscriber.outlet.send(bytes(HIGH_MARK - 1))
+        assert [] == bench.wait(publish(b"a"))
+        assert [(publish(b"a"), [])] == bench.left
+        assert [bench.subscriber.outlet] == bench.exchange.take_full()
+
+
+@both
+def test_an_error_is_of_one_connection(core: Any) -> None:
+    with a_bench(core) as bench:
+        bench.sockets.wire_zone(lambda: 1 / 0, bench.leave, bench.find)
+        assert [(bench.number, FED)] == bench.wait(publish(b"a"))
+        assert isinstance(bench.publisher.inlet.fault, ZeroDivisionError)
+
+
+@both
+def test_what_else_epoll_says_is_for_others(core: Any) -> None:
+    with a_bench(core) as bench:
+        bench.epoll.modify(bench.number, EPOLLIN | EPOLLOUT)
+        assert [(bench.number, EPOLLOUT)] == bench.wait()
+        assert [(bench.number, EPOLLIN | EPOLLOUT)] == bench.wait(publish(b"a"))
+        assert publish(b"a") == bench.node.recv(100)
+        bench.client.close()
+        ((number, events),) = bench.wait()
+        assert number == bench.number and events & EPOLLHUP
+
+
+@both
+def test_a_descriptor_that_is_not_to_be_read_is_not(core: Any) -> None:
+    with a_bench(core) as bench:
+        bench.interest[bench.number] = 0
+        assert [(bench.number, EPOLLIN)] == bench.wait(publish(b"a"))
+        bench.interest[bench.number] = EPOLLIN
+        bench.sockets.remove(bench.number)
+        assert [(bench.number, EPOLLIN)] == bench.wait()
+        bench.sockets.remove(bench.number + 1000)
+        assert publish(b"a") == bench.node.recv(100)
+
+
+@both
+def test_the_end_of_a_connection_is_for_others(core: Any) -> None:
+    with a_bench(core) as bench:
+        bench.client.shutdown(socket.SHUT_WR)
+        assert [(bench.number, EPOLLIN)] == bench.wait()
+
+
+@both
+def test_it_waits_for_as_long_as_nothing_comes(core: Any) -> None:
+    with a_bench(core) as bench:
+        begin = time.monotonic()
+        assert bench.wait(timeout=0.05) is None
+        assert time.monotonic() - begin >= 0.05
+        assert [(bench.number, FED)] == bench.wait(b"\xc0\0", timeout=None)
+
+
+# -- to links
+
+
+@both
+def test_what_is_for_an_owner_elsewhere_goes_there(core: Any) -> None:
+    packets = publish(b"far/a", b"1") + publish(b"far/b", b"2")
+    with a_bench(core) as bench:
+        sender = bench.add_sender("other", 150)
+        assert bench.wait(packets) is None
+        assert b"<publisher 2>" + packets == bench.reader.recv(1000)
+        assert (2, 0) == (bench.exchange.received, bench.exchange.delivered)
+        assert 0 < sender.sent == 150 - sender.room
+
+        sender.room = 0
+        assert [(bench.number, FED)] == bench.wait(publish(b"far/a"))
+        assert ["other", "other"] == bench.found
+
+
+@both
+def test_what_is_for_two_owners_is_for_others(core: Any) -> None:
+    with a_bench(core) as bench:
+        bench.add_sender("other")
+        assert [(bench.number, FED)] == bench.wait(publish(b"far/a") + publish(b"a"))
+        assert not bench.exchange.received
+
+
+@both
+def test_what_other_edges_want_goes_there_and_here(core: Any) -> None:
+    packet = publish(b"a", b"1")
+    with a_bench(core) as bench:
+        bench.add_sender("there")
+        bench.exchange.interests.add("a", "there", "there")
+        assert [] == bench.wait(packet)
+        assert packet == bench.subscriber.outlet.take()
+        bench.sockets.tell()
+        bench.exchange.send_outputs()
+        assert b"<publisher 1>" + packet == bench.reader.recv(1000)
+
+        bench.connect_subscriber()
+        bench.exchange.interests.remove("#", "edge")
+        assert bench.wait(packet) is None
+        assert b"<publisher 1>" + packet == bench.reader.recv(1000)
+
+
+@both
+def test_all_links_have_to_be_free(core: Any) -> None:
+    with a_bench(core) as bench:
+        for key in ("there", "elsewhere"):
+            bench.exchange.interests.add("a", key, key)
+        bench.add_sender("there")
+        assert [(bench.number, FED)] == bench.wait(publish(b"a"))
+        bench.publisher.inlet.step()
+        bench.add_sender("elsewhere", room=0)
+        assert [(bench.number, FED)] == bench.wait(publish(b"a"))
+        assert not bench.subscriber.outlet.size and not bench.exchange.received
+
+
+@both
+def test_what_nobody_wants_goes_nowhere(core: Any) -> None:
+    with a_bench(core) as bench:
+        bench.exchange.interests.remove("#", "edge")
+        assert bench.wait(publish(b"a")) is None
+        assert (1, 0) == (bench.exchange.received, bench.exchange.delivered)
+
+
+@both
+def test_a_header_is_made_once_until_it_is_forgotten(core: Any) -> None:
+    made: list[tuple[str, int]] = []
+
+    def make(client_id: str, count: int) -> bytes:
+        made.append((client_id, count))
+        return b"."
+
+    exchange = core.Exchange(lambda: None)
+    outlet = exchange.make_outlet()
+    sender = exchange.make_sender(outlet, make)
+    client = Client(core, exchange, "me")
+    client.step(publish(b"a"))
+    run = client.inlet.qos0
+    assert not sender.send(run)  # there is no room
+    sender.room = 1000
+    assert not sender.send(run)  # it cannot be written
+    outlet.descriptor = 1
+    assert sender.send(run) and sender.send(run)
+    sender.forget()
+    assert sender.send(run)
+    assert [("me", 1)] * 2 == made
+    assert (b"." + publish(b"a")) * 3 == outlet.take()
+
+
+# -- from links
+
+
+def header(text: bytes) -> bytes:
+    """A control frame."""
+    return b"\0" + encode_length(len(text)) + text
+
+
+class LinkBench(Bench):
+    """What comes, comes over a link, whose first batch was taken by others."""
+
+    def __init__(self, core: Any) -> None:
+        super().__init__(core)
+        self.inlet = core.LinkInlet(100_000)
+        self.sockets.add(self.number, self.inlet)
+        self.connect_subscriber()
+        self.inlet.is_open = True
+        self.inlet.most = 1000
+        self.batch(header(b"one"), publish(b"a"))
+        self.inlet.know("client", "there", 1)
+
+    def batch(self, head: bytes, *packets: bytes) -> Any:
+        """Have others take this."""
+        assert [(self.number, FED)] == self.wait(head + b"".join(packets))
+        found = self.inlet.step()
+        self.inlet.expected = len(packets)
+        return found, self.inlet.step()
+
+
+@contextmanager
+def a_link(core: Any) -> Iterator[LinkBench]:
+    """It is closed at the end."""
+    bench = LinkBench(core)
+    try:
+        yield bench
+    finally:
+        bench.close()
+
+
+@both
+def test_a_batch_whose_header_is_known_goes_on_at_once(core: Any) -> None:
+    with a_link(core) as link:
+        assert link.wait(header(b"one") + publish(b"a/b", b"12")) is None
+        assert publish(b"a/b", b"12") == link.reader.recv(100)
+        assert (0, 1) == (link.exchange.received, link.exchange.delivered)
+        assert 17.0 == link.inlet.heard_at and link.inlet.received > 5
+
+
+@both
+@pytest.mark.parametrize(
+    "data",
+    [
+        header(b"two") + publish(b"a"),
+        header(b"one"),
+        header(b"one") + publish(b"a") * 2,
+        header(b"one") + publish(b"a", qos=1),
+        header(b"one") + publish(b"a", flags=8),
+        header(b"one") + publish(b"far"),
+        publish(b"a"),
+    ],
+    ids=["unknown", "empty", "more", "qos1", "dup", "elsewhere", "headless"],
+)
+def test_any_other_is_for_others(core: Any, data: bytes) -> None:
+    with a_link(core) as link:
+        assert [(link.number, FED)] == link.wait(data)
+        assert not link.subscriber.outlet.size and not link.exchange.delivered
+
+
+@both
+def test_a_link_that_is_closed_for_that_or_has_had_enough_takes_nothing(core: Any) -> None:
+    data = header(b"one") + publish(b"a", bytes(100))
+    with a_link(core) as link:
+        link.inlet.is_open = False
+        assert [(link.number, FED)] == link.wait(data)
+        while link.inlet.step() is not None:
+            pass
+        link.inlet.is_open = True
+        link.inlet.most = 1
+        assert link.wait(data) is None
+        assert [(link.number, FED)] == link.wait(data)
+
+
+@both
+def test_deliveries_go_to_clients_whatever_the_own_zone_says(core: Any) -> None:
+    data = header(b"one") + publish(b"far", b"1")
+    with a_link(core) as link:
+        answers = [True, False]
+        link.inlet.may_take = lambda: answers.pop(0)
+        link.inlet.leave = lambda run, left: link.left.append((run.raw, left))
+        assert link.wait(data) is None
+        assert publish(b"far", b"1") == link.reader.recv(100)
+        assert [(link.number, FED)] == link.wait(data)
+        while link.inlet.step() is not None:
+            pass
+
+        answers.append(True)
+        link.target.is_plain = False
+        assert [] == link.wait(data)
+        assert [(publish(b"far", b"1"), [(link.subscriber.session, 0)])] == link.left
+        assert not link.asked
+
+
+@both
+def test_headers_that_are_forgotten_are_not_known(core: Any) -> None:
+    with a_link(core) as link:
+        link.inlet.forget()
+        assert [(link.number, FED)] == link.wait(header(b"one") + publish(b"a"))
+
+
+# -- both do the same
+
+PACKETS = st.one_of(
+    st.builds(
+        publish,
+        st.sampled_from([b"a", b"far", b"far/b", b"$a", b"", b"+", b"\xff", b"x" * 200]),
+        st.binary(max_size=5),
+        st.sampled_from([0, 0, 0, 0, 1, 2]),
+        flags=st.sampled_from([0, 0, 0, 0, 1, 8]),
+    ),
+    st.sampled_from([b"\x40\2\0\1", b"\xc0\0", b"\x30\x83\0\0\1a", b"\x30\x80\x80\x80\x80\1"]),
+    st.sampled_from([header(b"one"), header(b"two")]),
+    st.binary(max_size=4),
+)
+
+
+@needs_compiled
+@given(st.lists(st.lists(PACKETS, max_size=4).map(b"".join), max_size=4), st.booleans())
+def test_both_cores_do_the_same(reads: list[bytes], is_link: bool) -> None:
+    """Whatever comes, and whatever of it others work off in between."""
+    make = a_link if is_link else a_bench
+    with make(REFERENCE) as one, make(COMPILED) as other:
+        for data in filter(None, reads):
+            told = []
+            for bench in (one, other):
+                left, sent = bench.wait(data), bench.subscriber.outlet.take()
+                inlet = bench.inlet if is_link else bench.publisher.inlet
+                seen: list[Any] = [left and left[0][1], sent]
+                while left:
+                    found = inlet.step()
+                    run = found if is_link else inlet.qos0
+                    seen += [getattr(run, "raw", run), bool(inlet.fault)]
+                    if found is None:
+                        break
+                seen += [bench.exchange.received, bench.exchange.delivered]
+                told.append(seen)
+            assert told[0] == told[1]

@@ -1,0 +1,261 @@
+# What comes from the sockets of clients, and of links.
+
+cdef enum:
+    READ_SIZE = 256 * 1024
+
+    BATCH = 128
+
+cdef char read_buffer[READ_SIZE]
+
+
+cdef double monotonic() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return now.tv_sec + now.tv_nsec * 1e-9
+
+
+def _nobody(*_):
+    return None
+
+
+@cython.final
+cdef class Sender:
+    """As in the reference; made by `Exchange.make_sender`."""
+
+    cdef Outlet outlet
+    cdef object make_header
+    cdef dict headers
+    cdef public int64_t room
+    cdef readonly uint64_t sent
+
+    def __init__(self, Outlet outlet not None, make_header):
+        self.outlet = outlet
+        self.make_header = make_header
+        self.headers = {}
+
+    def forget(self):
+        """As in the reference."""
+        self.headers.clear()
+
+    cdef bint can_send(self):
+        return self.room > 0 and self.outlet.descriptor >= 0
+
+    def send(self, Run run not None):
+        """As in the reference."""
+        is_sent = self.can_send()
+        if is_sent:
+            self.put(run)
+            self.outlet.exchange.tell()
+        return is_sent
+
+    cdef int put(self, Run run) except -1:
+        cdef size_t first = run.entries_.front().start, last = run.entries_.back().end
+        cdef bytes header
+        key = run.clients[0], run.entries_.size()
+        header = self.headers.get(key)
+        if header is None:
+            if len(self.headers) >= MOST_KNOWN:
+                self.headers.clear()
+            header = self.headers[key] = self.make_header(*key)
+        self.outlet.put(PyBytes_AS_STRING(header), PyBytes_GET_SIZE(header))
+        self.outlet.put(run.bytes_at(first), last - first)
+        self.room -= run.size
+        self.sent += run.size
+        return 0
+
+
+@cython.final
+cdef class Sockets:
+    """As in the reference; made by `Exchange.make_sockets`."""
+
+    cdef Exchange exchange
+    cdef list inlets  # of type Input, by descriptor
+    cdef object ask
+    cdef object leave
+    cdef object find_edge
+    cdef object find_owner
+    cdef list kept  # what is to be kept, and how
+    cdef dict answers  # of Python, since it last had a turn
+    cdef cbool has_left
+
+    def __cinit__(self, Exchange exchange not None):
+        self.exchange = exchange
+        self.inlets = []
+        self.ask = self.find_edge = self.find_owner = _nobody
+        self.answers = {}
+        self.kept = []
+
+    def wire_zone(self, ask, leave, find_edge):
+        """As in the reference."""
+        self.ask = ask
+        self.leave = leave
+        self.find_edge = find_edge
+
+    def wire_owners(self, find_owner):
+        """As in the reference."""
+        self.find_owner = find_owner
+
+    def add(self, size_t descriptor, Input inlet not None):
+        """What comes there is for this inlet."""
+        while len(self.inlets) <= <Py_ssize_t>descriptor:
+            self.inlets.append(None)
+        self.inlets[descriptor] = inlet
+
+    def remove(self, size_t descriptor):
+        """It is read no more."""
+        if <Py_ssize_t>descriptor < len(self.inlets):
+            self.inlets[descriptor] = None
+
+    def tell(self):
+        """As in the reference."""
+        self.exchange.tell()
+        if self.kept:
+            kept, self.kept = self.kept, []
+            for keep, run in kept:
+                keep(run)
+
+    def wait(self, epoll, bytearray interest not None, timeout, clock):
+        """As in the reference."""
+        cdef epoll_event events[BATCH]
+        cdef double until = -1
+        cdef int number = epoll.fileno(), count, most = -1
+        cdef list left
+        if timeout is not None:
+            until = monotonic() + <double>timeout
+        self.has_left = False
+        self.answers.clear()
+        while True:
+            if until >= 0:
+                most = <int>min(max(0.0, ceil(1000 * (until - monotonic()))), 1e9)
+            with nogil:
+                count = epoll_wait(number, events, BATCH, most)
+            if count < 0:
+                if errno != EINTR:
+                    PyErr_SetFromErrno(OSError)
+                PyErr_CheckSignals()
+                continue
+            left = self.serve(events, count, interest, clock)
+            if left or self.has_left or not self.exchange.send_all():
+                return left
+            if until >= 0 and monotonic() >= until:
+                return None
+
+    cdef list serve(self, epoll_event* events, int count, bytearray interest, clock):
+        """Serve those; gives what is for others."""
+        cdef list left = []
+        cdef double now = clock()
+        cdef Input inlet
+        cdef int index, descriptor
+        self.exchange.is_quiet = True
+        try:
+            for index in range(count):
+                descriptor = events[index].data.fd
+                inlet = None
+                if descriptor < len(self.inlets):
+                    inlet = <Input>self.inlets[descriptor]
+                if inlet is None or events[index].events != EPOLLIN or not interest[descriptor] & EPOLLIN:
+                    left.append((descriptor, events[index].events))
+                else:
+                    told = self.read(inlet, descriptor, now)
+                    if told:
+                        left.append((descriptor, told))
+        finally:
+            self.exchange.is_quiet = False
+        return left
+
+    cdef int read(self, Input inlet, int descriptor, double now) except -1:
+        """What is for others of what it has brought: `FED`, that it is at its end, or 0."""
+        cdef ssize_t size
+        cdef bytes data
+        cdef bint is_amid = inlet.is_amid()
+        if is_amid:
+            size = inlet.read_on(descriptor)
+        else:
+            size = recv(descriptor, read_buffer, READ_SIZE, MSG_DONTWAIT)
+        if size <= 0:
+            return EPOLLIN if not size or (errno != EAGAIN and errno != EINTR) else 0
+        if is_amid:
+            return FED if inlet.tail_size == inlet.wanted else 0
+        try:
+            if size > SHORT or not inlet.is_idle():
+                inlet.add(read_buffer, size)
+                return FED
+            data = PyBytes_FromStringAndSize(read_buffer, size)
+            if self.take(inlet, data, now):
+                return 0
+            inlet.feed(data)
+        except Exception as error:
+            inlet.fault = error
+        return FED
+
+    cdef bint take(self, Input inlet, bytes data, double now) except -1:
+        """Take what was read, if it can go on at once."""
+        cdef Run run = inlet.peek(data)
+        if run is None:
+            return False
+        leave = self.leave
+        if isinstance(inlet, LinkInlet) and (<LinkInlet>inlet).may_take is not None:
+            left = self.deliver(<LinkInlet>inlet, run)
+            leave = (<LinkInlet>inlet).leave
+        else:
+            left = self.publish(run)
+            if left is None and isinstance(inlet, Inlet):
+                left = self.send(run)
+        if left is None:
+            return False
+        inlet.heard_at = now
+        inlet.note(run)
+        if left or self.exchange.full:
+            self.answers.clear()
+            self.has_left = True
+            leave(run, left)
+        return True
+
+    cdef object answer(self, key, question, tuple arguments):
+        """What Python has said to this since it last had a turn."""
+        answer = self.answers.get(key, self)
+        if answer is self:
+            answer = self.answers[key] = question(*arguments)
+        return answer
+
+    cdef list deliver(self, LinkInlet inlet, Run run):
+        """To the clients that are here; None: it has to wait."""
+        if not self.answer(inlet, inlet.may_take, ()):
+            return None
+        return self.exchange.fan_out(run, None)
+
+    cdef list publish(self, Run run):
+        """In the own zone; None: it is not of that, or somebody has to wait."""
+        cdef list senders = []
+        cdef tuple edges
+        cdef bint is_here = False
+        way = self.answer(None, self.ask, ())
+        if way is None:
+            return None
+        route, verdict, here, keep = way
+        edges = self.exchange.edges_for(run, route, verdict)
+        if edges is None:
+            return None
+        for edge in edges:
+            if edge is here:
+                is_here = True
+                continue
+            sender = self.answer(edge, self.find_edge, (edge,))
+            if sender is None or not (<Sender?>sender).can_send():
+                return None
+            senders.append(sender)
+        for sender in senders:
+            (<Sender>sender).put(run)
+        if keep is not None:
+            self.kept.append((keep, run))
+            self.has_left = True
+        return self.exchange.fan_out(run, None) if is_here else []
+
+    cdef list send(self, Run run):
+        """To an owner elsewhere; None: there is none, or it has to wait."""
+        route = self.exchange.route_of(run)
+        sender = None if route is None else self.answer(route, self.find_owner, (route,))
+        if sender is None or not (<Sender?>sender).can_send():
+            return None
+        (<Sender>sender).put(run)
+        return []

@@ -1,0 +1,241 @@
+"""What comes from the sockets of clients, and of links."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from select import EPOLLIN, epoll
+from typing import TYPE_CHECKING, Any
+
+from txbroker.core.reference.inlet import Inlet
+from txbroker.core.reference.link import MOST_KNOWN, LinkInlet
+from txbroker.core.reference.outlet import Outlet
+from txbroker.core.reference.run import Run
+
+if TYPE_CHECKING:
+    from txbroker.core.reference.exchange import Exchange
+
+READ_SIZE = 256 * 1024
+"""Bytes that are read at once."""
+
+SHORT = 4096
+"""What is longer than this is worth the steps that each run takes."""
+
+BATCH = 128
+"""How many of those that are ready are served in one go."""
+
+FED = 1 << 30
+"""In the place of what epoll says of a descriptor: it was read, and that is to be worked on."""
+
+Way = tuple[Any, Any, Any, Callable[[Run], None] | None]
+"""By which route, with which verdict, which edge this node's own is, and what keeps runs."""
+
+Left = list[tuple[Any, int]]
+"""Which sessions cannot get which messages of a run straight."""
+
+
+class Sender:
+    """
+    A link to an owner or to another edge, for what nothing has to be decided for: QoS 0.
+
+    Up to `room` more bytes may be `sent`, as `Run.size` counts them; whoever set it before it is
+    used knows what else was.
+    """
+
+    def __init__(self, outlet: Outlet, make_header: Callable[[str, int], bytes]) -> None:
+        """`make_header` makes what goes before so many publishes of a client."""
+        self.room = 0
+        self.sent = 0
+        self._outlet = outlet
+        self._make_header = make_header
+        self._headers: dict[tuple[str, int], bytes] = {}
+
+    def forget(self) -> None:
+        """Headers have to be made anew."""
+        self._headers.clear()
+
+    @property
+    def can_send(self) -> bool:
+        """Whether something may be sent here and now."""
+        return self.room > 0 and self._outlet.descriptor >= 0
+
+    def send(self, run: Run) -> bool:
+        """Send a run of one client; False: that cannot be done here and now."""
+        if not self.can_send:
+            return False
+        key = run.clients[0], run.count
+        header = self._headers.get(key)
+        if header is None:
+            if len(self._headers) >= MOST_KNOWN:
+                self._headers.clear()
+            header = self._headers[key] = self._make_header(*key)
+        self._outlet.send(header + run.raw)
+        self.room -= run.size
+        self.sent += run.size
+        return True
+
+
+class Sockets:
+    """
+    Reads those of clients and of links that are ready, and lets go on at once what nothing has to
+    be decided for: plain publishes of QoS 0, which go to clients that are here and over links.
+    Whoever has to be asked is asked once until somebody else has had a turn.
+    """
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._inlets: dict[int, Inlet | LinkInlet] = {}
+        self._ask: Callable[[], Way | None] = lambda: None
+        self._leave: Callable[[Run, Left], None]
+        self._find_edge: Callable[[Any], Sender | None] = lambda _: None
+        self._find_owner: Callable[[Any], Sender | None] = lambda _: None
+        self._answers: dict[Any, Any] = {}
+        self._kept: list[tuple[Callable[[Run], None], Run]] = []
+        self._has_left = False
+
+    def wire_zone(
+        self,
+        ask: Callable[[], Way | None],
+        leave: Callable[[Run, Left], None],
+        find_edge: Callable[[Any], Sender | None],
+    ) -> None:
+        """
+        The own zone. `ask` says what goes on there now, None: nothing; `leave` gets what could not
+        be given to everybody, or filled an outlet; `find_edge` gives the link to another edge by
+        which it may go now.
+        """
+        self._ask, self._leave, self._find_edge = ask, leave, find_edge
+
+    def wire_owners(self, find_owner: Callable[[Any], Sender | None]) -> None:
+        """The other zones: `find_owner` gives the link to a route's owner by which it may go."""
+        self._find_owner = find_owner
+
+    def add(self, descriptor: int, inlet: Inlet | LinkInlet) -> None:
+        """What comes there is for this inlet."""
+        self._inlets[descriptor] = inlet
+
+    def remove(self, descriptor: int) -> None:
+        """It is read no more."""
+        self._inlets.pop(descriptor, None)
+
+    def tell(self) -> None:
+        """What has output is told, and runs are kept, as far as `wait` has put that off."""
+        self._exchange.tell()
+        kept, self._kept = self._kept, []
+        for keep, run in kept:
+            keep(run)
+
+    def wait(
+        self,
+        epoll: epoll,
+        interest: bytearray,
+        timeout: float | None,
+        clock: Callable[[], float],
+    ) -> list[tuple[int, int]] | None:
+        """
+        Wait for so many seconds, if not for ever, and serve what is ready; whoever reads the clock
+        has no turn in between, but other threads have.
+
+        Returns what is for others: descriptors with what `epoll` says of each, or `FED` for what
+        was read and is in the inlet (if that is more of a long packet that is not whole yet, it may
+        be missing); whoever gets them has to `tell` first, even if there are none. None: there is
+        nothing. `interest` has EPOLLIN where a descriptor may be read.
+        """
+        self._has_left = False
+        self._answers.clear()
+        self._exchange.is_quiet = True
+        try:
+            now, left = clock(), []
+            for descriptor, events in epoll.poll(timeout, BATCH):
+                inlet = self._inlets.get(descriptor)
+                if inlet is None or events != EPOLLIN or not interest[descriptor] & EPOLLIN:
+                    left.append((descriptor, events))
+                elif told := self._read(inlet, descriptor, now):
+                    left.append((descriptor, told))
+        finally:
+            self._exchange.is_quiet = False
+        return left if left or self._has_left or not self._exchange.send_all() else None
+
+    def _read(self, inlet: Inlet | LinkInlet, descriptor: int, now: float) -> int:
+        """What is for others of what it has brought: `FED`, that it is at its end, or 0."""
+        try:
+            data = os.read(descriptor, READ_SIZE)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError:
+            return EPOLLIN
+        if not data:
+            return EPOLLIN
+        try:
+            if self._take(inlet, data, now):
+                return 0
+            inlet.feed(data)
+        except Exception as error:
+            inlet.fault = error  # of one connection: the others go on
+        return FED
+
+    def _take(self, inlet: Inlet | LinkInlet, data: bytes, now: float) -> bool:
+        """Take what was read, if it can go on at once."""
+        run = inlet.peek(data) if len(data) <= SHORT else None
+        if run is None:
+            return False
+        leave = self._leave
+        if isinstance(inlet, LinkInlet) and inlet.may_take is not None:
+            left = self._deliver(inlet, run)
+            leave = inlet.leave
+        else:
+            left = self._publish(run)
+            if left is None and isinstance(inlet, Inlet):
+                left = self._send(run)
+        if left is None:
+            return False
+        inlet.heard_at = now
+        self._exchange.received += inlet.note(run)
+        if left or self._exchange.is_full:
+            self._answers.clear()
+            self._has_left = True
+            leave(run, left)
+        return True
+
+    def _answer(self, key: Any, question: Callable[[], Any]) -> Any:
+        """What was said to this since anybody else last had a turn."""
+        if key not in self._answers:
+            self._answers[key] = question()
+        return self._answers[key]
+
+    def _deliver(self, inlet: LinkInlet, run: Run) -> Left | None:
+        """To the clients that are here; None: it has to wait."""
+        assert inlet.may_take is not None
+        is_free = self._answer(inlet, inlet.may_take)
+        return self._exchange.fan_out(run, None) if is_free else None
+
+    def _publish(self, run: Run) -> Left | None:
+        """In the own zone; None: it is not of that, or somebody has to wait."""
+        way = self._answer(None, self._ask)
+        if way is None:
+            return None
+        route, verdict, here, keep = way
+        edges = self._exchange.edges_for(run, route, verdict)
+        if edges is None:
+            return None
+        senders = [
+            self._answer(edge, partial(self._find_edge, edge)) for edge in edges if edge is not here
+        ]
+        if any(sender is None or not sender.can_send for sender in senders):
+            return None
+        for sender in senders:
+            sender.send(run)
+        if keep is not None:
+            self._kept.append((keep, run))
+            self._has_left = True
+        return self._exchange.fan_out(run, None) if here in edges else []
+
+    def _send(self, run: Run) -> Left | None:
+        """To an owner elsewhere; None: there is none, or it has to wait."""
+        routes = [self._exchange.routes.find(topic) for topic in run.topics()]
+        route = routes[0]
+        if route is None or any(other is not route for other in routes):
+            return None
+        sender = self._answer(route, partial(self._find_owner, route))
+        return [] if sender is not None and sender.send(run) else None
