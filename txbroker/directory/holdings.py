@@ -158,16 +158,11 @@ class Holdings:
             self._held_table.delete(client_id.encode())
 
     def supersede(self, client_id: str) -> int:
-        """
-        A clean session begins, and ends the kept one; the incarnation of the last kept session of
-        this id that is known here, 0 where none is.
-        """
-        held, arriving = self.held.get(client_id), self.arriving.get(client_id)
-        tombstones = self._gone.get(client_id)
-        if held is None and arriving is None and not tombstones:
+        """End the kept session for a clean one; the last incarnation known of its id, or 0."""
+        known = self.held.get(client_id), self.arriving.get(client_id), self.tombstone(client_id)
+        if known == (None, None, None):
             return 0
         self.drop(client_id)
-        known = (held, arriving, tombstones[-1] if tombstones else None)
         return max(one.incarnation for one in known if one is not None)
 
     def forget_gone(self, client_id: str) -> None:

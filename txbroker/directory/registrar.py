@@ -124,15 +124,13 @@ class Registrar:
     def set(self, entry: Entry) -> None:
         """This is so from now on."""
         self.own[entry.client_id] = entry
-        if self._concerns_others(entry):
-            self._tell(entry.client_id)
+        self._tell(entry.client_id)
 
     def drop(self, client_id: str) -> None:
         """No session of that id is here any more."""
         own = self.own.pop(client_id, None)
         if own is not None:
-            tell = self._tell if self._peers else self._tell_here
-            tell(client_id, own.generation)
+            self._tell(client_id, own.generation)
 
     def withdraw(self, client_id: str, generation: int) -> None:
         """A claim up to this generation came to nothing."""
@@ -171,8 +169,6 @@ class Registrar:
 
     def is_told(self, client_id: str) -> bool:
         """Whether all its keepers have heard all there is to say of this id."""
-        if not self._peers:
-            return True
         return self._heard(client_id) == len(self._members.keepers(client_id))
 
     def is_told_to_most(self, client_id: str) -> bool:
@@ -294,8 +290,8 @@ class Registrar:
             self._put_here(entry)
 
     def _put_here(self, entry: Entry) -> None:
-        if not self._concerns_others(entry):
-            return
+        if self._members.is_alone and not (entry.persistent or entry.testament):
+            return  # a connection here is of no concern to anybody else, yet
         name = self._members.name
         if name not in self._members.keepers(entry.client_id):
             return
@@ -303,10 +299,6 @@ class Registrar:
         self.knows(entry.client_id, name)
         if isinstance(verdict, Above):
             self._on_conflict(verdict.entry, verdict.has_ended)
-
-    def _concerns_others(self, entry: Entry) -> bool:
-        """A mere connection here concerns nobody else while nobody else is in the site."""
-        return not self._members.is_alone or entry.persistent or entry.testament is not None
 
     def _on_members(self) -> None:
         names = self._members.peers()

@@ -7,7 +7,7 @@ It is both ends in one: the edge's `OwnerPort` and the authority's `EdgePort`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 
 import attrs
@@ -20,7 +20,7 @@ from txbroker.core import Run, Way
 from txbroker.delegation.cut import Cut
 from txbroker.edge.edge import Edge
 from txbroker.edge.outbound import Outbound
-from txbroker.edge.outbox import Entry
+from txbroker.edge.own_stream import OwnStream
 from txbroker.edge.route import Item, Position, Publication, Route, State, StreamUser, unfold
 from txbroker.message import Message
 from txbroker.mqtt.session import Session
@@ -45,7 +45,7 @@ class OwnZone:
         self._epoch = 0
         self._outbound = Outbound(edge.keeper.save_then, self._give)
         self._is_waited_for = False
-        self._streams: list[_Stream] = []
+        self._streams: list[OwnStream] = []
         self._key: MarkKey
         self._next = 1
         pressure.when_relieved(self._go_on)
@@ -186,9 +186,9 @@ class OwnZone:
         asked, authority = list(keys), self._authority
         authority.in_order(lambda: answered({key: authority.marks.get(key, 0) for key in asked}))
 
-    def open_stream(self, key: MarkKey, user: StreamUser) -> _Stream:
+    def open_stream(self, key: MarkKey, user: StreamUser) -> OwnStream:
         """What comes from an outbox."""
-        stream = _Stream(self, key, user)
+        stream = OwnStream(self, key, user)
         self._streams.append(stream)
         return stream
 
@@ -420,44 +420,3 @@ class OwnZone:
         if route is not None and route.state is State.ONLINE:
             self._edge.publisher.flush(route)
             self._edge.outboxes.on_online(route)
-
-
-class _Stream:
-    """What comes from an outbox (`OutStream`); taken, or refused, one by one."""
-
-    def __init__(self, zone: OwnZone, key: MarkKey, user: StreamUser) -> None:
-        self._zone = zone
-        self._key = key
-        self._user = user
-        self._is_stopped = False
-        self._parked: Entry | None = None
-
-    def send(self, entries: Sequence[Entry]) -> None:
-        """Give them to the authority, as far as it takes them."""
-        for entry in entries:
-            if self._is_stopped:
-                return
-            verdict = self._zone.take(entry.message, self._key, entry.number)
-            if verdict is Verdict.TAKEN:
-                self._zone.when_taken(partial(self._user.on_taken, entry.number))
-                continue
-            self._is_stopped = True
-            if verdict is Verdict.PARKED:
-                self._parked = entry
-            else:
-                self._refuse(entry, self._zone.cut_for(entry.message.topic), retry=False)
-
-    def restart(self) -> None:
-        """What is sent from now on is to be taken again."""
-        self._is_stopped = False
-
-    def unpark(self) -> None:
-        """A fence was lifted, or became a cut."""
-        entry, self._parked = self._parked, None
-        if entry is not None:
-            cut = self._zone.cut_for(entry.message.topic)
-            self._refuse(entry, cut, retry=cut is None and self._zone.is_serving)
-
-    def _refuse(self, entry: Entry, cut: Cut | None, *, retry: bool) -> None:
-        refuse = partial(self._user.on_refused, entry.number, cut, retry=retry)
-        self._zone.when_settled(refuse)

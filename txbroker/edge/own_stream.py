@@ -1,0 +1,57 @@
+"""An outbox of this node, as the node's own zone takes what is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from txbroker.authority.handover import MarkKey
+from txbroker.authority.peer import Verdict
+from txbroker.delegation.cut import Cut
+from txbroker.edge.outbox import Entry
+from txbroker.edge.route import StreamUser
+
+if TYPE_CHECKING:
+    from txbroker.edge.own_zone import OwnZone
+
+
+class OwnStream:
+    """What comes from an outbox (`OutStream`); taken, or refused, one by one."""
+
+    def __init__(self, zone: OwnZone, key: MarkKey, user: StreamUser) -> None:
+        self._zone = zone
+        self._key = key
+        self._user = user
+        self._is_stopped = False
+        self._parked: Entry | None = None
+
+    def send(self, entries: Sequence[Entry]) -> None:
+        """Give them to the authority, as far as it takes them."""
+        for entry in entries:
+            if self._is_stopped:
+                return
+            verdict = self._zone.take(entry.message, self._key, entry.number)
+            if verdict is Verdict.TAKEN:
+                self._zone.when_taken(partial(self._user.on_taken, entry.number))
+                continue
+            self._is_stopped = True
+            if verdict is Verdict.PARKED:
+                self._parked = entry
+            else:
+                self._refuse(entry, self._zone.cut_for(entry.message.topic), retry=False)
+
+    def restart(self) -> None:
+        """What is sent from now on is to be taken again."""
+        self._is_stopped = False
+
+    def unpark(self) -> None:
+        """A fence was lifted, or became a cut."""
+        entry, self._parked = self._parked, None
+        if entry is not None:
+            cut = self._zone.cut_for(entry.message.topic)
+            self._refuse(entry, cut, retry=cut is None and self._zone.is_serving)
+
+    def _refuse(self, entry: Entry, cut: Cut | None, *, retry: bool) -> None:
+        refuse = partial(self._user.on_refused, entry.number, cut, retry=retry)
+        self._zone.when_settled(refuse)
