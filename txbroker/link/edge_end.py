@@ -181,7 +181,7 @@ class EdgeEnd:
 
     def sender(self) -> Sender | None:
         """What sends QoS 0 at once; None where something is to go before it, or has to wait."""
-        if self._batch or self._outbound or not self.has_credit():
+        if self._batch or self._outbound.waiting or not self.has_credit():
             return None
         self._sender.room = self._credit - self._in_flight
         return self._sender

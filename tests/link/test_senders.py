@@ -1,0 +1,201 @@
+"""What goes over a link past its ends: publishes and deliveries of QoS 0 behind known headers."""
+
+from __future__ import annotations
+
+import socket
+from select import EPOLLIN, epoll
+from typing import Any
+
+from tests.link.test_ends import Bench
+from tests.support.pair import Client
+from txbroker.authority.peer import Peer, Verdict
+from txbroker.core import FED, Exchange, LinkInlet, Run, Sender
+from txbroker.link.batches import CREDIT_BYTES
+from txbroker.link.deliveries import WINDOW
+from txbroker.message import Message
+from txbroker.mqtt.encoding import encode_publish
+from txbroker.pressure import PATIENCE
+
+
+def a_run(exchange: Exchange, *payloads: bytes, client_id: str = "c") -> Run:
+    """What the client has published."""
+    outlet = exchange.make_outlet()
+    inlet = exchange.make_inlet(outlet, 1_000_000)
+    inlet.open(object(), client_id, None, clean=True)
+    inlet.feed(
+        b"".join(encode_publish("x", payload, 0, False, False, None) for payload in payloads)
+    )
+    assert inlet.step() is None and inlet.qos0 is not None
+    return inlet.qos0
+
+
+def sent(sender: Sender | None, end: Any, run: Run) -> bytes:
+    """The bytes that it sends; the socket is not really there."""
+    assert sender is not None
+    end.outlet.descriptor = 0
+    assert sender.send(run)
+    end.outlet.descriptor = -1
+    return bytes(end.outlet.take())
+
+
+def is_taken(exchange: Exchange, inlet: LinkInlet, data: bytes, way: Any = None) -> bool:
+    """Whether the core takes what has come to that end, and nobody else has to."""
+    ours, far = socket.socketpair()
+    with ours, far, epoll() as watching:
+        ours.setblocking(False)
+        watching.register(ours.fileno(), EPOLLIN)
+        sockets = exchange.make_sockets()
+        sockets.wire_zone(lambda: way, lambda run, left: None, Peer.sender)
+        sockets.add(ours.fileno(), inlet)
+        far.sendall(data)
+        interest = bytearray(ours.fileno()) + bytes((EPOLLIN,))
+        left = sockets.wait(watching, interest, 0.0, lambda: 1.0)
+        assert left is None or left in ([], [(ours.fileno(), FED)])
+        return not left
+
+
+class Owner:
+    """A bench whose edge has a subscriber, and whose owner has taken a first publish of `c`."""
+
+    def __init__(self) -> None:
+        self.bench = bench = Bench()
+        self.client = Client(bench.edge, "subscriber")
+        self.client.subscribe(("x", 0))
+        bench.link.pump()
+        self.authority = bench.authority
+        self.authority.exchange.routes.set("", "here")
+        self.way = ("here", Verdict.TAKEN, None, None)
+
+    def publish(self, *payloads: bytes) -> bytes:
+        """The bytes that these publishes come as."""
+        end, run = self.bench.link.edge_end, a_run(self.bench.edge.exchange, *payloads)
+        return sent(self.bench.edge.publisher.sender_of(self.bench.route), end, run)
+
+    def deliver(self, *payloads: bytes) -> bytes:
+        """The bytes that these deliveries come as."""
+        (peer,) = self.authority.peers
+        run = a_run(self.authority.exchange, *payloads)
+        return sent(peer.sender(), self.bench.link.owner_end, run)
+
+
+def test_what_a_sender_sends_is_taken_like_all_else() -> None:
+    owner = Owner()
+    for payloads in ((b"1",), (b"2",), (b"3", b"4"), (b"5",)):
+        owner.bench.link.up += owner.publish(*payloads)
+        owner.bench.link.pump()
+    assert [b"1", b"2", b"3", b"4", b"5"] == owner.client.payloads
+
+    for payloads in ((b"6",), (b"7", b"8")):
+        owner.bench.link.down += owner.deliver(*payloads)
+        owner.bench.link.pump()
+    assert [b"6", b"7", b"8"] == owner.client.payloads[5:]
+
+
+def test_an_owner_knows_a_header_again() -> None:
+    owner = Owner()
+    link, exchange = owner.bench.link, owner.authority.exchange
+    first = owner.publish(b"1")
+    assert not is_taken(exchange, link.owner_end.inlet, first, owner.way)
+    link.owner_end.work()
+    link.pump()
+    assert not is_taken(exchange, link.owner_end.inlet, owner.publish(b"2"), None)
+    link.owner_end.work()
+    link.pump()
+
+    (peer,) = owner.authority.peers
+    link.owner_end.outlet.descriptor = 0
+    assert is_taken(exchange, link.owner_end.inlet, owner.publish(b"3"), owner.way)
+    link.owner_end.outlet.descriptor = -1
+    link.down += bytes(link.owner_end.outlet.take())
+    link.pump()
+    assert [b"1", b"2", b"3"] == owner.client.payloads
+
+
+def test_an_edge_knows_a_header_again() -> None:
+    owner = Owner()
+    link, exchange = owner.bench.link, owner.bench.edge.exchange
+    assert not is_taken(exchange, link.edge_end.inlet, owner.deliver(b"1"))
+    link.edge_end.work()
+    assert is_taken(exchange, link.edge_end.inlet, owner.deliver(b"2"))
+    assert not is_taken(exchange, link.edge_end.inlet, owner.deliver(b"3", b"4"))
+    link.edge_end.work()
+    assert [b"1", b"2", b"3", b"4"] == owner.client.payloads
+
+
+def test_nothing_overtakes_what_waits_in_an_edge() -> None:
+    bench = Bench()
+    client = Client(bench.edge, "c")
+    assert bench.edge.publisher.sender_of(bench.route) is not None
+    client.publish("x", b"1", 0)
+    assert bench.edge.publisher.sender_of(bench.route) is None
+    bench.link.pump()
+    assert bench.edge.publisher.sender_of(bench.route) is not None
+
+    bench.link.edge_end.lost()
+    assert bench.edge.publisher.sender_of(bench.route) is None
+
+
+def test_nothing_overtakes_what_waits_for_an_edge() -> None:
+    owner = Owner()
+    (peer,) = owner.authority.peers
+    assert peer.sender() is not None
+    owner.authority.publish(Message("x", b"1"))
+    assert peer.sender() is None
+    owner.bench.link.pump()
+    assert peer.sender() is not None
+
+    owner.bench.host.pressure.raise_(owner.bench.link.owner_end, PATIENCE)
+    owner.bench.alarms.advance(PATIENCE)
+    assert peer.sender() is None
+    owner.bench.link.owner_end.lost()
+    assert peer.sender() is None
+
+
+def test_a_header_changes_with_the_sequences_of_the_stream() -> None:
+    """An owner checks that no publish of QoS 1 and 2 is missing before it."""
+    owner = Owner()
+    link, exchange = owner.bench.link, owner.authority.exchange
+    client = Client(owner.bench.edge, "c")
+    before = owner.publish(b"1")
+    link.up += before
+    link.pump()
+    client.publish("x", b"2", 1)
+    link.pump()
+    after = owner.publish(b"3")
+    assert before[: -len(b"3")] != after[: -len(b"3")]
+    assert not is_taken(exchange, link.owner_end.inlet, before, owner.way)
+
+
+def test_bytes_that_go_past_the_ends_use_up_credit_and_get_it_back() -> None:
+    owner = Owner()
+    link = owner.bench.link
+    size = 100_000
+    passed = 0
+    while passed < 2 * WINDOW:
+        link.up += owner.publish(bytes(size))
+        passed += size
+        link.pump()
+    passed = 0
+    while passed < 2 * WINDOW:
+        link.down += owner.deliver(bytes(size))
+        passed += size
+        link.pump()
+
+    lost = 0
+    while owner.bench.edge.publisher.sender_of(owner.bench.route) is not None:
+        owner.publish(bytes(size))
+        lost += size
+    assert WINDOW - CREDIT_BYTES - size < lost <= WINDOW + size
+
+
+def test_an_owner_has_others_look_when_credit_is_due() -> None:
+    owner = Owner()
+    link, exchange = owner.bench.link, owner.authority.exchange
+    data = bytes(1000)
+    link.up += owner.publish(data)
+    link.pump()
+    taken = 0
+    link.owner_end.outlet.descriptor = 0
+    while is_taken(exchange, link.owner_end.inlet, owner.publish(data), owner.way):
+        taken += 1
+    assert CREDIT_BYTES / 1300 < taken < CREDIT_BYTES / 1000
