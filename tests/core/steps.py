@@ -112,6 +112,28 @@ class Steps:
     def _step_link(self) -> Step:
         return "link", self._random.randrange(9), self._stream()
 
+    def _step_wait(self) -> Step:
+        return "wait", self._client(), self._few(), self._random.randrange(4), self._room()
+
+    def _step_link_wait(self) -> Step:
+        data = self._random.choice([b"\0\x01h", b"\0\x01i"]) + self._few()
+        return "link_wait", data, self._random.randrange(6), self._room()
+
+    def _step_know(self) -> Step:
+        return "know", self._random.randrange(1, 4)
+
+    def _step_forget(self) -> Step:
+        return ("forget",)
+
+    def _few(self) -> bytes:
+        if self._chance(3):
+            return self._stream()
+        topics = [self._random.choice(TOPICS) for _ in range(self._random.randrange(4))]
+        return b"".join(publish(topic, b"few") for topic in topics)
+
+    def _room(self) -> int:
+        return self._random.choice([0, 1, 10**6])
+
     def _step_takes(self) -> Step:
         return "takes", self._client(), not self._chance(4)
 

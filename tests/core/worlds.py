@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from select import EPOLLIN, epoll
 from typing import Any
 
 from tests.core.cores import Client, Session, answer
@@ -49,6 +50,13 @@ class World:
         for client in self.clients[:2]:
             client.outlet.open_window(5, 10**6)
         self.link = core.LinkInlet(400_000)
+        self.sockets = self.exchange.make_sockets()
+        self.sockets.wire_zone(self._ask, self._leave, self._find_link)
+        self.sockets.wire_owners(self._find_link)
+        self.way: Any = None
+        self.left: list[Any] = []
+        self.to_others = self.exchange.make_outlet()
+        self.sender = self.exchange.make_sender(self.to_others, self._head)
         self.runs: list[Any] = []
         self.targets: list[Any] = []
 
@@ -62,6 +70,18 @@ class World:
     def _on_output(self) -> None:
         self.calls += 1
 
+    def _ask(self) -> Any:
+        return self.way
+
+    def _leave(self, run: Any, left: list[Any]) -> None:
+        self.left.append((self.look_at_run(run), left))
+
+    def _find_link(self, key: Any) -> Any:
+        return self.sender if key is VALUES[2] else None
+
+    def _head(self, client_id: str, count: int) -> bytes:
+        return b"%s %d:" % (client_id.encode(), count)
+
     def do(self, step: str, *arguments: Any) -> Any:
         return getattr(self, f"do_{step}")(*arguments)
 
@@ -70,7 +90,8 @@ class World:
             [self._look_at(client) for client in self.clients],
             [run and self.look_at_run(run) for run in self.runs[-2:]],
             (self.link.expected, self.link.first_byte, str(self.link.fault)),
-            (self.exchange.delivered, self.exchange.fills, self.calls),
+            (self.link.received, self.link.heard_at, self.sender.room, self.sender.sent),
+            (self.exchange.received, self.exchange.delivered, self.exchange.fills, self.calls),
         )
 
     def _look_at(self, client: Any) -> Any:
@@ -82,6 +103,7 @@ class World:
             (outlet.in_flight, outlet.waiting, outlet.queue_has_room, outlet.is_short),
             outlet.first_queued(),
             (inlet.first_byte, str(inlet.fault), inlet.has_heard, inlet.has_landed),
+            inlet.heard_at,
             (len(flows), packet_ids, [tuple(flows.get(n)) for n in packet_ids]),
         )
 
@@ -141,6 +163,56 @@ class World:
                 one = self.look_at_run(one)
             found.append(one)
         return found
+
+    # -- sockets
+
+    def do_know(self, count: int) -> None:
+        """The header that the link has seen last may come again."""
+        self.link.is_open = True
+        self.link.know("n", "e", count)
+
+    def do_forget(self) -> None:
+        self.link.forget()
+        self.sender.forget()
+
+    def do_link_wait(self, data: bytes, allows: int, room: int) -> Any:
+        """As `do_wait`, at an owner's or, for allows of 4 and more, an edge's end of a link."""
+        if allows >= 4:
+            self.link.may_take, self.link.leave = (lambda: allows > 4), self._leave
+        self.link.most = self.link.received + 1000
+        found = self._wait(self.link, data, allows, room)
+        self.link.may_take = None
+        return found, self.do_link(self.link.expected, b"")
+
+    def do_wait(self, client: int, data: bytes, allows: int, room: int) -> Any:
+        """That comes at a socket; what is not dealt with there, others work off."""
+        found = self._wait(self.clients[client].inlet, data, allows, room)
+        return found, self.do_read(client, b"")
+
+    def _wait(self, inlet: Any, data: bytes, allows: int, room: int) -> Any:
+        kept: list[bytes] = []
+        keep = (lambda run: kept.append(bytes(run.raw))) if allows & 1 else None
+        self.way = (VALUES[1], VALUES[1], VALUES[1], keep) if allows & 2 else None
+        self.sender.room = room
+        self.left = []
+        near, far = socket.socketpair()
+        out, other = socket.socketpair()
+        with near, far, out, other, epoll() as watching:
+            near.setblocking(False)
+            watching.register(near.fileno(), EPOLLIN)
+            self.sockets.add(near.fileno(), inlet)
+            self.to_others.descriptor = out.fileno()
+            far.sendall(data[:100_000])
+            interest = bytearray(near.fileno()) + bytes((EPOLLIN,))
+            self.sockets.wait(watching, interest, 0.0, lambda: 17.0)
+            self.sockets.tell()
+            while len(data) and (rest := _rest(near)):  # of a long packet, some may be left
+                inlet.feed(rest)
+            self.to_others.descriptor = -1
+            self.sockets.remove(near.fileno())
+            out.close()
+            sent = b"".join(iter(lambda: other.recv(1 << 20), b"")) + self.to_others.take()
+        return kept, self.left, sent
 
     # -- what goes where
 
@@ -335,3 +407,11 @@ class World:
         places = [client.outlet for client in self.clients]
         taken = self.exchange.send_outputs(), self.exchange.take_full()
         return [[outlet in places and places.index(outlet) for outlet in one] for one in taken]
+
+
+def _rest(end: socket.socket) -> bytes:
+    """What has come and was not read."""
+    try:
+        return end.recv(1 << 20)
+    except BlockingIOError:
+        return b""

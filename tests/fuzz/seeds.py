@@ -47,6 +47,8 @@ CONVERSATION = b"".join(
         DISCONNECT,
     )
 )
+FEW = publish(b"a/b", b"1") + publish(b"a", b"2")
+HEADER = b"\0\x01h"  # of a batch
 LONG_FORM = b"\x30\x86\x80\0\0\x01a123"  # a remaining length of three bytes where one would do
 MALFORMED = b"\x30\xff\xff\xff\xff\x01"
 
@@ -144,6 +146,16 @@ SEEDS = {
     + step("close", 0)
     + step("trust", 1)
     + RUN,
+    "sockets": b"\0"
+    + SUBSCRIBED
+    + step("wait", 0, literal(FEW), 2, 0)
+    + step("wait", 1, literal(CONVERSATION), 3, 0)
+    + step("wait", 0, literal(publish(b"a") + publish(b"b")), 0, 1)
+    + step("link_wait", literal(HEADER + publish(b"a")), 2, 0)
+    + step("know", 0)
+    + step("link_wait", literal(HEADER + publish(b"a")), 2, 0)
+    + step("link_wait", literal(HEADER + publish(b"a/b")), 5, 0)
+    + step("forget"),
     "misuse": b"\0" + step("misuse", 20, bytes(range(65, 85)), 1, 0, 3, 5, 9, 12, 1, 0, 7),
 }
 

@@ -156,6 +156,10 @@ def _flood(source: Source) -> Step:
     return how, count, source.one_of((0, 5, 300))
 
 
+def _room(source: Source) -> int:
+    return source.one_of((10**6, 0, 1))
+
+
 # A first byte stands for each, in this order: the corpus of an earlier run is good as long as new
 # ones come last.
 STEPS: list[tuple[str, tuple[Choice, ...]]] = [
@@ -228,6 +232,10 @@ STEPS: list[tuple[str, tuple[Choice, ...]]] = [
     ("pass_on", (_index, _client)),
     ("write", ()),
     ("misuse", (lambda source: source.some(source.below(40)), _entries)),
+    ("wait", (_client, stream, lambda source: source.below(4), _room)),
+    ("link_wait", (stream, lambda source: source.below(6), _room)),
+    ("know", (lambda source: 1 + source.below(3),)),
+    ("forget", ()),
 ]
 PIECES = len(STEPS)  # the first byte of a stream that comes in pieces, which is several steps
 
