@@ -200,13 +200,14 @@ class Poller:
         watched, interest = self._watched, self._interest
         self.sockets.tell()
         for number, events in self._left:
+            if number == self._selector.number:
+                self._has_others = True
+                continue
             descriptor = watched[number]
             if events == FED:
                 if descriptor is not None:
                     self._work(descriptor)
                 continue
-            if number == self._selector.number:
-                self._has_others = True
             # An error or a hang-up is for whoever waits, as with select(2).
             if descriptor is not None and events & ~EPOLLOUT and interest[number] & EPOLLIN:
                 try:
