@@ -65,8 +65,8 @@ class Poller:
         self._reactor = reactor
         self._turn = turn
         self._loop = asyncio.get_running_loop()
-        self._selector = Selector(self._loop, self._wait)
-        self._epoll = self._selector.epoll
+        self._selector = Selector.of(self._loop)
+        self._epoll = self._selector.join(self._wait)
         # Both by file descriptor: who has it, and EPOLLIN, EPOLLOUT or both.
         self._watched: list[Any] = []
         self._interest = bytearray()
@@ -83,7 +83,7 @@ class Poller:
         """Watch no more; whatever is open still is closed."""
         for descriptor in self.removeAll():
             descriptor.connectionLost(Failure(ConnectionLost()))
-        self._selector.leave()
+        self._selector.leave(self._epoll)
 
     # IReactorTCP
 
