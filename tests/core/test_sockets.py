@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.cores import COMPILED, REFERENCE, Client, both, needs_compiled, publish
-from txbroker.core import FED, SHORT
+from txbroker.core import FED
 from txbroker.core.reference.outlet import HIGH_MARK
 from txbroker.core.reference.packets import encode_length
 
@@ -135,7 +135,7 @@ def test_output_that_cannot_be_written_is_told_when_that_is_asked_for(core: Any)
         publish(b"far/a", b"1"),
         publish(b"$SYS/a", b"1"),
         publish(b"a", b"1") + b"\x30\x80\x80\x80\x80",
-        publish(b"a", bytes(SHORT)),
+        publish(b"a", bytes(17_000)),
     ],
     ids=["qos1", "retained", "ping", "elsewhere", "system", "malformed", "long"],
 )
@@ -153,14 +153,28 @@ def test_all_else_is_for_others_and_nothing_of_it_is_taken(core: Any, data: byte
 
 
 @both
-def test_what_comes_in_pieces_is_put_together_by_others(core: Any) -> None:
-    packet = publish(b"a", b"123")
+@pytest.mark.parametrize("cut", range(1, 20))
+def test_what_comes_in_pieces_is_put_together(core: Any, cut: int) -> None:
+    packets = publish(b"a", b"123") + publish(b"b", b"45")
     with a_bench(core) as bench:
-        assert [(bench.number, FED)] == bench.wait(packet[:4])
+        bench.connect_subscriber()
+        for data in (packets[:cut], packets[cut:]):
+            if bench.wait(data) is not None:
+                assert bench.publisher.inlet.step() is None and bench.publisher.inlet.qos0 is None
+        assert packets == bench.reader.recv(100)
+        assert 2 == bench.exchange.received
+
+
+@both
+def test_what_others_have_not_worked_off_goes_first(core: Any) -> None:
+    ping = b"\xc0\0"
+    with a_bench(core) as bench:
+        assert [(bench.number, FED)] == bench.wait(publish(b"a") + ping + publish(b"b"))
+        assert (0xC0, b"") == bench.publisher.inlet.step()
+        assert publish(b"a") == bench.publisher.inlet.qos0.raw
+        assert [(bench.number, FED)] == bench.wait(publish(b"c"))
         assert bench.publisher.inlet.step() is None
-        assert [(bench.number, FED)] == bench.wait(packet[4:])
-        assert bench.publisher.inlet.step() is None
-        assert packet == bench.publisher.inlet.qos0.raw
+        assert publish(b"b") + publish(b"c") == bench.publisher.inlet.qos0.raw
 
 
 @both
@@ -181,9 +195,10 @@ def test_long_packets_are_whole_however_they_come(core: Any, size: int, cut: int
             step = cut if at < 3 * cut else 65_536
             left = bench.wait(data[at : at + step])
             at += step
+            found += bench.subscriber.outlet.take()
             if left and bench.publisher.inlet.step() is None and bench.publisher.inlet.qos0:
                 found += bench.publisher.inlet.qos0.raw
-        assert data == found + bench.subscriber.outlet.take()
+        assert data == found
 
 
 @both
@@ -399,9 +414,11 @@ class LinkBench(Bench):
     def batch(self, head: bytes, *packets: bytes) -> Any:
         """Have others take this."""
         assert [(self.number, FED)] == self.wait(head + b"".join(packets))
-        found = self.inlet.step()
+        found = [self.inlet.step()]
         self.inlet.expected = len(packets)
-        return found, self.inlet.step()
+        while found[-1] is not None:
+            found.append(self.inlet.step())
+        return found
 
 
 @contextmanager

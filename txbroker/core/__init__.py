@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 
 # Both cores have the same marks.
 from txbroker.core.reference.outlet import HIGH_MARK, QUEUE_HIGH_MARK
-from txbroker.core.reference.sockets import BATCH, FED, READ_SIZE, SHORT, Way
+from txbroker.core.reference.sockets import BATCH, FED, FEW, READ_SIZE, Way
 
 __all__ = [
     "BATCH",
     "FED",
+    "FEW",
     "HIGH_MARK",
     "KIND",
     "QUEUE_HIGH_MARK",
     "READ_SIZE",
-    "SHORT",
     "Apexes",
     "Exchange",
     "Flows",

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from txbroker.core import LinkInlet, Run
+from txbroker.core import FEW, LinkInlet, Run
 from txbroker.edge.edge import Edge
 from txbroker.edge.route import Position, Route
 from txbroker.link.batches import CREDIT_BYTES, Offsets
@@ -104,7 +104,7 @@ class Consumer:
         ranges = self._next_offsets(run.count)
         if len(ranges) == 1:
             run.first = ranges[0][0]
-            if not (run.qos or run.first) and run.count == self._count:
+            if not (run.qos or run.first) and run.count == self._count <= FEW:
                 self._inlet.is_open = True
                 self._inlet.know("", "", run.count)
         else:

@@ -50,6 +50,18 @@ class Framer:
         else:
             self._tail += data
 
+    def joined(self, data: bytes) -> bytes | None:
+        """What came before and is no frame yet, and this; None: that is none yet, and was taken."""
+        if not self.pending:
+            return data
+        self.feed(data)
+        if self.pending < self._wanted:
+            return None
+        whole = self._buffer[self._offset :] + self._tail
+        self._buffer, self._offset, self._wanted = b"", 0, 2
+        self._tail.clear()
+        return bytes(whole)
+
     def frames(self) -> Iterator[tuple[int, bytes]]:
         """
         The complete frames, each once; whoever stops halfway gets the rest from the next call.

@@ -20,6 +20,9 @@ cdef class Input:
     cdef size_t tail_size
     cdef size_t wanted
     cdef size_t max_packet
+    cdef cbool is_fed  # something may be left to look at
+    cdef size_t peeked  # how much of what was peeked at is whole packets
+    cdef size_t peeked_wanted
     cdef public double heard_at
     cdef public object fault
 
@@ -42,6 +45,7 @@ cdef class Input:
         `OverflowError` beyond 4 GiB.
         """
         cdef Py_buffer read
+        self.is_fed = True
         if isinstance(data, bytes) and self.is_idle() and <size_t>len(data) <= MOST_AHEAD:
             self.data = data
             self.at = 0
@@ -55,6 +59,7 @@ cdef class Input:
     cdef int add(self, const char* data, size_t size) except -1:
         """Take what was read, which is copied."""
         cdef size_t left = PyBytes_GET_SIZE(self.data) - self.at
+        self.is_fed = True
         if size + left + self.tail_size > MOST_AHEAD:
             raise OverflowError("more than fits was read ahead")
         if self.is_idle():
@@ -117,18 +122,42 @@ cdef class Input:
         """Whether everything that came is worked off."""
         return not self.tail_size and <Py_ssize_t>self.at == PyBytes_GET_SIZE(self.data)
 
+    cdef bytes joined(self, const char* data, size_t size):
+        """What came before and was not whole, and this; None: it is not whole yet, and was taken."""
+        if not self.tail_size:
+            return PyBytes_FromStringAndSize(data, size)
+        self.grow_tail(data, size)
+        if not self.begin():
+            return None
+        whole, self.data = self.data, b""
+        return whole
+
     cdef Run peek(self, bytes data):
-        """The run that `data` is, behind which nothing waits, if it may go on at once."""
+        """
+        The run that `data` is, if it may go on at once: publishes of QoS 0, and nothing behind them
+        but the beginning of a packet.
+        """
         return None
 
-    cdef int note(self, Run run) except -1:
-        """It did."""
+    cdef int note(self, Run run, bytes data) except -1:
+        """It did: what is left of the data is kept."""
+        cdef size_t rest = PyBytes_GET_SIZE(data) - self.peeked
+        if rest:
+            self.grow_tail(PyBytes_AS_STRING(data) + self.peeked, rest)
+            self.wanted = self.peeked_wanted
         return 0
 
-    cdef bint gather_all(self, bytes data, size_t at, Gathered& plain) except -1:
-        """Gather what there is from `at` on; False: not all of it is plain publishes of QoS 0."""
+    cdef bint gather(self, bytes data, size_t at, Gathered& plain) except -1:
+        """Gather what there is from `at` on; False: that is something else, too."""
+        cdef Frame frame
+        cdef const Byte* start = bytes_of(data)
         cdef size_t size = PyBytes_GET_SIZE(data)
-        return take_plain(plain, bytes_of(data), at, size, self.max_packet, MOST_IN_RUN) == size
+        self.peeked = at = take_plain(plain, start, at, size, self.max_packet, MOST_IN_RUN)
+        if at < size:
+            if cut(start + at, size - at, self.max_packet, frame) != PART:
+                return False
+            self.peeked_wanted = frame.stop
+        return not plain.entries.empty()
 
     cdef bint begin(self) except -1:
         """Whether there may be a packet; if so, the bytes are all in `data`."""
@@ -268,17 +297,18 @@ cdef class Inlet(Input):
             self.outlet.exchange.tell()
         else:
             self.qos0 = self.qos12 = None
+        self.is_fed = self.has_more or self.fault is not None
         return found
 
     cdef Run peek(self, bytes data):
         cdef Gathered plain
-        if self.session is None or not self.gather_all(data, 0, plain):
+        if self.session is None or not self.gather(data, 0, plain):
             return None
         return self.run(plain, data, 0)
 
-    cdef int note(self, Run run) except -1:
+    cdef int note(self, Run run, bytes data) except -1:
         self.outlet.exchange.received += run.entries_.size()
-        return 0
+        return Input.note(self, run, data)
 
     cdef bint take(
         self, const Frame& frame, uint32_t serial, Gathered& plain, Gathered& others
@@ -383,12 +413,12 @@ cdef class LinkInlet(Input):
         cdef Run run
         cdef const Byte* start = <const Byte*>PyBytes_AS_STRING(data)
         cdef size_t size = PyBytes_GET_SIZE(data)
-        if not self.is_open or self.received >= self.most:
+        if not self.is_open or self.received >= self.most or self.expected:
             return None
         if start[0] or cut(start, size, self.max_packet, frame) != WHOLE:
             return None
         found = self.known.get(PyBytes_FromStringAndSize(<const char*>start, frame.stop))
-        if found is None or not self.gather_all(data, frame.stop, plain):
+        if found is None or not self.gather(data, frame.stop, plain):
             return None
         count, clients, edge = found
         if plain.entries.size() != count:
@@ -398,9 +428,9 @@ cdef class LinkInlet(Input):
         run.edge = edge
         return run
 
-    cdef int note(self, Run run) except -1:
+    cdef int note(self, Run run, bytes data) except -1:
         self.received += run.size
-        return 0
+        return Input.note(self, run, data)
 
     def trust(self, size_t max_frame):
         """Frames may be as large as this from here on."""
@@ -420,8 +450,10 @@ cdef class LinkInlet(Input):
         cdef bytes data
         cdef bint is_plain
         cdef Run run
+        self.is_fed = False
         if not self.begin():
             return None
+        self.is_fed = True
         data = self.data
         if self.expected > 0:
             self.take_plain(plain, min(<size_t>self.expected, MOST_IN_RUN - 1))
@@ -451,4 +483,6 @@ cdef class LinkInlet(Input):
         run = gathered_run(plain, data)
         if run is not None:
             run.clients = ("",)
+        else:
+            self.is_fed = self.fault is not None
         return run

@@ -54,11 +54,14 @@ cdef class Sender:
         key = run.clients[0], run.entries_.size()
         header = self.headers.get(key)
         if header is None:
+            header = self.make_header(*key)
             if len(self.headers) >= MOST_KNOWN:
                 self.headers.clear()
-            header = self.headers[key] = self.make_header(*key)
-        self.outlet.put(PyBytes_AS_STRING(header), PyBytes_GET_SIZE(header))
-        self.outlet.put(run.bytes_at(first), last - first)
+            if run.entries_.size() <= FEW:
+                self.headers[key] = header
+        self.outlet.note()
+        self.outlet.output.append(PyBytes_AS_STRING(header), PyBytes_GET_SIZE(header))
+        self.outlet.output.share(<PyObject*>run.data, run.bytes_at(first), last - first)
         self.room -= run.size
         self.sent += run.size
         return 0
@@ -177,10 +180,12 @@ cdef class Sockets:
         if is_amid:
             return FED if inlet.tail_size == inlet.wanted else 0
         try:
-            if size > SHORT or not inlet.is_idle():
+            if inlet.is_fed:
                 inlet.add(read_buffer, size)
                 return FED
-            data = PyBytes_FromStringAndSize(read_buffer, size)
+            data = inlet.joined(read_buffer, size)
+            if data is None:
+                return FED
             if self.take(inlet, data, now):
                 return 0
             inlet.feed(data)
@@ -204,7 +209,7 @@ cdef class Sockets:
         if left is None:
             return False
         inlet.heard_at = now
-        inlet.note(run)
+        inlet.note(run, data)
         if left or self.exchange.full:
             self.answers.clear()
             self.has_left = True

@@ -33,6 +33,7 @@ class Inlet:
         self.has_heard = False
         self.has_landed = False
         self.has_more = False
+        self.is_fed = False
         self.heard_at = 0.0
         self.fault: Exception | None = None
         self._framer = Framer(max_packet)
@@ -60,7 +61,12 @@ class Inlet:
 
     def feed(self, data: Octets) -> None:
         """Take what was read, of which a view is not kept; `step` works it off."""
+        self.is_fed = True
         self._framer.feed(data)
+
+    def joined(self, data: bytes) -> bytes | None:
+        """What came before and was not whole, and this; None: it was taken, and is not whole."""
+        return self._framer.joined(data)
 
     def step(self) -> tuple[int, bytes] | None:
         """
@@ -94,17 +100,23 @@ class Inlet:
             self.has_landed = not self._outlet.is_direct or self._outlet.has_news
         self.qos0 = self._run(gathered[0], serial)
         self.qos12 = self._run(gathered[1], serial)
+        self.is_fed = self.has_more or self.fault is not None
         return found
 
     def peek(self, data: bytes) -> Run | None:
-        """The run that `data` is, if that comes alone and is plain publishes of QoS 0."""
-        if self._session is None or self._framer.pending:
+        """
+        The run that `data` is: plain publishes of QoS 0, and nothing behind them but the beginning
+        of a packet.
+        """
+        if self._session is None:
             return None
-        gathered = gather_all(data, self._framer.max_packet)
+        gathered = gather(data, self._framer.max_packet)
         return None if gathered is None else self._run(gathered, 0)
 
-    def note(self, run: Run) -> int:
-        """What was peeked at went on; gives how many publishes of a client that were."""
+    def note(self, run: Run, data: bytes) -> int:
+        """That went on, the rest is kept; gives how many publishes of a client that were."""
+        self._framer.feed(data[len(run.data) :])
+        assert next(self._framer.frames(), None) is None
         return run.count
 
     def _take(
@@ -168,19 +180,24 @@ class Inlet:
         return run
 
 
-def gather_all(data: bytes, max_packet: int) -> Gathered | None:
-    """What `data` is, if that is plain publishes of QoS 0 and nothing else."""
+LONGEST = 16_383
+"""Bytes behind the remaining length of the largest packet that is gathered so."""
+
+
+def gather(data: bytes, max_packet: int) -> Gathered | None:
+    """The plain publishes of QoS 0 in `data`, if there is nothing else but a part of a packet."""
     framer, gathered = Framer(max_packet), Gathered()
     framer.feed(data)
     try:
         for first_byte, body in framer.frames():
             one = plain_publish(first_byte, body, 0)
-            if one is None or one.qos:
+            if one is None or one.qos or len(body) > LONGEST:
                 return None
             gathered.add(one, bytes((first_byte,)) + encode_length(len(body)) + body)
     except ProtocolViolation:
         return None
-    return gathered if gathered.data == data else None
+    is_as_it_was = data[: len(data) - framer.pending] == gathered.data
+    return gathered if gathered.entries and is_as_it_was else None
 
 
 class Gathered:

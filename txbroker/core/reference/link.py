@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from txbroker.core.reference.inlet import gather_all
+from txbroker.core.reference.inlet import gather
 from txbroker.core.reference.packets import DUP, plain_publish
 from txbroker.core.reference.run import Entry, Run
 from txbroker.mqtt.framing import Framer, encode_length
@@ -29,6 +29,7 @@ class LinkInlet:
 
     def __init__(self, max_frame: int) -> None:
         self.expected = 0
+        self.is_fed = False
         self.is_open = False
         self.received = self.most = 0
         self.may_take: Callable[[], bool] | None = None
@@ -36,6 +37,7 @@ class LinkInlet:
         self.heard_at = 0.0
         self._known: dict[bytes, tuple[int, str, str]] = {}
         self._header: bytes | None = None
+        self._peeked = 0
         self.fault: Exception | None = None
         self._framer = Framer(max_frame)
         self._next: tuple[int, bytes] | None = None
@@ -51,7 +53,12 @@ class LinkInlet:
 
     def feed(self, data: Octets) -> None:
         """Take what was read, of which a view is not kept; `step` works it off."""
+        self.is_fed = True
         self._framer.feed(data)
+
+    def joined(self, data: bytes) -> bytes | None:
+        """What came before and was not whole, and this; None: it was taken, and is not whole."""
+        return self._framer.joined(data)
 
     def know(self, client_id: str, edge: str, count: int) -> None:
         """
@@ -68,23 +75,25 @@ class LinkInlet:
         self._known.clear()
 
     def peek(self, data: bytes) -> Run | None:
-        """The run that `data` is, if that comes alone, behind a header that is known."""
-        is_idle = self._next is None and not self._framer.pending
-        if not (self.is_open and self.received < self.most and is_idle):
+        """The run that `data` is, behind a header that is known; behind it there may be a part."""
+        if self.expected or not (self.is_open and self.received < self.most):
             return None
         for header, (count, client_id, edge) in self._known.items():
             if data.startswith(header):
-                gathered = gather_all(data[len(header) :], self._framer.max_packet)
+                gathered = gather(data[len(header) :], self._framer.max_packet)
                 if gathered is None or len(gathered.entries) != count:
                     return None
                 run = Run(bytes(gathered.data), gathered.entries, clients=(client_id,))
                 run.edge = edge
+                self._peeked = len(header) + len(run.data)
                 return run
         return None
 
-    def note(self, run: Run) -> int:
-        """What was peeked at went on; gives how many publishes of a client that were."""
+    def note(self, run: Run, data: bytes) -> int:
+        """That went on, the rest is kept; gives how many publishes of a client that were."""
         self.received += run.size
+        self._framer.feed(data[self._peeked :])
+        assert next(self._framer.frames(), None) is None
         return 0
 
     def step(self) -> Run | tuple[int, bytes] | None:
@@ -116,6 +125,7 @@ class LinkInlet:
             data += bytes((first_byte,)) + encode_length(len(body)) + body
             if len(entries) == MOST:
                 break
+        self.is_fed = bool(entries) or self.fault is not None
         return Run(bytes(data), entries, clients=("",)) if entries else None
 
     def _take(self) -> tuple[int, bytes] | None:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 READ_SIZE = 256 * 1024
 """Bytes that are read at once."""
 
-SHORT = 4096
-"""What is longer than this is worth the steps that each run takes."""
+FEW = 32
+"""Publishes in a batch whose header may come again."""
 
 BATCH = 128
 """How many of those that are ready are served in one go."""
@@ -67,9 +67,11 @@ class Sender:
         key = run.clients[0], run.count
         header = self._headers.get(key)
         if header is None:
+            header = self._make_header(*key)
             if len(self._headers) >= MOST_KNOWN:
                 self._headers.clear()
-            header = self._headers[key] = self._make_header(*key)
+            if run.count <= FEW:
+                self._headers[key] = header
         self._outlet.send(header + run.raw)
         self.room -= run.size
         self.sent += run.size
@@ -168,16 +170,20 @@ class Sockets:
         if not data:
             return EPOLLIN
         try:
-            if self._take(inlet, data, now):
-                return 0
-            inlet.feed(data)
+            if inlet.is_fed:
+                inlet.feed(data)
+                return FED
+            whole = inlet.joined(data)
+            if whole is None or self._take(inlet, whole, now):
+                return FED if whole is None else 0
+            inlet.feed(whole)
         except Exception as error:
             inlet.fault = error  # of one connection: the others go on
         return FED
 
     def _take(self, inlet: Inlet | LinkInlet, data: bytes, now: float) -> bool:
         """Take what was read, if it can go on at once."""
-        run = inlet.peek(data) if len(data) <= SHORT else None
+        run = inlet.peek(data)
         if run is None:
             return False
         leave = self._leave
@@ -191,7 +197,7 @@ class Sockets:
         if left is None:
             return False
         inlet.heard_at = now
-        self._exchange.received += inlet.note(run)
+        self._exchange.received += inlet.note(run, data)
         if left or self._exchange.is_full:
             self._answers.clear()
             self._has_left = True
