@@ -27,7 +27,6 @@ from libcpp.vector cimport vector
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 import os
-from select import EPOLLIN as _EPOLLIN
 
 from txbroker.core.reference.flows import Flow
 from txbroker.core.reference.link import LONGEST_KNOWN as _LONGEST_KNOWN
@@ -46,7 +45,6 @@ include "native/native.pxi"
 cdef size_t OVERHEAD = _OVERHEAD
 cdef size_t MOST = _MOST
 cdef size_t MOST_IN_RUN = _MOST_IN_RUN
-cdef int EPOLLIN = _EPOLLIN
 cdef int FED = _FED
 cdef size_t FEW = _FEW
 

@@ -10,6 +10,7 @@ cdef extern from "native/bytes.hpp" namespace "txbroker" nogil:
     void keep_memory()
 
 cdef extern from "<sys/epoll.h>" nogil:
+    int EPOLLIN
     cppclass epoll_data:
         int fd
     cppclass epoll_event:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
-from select import EPOLLIN, epoll
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from txbroker.core.reference.inlet import Inlet
 from txbroker.core.reference.link import MOST_KNOWN, LinkInlet
@@ -15,6 +14,9 @@ from txbroker.core.reference.run import Run
 
 if TYPE_CHECKING:
     from txbroker.core.reference.exchange import Exchange
+
+EPOLLIN = 0x001
+"""A descriptor can be read (epoll_ctl(2))."""
 
 READ_SIZE = 256 * 1024
 """Bytes that are read at once."""
@@ -33,6 +35,12 @@ Way = tuple[Any, Any, Any, Callable[[Run], None] | None]
 
 Left = list[tuple[Any, int]]
 """Which sessions cannot get which messages of a run straight."""
+
+
+class Watching(Protocol):
+    """`select.epoll`, as far as it is used here."""
+
+    def poll(self, timeout: float | None, maxevents: int) -> list[tuple[int, int]]: ...
 
 
 class Sender:
@@ -130,7 +138,7 @@ class Sockets:
 
     def wait(
         self,
-        epoll: epoll,
+        epoll: Watching,
         interest: bytearray,
         timeout: float | None,
         clock: Callable[[], float],
