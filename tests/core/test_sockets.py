@@ -513,6 +513,8 @@ PACKETS = st.one_of(
     ),
     st.sampled_from([b"\x40\2\0\1", b"\xc0\0", b"\x30\x83\0\0\1a", b"\x30\x80\x80\x80\x80\1"]),
     st.sampled_from([header(b"one"), header(b"two")]),
+    # What would be a publish, were it one by its first byte.
+    st.builds(lambda kind: bytes((kind << 4,)) + publish(b"a", b"1")[1:], st.integers(0, 15)),
     st.binary(max_size=4),
 )
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from txbroker.core.reference.flows import Flows
 from txbroker.core.reference.outlet import Outlet
-from txbroker.core.reference.packets import plain_publish
+from txbroker.core.reference.packets import PUBLISH, plain_publish
 from txbroker.core.reference.run import Entry, Run
 from txbroker.mqtt.framing import Framer, encode_length
 from txbroker.mqtt.return_codes import ProtocolViolation
@@ -190,8 +190,8 @@ def gather(data: bytes, max_packet: int) -> Gathered | None:
     framer.feed(data)
     try:
         for first_byte, body in framer.frames():
-            one = plain_publish(first_byte, body, 0)
-            if one is None or one.qos or len(body) > LONGEST:
+            one = plain_publish(first_byte, body, 0) if first_byte == PUBLISH else None
+            if one is None or len(body) > LONGEST:
                 return None
             gathered.add(one, bytes((first_byte,)) + encode_length(len(body)) + body)
     except ProtocolViolation:
