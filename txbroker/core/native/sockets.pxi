@@ -8,6 +8,14 @@ cdef enum:
 cdef char read_buffer[READ_SIZE]
 
 
+# A node that never rests, and finds one small message at each socket, goes round more often than is
+# good: a moment later there are several at each, which share the system calls.
+cdef enum:
+    ROUNDS = 64  # between two looks at that
+    CALM = 200  # looks after one that showed that this is no good
+cdef timespec MOMENT = timespec(0, 20_000)
+
+
 cdef double monotonic() noexcept nogil:
     cdef timespec now
     clock_gettime(CLOCK_MONOTONIC, &now)
@@ -80,6 +88,14 @@ cdef class Sockets:
     cdef list kept  # what is to be kept, and how
     cdef dict answers  # of Python, since it last had a turn
     cdef cbool has_left
+    cdef cbool is_rushed
+    cdef int rounds
+    cdef int calm  # so many looks at nothing more
+    cdef double usual  # bytes of a read, before it was
+    cdef uint64_t reads
+    cdef uint64_t size  # of these
+    cdef double rested
+    cdef double since
 
     def __cinit__(self, Exchange exchange not None):
         self.exchange = exchange
@@ -130,8 +146,12 @@ cdef class Sockets:
         while True:
             if until >= 0:
                 most = <int>min(max(0.0, ceil(1000 * (until - monotonic()))), 1e9)
+            self.rested -= monotonic()
             with nogil:
+                if self.is_rushed and most:
+                    nanosleep(&MOMENT, NULL)
                 count = epoll_wait(number, events, BATCH, most)
+            self.note_round(monotonic())
             if count < 0:
                 if errno != EINTR:
                     PyErr_SetFromErrno(OSError)
@@ -142,6 +162,27 @@ cdef class Sockets:
                 return left
             if until >= 0 and monotonic() >= until:
                 return None
+
+    cdef int note_round(self, double now) except -1:
+        """It was woken."""
+        cdef double elapsed = now - self.since
+        self.rested += now
+        self.rounds += 1
+        if self.rounds < ROUNDS:
+            return 0
+        if self.is_rushed:
+            # Those who wait for an answer bring no more than before, however long one waits.
+            is_better = self.size >= 1.5 * self.usual * self.reads
+            self.is_rushed = is_better and self.rested < 0.75 * elapsed
+            self.calm = 0 if is_better else CALM
+        elif self.calm:
+            self.calm -= 1
+        elif self.reads >= 4 * ROUNDS and self.rested < 0.2 * elapsed:
+            self.usual = self.size / <double>self.reads
+            self.is_rushed = self.usual < 512
+        self.rounds = self.reads = self.size = 0
+        self.rested, self.since = 0, now
+        return 0
 
     cdef list serve(self, epoll_event* events, int count, bytearray interest, clock):
         """Serve those; gives what is for others."""
@@ -177,6 +218,8 @@ cdef class Sockets:
             size = recv(descriptor, read_buffer, READ_SIZE, MSG_DONTWAIT)
         if size <= 0:
             return EPOLLIN if not size or (errno != EAGAIN and errno != EINTR) else 0
+        self.reads += 1
+        self.size += size
         if is_amid:
             return FED if inlet.tail_size == inlet.wanted else 0
         try:
