@@ -191,6 +191,7 @@ class World:
 
     def _wait(self, inlet: Any, data: bytes, allows: int, room: int) -> Any:
         kept: list[bytes] = []
+        calls = self.calls
         keep = (lambda run: kept.append(bytes(run.raw))) if allows & 1 else None
         self.way = (VALUES[1], VALUES[1], VALUES[1], keep) if allows & 2 else None
         self.sender.room = room
@@ -212,6 +213,8 @@ class World:
             self.sockets.remove(near.fileno())
             out.close()
             sent = b"".join(iter(lambda: other.recv(1 << 20), b"")) + self.to_others.take()
+        # Whether outputs that nobody can write are looked at again depends on what was told.
+        self.calls = calls
         return kept, self.left, sent
 
     # -- what goes where
