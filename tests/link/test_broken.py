@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.link.test_life import Pair, refuse
-from tests.support.pair import Link
+from tests.support.pair import Link, receive
 from tests.support.recorders import cut
 from txbroker.delegation.cut import Cut
 from txbroker.edge.route import State
@@ -46,27 +46,23 @@ def test_cut_that_does_not_lead_deeper_is_refused(kind: str, where: Cut) -> None
     }
     fresh = Link(pair.edge, pair.route, pair.host)
     welcome = link_pb2.Welcome(version=1, zone="a", epoch=1, credit=1000)
-    fresh.edge_end.receive(encode_frame(LinkFrame(welcome=welcome)))
+    receive(fresh.edge_end, encode_frame(LinkFrame(welcome=welcome)))
     with pytest.raises(LinkError):
-        fresh.edge_end.receive(encode_frame(frames[kind]))
+        receive(fresh.edge_end, encode_frame(frames[kind]))
 
 
 def test_second_online_is_refused() -> None:
     """It would number the stream anew under what is on its way."""
     pair = Pair()
     with pytest.raises(LinkError):
-        pair.link.edge_end.receive(encode_frame(LinkFrame(online=link_pb2.Online())))
+        receive(pair.link.edge_end, encode_frame(LinkFrame(online=link_pb2.Online())))
 
 
 def conversation() -> tuple[bytes, bytes]:
     """What the two ends say to each other in a busy life, as bytes: to the owner, to the edge."""
     pair = Pair()
-    up, down = bytearray(), bytearray()
     link = Link(pair.edge, pair.route, pair.host)
     pair.link.cut()
-    take_up, take_down = link.owner_end.receive, link.edge_end.receive
-    link.owner_end.receive = lambda data: (up.extend(data), take_up(data))  # type: ignore
-    link.edge_end.receive = lambda data: (down.extend(data), take_down(data))  # type: ignore
     link.open()
     pair.say("r", b"retained", retain=True)
     pair.client.subscribe(("#", 2))
@@ -80,7 +76,7 @@ def conversation() -> tuple[bytes, bytes]:
     pair.authority.announce(cut("a", 2))
     pair.authority.announce_end("a", 2)
     link.pump()
-    return bytes(up), bytes(down)
+    return bytes(link.went_up), bytes(link.went_down)
 
 
 UP, DOWN = conversation()
@@ -102,7 +98,7 @@ def test_changed_conversation_raises_link_errors_only(data: st.DataObject) -> No
         middle = data.draw(st.integers(0, len(wrong)))
         try:
             for part in (wrong[:middle], wrong[middle:]):
-                end.receive(bytes(part))
+                receive(end, bytes(part))
                 end.flush()
         except LinkError:
             pass
@@ -114,8 +110,8 @@ def test_unchanged_conversation_is_understood() -> None:
     pair.link.cut()
     refuse(pair)
     link = Link(pair.edge, pair.route, pair.host)
-    link.owner_end.receive(UP)
-    link.edge_end.receive(DOWN)
+    receive(link.owner_end, UP)
+    receive(link.edge_end, DOWN)
 
     assert 3 == pair.authority.offset
     assert State.ONLINE is pair.route.state

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.link.test_life import Pair, refuse, taken, watch
-from tests.support.pair import Link
+from tests.support.pair import Link, receive
 from tests.support.recorders import cut
 from txbroker.edge.route import State
 from txbroker.link.deliveries import OVERFLOW
@@ -16,7 +16,7 @@ from txbroker.v1.link_pb2 import LinkFrame
 def to_owner(pair: Pair) -> None:
     """What the edge has to say arrives, and no answer gets through."""
     pair.link.edge_end.flush()
-    pair.link.owner_end.receive(bytes(pair.link.up))
+    receive(pair.link.owner_end, bytes(pair.link.up))
     pair.link.up.clear()
 
 
@@ -83,8 +83,8 @@ def test_link_that_waits_for_the_disk_stays() -> None:
     link = start(pair)
     link.pump()
     heartbeat = encode_frame(LinkFrame(heartbeat=link_pb2.Heartbeat()))
-    link.owner_end.receive(heartbeat)
-    link.edge_end.receive(heartbeat)
+    receive(link.owner_end, heartbeat)
+    receive(link.edge_end, heartbeat)
     pair.journal.sync()
     link.pump()
 
@@ -118,11 +118,11 @@ def test_bytes_of_an_earlier_link_come_late() -> None:
         pair.client.publish("x", b"%d" % number + bytes(50))
     earlier.edge_end.flush()
     half = len(earlier.up) // 2
-    earlier.owner_end.receive(bytes(earlier.up[:half]))
+    receive(earlier.owner_end, bytes(earlier.up[:half]))
     earlier.edge_end.lost()
     link = start(pair)
     link.pump()  # Hello is there, and waits
-    earlier.owner_end.receive(bytes(earlier.up[half:]))
+    receive(earlier.owner_end, bytes(earlier.up[half:]))
     earlier.owner_end.flush()
     for _ in range(2):
         pair.journal.sync()
@@ -140,7 +140,7 @@ def test_hello_of_an_earlier_link_comes_late() -> None:
     earlier.edge_end.lost()
     link = start(pair)
     link.pump()
-    earlier.owner_end.receive(bytes(earlier.up))
+    receive(earlier.owner_end, bytes(earlier.up))
     pair.client.publish("x", b"1")
     link.pump()
 

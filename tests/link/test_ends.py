@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.pair import Alarms, Client, Host, Link, Recorder, make_authority, make_edge
+from tests.support.pair import (
+    Alarms,
+    Client,
+    Host,
+    Link,
+    Recorder,
+    make_authority,
+    make_edge,
+    receive,
+)
 from txbroker.delegation.cut import Cut
 from txbroker.edge.edge import Edge
 from txbroker.edge.route import State
@@ -263,7 +272,7 @@ def answered(link: Link, sent: bytearray) -> bytes:
     data = bytes(sent)
     assert data
     sent.clear()
-    end.receive(data)
+    receive(end, data)
     end.flush()
     return bytes(said)
 
@@ -340,7 +349,7 @@ def test_owner_refuses(data: bytes) -> None:
     host = Host(make_authority(""), alarms)
     link = Link(make_edge(alarms, Recorder()), make_route(), host)
     with pytest.raises(LinkError):
-        link.owner_end.receive(data)
+        receive(link.owner_end, data)
 
     assert host.authority.offset <= 1
 
@@ -380,7 +389,7 @@ def test_edge_refuses(data: bytes) -> None:
     bench.link.cut()
     link = Link(bench.edge, bench.route, bench.host)
     with pytest.raises(LinkError):
-        link.edge_end.receive(data)
+        receive(link.edge_end, data)
 
 
 FRAMES = st.sampled_from(
@@ -417,7 +426,7 @@ def test_garbage_raises_nothing_but_link_error(data: bytes) -> None:
     fresh = Link(bench.edge, bench.route, bench.host)
     for end in (bench.link.owner_end, bench.link.edge_end, fresh.owner_end, fresh.edge_end):
         try:
-            end.receive(data)
+            receive(end, data)
             end.flush()
         except LinkError:
             pass
@@ -426,7 +435,7 @@ def test_garbage_raises_nothing_but_link_error(data: bytes) -> None:
 def test_edge_counts_what_it_does_not_know() -> None:
     """A frame of a newer owner is ignored."""
     bench = Bench()
-    bench.link.edge_end.receive(encode_frame(LinkFrame()))
+    receive(bench.link.edge_end, encode_frame(LinkFrame()))
 
     assert bench.edge.counters.get("link.unknown_frame") == 1
     assert bench.route.state is State.ONLINE

@@ -6,7 +6,16 @@ import pytest
 
 from tests.support.journal import authority_of, authority_over
 from tests.support.keeping import CommitRecorder
-from tests.support.pair import Alarms, Client, Host, Link, Recorder, make_authority, make_edge
+from tests.support.pair import (
+    Alarms,
+    Client,
+    Host,
+    Link,
+    Recorder,
+    make_authority,
+    make_edge,
+    receive,
+)
 from tests.support.recorders import EdgeRecorder, cut
 from txbroker.authority.handover import EdgeInterest, Incoming, Snapshot
 from txbroker.authority.peer import Greeting
@@ -132,7 +141,7 @@ def test_edge_that_lost_its_link_in_the_middle_of_a_batch_gets_the_rest() -> Non
     for number in range(10):
         pair.say("x", b"%d" % number * 50)
     pair.link.owner_end.flush()
-    pair.link.edge_end.receive(bytes(pair.link.down[:300]))
+    receive(pair.link.edge_end, bytes(pair.link.down[:300]))
     got = len(pair.client.payloads)
     pair.link.cut()
     pair.connect()
@@ -148,7 +157,7 @@ def test_publishes_in_doubt_are_sent_again_only_if_they_were_not_taken() -> None
     for number in range(6):
         pair.client.publish("x", b"%d" % number)
     pair.link.edge_end.flush()
-    pair.link.owner_end.receive(bytes(pair.link.up[: len(pair.link.up) // 2]))
+    receive(pair.link.owner_end, bytes(pair.link.up[: len(pair.link.up) // 2]))
     before = len(taken(port))
     pair.link.cut()
     pair.client.publish("x", b"6")
@@ -164,12 +173,12 @@ def test_owner_that_was_restarted_has_the_marks_of_what_was_durable() -> None:
     pair = Pair(lazy=True)
     pair.client.publish("x", b"0")
     pair.link.edge_end.flush()
-    pair.link.owner_end.receive(bytes(pair.link.up))
+    receive(pair.link.owner_end, bytes(pair.link.up))
     pair.link.up.clear()
     pair.journal.sync()
     pair.client.publish("x", b"1")
     pair.link.edge_end.flush()
-    pair.link.owner_end.receive(bytes(pair.link.up))
+    receive(pair.link.owner_end, bytes(pair.link.up))
     pair.link.cut()
     pair.restart_owner()
     port = watch(pair)
@@ -274,7 +283,7 @@ def test_refusal_costs_no_credit() -> None:
     for number in range(40):
         pair.client.publish("a/x", b"refused")
         pair.link.edge_end.flush()
-        pair.link.owner_end.receive(bytes(pair.link.up))
+        receive(pair.link.owner_end, bytes(pair.link.up))
         pair.link.up.clear()
         pair.client.publish("b", big)  # gathered when the refusal comes
         pair.link.pump()
@@ -292,7 +301,7 @@ def test_gathered_qos0_survives_a_refusal() -> None:
     refuse(pair)
     pair.client.publish("a/x", b"refused")
     pair.link.edge_end.flush()
-    pair.link.owner_end.receive(bytes(pair.link.up))
+    receive(pair.link.owner_end, bytes(pair.link.up))
     pair.link.up.clear()
     for payload, qos in ((b"1", 1), (b"2", 0), (b"3", 1)):
         pair.client.publish("b", payload, qos)
@@ -314,7 +323,7 @@ def test_zone_that_goes_keeps_the_edge_silent_until_its_last_words() -> None:
     pair.authority.fence(outgoing)
     pair.client.publish("a/x", b"parked")
     pair.link.edge_end.flush()
-    pair.link.owner_end.receive(bytes(pair.link.up))
+    receive(pair.link.owner_end, bytes(pair.link.up))
     pair.link.up.clear()
     pair.authority.complete(outgoing)
     pair.link.pump()
@@ -332,7 +341,7 @@ def test_batch_of_another_epoch_takes_nothing() -> None:
     pair.client.publish("x", b"1")
     pair.authority.epoch = 2
     pair.link.edge_end.flush()
-    pair.link.owner_end.receive(bytes(pair.link.up))
+    receive(pair.link.owner_end, bytes(pair.link.up))
 
     assert [] == taken(port)
 
@@ -384,7 +393,7 @@ def test_rule_broken_under_pressure_closes_that_link() -> None:
     pair = Pair()
     pair.host.pressure.raise_("busy")
     gap = link_pb2.Batch(epoch=1, stream=1, first=9, count=1, clients=["c"], client=[0], counts=[1])
-    pair.link.owner_end.receive(encode_frame(LinkFrame(batch=gap)))
+    receive(pair.link.owner_end, encode_frame(LinkFrame(batch=gap)))
     before = pair.link.closed[:]
     pair.host.pressure.lower("busy")
     pair.link.owner_end.flush()
@@ -399,7 +408,7 @@ def test_nothing_is_held_for_a_stranger() -> None:
     stranger = Link(pair.edge, pair.route, pair.host)
     pair.host.pressure.raise_("busy")
     with pytest.raises(LinkError):
-        stranger.owner_end.receive(Message("x", b"1", 1).link_packet)
+        receive(stranger.owner_end, Message("x", b"1", 1).link_packet)
 
 
 def test_qos0_for_a_slow_edge_is_dropped_and_counted() -> None:

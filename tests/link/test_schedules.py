@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from tests.support.journal import authority_of, authority_over
 from tests.support.keeping import CommitRecorder
-from tests.support.pair import Alarms, Client, Host, Link, Recorder, make_edge
+from tests.support.pair import Alarms, Client, Host, Link, Recorder, make_edge, receive
 from tests.support.recorders import cut
 from txbroker.authority.handover import EdgeInterest, Incoming
 from txbroker.authority.outgoing import Outgoing
@@ -111,7 +111,7 @@ class Site:
         """Carry a few reads."""
         for link in self.lost:
             count = self.world.random.randint(0, 400)
-            link.owner_end.receive(bytes(link.up[:count]))
+            receive(link.owner_end, bytes(link.up[:count]))
             link.owner_end.flush()
             del link.up[:count]
         if self.link is None:

@@ -207,6 +207,12 @@ def make_authority(apex: str, epoch: int = 1, *cuts: Cut) -> Authority:
     return authority
 
 
+def receive(end: EdgeEnd | OwnerEnd, data: bytes) -> None:
+    """Bytes from the other end of the link."""
+    end.inlet.feed(data)
+    end.work()
+
+
 @attrs.define
 class Link:
     """One connection between an edge's route and an owner."""
@@ -217,6 +223,8 @@ class Link:
     split: Callable[[], int] = lambda: 1 << 20
     up: bytearray = attrs.Factory(bytearray)
     down: bytearray = attrs.Factory(bytearray)
+    went_up: bytearray = attrs.Factory(bytearray)
+    went_down: bytearray = attrs.Factory(bytearray)
     closed: list[str] = attrs.Factory(list)
     dirty: list[Any] = attrs.Factory(list)
     edge_end: EdgeEnd = attrs.field(init=False)
@@ -253,9 +261,13 @@ class Link:
         while True:
             self._flush()
             if self.up:
-                self.owner_end.receive(_take(self.up, self.split()))
+                data = _take(self.up, self.split())
+                self.went_up += data
+                receive(self.owner_end, data)
             elif self.down:
-                self.edge_end.receive(_take(self.down, self.split()))
+                data = _take(self.down, self.split())
+                self.went_down += data
+                receive(self.edge_end, data)
             else:
                 return
             yield

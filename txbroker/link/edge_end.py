@@ -1,9 +1,9 @@
 """
 The edge's end of a link: sends publishes to the owner of a zone, takes the edge's deliveries.
 
-One object for each connection; bytes in by `receive`, bytes out by `write`. Its life: Hello sent,
-Welcome (the owner's marks settle what was in doubt), catch-up, Online; only then it is the route's
-port and takes publishes. Deliveries go to its `Consumer`.
+One object for each connection; bytes in by `inlet` and `work`, bytes out by `write`. Its life:
+Hello sent, Welcome (the owner's marks settle what was in doubt), catch-up, Online; only then it is
+the route's port and takes publishes. Deliveries go to its `Consumer`.
 """
 
 from __future__ import annotations
@@ -115,13 +115,8 @@ class EdgeEnd:
         """Where bytes from the other end are put."""
         return self._reader.inlet
 
-    def receive(self, data: Octets) -> None:
-        """Bytes from the owner; raises `LinkError` where they break a rule."""
-        self._reader.inlet.feed(data)
-        self.work()
-
     def work(self) -> None:
-        """There are some in the inlet; likewise."""
+        """Bytes from the owner are in the inlet; raises `LinkError` where they break a rule."""
         for item in self._reader.frames():
             if isinstance(item, Run):
                 self._consumer.on_run(item)

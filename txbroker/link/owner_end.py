@@ -1,9 +1,9 @@
 """
 The owner's end of a link: takes an edge's publishes, gives it its deliveries.
 
-One object for each connection; bytes in by `receive`, bytes out by `write`. It is the `EdgePort` of
-its peer. What is delivered leaves through `Deliveries`, as far as the edge has credit; answers to
-publishes leave when these are durable, and need none (protocol rule 20).
+One object for each connection; bytes in by `inlet` and `work`, bytes out by `write`. It is the
+`EdgePort` of its peer. What is delivered leaves through `Deliveries`, as far as the edge has
+credit; answers to publishes leave when these are durable, and need none (protocol rule 20).
 """
 
 from __future__ import annotations
@@ -108,13 +108,8 @@ class OwnerEnd:
         """Where bytes from the other end are put."""
         return self._inlet
 
-    def receive(self, data: Octets) -> None:
-        """Bytes from the edge; raises `LinkError` where they break a rule."""
-        self._reader.inlet.feed(data)
-        self.work()
-
     def work(self) -> None:
-        """There are some in the inlet; likewise."""
+        """Bytes from the edge are in the inlet; raises `LinkError` where they break a rule."""
         if self._is_lost:
             return
         for item in self._reader.frames():

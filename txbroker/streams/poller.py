@@ -22,10 +22,10 @@ from twisted.internet.tcp import Connector
 from twisted.python.failure import Failure
 from zope.interface import directlyProvides, providedBy
 
-from txbroker.core import FED, Sockets
+from txbroker.core import FED, READ_SIZE, Sockets
 from txbroker.streams.accepted import ABORTED, AcceptedStream
 from txbroker.streams.selector import Selector
-from txbroker.streams.stream import READ_SIZE, DialedStream, StreamPort
+from txbroker.streams.stream import DialedStream, StreamPort
 from txbroker.telemetry import get_logger
 from txbroker.turn import Turn
 

@@ -23,9 +23,6 @@ from txbroker.telemetry import get_logger
 
 log = get_logger()
 
-READ_SIZE = 256 * 1024
-"""Bytes that are read at once."""
-
 ACCEPTS = 64
 """Connections that are accepted at once."""
 

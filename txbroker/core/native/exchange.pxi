@@ -123,18 +123,13 @@ cdef class Exchange:
     cdef bint send_all(self) except -1:
         """Write what there is to send; False: somebody has to look at some of it."""
         cdef Outlet outlet
-        cdef list left = []
-        cdef list outputs = self.outputs
-        if not outputs:
+        if not self.outputs:
             return True
-        self.outputs = left
-        for outlet in outputs:
-            if outlet.is_sent():
-                outlet.is_noted = False
-            else:
-                left.append(outlet)
-        self.is_due = bool(left)
-        return not left
+        self.outputs = self.send_outputs()
+        for outlet in self.outputs:
+            outlet.is_noted = True
+        self.is_due = bool(self.outputs)
+        return not self.is_due
 
     def send_outputs(self):
         """

@@ -63,9 +63,9 @@ cdef class Sender:
         header = self.headers.get(key)
         if header is None:
             header = self.make_header(*key)
-            if len(self.headers) >= MOST_KNOWN:
-                self.headers.clear()
             if run.entries_.size() <= FEW:
+                if len(self.headers) >= MOST_KNOWN:
+                    self.headers.clear()
                 self.headers[key] = header
         self.outlet.note()
         self.outlet.output.append(PyBytes_AS_STRING(header), PyBytes_GET_SIZE(header))

@@ -130,14 +130,11 @@ class Exchange:
 
     def send_all(self) -> bool:
         """Write what there is to send; False: somebody has to look at some of it."""
-        outputs, self._outputs = self._outputs, []
-        for outlet in outputs:
-            if outlet.is_sent():
-                outlet.is_noted = False
-            else:
-                self._outputs.append(outlet)
+        self._outputs = self.send_outputs()
+        for outlet in self._outputs:
+            outlet.is_noted = True
         self._is_due = bool(self._outputs)
-        return not self._outputs
+        return not self._is_due
 
     def send_outputs(self) -> list[Outlet]:
         """

@@ -76,9 +76,9 @@ class Sender:
         header = self._headers.get(key)
         if header is None:
             header = self._make_header(*key)
-            if len(self._headers) >= MOST_KNOWN:
-                self._headers.clear()
             if run.count <= FEW:
+                if len(self._headers) >= MOST_KNOWN:
+                    self._headers.clear()
                 self._headers[key] = header
         self._outlet.send(header + run.raw)
         self.room -= run.size
@@ -247,9 +247,8 @@ class Sockets:
 
     def _send(self, run: Run) -> Left | None:
         """To an owner elsewhere; None: there is none, or it has to wait."""
-        routes = [self._exchange.routes.find(topic) for topic in run.topics()]
-        route = routes[0]
-        if route is None or any(other is not route for other in routes):
+        (route, _), *others = self._exchange.split(run)
+        if route is None or others:
             return None
         sender = self._answer(route, partial(self._find_owner, route))
         return [] if sender is not None and sender.send(run) else None
