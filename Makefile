@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PROTO := $(shell find proto -name '*.proto')
 CORE := txbroker/core/compiled.pyx $(wildcard txbroker/core/native/*)
+# Test files run side by side: most of them wait for nodes more than they work.
+WORKERS ?= 3
 PYTEST_ARGS ?=
 FAULTS_ARGS ?=
 FUZZ_ARGS ?=
@@ -28,11 +30,11 @@ home: install
 	$(BIN)/python examples/home_topology/run.py $(if $(SECONDS),--seconds $(SECONDS))
 
 test: install
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 # The same with the core's reference in Python.
 test-pure: install
-	TXBROKER_PURE=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
+	TXBROKER_PURE=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 # Beside Mosquitto and nats-server, which Debian's packages bring; minutes. Writes docs/performance.md.
 bench: install build/load

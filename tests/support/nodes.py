@@ -51,10 +51,13 @@ def free_port(host: str = "127.0.0.1") -> int:
     A TCP port on `host` that nothing listens on now, never the same one twice in this process.
 
     Taken from below Linux's ephemeral range (32768 and up), so that no outgoing connection of
-    another test can occupy it between this call and the node's bind.
+    another test can occupy it between this call and the node's bind. Test processes that run side
+    by side have ports of their own.
     """
+    own = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
+    most = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     for _ in range(1000):
-        port = random.SystemRandom().randrange(20_000, 32_000)
+        port = random.SystemRandom().randrange(20_000 + own, 32_000, most)
         if port in _given_ports:
             continue
         with socket.socket() as probe:

@@ -1,0 +1,1 @@
+"""The message history through Spark: see docs/pipeline.md."""
