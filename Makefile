@@ -5,10 +5,13 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# The same with Spark: five times the size.
+WHOLE := $(VENV)/.whole
 PROTO := $(shell find proto -name '*.proto')
 CORE := txbroker/core/compiled.pyx $(wildcard txbroker/core/native/*)
 # Test files run side by side: most of them wait for nodes more than they work.
 WORKERS ?= 3
+EXTRAS := dev
 PYTEST_ARGS ?=
 FAULTS_ARGS ?=
 FUZZ_ARGS ?=
@@ -19,21 +22,27 @@ BENCH_ARGS ?=
 
 install: $(STAMP)
 
-$(STAMP): setup.cfg setup.py pyproject.toml $(PROTO) $(CORE)
+NEEDED := setup.cfg setup.py pyproject.toml $(PROTO) $(CORE)
+
+$(STAMP): $(NEEDED)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]'
 	@# Twisted writes its list of plug-ins when it first looks: once here, not in six nodes at a time.
 	$(BIN)/python -c 'from twisted.plugin import IPlugin, getPlugins; list(getPlugins(IPlugin))'
+	touch $@
+
+$(WHOLE): $(NEEDED)
+	$(MAKE) --always-make EXTRAS=dev,pipeline $(STAMP)
 	touch $@
 
 home: install
 	$(BIN)/python examples/home_topology/run.py $(if $(SECONDS),--seconds $(SECONDS))
 
-test: install
+test: $(WHOLE)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 # The same with the core's reference in Python.
-test-pure: install
+test-pure: $(WHOLE)
 	TXBROKER_PURE=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 # Beside Mosquitto and nats-server, which Debian's packages bring; minutes. Writes docs/performance.md.
@@ -61,7 +70,7 @@ lint: install
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 
-types: install
+types: $(WHOLE)
 	$(BIN)/python -m mypy
 
 format: install
