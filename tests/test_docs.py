@@ -1,32 +1,12 @@
 """
-The documentation is true: what it shows is run, what it links to is there.
-
-Conventions of README.md and docs/:
-
-- A fence marked `yaml` whose first line is `# NAME.yaml` is a topology file; all files of a page
-  are good together, but for those marked `# NAME.yaml (wrong)`.
-- A fence marked `console` is run: lines that start with `$ ` by one bash for each page, in order,
-  in a directory with the page's files. The lines below a command are what it prints, errors
-  included. Runs of spaces count as one, `...` stands for any text, one rate (`0.3`) is as good as
-  another. Ports are replaced by free ones.
-- After a command that starts nodes (`txbroker run ... &`) the test waits until they are ready and
-  have joined, as a reader would.
+The documentation is true: what it shows is run (`tests/support/pages.py` has the conventions), what
+it links to is there. The pipeline's pages are run in tests/pipeline.
 """
 
 from __future__ import annotations
 
-import itertools
-import os
 import re
-import signal
-import subprocess
-import sys
-import threading
-import time
-from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
 
 import attrs
 import pytest
@@ -34,205 +14,33 @@ import yaml
 from click.testing import CliRunner
 
 from tests.faults import history
-from tests.support.nodes import free_port
+from tests.support.pages import FENCE, ROOT, check_commands, fences, files
 from txbroker.cli import main
 
-ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-TIMEOUT = 15.0
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
-_FENCE = re.compile(r"^```(\S*)$\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-_FILE = re.compile(r"# (\S+\.yaml)( \(wrong\))?\n")
-_PORT = re.compile(r"\b(?:tcp:|127\.0\.0\.1:)(\d{4,5})\b")
+
+def name_of(page: Path) -> str:
+    """Its path in this repository."""
+    return str(page.relative_to(ROOT))
+
+
+RUN_HERE = [page for page in PAGES if "pipeline" not in name_of(page)]
+
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
-_RATE = re.compile(r"(?<![\d.])\d+\.\d(?![\d.])")
 _MERMAID = {"flowchart", "sequenceDiagram", "stateDiagram-v2"}
 
 
-@attrs.frozen
-class File:
-    """A topology file that a page shows."""
-
-    name: str
-    is_wrong: bool
-    text: str
-
-
-@attrs.frozen
-class Command:
-    """One command of a page and what it is said to print."""
-
-    line: str
-    expected: str
-
-
-def fences(page: Path, *kinds: str) -> list[str]:
-    """The texts of a page's fences that are marked so."""
-    return [text for kind, text in _FENCE.findall(page.read_text()) if kind in kinds]
-
-
-def files(page: Path) -> Iterator[File]:
-    """The topology files of a page."""
-    for text in fences(page, "yaml"):
-        found = _FILE.match(text)
-        assert found is not None, f"{page.name}: a yaml fence without its file name:\n{text}"
-        yield File(found[1], found[2] is not None, text)
-
-
-def commands(page: Path) -> Iterator[Command]:
-    """The commands of a page, in order."""
-    for text in fences(page, "console"):
-        first, *parts = re.split(r"^\$ ", text, flags=re.MULTILINE)
-        assert not first, f"{page.name}: a console fence starts with a command:\n{text}"
-        for part in parts:
-            line, _, expected = part.partition("\n")
-            yield Command(line, expected)
-
-
-# -- running
-
-
-class Shell:
-    """A bash that runs one command after the other, with free ports for those of the page."""
-
-    def __init__(self, page: Path, directory: Path) -> None:
-        self._directory = directory
-        self._ports = {
-            port: str(free_port()) for port in sorted(set(_PORT.findall(page.read_text())))
-        }
-        for file in files(page):
-            (directory / file.name).write_text(self._with_free_ports(file.text))
-        bin_folder = str(Path(sys.executable).parent)
-        self._process = subprocess.Popen(
-            ["bash", "--norc", "--noprofile"],
-            cwd=directory,
-            env={**os.environ, "PATH": os.pathsep.join([bin_folder, os.environ["PATH"]])},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        self._output: list[str] = []
-        self._changed = threading.Condition()
-        threading.Thread(target=self._read, daemon=True).start()
-        self._numbers = itertools.count(1)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end_group(signal.SIGTERM)
-        try:
-            self._process.wait(1.0)
-        except subprocess.TimeoutExpired:
-            pass
-        self._end_group(signal.SIGKILL)
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                stream.close()
-
-    def run(self, line: str) -> str:
-        """What the command prints, with the page's ports; waits for nodes that it starts."""
-        logs = re.findall(r"^txbroker run (.*?)\s2>>?(\S+) &$", line)
-        before = self._events(logs[0][1]) if logs else Counter[str]()
-        done = f"--done-{next(self._numbers)}--"
-        assert self._process.stdin is not None
-        # The status of the command stays `$?` of the next one.
-        self._process.stdin.write(
-            f"{self._with_free_ports(line)}\n"
-            f"{{ __status=$?; echo {done}; (exit $__status); }} 2>&1\n"
-        )
-        self._process.stdin.flush()
-        printed = self._until(done)
-        for names, log in logs:
-            self._wait_for_nodes(names.split(), log, before)
-        for given, free in self._ports.items():
-            printed = re.sub(rf"\b{free}\b", given, printed)
-        return printed
-
-    def _with_free_ports(self, text: str) -> str:
-        return re.sub(r"\b\d{4,5}\b", lambda found: self._ports.get(found[0], found[0]), text)
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            with self._changed:
-                self._output.append(line)
-                self._changed.notify_all()
-
-    def _until(self, done: str) -> str:
-        deadline = time.monotonic() + TIMEOUT
-        with self._changed:
-            while f"{done}\n" not in self._output:
-                left = deadline - time.monotonic()
-                assert left > 0, f"no end within {TIMEOUT} s; so far:\n{''.join(self._output)}"
-                self._changed.wait(left)
-            end = self._output.index(f"{done}\n")
-            printed, self._output[: end + 1] = self._output[:end], []
-        return "".join(printed)
-
-    def _events(self, log: str) -> Counter[str]:
-        file = self._directory / log
-        return Counter(
-            re.findall(r'"event": "(node\.\w+|join\.granted)"', file.read_text())
-            if file.exists()
-            else ()
-        )
-
-    def _wait_for_nodes(self, names: list[str], log: str, before: Counter[str]) -> None:
-        nodes = [
-            node
-            for name in names
-            for node in yaml.safe_load_all((self._directory / name).read_text())
-        ]
-        children = sum("parent" in node for node in nodes)
-        wanted = Counter({"node.ready": len(nodes), "join.granted": children})
-        deadline = time.monotonic() + TIMEOUT
-        while not wanted <= (found := self._events(log) - before):
-            has_failed = found["node.refused"] or found["node.failed"]
-            is_late = time.monotonic() > deadline
-            assert not has_failed and not is_late, (self._directory / log).read_text()
-            time.sleep(0.02)
-
-    def _end_group(self, number: signal.Signals) -> None:
-        try:
-            os.killpg(self._process.pid, number)
-        except ProcessLookupError:
-            pass
-
-
-def is_as_said(expected: str, printed: str) -> bool:
-    """Line by line; see the module's text for what may differ."""
-    said, got = (
-        "\n".join(" ".join(_RATE.sub("0.0", line).split()) for line in text.strip().splitlines())
-        for text in (expected, printed)
-    )
-    pattern = ".*".join(re.escape(part) for part in said.split("..."))
-    return re.fullmatch(pattern, got, re.DOTALL) is not None
-
-
-# -- tests
-
-
-@pytest.mark.parametrize("page", [p for p in PAGES if fences(p, "console")], ids=lambda p: p.name)
+@pytest.mark.parametrize("page", [p for p in RUN_HERE if fences(p, "console")], ids=name_of)
 def test_commands_print_what_the_page_says(page: Path, tmp_path: Path) -> None:
     """Every command of every console fence, against real nodes."""
-    with Shell(page, tmp_path) as shell:
-        for command in commands(page):
-            printed = shell.run(command.line)
-            logs = "\n".join(log.read_text()[-3000:] for log in tmp_path.glob("*.log"))
-
-            assert is_as_said(command.expected, printed), (
-                f"$ {command.line}\nsaid:\n{command.expected}\nprinted:\n{printed}\n{logs}"
-            )
+    check_commands(page, tmp_path)
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if fences(p, "yaml")], ids=lambda p: p.name)
+@pytest.mark.parametrize("page", [p for p in PAGES if fences(p, "yaml")], ids=name_of)
 def test_topology_files_are_good(page: Path, tmp_path: Path) -> None:
     """Those of a page together; the wrong ones are wrong."""
-    shown = list(files(page))
+    shown = list(files(page, "yaml"))
     for file in shown:
         (tmp_path / file.name).write_text(file.text)
     good = [str(tmp_path / file.name) for file in shown if not file.is_wrong]
@@ -245,15 +53,16 @@ def test_topology_files_are_good(page: Path, tmp_path: Path) -> None:
             assert 1 == done.exit_code
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_fences_are_closed_and_known(page: Path) -> None:
     """Each opening fence has its end and a kind that somebody reads; Mermaid names its diagram."""
     marks = [line for line in page.read_text().splitlines() if line.startswith("```")]
 
-    assert len(marks) == 2 * len(_FENCE.findall(page.read_text())), "a fence is not closed"
-    assert {kind for kind, _ in _FENCE.findall(page.read_text())} <= {
+    assert len(marks) == 2 * len(FENCE.findall(page.read_text())), "a fence is not closed"
+    assert {kind for kind, _ in FENCE.findall(page.read_text())} <= {
         "console",
         "mermaid",
+        "python",
         "text",
         "yaml",
     }
@@ -269,15 +78,15 @@ def test_fences_are_closed_and_known(page: Path) -> None:
 
 def anchors(page: Path) -> set[str]:
     """What links to a page may point at: its headings, the way that forges make anchors of them."""
-    prose = _FENCE.sub("", page.read_text())
+    prose = FENCE.sub("", page.read_text())
     headings = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_somewhere(page: Path) -> None:
     """Files and headings of this repository; addresses elsewhere are not asked."""
-    for link in _LINK.findall(_FENCE.sub("", page.read_text())):
+    for link in _LINK.findall(FENCE.sub("", page.read_text())):
         if "://" in link:
             continue
         name, _, anchor = link.partition("#")
@@ -287,7 +96,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(target), f"{page.name} links to {link}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_tests_that_are_named_exist(page: Path) -> None:
     """`tests/...py`, with `::name` or not; `::name` alone is of the file that was named last."""
     file = None
