@@ -116,8 +116,12 @@ class Steps:
         return "wait", self._client(), self._few(), self._random.randrange(4), self._room()
 
     def _step_link_wait(self) -> Step:
-        data = self._random.choice([b"\0\x01h", b"\0\x01i"]) + self._few()
+        data = b"".join([self._batch() for _ in range(self._random.randrange(1, 4))])
         return "link_wait", data, self._random.randrange(6), self._room()
+
+    def _batch(self) -> bytes:
+        head = b"\0\x05" + self._random.choice([b"h", b"i"])
+        return head + self._random.randrange(5).to_bytes(4, "little") + self._few()
 
     def _step_know(self) -> Step:
         return "know", self._random.randrange(1, 4)

@@ -67,7 +67,7 @@ class Bench:
         """A link that leads there, whose bytes can be read at `reader`."""
         outlet = self.exchange.make_outlet()
         outlet.descriptor = self.written.fileno()
-        sender = self.exchange.make_sender(outlet, lambda name, n: f"<{name} {n}>".encode())
+        sender = self.exchange.make_sender(outlet, lambda name: f"<{name}>1234".encode())
         sender.room = room
         self.senders[key] = sender
         return sender
@@ -309,7 +309,7 @@ def test_what_is_for_an_owner_elsewhere_goes_there(core: Any) -> None:
     with a_bench(core) as bench:
         sender = bench.add_sender("other", 150)
         assert bench.wait(packets) is None
-        assert b"<publisher 2>" + packets == bench.reader.recv(1000)
+        assert b"<publisher>\2\0\0\0" + packets == bench.reader.recv(1000)
         assert (2, 0) == (bench.exchange.received, bench.exchange.delivered)
         assert 0 < sender.sent == 150 - sender.room
 
@@ -336,12 +336,12 @@ def test_what_other_edges_want_goes_there_and_here(core: Any) -> None:
         assert packet == bench.subscriber.outlet.take()
         bench.sockets.tell()
         bench.exchange.send_outputs()
-        assert b"<publisher 1>" + packet == bench.reader.recv(1000)
+        assert b"<publisher>\1\0\0\0" + packet == bench.reader.recv(1000)
 
         bench.connect_subscriber()
         bench.exchange.interests.remove("#", "edge")
         assert bench.wait(packet) is None
-        assert b"<publisher 1>" + packet == bench.reader.recv(1000)
+        assert b"<publisher>\1\0\0\0" + packet == bench.reader.recv(1000)
 
 
 @both
@@ -367,11 +367,11 @@ def test_what_nobody_wants_goes_nowhere(core: Any) -> None:
 
 @both
 def test_a_header_is_made_once_until_it_is_forgotten(core: Any) -> None:
-    made: list[tuple[str, int]] = []
+    made: list[str] = []
 
-    def make(client_id: str, count: int) -> bytes:
-        made.append((client_id, count))
-        return b"."
+    def make(client_id: str) -> bytes:
+        made.append(client_id)
+        return b".1234"
 
     exchange = core.Exchange(lambda: None)
     outlet = exchange.make_outlet()
@@ -386,15 +386,16 @@ def test_a_header_is_made_once_until_it_is_forgotten(core: Any) -> None:
     assert sender.send(run) and sender.send(run)
     sender.forget()
     assert sender.send(run)
-    assert [("me", 1)] * 2 == made
-    assert (b"." + publish(b"a")) * 3 == outlet.take()
+    assert ["me"] * 2 == made
+    assert (b".\1\0\0\0" + publish(b"a")) * 3 == outlet.take()
 
 
 # -- from links
 
 
-def header(text: bytes) -> bytes:
-    """A control frame."""
+def header(text: bytes, count: int = 1) -> bytes:
+    """That of a batch of so many publishes."""
+    text += count.to_bytes(4, "little")
     return b"\0" + encode_length(len(text)) + text
 
 
@@ -446,18 +447,61 @@ def test_a_batch_whose_header_is_known_goes_on_at_once(core: Any) -> None:
     [
         header(b"two") + publish(b"a"),
         header(b"one"),
-        header(b"one") + publish(b"a") * 2,
+        header(b"one", 0) + publish(b"a"),
         header(b"one") + publish(b"a", qos=1),
         header(b"one") + publish(b"a", flags=8),
         header(b"one") + publish(b"far"),
         publish(b"a"),
     ],
-    ids=["unknown", "empty", "more", "qos1", "dup", "elsewhere", "headless"],
+    ids=["unknown", "empty", "none", "qos1", "dup", "elsewhere", "headless"],
 )
 def test_any_other_is_for_others(core: Any, data: bytes) -> None:
     with a_link(core) as link:
         assert [(link.number, FED)] == link.wait(data)
         assert not link.subscriber.outlet.size and not link.exchange.delivered
+
+
+@both
+def test_several_batches_of_a_read_go_on_wherever_it_ends(core: Any) -> None:
+    a, b, c = publish(b"a", b"1"), publish(b"b", b"2"), publish(b"c", b"3")
+    data = header(b"one", 2) + a + b + header(b"one", 3) + a + b + c + header(b"one") + c
+    with a_link(core) as link:
+        link.inlet.most = 10_000
+        for size in (1, 3, 7, 20, 29, len(data)):
+            for at in range(0, len(data), size):
+                link.wait(data[at : at + size])
+                while (found := link.inlet.step()) is not None:
+                    if isinstance(found, tuple):
+                        link.inlet.expected = int.from_bytes(found[1][-4:], "little")
+                    else:
+                        assert size < len(data)
+                        link.exchange.fan_out(found, None)
+                link.exchange.send_outputs()
+            assert a + b + a + b + c + c == link.reader.recv(100)
+
+
+@both
+def test_the_rest_of_a_batch_has_a_header_for_others(core: Any) -> None:
+    first, second = publish(b"a", b"1"), publish(b"a", b"2", 1, 1)
+    with a_link(core) as link:
+        data = header(b"one", 3) + first + second + first
+        assert [(link.number, FED)] == link.wait(data)
+        assert first == link.subscriber.outlet.take()
+        assert (0, header(b"one", 2)[2:]) == link.inlet.step()
+        link.inlet.expected = 2
+        assert [second, first] == [link.inlet.step().raw, link.inlet.step().raw]
+        assert link.inlet.step() is None
+
+
+@both
+def test_a_header_is_known_by_its_count_and_only_in_time(core: Any) -> None:
+    with a_link(core) as link:
+        link.batch(header(b"two", 2), publish(b"a"), publish(b"a"))
+        link.inlet.know("client", "there", 1)
+        link.inlet.is_open = False
+        link.inlet.know("client", "there", 2)
+        link.inlet.is_open = True
+        assert [(link.number, FED)] == link.wait(header(b"two", 2) + publish(b"a") * 2)
 
 
 @both

@@ -7,6 +7,7 @@ from select import EPOLLIN, epoll
 from typing import Any
 
 from tests.core.cores import Client, Session, answer
+from txbroker.core.reference.link import COUNT
 from txbroker.mqtt.framing import Framer
 from txbroker.mqtt.return_codes import ProtocolViolation
 
@@ -79,8 +80,8 @@ class World:
     def _find_link(self, key: Any) -> Any:
         return self.sender if key is VALUES[2] else None
 
-    def _head(self, client_id: str, count: int) -> bytes:
-        return b"%s %d:" % (client_id.encode(), count)
+    def _head(self, client_id: str) -> bytes:
+        return client_id.encode() + b":1234"
 
     def do(self, step: str, *arguments: Any) -> Any:
         return getattr(self, f"do_{step}")(*arguments)
@@ -161,6 +162,8 @@ class World:
             if not isinstance(one, tuple):
                 self.runs.append(one)
                 one = self.look_at_run(one)
+            elif not one[0] and len(one[1]) >= COUNT:
+                self.link.expected = int.from_bytes(one[1][-COUNT:], "little")
             found.append(one)
         return found
 

@@ -48,7 +48,7 @@ CONVERSATION = b"".join(
     )
 )
 FEW = publish(b"a/b", b"1") + publish(b"a", b"2")
-HEADER = b"\0\x01h"  # of a batch
+HEADER = b"\0\x05h\1\0\0\0"  # of a batch of one
 LONG_FORM = b"\x30\x86\x80\0\0\x01a123"  # a remaining length of three bytes where one would do
 MALFORMED = b"\x30\xff\xff\xff\xff\x01"
 

@@ -472,14 +472,14 @@ def test_a_short_disk_gives_no_credit() -> None:
     client = Client(bench.edge, "c")
     bench.link.pump()
     bench.host.is_disk_short = True
-    size = WINDOW // 8
+    size = WINDOW // 16
 
-    for _ in range(16):
+    for _ in range(32):
         client.publish("x", b"x" * size, 1)
         bench.link.pump()
-    assert 8 == len(bench.route.waiting)
+    assert 16 == len(bench.route.waiting)
 
     bench.host.is_disk_short = False
     bench.host.mark_dirty(bench.link.owner_end)
     bench.link.pump()
-    assert (bench.authority.offset, len(bench.route.waiting)) == (16, 0)
+    assert (bench.authority.offset, len(bench.route.waiting)) == (32, 0)

@@ -279,7 +279,7 @@ def test_refusal_costs_no_credit() -> None:
     pair = Pair()
     port = watch(pair)
     refuse(pair)
-    big = bytes(WINDOW // 8)
+    big = bytes(WINDOW // 16)
     for number in range(40):
         pair.client.publish("a/x", b"refused")
         pair.link.edge_end.flush()

@@ -10,6 +10,7 @@ from tests.link.test_ends import Bench
 from tests.support.pair import Client
 from txbroker.authority.peer import Peer, Verdict
 from txbroker.core import FED, Exchange, LinkInlet, Run, Sender
+from txbroker.edge.route import Publication
 from txbroker.link.batches import CREDIT_BYTES
 from txbroker.link.deliveries import WINDOW
 from txbroker.message import Message
@@ -117,9 +118,37 @@ def test_an_edge_knows_a_header_again() -> None:
     assert not is_taken(exchange, link.edge_end.inlet, owner.deliver(b"1"))
     link.edge_end.work()
     assert is_taken(exchange, link.edge_end.inlet, owner.deliver(b"2"))
-    assert not is_taken(exchange, link.edge_end.inlet, owner.deliver(b"3", b"4"))
+    assert is_taken(exchange, link.edge_end.inlet, owner.deliver(b"3", b"4") + owner.deliver(b"5"))
+    assert [b"1", b"2", b"3", b"4", b"5"] == owner.client.payloads
+
+
+def test_what_is_left_of_a_batch_is_worked_off_by_the_end() -> None:
+    """Also after a part of it went past; what the header said holds for the rest."""
+    owner = Owner()
+    link, exchange = owner.bench.link, owner.bench.edge.exchange
+    assert not is_taken(exchange, link.edge_end.inlet, owner.deliver(b"1"))
     link.edge_end.work()
-    assert [b"1", b"2", b"3", b"4"] == owner.client.payloads
+    batch = owner.deliver(b"2", b"3", b"4")
+    assert is_taken(exchange, link.edge_end.inlet, batch[:-8])
+    link.down += batch[-8:] + owner.deliver(b"5")
+    link.pump()
+    assert [b"1", b"2", b"3", b"4", b"5"] == owner.client.payloads
+
+
+def test_a_header_is_not_known_behind_qos1_of_its_batch() -> None:
+    """It says which sequence comes first, and that has come."""
+    owner = Owner()
+    link, exchange = owner.bench.link, owner.authority.exchange
+    items = [Message("x", bytes((number,)), int(number == 1), client_id="c") for number in range(3)]
+    for item in items:
+        link.edge_end.publish(Publication(message=item))
+    link.edge_end.flush()
+    data = bytes(link.up)
+    link.up.clear()
+    assert not is_taken(exchange, link.owner_end.inlet, data, owner.way)
+    link.owner_end.work()
+    again = data[: data.index(b"\x30")][:-4] + (1).to_bytes(4, "little") + items[2].link_packet
+    assert not is_taken(exchange, link.owner_end.inlet, again, owner.way)
 
 
 def test_nothing_overtakes_what_waits_in_an_edge() -> None:

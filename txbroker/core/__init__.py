@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 
 # Both cores have the same marks.
 from txbroker.core.reference.outlet import HIGH_MARK, QUEUE_HIGH_MARK
-from txbroker.core.reference.sockets import BATCH, FED, FEW, READ_SIZE, Way
+from txbroker.core.reference.sockets import BATCH, FED, READ_SIZE, Way
 
 __all__ = [
     "BATCH",
     "FED",
-    "FEW",
     "HIGH_MARK",
     "KIND",
     "QUEUE_HIGH_MARK",

@@ -34,7 +34,6 @@ from txbroker.core.reference.link import MOST_KNOWN as _MOST_KNOWN
 from txbroker.core.reference.outlet import MOST as _MOST
 from txbroker.core.reference.run import Entry as EntryTuple
 from txbroker.core.reference.sockets import FED as _FED
-from txbroker.core.reference.sockets import FEW as _FEW
 from txbroker.message import OVERHEAD as _OVERHEAD
 from txbroker.message import Message
 from txbroker.mqtt.return_codes import ProtocolViolation
@@ -46,7 +45,6 @@ cdef size_t OVERHEAD = _OVERHEAD
 cdef size_t MOST = _MOST
 cdef size_t MOST_IN_RUN = _MOST_IN_RUN
 cdef int FED = _FED
-cdef size_t FEW = _FEW
 
 set_seeds(<const Byte*>PyBytes_AS_STRING(os.urandom(24)))
 keep_memory()

@@ -59,14 +59,21 @@ def join_ranges(ranges: Iterable[tuple[int, int]]) -> tuple[list[int], list[int]
     return firsts, counts
 
 
+def in_short(counts: Sequence[int]) -> Sequence[int]:
+    """For how many packets each value holds, as a header says it: not where one holds for all."""
+    return counts if len(counts) > 1 else ()
+
+
 class Spread:
     """
-    Values that hold for so many packets in a row each, taken from the front.
+    Values that hold for so many packets in a row each, taken from the front; without `counts` the
+    only one holds for all.
 
     Raises `LinkError` where there are not as many of both.
     """
 
     def __init__(self, values: Sequence[int], counts: Sequence[int], total: int) -> None:
+        counts = counts or [total]
         if len(values) != len(counts) or sum(counts) != total or 0 in counts:
             raise LinkError("a batch says of each of its packets what it says of one")
         self._values = list(reversed(values))

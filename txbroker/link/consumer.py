@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from txbroker.core import FEW, LinkInlet, Run
+from txbroker.core import LinkInlet, Run
 from txbroker.edge.edge import Edge
 from txbroker.edge.route import Position, Route
 from txbroker.link.batches import CREDIT_BYTES, Offsets
@@ -39,6 +39,7 @@ class Consumer:
         self._waiting: deque[Callable[[], None]] = deque()
         self._offsets: Offsets | None = None
         self._count = 0
+        self._is_qos0 = False  # all of the batch
         self._retained: list[Message] = []
         self._retained_due = 0
         self._request = self._answer_offset = 0
@@ -86,6 +87,7 @@ class Consumer:
             raise LinkError(f"deliveries of epoch {batch.epoch} on a link of {self.epoch}")
         self._offsets = Offsets(batch.offsets, batch.counts, batch.count)
         self._count = batch.count
+        self._is_qos0 = list(batch.offsets) == [0]
 
     def on_message(self, packet: Publish) -> None:
         """The next message of the batch; raises `LinkError`."""
@@ -104,9 +106,9 @@ class Consumer:
         ranges = self._next_offsets(run.count)
         if len(ranges) == 1:
             run.first = ranges[0][0]
-            if not (run.qos or run.first) and run.count == self._count <= FEW:
+            if self._is_qos0 and not run.qos:
                 self._inlet.is_open = True
-                self._inlet.know("", "", run.count)
+                self._inlet.know("", "", self._count)
         else:
             run.offsets = [
                 offset and offset + place for offset, count in ranges for place in range(count)

@@ -21,7 +21,7 @@ from txbroker.authority.journal import Record
 from txbroker.authority.peer import CatchUp, Peer
 from txbroker.core import Outlet, Run, Sender
 from txbroker.counters import Counters
-from txbroker.link.batches import BATCH_BYTES, MOST, join_ranges
+from txbroker.link.batches import BATCH_BYTES, MOST, in_short, join_ranges
 from txbroker.link.frames import encode_frame, packets_of
 from txbroker.message import Message
 from txbroker.runs import Octets
@@ -216,19 +216,18 @@ class Deliveries:
             epoch=self._authority.epoch,
             count=sum(counts),
             offsets=offsets,
-            counts=counts,
+            counts=in_short(counts),
         )
         said = [item if isinstance(item, Run) else item.message for item in items]
         self._spend(batch, said, out)
 
-    def _header_before(self, _: str, count: int) -> bytes:
+    def _header_before(self, _: str) -> bytes:
         """For the `Sender`: of a batch of messages of QoS 0."""
         batch = link_pb2.Batch(
             kind=link_pb2.Batch.LIVE,
             epoch=self._authority.epoch,
-            count=count,
+            count=1,
             offsets=[0],
-            counts=[count],
         )
         return encode_frame(LinkFrame(batch=batch))
 

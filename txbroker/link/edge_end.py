@@ -19,7 +19,7 @@ from txbroker.edge.edge import Edge
 from txbroker.edge.outbound import Outbound
 from txbroker.edge.outbox import Entry
 from txbroker.edge.route import Position, Publication, Route, StreamUser
-from txbroker.link.batches import BATCH_BYTES, MOST, Clients
+from txbroker.link.batches import BATCH_BYTES, MOST, Clients, in_short
 from txbroker.link.consumer import Consumer
 from txbroker.link.convert import claim_to_wire, cut_from_wire, key_from_mark, mark_to_wire
 from txbroker.link.frames import (
@@ -415,15 +415,14 @@ class EdgeEnd:
         batch.first = self._batch_first
         self._outbound.send([encode_frame(LinkFrame(batch=batch)), *packets_of(items)], kept)
 
-    def _header_before(self, client_id: str, count: int) -> bytes:
+    def _header_before(self, client_id: str) -> bytes:
         """For the `Sender`: of a batch of publishes of QoS 0."""
         batch = link_pb2.Batch(
             kind=link_pb2.Batch.PUBLISH,
             epoch=self._epoch,
-            count=count,
+            count=1,
             clients=[client_id],
             client=[0],
-            counts=[count],
             stream=self._stream,
             first=self._next,
         )
@@ -437,7 +436,7 @@ class EdgeEnd:
             count=sum(clients.counts),
             clients=clients.ids,
             client=clients.index,
-            counts=clients.counts,
+            counts=in_short(clients.counts),
             wills=_wills(items),
         )
 

@@ -18,7 +18,7 @@ import attrs
 from txbroker.authority.authority import Authority
 from txbroker.authority.handover import MarkKey
 from txbroker.authority.peer import Verdict
-from txbroker.core import FEW, LinkInlet, Run
+from txbroker.core import LinkInlet, Run
 from txbroker.counters import Counters
 from txbroker.delegation.cut import Cut
 from txbroker.link.batches import Spread
@@ -153,8 +153,8 @@ class Intake:
         """The header of publishes of QoS 0 comes again and again; it is good until others come."""
         if run.qos:
             self._inlet.forget()
-        elif run.count == self._count <= FEW and len(run.clients) == 1 and run.edge is not None:
-            self._inlet.know(run.clients[0], run.edge, run.count)
+        elif not self._wills and len(self._clients) == 1:
+            self._inlet.know(run.clients[0], run.edge, self._count)
 
     def _next(self, count: int) -> tuple[_Stream, list[tuple[int, int]]]:
         """The stream of the next publishes, and who published how many of them in a row."""

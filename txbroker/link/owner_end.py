@@ -115,6 +115,7 @@ class OwnerEnd:
         for item in self._reader.frames():
             if self._is_publishing(item) and (self._held or self._has_to_hold(item)):
                 # At most a window's worth: no credit is returned for what is held.
+                self._inlet.is_open = False
                 self._held.append(item)
             else:
                 self._on_item(item)

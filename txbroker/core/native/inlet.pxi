@@ -3,7 +3,7 @@
 cdef size_t MOST_AHEAD = 0xFFFF_0000  # places in runs have 32 bits
 cdef size_t MUCH = 64 * 1024
 cdef Py_ssize_t MOST_KNOWN = _MOST_KNOWN
-cdef size_t LONGEST_KNOWN = _LONGEST_KNOWN
+cdef Py_ssize_t LONGEST_KNOWN = _LONGEST_KNOWN
 
 
 cdef class Input:
@@ -21,8 +21,7 @@ cdef class Input:
     cdef size_t wanted
     cdef size_t max_packet
     cdef cbool is_fed  # something may be left to look at
-    cdef size_t peeked  # how much of what was peeked at is whole packets
-    cdef size_t peeked_wanted
+    cdef size_t peeked  # where the run that was peeked at ends
     cdef public double heard_at
     cdef public object fault
 
@@ -132,32 +131,36 @@ cdef class Input:
         whole, self.data = self.data, b""
         return whole
 
-    cdef Run peek(self, bytes data):
-        """
-        The run that `data` is, if it may go on at once: publishes of QoS 0, and nothing behind them
-        but the beginning of a packet.
-        """
+    cdef Run peek(self, bytes data, size_t at):
+        """The run there, where it may go on at once; it ends at `peeked`."""
         return None
 
-    cdef int note(self, Run run, bytes data) except -1:
-        """It did: what is left of the data is kept."""
-        cdef size_t rest = PyBytes_GET_SIZE(data) - self.peeked
-        if rest:
-            self.grow_tail(PyBytes_AS_STRING(data) + self.peeked, rest)
-            self.wanted = self.peeked_wanted
+    cdef int note(self, Run run) except -1:
+        """That went on."""
         return 0
 
-    cdef bint gather(self, bytes data, size_t at, Gathered& plain) except -1:
-        """Gather what there is from `at` on; False: that is something else, too."""
-        cdef Frame frame
-        cdef const Byte* start = bytes_of(data)
+    cdef int gather(self, bytes data, size_t at, Gathered& plain, size_t most) except -1:
+        """Gather the plain publishes of QoS 0 there, at most so many."""
         cdef size_t size = PyBytes_GET_SIZE(data)
-        self.peeked = at = take_plain(plain, start, at, size, self.max_packet, MOST_IN_RUN)
-        if at < size:
-            if cut(start + at, size - at, self.max_packet, frame) != PART:
-                return False
-            self.peeked_wanted = frame.stop
-        return not plain.entries.empty()
+        self.peeked = take_plain(plain, bytes_of(data), at, size, self.max_packet, most)
+        return 0
+
+    cdef Cut look(self, bytes data, size_t at, Frame& frame) noexcept:
+        """What there is."""
+        cdef size_t size = PyBytes_GET_SIZE(data)
+        return cut(bytes_of(data) + at, size - at, self.max_packet, frame)
+
+    cdef bint keep(self, bytes data, size_t at) except -1:
+        """What did not go on is kept; False: it is to be worked off."""
+        cdef Frame frame
+        self.is_fed = self.look(data, at, frame) != PART
+        if self.is_fed:
+            self.data = data
+            self.at = at
+        elif at < <size_t>PyBytes_GET_SIZE(data):
+            self.wanted = frame.stop
+            self.grow_tail(PyBytes_AS_STRING(data) + at, PyBytes_GET_SIZE(data) - at)
+        return not self.is_fed
 
     cdef bint begin(self) except -1:
         """Whether there may be a packet; if so, the bytes are all in `data`."""
@@ -300,15 +303,17 @@ cdef class Inlet(Input):
         self.is_fed = self.has_more or self.fault is not None
         return found
 
-    cdef Run peek(self, bytes data):
+    cdef Run peek(self, bytes data, size_t at):
         cdef Gathered plain
-        if self.session is None or not self.gather(data, 0, plain):
+        cdef Frame frame
+        if self.session is None:
             return None
-        return self.run(plain, data, 0)
+        self.gather(data, at, plain, MOST_IN_RUN)
+        return self.run(plain, data, 0) if self.look(data, self.peeked, frame) == PART else None
 
-    cdef int note(self, Run run, bytes data) except -1:
+    cdef int note(self, Run run) except -1:
         self.outlet.exchange.received += run.entries_.size()
-        return Input.note(self, run, data)
+        return 0
 
     cdef bint take(
         self, const Frame& frame, uint32_t serial, Gathered& plain, Gathered& others
@@ -388,49 +393,79 @@ cdef class LinkInlet(Input):
     cdef public uint64_t most
     cdef public object may_take
     cdef public object leave
-    cdef dict known  # of a header: how many publishes follow, their clients, their edge
+    cdef dict known  # by headers without their counts: clients and edge of the publishes
     cdef bytes header
+    cdef bytes begun  # such a header: that of the batch at hand
+    cdef bytes peeked_header
+    cdef int64_t peeked_left
 
     def __init__(self, size_t max_frame):
         self.max_packet = max_frame
         self.wanted = 2
         self.known = {}
+        self.header = b""
 
     def know(self, str client_id not None, str edge not None, count):
         """As in the reference."""
-        if self.header is not None:
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(self.header) - <Py_ssize_t>COUNT
+        if not self.is_open or not 0 <= size <= LONGEST_KNOWN - <Py_ssize_t>COUNT:
+            return
+        if count_at(PyBytes_AS_STRING(self.header) + size) == count:
             if len(self.known) >= MOST_KNOWN:
                 self.known.clear()
-            self.known[self.header] = count, (client_id,), edge
+            self.begun = self.header[:size]
+            self.known[self.begun] = (client_id,), edge
 
     def forget(self):
         """As in the reference."""
         self.known.clear()
+        self.header = b""
 
-    cdef Run peek(self, bytes data):
+    cdef Run peek(self, bytes data, size_t at):
         cdef Gathered plain
-        cdef Frame frame
         cdef Run run
-        cdef const Byte* start = <const Byte*>PyBytes_AS_STRING(data)
-        cdef size_t size = PyBytes_GET_SIZE(data)
-        if not self.is_open or self.received >= self.most or self.expected:
+        if not self.is_open or self.received >= self.most:
             return None
-        if start[0] or cut(start, size, self.max_packet, frame) != WHOLE:
+        self.peeked_header, self.peeked_left = self.begun, self.expected
+        if not self.expected:
+            at = self.peek_header(data, at)
+        found = self.known.get(self.peeked_header)
+        if found is None:
             return None
-        found = self.known.get(PyBytes_FromStringAndSize(<const char*>start, frame.stop))
-        if found is None or not self.gather(data, frame.stop, plain):
-            return None
-        count, clients, edge = found
-        if plain.entries.size() != count:
-            return None
+        self.gather(data, at, plain, min(<size_t>self.peeked_left, MOST_IN_RUN))
+        self.peeked_left -= plain.entries.size()
         run = gathered_run(plain, data)
-        run.clients = clients
-        run.edge = edge
+        if run is not None:
+            run.clients, run.edge = found
         return run
 
-    cdef int note(self, Run run, bytes data) except -1:
+    cdef size_t peek_header(self, bytes data, size_t at) except? 0:
+        """The header there, and where it ends."""
+        cdef Frame frame
+        cdef const char* body
+        cdef size_t size
+        self.peeked_header = None
+        if self.look(data, at, frame) == WHOLE and not bytes_of(data)[at]:
+            body = PyBytes_AS_STRING(data) + at + frame.body
+            size = frame.stop - frame.body
+            if size >= COUNT:
+                self.peeked_header = PyBytes_FromStringAndSize(body, size - COUNT)
+                self.peeked_left = count_at(body + size - COUNT)
+        return at + frame.stop
+
+    cdef int note(self, Run run) except -1:
         self.received += run.size
-        return Input.note(self, run, data)
+        self.begun, self.expected = self.peeked_header, self.peeked_left
+        return 0
+
+    cdef tuple begin_again(self):
+        """A header for the rest of the batch at hand."""
+        cdef char count[COUNT]
+        put_count(count, self.expected)
+        self.header = self.begun + PyBytes_FromStringAndSize(count, COUNT)
+        self.begun = None
+        self.expected = 0
+        return 0, self.header
 
     def trust(self, size_t max_frame):
         """Frames may be as large as this from here on."""
@@ -454,6 +489,13 @@ cdef class LinkInlet(Input):
         if not self.begin():
             return None
         self.is_fed = True
+        if self.begun is not None:
+            if not self.cut(frame):
+                self.is_fed = self.fault is not None
+                return None
+            if self.expected:
+                return self.begin_again()
+            self.begun = None
         data = self.data
         if self.expected > 0:
             self.take_plain(plain, min(<size_t>self.expected, MOST_IN_RUN - 1))
@@ -469,10 +511,9 @@ cdef class LinkInlet(Input):
                 if not is_plain:
                     if first_byte >> 4 == 3 and self.expected:
                         self.expected -= 1
-                    self.header = None
-                    if not first_byte and frame.stop <= LONGEST_KNOWN:
-                        self.header = PyBytes_FromStringAndSize(<const char*>packet, frame.stop)
-                    return self.take_frame(frame, first_byte)
+                    found = self.take_frame(frame, first_byte)
+                    self.header = b"" if first_byte else found[1]
+                    return found
             elif not is_plain or (one.qos > 0) != (plain.entries[0].qos > 0):
                 break
             self.expected -= 1

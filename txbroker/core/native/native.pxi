@@ -80,6 +80,10 @@ cdef extern from "native/packets.hpp" namespace "txbroker" nogil:
     const Byte DUP
     const Byte PUBLISH
     void put_two(char* at, size_t number)
+    enum:
+        COUNT
+    void put_count(char* at, uint64_t count)
+    uint32_t count_at(const char* at)
 
     enum Cut "txbroker::Cut":
         WHOLE "txbroker::Cut::WHOLE"

@@ -29,6 +29,20 @@ inline void put_two(char* at, size_t number) {
     at[1] = static_cast<char>(number);
 }
 
+// How many publishes a batch has, as its header ends (`reference.link.COUNT`).
+constexpr size_t COUNT = 4;
+
+inline void put_count(char* at, uint64_t count) {
+    for (size_t index = 0; index < COUNT; ++index) at[index] = static_cast<char>(count >> 8 * index);
+}
+
+inline uint32_t count_at(const char* at) {
+    uint32_t count = 0;
+    for (size_t index = 0; index < COUNT; ++index)
+        count |= uint32_t(static_cast<Byte>(at[index])) << 8 * index;
+    return count;
+}
+
 // -- frames
 
 enum class Cut { WHOLE, PART, TOO_LARGE, MALFORMED };

@@ -58,17 +58,15 @@ cdef class Sender:
 
     cdef int put(self, Run run) except -1:
         cdef size_t first = run.entries_.front().start, last = run.entries_.back().end
-        cdef bytes header
-        key = run.clients[0], run.entries_.size()
-        header = self.headers.get(key)
+        cdef bytes header = self.headers.get(run.clients[0])
         if header is None:
-            header = self.make_header(*key)
-            if run.entries_.size() <= FEW:
-                if len(self.headers) >= MOST_KNOWN:
-                    self.headers.clear()
-                self.headers[key] = header
+            header = self.make_header(run.clients[0])[:-<Py_ssize_t>COUNT]
+            if len(self.headers) >= MOST_KNOWN:
+                self.headers.clear()
+            self.headers[run.clients[0]] = header
         self.outlet.note()
         self.outlet.output.append(PyBytes_AS_STRING(header), PyBytes_GET_SIZE(header))
+        put_count(self.outlet.output.extend(COUNT), run.entries_.size())
         self.outlet.output.share(<PyObject*>run.data, run.bytes_at(first), last - first)
         self.room -= run.size
         self.sent += run.size
@@ -229,18 +227,24 @@ cdef class Sockets:
             data = inlet.joined(read_buffer, size)
             if data is None:
                 return FED
-            if self.take(inlet, data, now):
+            if inlet.keep(data, self.take(inlet, data, now)):
                 return 0
-            inlet.feed(data)
         except Exception as error:
             inlet.fault = error
         return FED
 
-    cdef bint take(self, Input inlet, bytes data, double now) except -1:
-        """Take what was read, if it can go on at once."""
-        cdef Run run = inlet.peek(data)
-        if run is None:
-            return False
+    cdef size_t take(self, Input inlet, bytes data, double now) except? 0:
+        """Have go on at once what can; where that ends."""
+        cdef size_t at = 0
+        cdef Run run = inlet.peek(data, at)
+        while run is not None and self.pass_on(inlet, run):
+            inlet.heard_at = now
+            at = inlet.peeked
+            run = inlet.peek(data, at)
+        return at
+
+    cdef bint pass_on(self, Input inlet, Run run) except -1:
+        """Take a run, if it can go on at once."""
         leave = self.leave
         if isinstance(inlet, LinkInlet) and (<LinkInlet>inlet).may_take is not None:
             left = self.deliver(<LinkInlet>inlet, run)
@@ -251,8 +255,7 @@ cdef class Sockets:
                 left = self.send(run)
         if left is None:
             return False
-        inlet.heard_at = now
-        inlet.note(run, data)
+        inlet.note(run)
         if left or self.exchange.full:
             self.answers.clear()
             self.has_left = True

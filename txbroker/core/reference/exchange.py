@@ -96,7 +96,7 @@ class Exchange:
         """Where clients and links are read."""
         return Sockets(self)
 
-    def make_sender(self, outlet: Outlet, make_header: Callable[[str, int], bytes]) -> Sender:
+    def make_sender(self, outlet: Outlet, make_header: Callable[[str], bytes]) -> Sender:
         """What goes over a link at once."""
         return Sender(outlet, make_header)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from txbroker.core.reference.flows import Flows
@@ -103,21 +104,27 @@ class Inlet:
         self.is_fed = self.has_more or self.fault is not None
         return found
 
-    def peek(self, data: bytes) -> Run | None:
+    def peek(self, data: bytes) -> tuple[Run, int] | None:
         """
-        The run that `data` is: plain publishes of QoS 0, and nothing behind them but the beginning
-        of a packet.
+        The run that `data` is, and where it ends: plain publishes of QoS 0, and nothing behind them
+        but the beginning of a packet.
         """
         if self._session is None:
             return None
-        gathered = gather(data, self._framer.max_packet)
-        return None if gathered is None else self._run(gathered, 0)
+        gathered = gather(data, self._framer.max_packet, MOST)
+        run = self._run(gathered, 0)
+        if run is None or not is_part(data[len(run.data) :], self._framer.max_packet):
+            return None
+        return run, len(run.data)
 
-    def note(self, run: Run, data: bytes) -> int:
-        """That went on, the rest is kept; gives how many publishes of a client that were."""
-        self._framer.feed(data[len(run.data) :])
-        assert next(self._framer.frames(), None) is None
+    def note(self, run: Run) -> int:
+        """That went on; gives how many publishes of a client that were."""
         return run.count
+
+    def keep(self, rest: bytes) -> bool:
+        """What did not go on is kept; False: it is to be worked off."""
+        self.is_fed = not keep(rest, self._framer)
+        return not self.is_fed
 
     def _take(
         self, first_byte: int, body: bytes, gathered: tuple[Gathered, Gathered], serial: int
@@ -184,20 +191,39 @@ LONGEST = 16_383
 """Bytes behind the remaining length of the largest packet that is gathered so."""
 
 
-def gather(data: bytes, max_packet: int) -> Gathered | None:
-    """The plain publishes of QoS 0 in `data`, if there is nothing else but a part of a packet."""
+def gather(data: bytes, max_packet: int, most: int) -> Gathered:
+    """The plain publishes of QoS 0, at most so many, that `data` begins with."""
     framer, gathered = Framer(max_packet), Gathered()
     framer.feed(data)
-    try:
+    with suppress(ProtocolViolation):
         for first_byte, body in framer.frames():
+            packet = bytes((first_byte,)) + encode_length(len(body)) + body
             one = plain_publish(first_byte, body, 0) if first_byte == PUBLISH else None
-            if one is None or len(body) > LONGEST:
-                return None
-            gathered.add(one, bytes((first_byte,)) + encode_length(len(body)) + body)
+            is_as_it_was = data.startswith(packet, len(gathered.data))
+            is_plain = one is not None and len(body) <= LONGEST and is_as_it_was
+            if one is None or not is_plain or len(gathered.entries) == most:
+                break
+            gathered.add(one, packet)
+    return gathered
+
+
+def keep(rest: bytes, framer: Framer) -> bool:
+    """Have it cut; False: it has to be worked off, being more than the beginning of a packet."""
+    is_kept = is_part(rest, framer.max_packet)
+    framer.feed(rest)
+    if is_kept:
+        assert next(framer.frames(), None) is None
+    return is_kept
+
+
+def is_part(data: bytes, max_packet: int) -> bool:
+    """Whether there is no packet in it, but at most the beginning of one."""
+    framer = Framer(max_packet)
+    framer.feed(data)
+    try:
+        return next(framer.frames(), None) is None
     except ProtocolViolation:
-        return None
-    is_as_it_was = data[: len(data) - framer.pending] == gathered.data
-    return gathered if gathered.entries and is_as_it_was else None
+        return False
 
 
 class Gathered:

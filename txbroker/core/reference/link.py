@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
-from txbroker.core.reference.inlet import gather
+from txbroker.core.reference.inlet import gather, keep
 from txbroker.core.reference.packets import DUP, plain_publish
 from txbroker.core.reference.run import Entry, Run
 from txbroker.mqtt.framing import Framer, encode_length
@@ -16,15 +17,22 @@ MOST_KNOWN = 1000
 LONGEST_KNOWN = 200
 """How many headers of batches are known at a time, and of how many bytes each at the most."""
 
+COUNT = 4
+"""
+Bytes at the end of a batch's header that say how many publishes follow, the least significant one
+first. Of headers that differ in nothing else, one has to be known.
+"""
+
 
 class LinkInlet:
     """
     One link's input; `expected`: so many publishes of the batch at hand are still to come.
 
     Batches whose header is known may go on at once (see `Sockets`), while the link `is_open` for
-    that, as long as the `received` bytes of these are fewer than `most`. `heard_at`: when the last
-    one came. At the end of an edge, `may_take` says whether deliveries go to its clients now, and
-    `leave` gets what could not be given to all of them.
+    that, as long as the `received` bytes of these are fewer than `most`; if only the beginning of
+    one does, `step` gives a header for the rest. `heard_at`: when the last one came. At the end of
+    an edge, `may_take` says whether deliveries go to its clients now, and `leave` gets what could
+    not be given to all of them.
     """
 
     def __init__(self, max_frame: int) -> None:
@@ -35,9 +43,10 @@ class LinkInlet:
         self.may_take: Callable[[], bool] | None = None
         self.leave: Callable[[Run, list[tuple[Any, int]]], None]
         self.heard_at = 0.0
-        self._known: dict[bytes, tuple[int, str, str]] = {}
-        self._header: bytes | None = None
-        self._peeked = 0
+        self._known: dict[bytes, tuple[str, str]] = {}  # by headers without their counts
+        self._header = b""
+        self._begun: bytes | None = None  # such a header: that of the batch at hand
+        self._peeked: tuple[bytes | None, int] = None, 0
         self.fault: Exception | None = None
         self._framer = Framer(max_frame)
         self._next: tuple[int, bytes] | None = None
@@ -62,39 +71,60 @@ class LinkInlet:
 
     def know(self, client_id: str, edge: str, count: int) -> None:
         """
-        The header that `step` gave last may come again: so many publishes of QoS 0, of this client
-        at this edge, follow it, which nothing has to be decided for.
+        The header that `step` gave last, of so many publishes, may come again: those of QoS 0 are
+        of this client at this edge, and nothing has to be decided for them.
         """
-        if self._header is not None:
+        header = self._header
+        if self.is_open and COUNT <= len(header) <= LONGEST_KNOWN and _count_of(header) == count:
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
-            self._known[self._header] = count, client_id, edge
+            self._begun = header[:-COUNT]
+            self._known[self._begun] = client_id, edge
 
     def forget(self) -> None:
         """No header that came is good any more."""
         self._known.clear()
+        self._header = b""
 
-    def peek(self, data: bytes) -> Run | None:
-        """The run that `data` is, behind a header that is known; behind it there may be a part."""
-        if self.expected or not (self.is_open and self.received < self.most):
+    def peek(self, data: bytes) -> tuple[Run, int] | None:
+        """The run that this begins with, if its batch's header is known, and where it ends."""
+        if not (self.is_open and self.received < self.most):
             return None
-        for header, (count, client_id, edge) in self._known.items():
-            if data.startswith(header):
-                gathered = gather(data[len(header) :], self._framer.max_packet)
-                if gathered is None or len(gathered.entries) != count:
-                    return None
-                run = Run(bytes(gathered.data), gathered.entries, clients=(client_id,))
-                run.edge = edge
-                self._peeked = len(header) + len(run.data)
-                return run
-        return None
+        begun, left, at = self._begun, self.expected, 0
+        if not left:
+            begun, left, at = self._peek_header(data)
+        if begun is None or begun not in self._known:
+            return None
+        gathered = gather(data[at:], self._framer.max_packet, min(left, MOST))
+        if not gathered.entries:
+            return None
+        client_id, edge = self._known[begun]
+        run = Run(bytes(gathered.data), gathered.entries, clients=(client_id,))
+        run.edge = edge
+        self._peeked = begun, left - run.count
+        return run, at + len(run.data)
 
-    def note(self, run: Run, data: bytes) -> int:
-        """That went on, the rest is kept; gives how many publishes of a client that were."""
+    def _peek_header(self, data: bytes) -> tuple[bytes | None, int, int]:
+        """The header that this begins with, without its count, that, and where it ends."""
+        framer = Framer(self._framer.max_packet)
+        framer.feed(data)
+        with suppress(ProtocolViolation):
+            for first_byte, body in framer.frames():
+                if first_byte or len(body) < COUNT:
+                    break
+                return body[:-COUNT], _count_of(body), len(data) - framer.pending
+        return None, 0, 0
+
+    def note(self, run: Run) -> int:
+        """That went on; gives how many publishes of a client that were."""
         self.received += run.size
-        self._framer.feed(data[self._peeked :])
-        assert next(self._framer.frames(), None) is None
+        self._begun, self.expected = self._peeked
         return 0
+
+    def keep(self, rest: bytes) -> bool:
+        """What did not go on is kept; False: it is to be worked off."""
+        self.is_fed = not keep(rest, self._framer)
+        return not self.is_fed
 
     def step(self) -> Run | tuple[int, bytes] | None:
         """
@@ -105,6 +135,11 @@ class LinkInlet:
         data = bytearray()
         entries: list[Entry] = []
         while (frame := self._take()) is not None:
+            if self.expected and self._begun is not None:
+                self._next = frame
+                frame = 0, self._begun + self.expected.to_bytes(COUNT, "little")
+                self.expected = 0
+            self._begun = None
             first_byte, body = frame[0] & ~DUP if frame[0] >> 4 == 3 else frame[0], frame[1]
             one = None
             if self.expected and first_byte >> 4 == 3:
@@ -116,9 +151,7 @@ class LinkInlet:
             if first_byte >> 4 == 3 and self.expected:
                 self.expected -= 1
             if one is None:
-                whole = b"\0" + encode_length(len(body)) + body
-                is_short = not first_byte and len(whole) <= LONGEST_KNOWN
-                self._header = whole if is_short else None
+                self._header = body if not first_byte else b""
                 return first_byte, body
             at = len(data)
             entries.append(one.moved(at))
@@ -137,3 +170,7 @@ class LinkInlet:
         except ProtocolViolation as violation:
             self.fault = violation
             return None
+
+
+def _count_of(header: bytes) -> int:
+    return int.from_bytes(header[-COUNT:], "little")

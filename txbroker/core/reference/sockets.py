@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from txbroker.core.reference.inlet import Inlet
-from txbroker.core.reference.link import MOST_KNOWN, LinkInlet
+from txbroker.core.reference.link import COUNT, MOST_KNOWN, LinkInlet
 from txbroker.core.reference.outlet import Outlet
 from txbroker.core.reference.run import Run
 
@@ -20,9 +20,6 @@ EPOLLIN = 0x001
 
 READ_SIZE = 256 * 1024
 """Bytes that are read at once."""
-
-FEW = 32
-"""Publishes in a batch whose header may come again."""
 
 BATCH = 128
 """How many of those that are ready are served in one go."""
@@ -51,13 +48,13 @@ class Sender:
     used knows what else was.
     """
 
-    def __init__(self, outlet: Outlet, make_header: Callable[[str, int], bytes]) -> None:
-        """`make_header` makes what goes before so many publishes of a client."""
+    def __init__(self, outlet: Outlet, make_header: Callable[[str], bytes]) -> None:
+        """`make_header` makes what goes before publishes of a client, with any count (`COUNT`)."""
         self.room = 0
         self.sent = 0
         self._outlet = outlet
         self._make_header = make_header
-        self._headers: dict[tuple[str, int], bytes] = {}
+        self._headers: dict[str, bytes] = {}
 
     def forget(self) -> None:
         """Headers have to be made anew."""
@@ -72,15 +69,13 @@ class Sender:
         """Send a run of one client; False: that cannot be done here and now."""
         if not self.can_send:
             return False
-        key = run.clients[0], run.count
-        header = self._headers.get(key)
+        header = self._headers.get(run.clients[0])
         if header is None:
-            header = self._make_header(*key)
-            if run.count <= FEW:
-                if len(self._headers) >= MOST_KNOWN:
-                    self._headers.clear()
-                self._headers[key] = header
-        self._outlet.send(header + run.raw)
+            header = self._make_header(run.clients[0])[:-COUNT]
+            if len(self._headers) >= MOST_KNOWN:
+                self._headers.clear()
+            self._headers[run.clients[0]] = header
+        self._outlet.send(header + run.count.to_bytes(COUNT, "little") + run.raw)
         self.room -= run.size
         self.sent += run.size
         return True
@@ -182,18 +177,22 @@ class Sockets:
                 inlet.feed(data)
                 return FED
             whole = inlet.joined(data)
-            if whole is None or self._take(inlet, whole, now):
-                return FED if whole is None else 0
-            inlet.feed(whole)
+            if whole is not None and inlet.keep(whole[self._take(inlet, whole, now) :]):
+                return 0
         except Exception as error:
             inlet.fault = error  # of one connection: the others go on
         return FED
 
-    def _take(self, inlet: Inlet | LinkInlet, data: bytes, now: float) -> bool:
-        """Take what was read, if it can go on at once."""
-        run = inlet.peek(data)
-        if run is None:
-            return False
+    def _take(self, inlet: Inlet | LinkInlet, data: bytes, now: float) -> int:
+        """Have go on at once what can; how many bytes that were."""
+        at = 0
+        while (peeked := inlet.peek(data[at:])) is not None and self._pass_on(inlet, peeked[0]):
+            inlet.heard_at = now
+            at += peeked[1]
+        return at
+
+    def _pass_on(self, inlet: Inlet | LinkInlet, run: Run) -> bool:
+        """Take a run, if it can go on at once."""
         leave = self._leave
         if isinstance(inlet, LinkInlet) and inlet.may_take is not None:
             left = self._deliver(inlet, run)
@@ -204,8 +203,7 @@ class Sockets:
                 left = self._send(run)
         if left is None:
             return False
-        inlet.heard_at = now
-        self._exchange.received += inlet.note(run, data)
+        self._exchange.received += inlet.note(run)
         if left or self._exchange.is_full:
             self._answers.clear()
             self._has_left = True
