@@ -19,7 +19,7 @@ MOST = 65_535
 BATCH_BYTES = 256 * 1024
 """Bytes at which a batch is full."""
 
-CREDIT_BYTES = 256 * 1024
+CREDIT_BYTES = 512 * 1024
 """
 Bytes at which the other end is told that they were taken; of less it hears within a second. A frame
 for each turn would double what a lone message costs at both ends.

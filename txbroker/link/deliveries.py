@@ -28,7 +28,7 @@ from txbroker.runs import Octets
 from txbroker.v1 import link_pb2
 from txbroker.v1.link_pb2 import LinkFrame
 
-WINDOW = 4 * 1024 * 1024
+WINDOW = 8 * 1024 * 1024
 """Bytes that may be on the way in either direction before credit has come back."""
 
 OVERFLOW = 8 * 1024 * 1024
