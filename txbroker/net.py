@@ -38,7 +38,7 @@ class Transport(Protocol):
 
     bufferSize: int
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: Octets) -> None:
         """Send bytes, or queue them."""
 
     def writeSequence(self, pieces: Sequence[Octets]) -> None:

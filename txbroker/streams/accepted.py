@@ -21,6 +21,7 @@ from twisted.python.failure import Failure
 
 from txbroker.core import HIGH_MARK, Inlet, LinkInlet, Outlet
 from txbroker.runs import Octets
+from txbroker.streams.unsent import Unsent
 
 ABORTED: Final = ConnectionAborted()
 GONE: Final = IPv4Address("TCP", "gone", 0)
@@ -56,7 +57,7 @@ class AcceptedStream:
         self._is_full = False
         self._outlet: Outlet | None = None
         self._producer: Any = None
-        self._waiting: bytearray | None = None
+        self._waiting: Unsent | None = None
         reactor.addReader(self)
 
     # to protocols
@@ -70,7 +71,7 @@ class AcceptedStream:
         outlet.descriptor = self._descriptor
         self.reactor.sockets.add(self._descriptor, inlet)
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: Octets) -> None:
         """Send bytes; what the kernel does not take waits, and the producer is told of it."""
         self.writeSequence((data,))
 
@@ -85,14 +86,14 @@ class AcceptedStream:
                 sent = 0  # a lost connection is met again, and told, when it is written later
             if sent == sum(map(len, pieces)):
                 return
-            self._waiting = bytearray(b"".join(pieces))
-            del self._waiting[:sent]
+            self._waiting = Unsent()
+            self._waiting.add(pieces, sent)
             if self._outlet is not None:
                 self._outlet.descriptor = -1
             self.reactor.addWriter(self)
         else:
-            self._waiting += b"".join(pieces)
-        if len(self._waiting) > HIGH_MARK and not self._is_full:
+            self._waiting.add(pieces)
+        if self._waiting.size > HIGH_MARK and not self._is_full:
             self._is_full = True
             if self._producer is not None:
                 self._producer.pauseProducing()
@@ -160,14 +161,10 @@ class AcceptedStream:
         """Send of what waits as much as the kernel takes."""
         assert self._waiting is not None
         try:
-            sent = os.write(self._descriptor, self._waiting)
-        except (BlockingIOError, InterruptedError):
-            return None
+            if not self._waiting.write(self._descriptor):
+                return None
         except OSError:
             return CONNECTION_LOST
-        del self._waiting[:sent]
-        if self._waiting:
-            return None
         self._waiting = None
         self.reactor.removeWriter(self)
         if self._is_ending:

@@ -13,12 +13,14 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
+from twisted.internet.main import CONNECTION_LOST
 from twisted.internet.tcp import Client, Port
 from twisted.python.failure import Failure
 
 from txbroker.core import Inlet, LinkInlet, Outlet, accept
 from txbroker.runs import Octets
 from txbroker.streams.accepted import AcceptedStream, peer_of, read_some
+from txbroker.streams.unsent import Unsent
 from txbroker.telemetry import get_logger
 
 log = get_logger()
@@ -45,6 +47,8 @@ class _Direct:
     _is_queueing = False
     """Whether something waits for the socket: bytes, or the end of the connection."""
 
+    _unsent: Unsent | None = None
+
     _outlet: Outlet | None = None
 
     def startTLS(self, context: object, normal: bool = True) -> None:
@@ -67,7 +71,7 @@ class _Direct:
         assert self._outlet is not None
         self._outlet.connection.fed()  # endpoints put another protocol before the real one
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: Octets) -> None:
         """Send bytes; what the kernel does not take waits, and the producer is told of it."""
         self.writeSequence((data,))
 
@@ -79,8 +83,22 @@ class _Direct:
                 sent = self.socket.sendmsg(pieces)
             except OSError:
                 pass  # a lost connection is met again, and told, when it is written from the loop
-        if sent < sum(map(len, pieces)):
-            super().write(b"".join(pieces)[sent:])  # type: ignore[misc]
+        if self.connected and sent < sum(map(len, pieces)):
+            self._unsent = self._unsent or Unsent()
+            self._unsent.add(pieces, sent)
+            self.startWriting()
+
+    def doWrite(self) -> Exception | None:
+        """Send of what waits as much as the kernel takes; the end of it all is Twisted's."""
+        if self._unsent is not None:
+            try:
+                if not self._unsent.write(self.socket.fileno()):
+                    return None
+            except OSError:
+                return CONNECTION_LOST
+            self._unsent = None
+        ended: Exception | None = super().doWrite()  # type: ignore[misc]
+        return ended
 
     def startWriting(self) -> None:
         """Wait until the socket can be written."""

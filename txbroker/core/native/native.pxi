@@ -45,7 +45,7 @@ cdef extern from "native/output.hpp" namespace "txbroker":
         int gather(iovec* vectors)
         void consume(size_t size)
         void clear()
-        PyObject* whole()
+        PyObject* sole()
 
 cdef extern from "native/tables.hpp" namespace "txbroker" nogil:
     cppclass PacketIds:

@@ -120,10 +120,12 @@ cdef class Outlet:
         cdef size_t count, index, size, done = 0
         cdef bytes output
         cdef char* at
-        if self.output.whole() != NULL:
-            output = <bytes>self.output.whole()
+        if self.output.sole() != NULL:
+            output = <bytes>self.output.sole()
+            size = self.output.size()
             self.output.clear()
-            return output
+            done = PyBytes_GET_SIZE(output) - size
+            return memoryview(output)[done:] if done else output
         output = PyBytes_FromStringAndSize(NULL, self.output.size())
         at = PyBytes_AS_STRING(output)
         while self.output.size():

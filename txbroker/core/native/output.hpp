@@ -98,12 +98,13 @@ public:
 
     void clear() { consume(size()); }
 
-    // The only thing that there is to send, where it is a whole bytes object.
-    PyObject* whole() const {
+    // The bytes object at whose end all that there is to send lies, if there is one.
+    PyObject* sole() const {
         if (pieces_.size() != 1 || own_.size()) return nullptr;
         const Piece& piece = pieces_[0];
-        bool is_whole = piece.size == static_cast<size_t>(PyBytes_GET_SIZE(piece.owner));
-        return is_whole ? piece.owner : nullptr;
+        bool is_end = piece.at + piece.size ==
+                      PyBytes_AS_STRING(piece.owner) + PyBytes_GET_SIZE(piece.owner);
+        return is_end ? piece.owner : nullptr;
     }
 };
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from txbroker.core.reference.packets import publish_head
+from txbroker.runs import Octets
 
 HIGH_MARK = 256 * 1024
 """Bytes of output above which a client gets nothing that can wait."""
@@ -117,8 +118,8 @@ class Outlet:
         self.send(packet)
         return True
 
-    def take(self) -> bytes:
-        """All output, which is the caller's from here on."""
+    def take(self) -> Octets:
+        """All output, which is the caller's from here on; it may be a view of what was read."""
         output, self._output = bytes(self._output), bytearray()
         return output
 
