@@ -80,8 +80,7 @@ class NodeService(Service):
         self._node = Node(
             self._config, reactor, on_fatal=_end, on_retired=lambda: _end_well(reactor)
         )
-        await self._node.start()
-        _spare_collector()
+        await self._node.start(_spare_collector)
 
     def _reload(self) -> None:
         if self._node is not None:

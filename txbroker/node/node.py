@@ -71,8 +71,11 @@ class Node:
 
     # life
 
-    async def start(self) -> None:
-        """Bind every listener, then open the zone and join; raises `ConfigError`."""
+    async def start(self, before_ready: Callable[[], None] = lambda: None) -> None:
+        """
+        Bind every listener, then open the zone and join; raises `ConfigError`. `before_ready` is
+        called when all is made that stays, before the node says that it is ready.
+        """
         owner, standing = self._owner, self.standing
         self._ground.space.start()
         await self._control.start(
@@ -87,6 +90,7 @@ class Node:
         self.edge.interests.refresh()
         await self._listeners.for_clients(MqttFactory(self._edge_role.mqtt))
         mqtt = self._listeners.mqtt
+        before_ready()
         log.info(
             "node.ready",
             zone=standing.zone,
