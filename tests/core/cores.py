@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from txbroker.core.reference.accept import accept
+from txbroker.core.reference.columns import Columns, Sieve
 from txbroker.core.reference.exchange import Apexes, Exchange, Target
 from txbroker.core.reference.flows import Flows
 from txbroker.core.reference.inlet import Inlet
@@ -20,12 +21,14 @@ from txbroker.matching.index import SubscriptionIndex
 
 REFERENCE: Any = SimpleNamespace(
     Apexes=Apexes,
+    Columns=Columns,
     Exchange=Exchange,
     Flows=Flows,
     Inlet=Inlet,
     LinkInlet=LinkInlet,
     Outlet=Outlet,
     Run=Run,
+    Sieve=Sieve,
     Target=Target,
     Tree=SubscriptionIndex,
     accept=accept,

@@ -13,6 +13,7 @@ import os
 from typing import TYPE_CHECKING
 
 # Both cores have the same marks.
+from txbroker.core.reference.columns import Filled
 from txbroker.core.reference.outlet import HIGH_MARK, QUEUE_HIGH_MARK
 from txbroker.core.reference.sockets import BATCH, FED, READ_SIZE, Way
 
@@ -24,13 +25,16 @@ __all__ = [
     "QUEUE_HIGH_MARK",
     "READ_SIZE",
     "Apexes",
+    "Columns",
     "Exchange",
+    "Filled",
     "Flows",
     "Inlet",
     "LinkInlet",
     "Outlet",
     "Run",
     "Sender",
+    "Sieve",
     "Sockets",
     "Target",
     "Way",
@@ -43,6 +47,7 @@ if not TYPE_CHECKING and os.environ.get("TXBROKER_PURE") != "1":
     try:
         from txbroker.core.compiled import (
             Apexes,
+            Columns,
             Exchange,
             Flows,
             Inlet,
@@ -50,6 +55,7 @@ if not TYPE_CHECKING and os.environ.get("TXBROKER_PURE") != "1":
             Outlet,
             Run,
             Sender,
+            Sieve,
             Sockets,
             Target,
             accept,
@@ -61,6 +67,7 @@ if not TYPE_CHECKING and os.environ.get("TXBROKER_PURE") != "1":
 
 if TYPE_CHECKING or KIND == "python":
     from txbroker.core.reference.accept import accept
+    from txbroker.core.reference.columns import Columns, Sieve
     from txbroker.core.reference.exchange import Apexes, Exchange, Target
     from txbroker.core.reference.flows import Flows
     from txbroker.core.reference.inlet import Inlet

@@ -28,12 +28,17 @@ from posix.time cimport CLOCK_MONOTONIC, clock_gettime, nanosleep, timespec
 
 import os
 
+from txbroker.core.reference.columns import CACHE as _CACHE
+from txbroker.core.reference.columns import LAST as _LAST
+from txbroker.core.reference.columns import Filled as _Filled
+from txbroker.core.reference.columns import Texts as _Texts
 from txbroker.core.reference.flows import Flow
 from txbroker.core.reference.link import LONGEST_KNOWN as _LONGEST_KNOWN
 from txbroker.core.reference.link import MOST_KNOWN as _MOST_KNOWN
 from txbroker.core.reference.outlet import MOST as _MOST
 from txbroker.core.reference.run import Entry as EntryTuple
 from txbroker.core.reference.sockets import FED as _FED
+from txbroker.core.reference.stored import malformed as _malformed
 from txbroker.message import OVERHEAD as _OVERHEAD
 from txbroker.message import Message
 from txbroker.mqtt.return_codes import ProtocolViolation
@@ -56,3 +61,4 @@ include "native/tree.pxi"
 include "native/exchange.pxi"
 include "native/accept.pxi"
 include "native/sockets.pxi"
+include "native/columns.pxi"

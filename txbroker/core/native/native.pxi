@@ -192,3 +192,56 @@ cdef extern from "native/window.hpp" namespace "txbroker" nogil:
         void acknowledge(uint16_t id)
         void receive(uint16_t id)
         void complete(uint16_t id)
+
+cdef extern from "native/stored.hpp" namespace "txbroker":
+    cbool are_same(const Byte* at, const Byte* other, size_t size)
+
+    enum Problem "txbroker::Problem":
+        FINE "txbroker::FINE"
+        FULL "txbroker::FULL"
+
+    cppclass Opened:
+        size_t names
+        size_t places
+        size_t packets
+
+    cppclass Packet:
+        size_t start
+        size_t topic
+        size_t topic_end
+        size_t payload
+        size_t end
+
+    Problem read_packets(
+        const Byte* body, size_t size, size_t count, Opened& opened, vector[Packet]& packets
+    ) except +
+
+    cppclass Growing:
+        size_t used
+        PyObject* take()
+
+    cppclass Publisher:
+        string client
+        string node
+
+    cppclass Publishers:
+        vector[Publisher] pairs
+
+    cppclass ColumnData:
+        size_t count
+        Growing topic_ends
+        Growing topics
+        Growing payload_ends
+        Growing payloads
+        Growing qos
+        Growing retain
+        Growing offset
+        Growing created
+        Growing publisher
+        Publishers publishers
+        void set(uint64_t start, uint64_t end, cbool has_payload) except +
+        void clear() except +
+        Problem add(
+            uint64_t first, int64_t time, const Byte* body, size_t size, size_t records,
+            const Byte* places, size_t places_size,
+        ) except +

@@ -1,0 +1,85 @@
+"""Columns become record batches, without copies and with the schema that Spark is told."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pytest
+
+from txbroker.core import Columns, Filled
+from txbroker.message import Message
+from txbroker.pipeline.batches import to_arrow
+from txbroker.pipeline.rows import MESSAGE_ARROW
+from txbroker.store.records import encode_records
+
+TIME = datetime(2026, 1, 2, 3, 4, 5, 678_901, UTC)
+STAMP = (TIME - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+def columns_of(*batches: list[Message]) -> Filled:
+    columns = Columns()
+    first = 5
+    for messages in batches:
+        columns.add(first, STAMP, encode_records(messages, {}, "k"), len(messages))
+        first += 100
+    return columns.finish()
+
+
+def a_row(offset: int, message: Message) -> dict[str, object]:
+    return {
+        "zone": "home/küche",
+        "epoch": 3,
+        "offset": offset,
+        "topic": message.topic,
+        "payload": message.payload,
+        "qos": message.qos,
+        "retain": message.retain,
+        "client_id": message.client_id,
+        "node": message.edge or "k",
+        "created": TIME,
+    }
+
+
+def test_rows_are_what_was_published() -> None:
+    first = [
+        Message("home/küche/a", b"\0\xff", 1, client_id="c"),
+        Message("home/küche", b"", 2, True, client_id="d", edge="e"),
+    ]
+    second = [Message("home/küche/a", bytes([n]), n % 3, n % 5 == 0) for n in range(20)]
+
+    batch = to_arrow(columns_of(first, second), "home/küche", 3)
+
+    batch.validate(full=True)
+    assert MESSAGE_ARROW == batch.schema
+    expected = [a_row(5 + n, one) for n, one in enumerate(first)]
+    expected += [a_row(105 + n, one) for n, one in enumerate(second)]
+    assert expected == batch.to_pylist()
+
+
+def test_no_rows() -> None:
+    batch = to_arrow(Columns().finish(), "z", 1)
+
+    batch.validate(full=True)
+    assert (MESSAGE_ARROW, 0) == (batch.schema, batch.num_rows)
+
+
+@pytest.mark.parametrize("columns", [["topic"], ["created", "zone"], ["client_id"], []])
+def test_some_columns(columns: list[str]) -> None:
+    filled = columns_of([Message("a", b"1", client_id="c"), Message("b", b"2", client_id="d")])
+
+    batch = to_arrow(filled, "z", 1, columns)
+
+    assert columns == batch.schema.names
+    whole = to_arrow(filled, "z", 1).to_pylist()
+    assert 2 == batch.num_rows
+    assert [{name: row[name] for name in columns} for row in whole] == batch.to_pylist()
+
+
+def test_topics_and_payloads_are_not_copied() -> None:
+    filled = columns_of([Message("a", b"payload")])
+
+    batch = to_arrow(filled, "z", 1)
+
+    for name, data in (("topic", filled.topics.data), ("payload", filled.payloads.data)):
+        assert pa.py_buffer(data).address == batch.column(name).buffers()[2].address

@@ -1,0 +1,176 @@
+"""Batches as a journal has them (`store/records.py`), looked at by whoever trusts nobody."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from struct import Struct
+from typing import NamedTuple
+
+from txbroker.errors import PeerError
+from txbroker.topics import TopicError, validate_topic_name
+
+MOST = 65_535
+"""Records of one batch, at the most."""
+
+PROBLEMS = (
+    "",
+    "it ends too early",
+    "no publisher is named",
+    "an index is too high",
+    "a name is no UTF-8",
+    "a packet is no PUBLISH",
+    "a topic is not valid",
+    "something follows its last packet",
+    "its places are in disorder",
+    "its number of records is wrong",
+    "its offsets are not those that come next",
+)
+(_, SHORT, NOBODY, INDEX, NAME, PACKET, TOPIC, REST, PLACES, COUNT, ORDER) = range(len(PROBLEMS))
+
+_HEAD = Struct("<BHHH")
+_MARK = 24  # bytes of a mark behind its texts
+
+
+class Opened(NamedTuple):
+    """
+    A body: its publishers (client and node, not decoded), for each message the index of its own
+    (None: there is only one), and where the names and the packets begin.
+    """
+
+    publishers: list[tuple[bytes, bytes]]
+    places: array[int] | None
+    names: int
+    packets: int
+
+
+class Packet(NamedTuple):
+    """One PUBLISH in a body: where it begins, its topic does, its payload does, and it ends."""
+
+    start: int
+    topic: int
+    topic_end: int
+    payload: int
+    end: int
+
+
+class Malformed(Exception):
+    """Number of one of the `PROBLEMS`."""
+
+    def __init__(self, problem: int) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+
+def malformed(first: int, problem: int) -> PeerError:
+    """What is wrong with the batch that begins at this offset."""
+    return PeerError(f"the stored batch of offset {first} is malformed: {PROBLEMS[problem]}")
+
+
+def open_body(body: bytes, count: int) -> Opened:
+    """What stands before the packets of so many records; raises `Malformed`."""
+    if not 0 < count <= MOST:
+        raise Malformed(COUNT)
+    if len(body) < _HEAD.size:
+        raise Malformed(SHORT)
+    _, marks, edges_count, publishers_count = _HEAD.unpack_from(body)
+    if not edges_count or not publishers_count:
+        raise Malformed(NOBODY)
+    at = _HEAD.size
+    for _ in range(marks):
+        at = _text(body, _text(body, at)[1])[1] + _MARK
+    names = at
+    edges, at = _texts(body, at, edges_count)
+    clients, at = _texts(body, at, publishers_count)
+    edge_of = array("H", bytes(2 * publishers_count))
+    if edges_count > 1:
+        edge_of, at = _indexes(body, at, publishers_count, edges_count)
+    places = None
+    if publishers_count > 1:
+        places, at = _indexes(body, at, count, publishers_count)
+    publishers = [(client, edges[edge]) for client, edge in zip(clients, edge_of, strict=True)]
+    return Opened(publishers, places, names, at)
+
+
+def packet_at(body: bytes, at: int) -> Packet:
+    """The PUBLISH that begins there; raises `Malformed`."""
+    start, at, size = at, at + 1, len(body)
+    length = shift = 0
+    while True:
+        if at >= size:
+            raise Malformed(SHORT)
+        length |= (body[at] & 127) << shift
+        shift += 7
+        at += 1
+        if body[at - 1] < 128:
+            break
+        if shift > 21:
+            raise Malformed(PACKET)
+    end = at + length
+    qos = body[start] >> 1 & 3
+    if body[start] >> 4 != 3 or qos == 3 or length < 2:
+        raise Malformed(PACKET)
+    if end > size:
+        raise Malformed(SHORT)
+    topic_end = at + 2 + (body[at] << 8 | body[at + 1])
+    payload = topic_end + (2 if qos else 0)
+    if payload > end:
+        raise Malformed(PACKET)
+    return Packet(start, at + 2, topic_end, payload, end)
+
+
+def topic_of(raw: bytes) -> str:
+    """The name of a topic; raises `Malformed`."""
+    try:
+        name = raw.decode()
+        validate_topic_name(name)
+    except (UnicodeDecodeError, TopicError):
+        raise Malformed(TOPIC) from None
+    return name
+
+
+def places_of(raw: bytes, count: int) -> array[int] | range:
+    """The places of so many records behind the first offset; raises `Malformed`."""
+    if not raw:
+        return range(count)
+    if len(raw) != 2 * count:
+        raise Malformed(PLACES)
+    found = little(array("H", raw))
+    if any(found[index] >= found[index + 1] for index in range(count - 1)):
+        raise Malformed(PLACES)
+    return found
+
+
+def little(numbers: array[int]) -> array[int]:
+    """From little-endian or to it."""
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
+
+
+def _text(body: bytes, at: int) -> tuple[bytes, int]:
+    if at + 2 > len(body):
+        raise Malformed(SHORT)
+    start = at + 2
+    end = start + (body[at] | body[at + 1] << 8)
+    if end > len(body):
+        raise Malformed(SHORT)
+    return body[start:end], end
+
+
+def _texts(body: bytes, at: int, count: int) -> tuple[list[bytes], int]:
+    texts: list[bytes] = []
+    for _ in range(count):
+        text, at = _text(body, at)
+        texts.append(text)
+    return texts, at
+
+
+def _indexes(body: bytes, at: int, count: int, limit: int) -> tuple[array[int], int]:
+    end = at + 2 * count
+    if end > len(body):
+        raise Malformed(SHORT)
+    found = little(array("H", body[at:end]))
+    if max(found) >= limit:
+        raise Malformed(INDEX)
+    return found, end
