@@ -12,8 +12,11 @@ from txbroker.config import Address
 from txbroker.control.channels import SERVER_OPTIONS
 from txbroker.control.divergent import Divergence
 from txbroker.control.joiner import Joiner
+from txbroker.control.journal_service import JournalService
 from txbroker.control.operator import session_pages
+from txbroker.control.pace import Pace
 from txbroker.control.parent import Parent
+from txbroker.control.parts import Parts
 from txbroker.control.reclaim import Reclaimer
 from txbroker.control.servicer import ControlServicer
 from txbroker.control.takeback import TakeBack
@@ -58,6 +61,7 @@ class ControlPlane:
         self._reclaimer = self._build_reclaimer()
         self.joiner = self._build_joiner()
         self.divergence = self._build_divergence()
+        self._journal_service = self._build_journal_service()
         self._server: grpc.aio.Server | None = None
 
     # life
@@ -75,6 +79,7 @@ class ControlPlane:
         servicer = self._build_servicer(lambda: listeners.link, status, sys_values)
         add_ControlServicer_to_server(servicer, server)
         add_DirectoryServicer_to_server(self._edge_role.directory_shell, server)
+        server.add_generic_rpc_handlers((self._journal_service.handlers(),))
         try:
             bound = server.add_insecure_port(str(config.grpc))
         except RuntimeError:
@@ -94,6 +99,7 @@ class ControlPlane:
 
     async def stop(self) -> None:
         """Answer no more."""
+        self._journal_service.close()
         if self._server is not None:
             await self._server.stop(STOP_GRACE)
 
@@ -202,6 +208,20 @@ class ControlPlane:
             backups=Backups(ground.config.data, now=time.time, extents=ground.disk.extents),
             retired=lambda: ground.reactor.callLater(RETIRE_GRACE, self._on_retired),
             tasks=ground.tasks,
+        )
+
+    def _build_journal_service(self) -> JournalService:
+        ground = self._ground
+        return JournalService(
+            node=ground.config.node,
+            parts=Parts(
+                disk=ground.disk,
+                authority=self._authority,
+                standing=ground.standing,
+                now=ground.reactor.seconds,
+            ),
+            pace=Pace(),
+            on_failed=ground.disk.fail,
         )
 
     def _session_pages(self) -> Iterator[control_pb2.SessionsReply]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from txbroker.errors import StoreError
 from txbroker.store.log import DiskFull, Log
@@ -143,6 +143,28 @@ class Committer:
         if not self._is_ended and not self.is_full:
             self._gather()
             self._write()
+
+    def sync_soon(self, logs: Iterable[Log], action: _Action) -> bool:
+        """
+        Run `action` when what these logs have now is synced, whatever `durability` says.
+
+        False: it never will be called, as nothing can be written now.
+        """
+        if self._is_ended or self.is_full:
+            return False
+        self._gather()
+        if not self._write():
+            return False
+        # With `memory` most is written and never asked for again.
+        self._unsynced.update(dict.fromkeys(log for log in logs if log.synced < log.written))
+        if self._unsynced:
+            self._next.append(action)
+            self._sync()
+        elif self._running is not None:
+            self._running.append(action)
+        else:
+            action()
+        return True
 
     async def drain(self) -> None:
         """Return when all that was staged so far is durable."""

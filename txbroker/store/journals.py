@@ -113,6 +113,11 @@ class Part:
             return self._first + self._count
         return max(self._first, self.log.next)
 
+    @property
+    def is_synced(self) -> bool:
+        """Whether all that was appended is safe from a crash of the machine."""
+        return not self._gathered and self.log.synced == self.log.next - 1
+
     def append(
         self, message: Message, origin_key: MarkKey | None, sequence: int, *, time: int
     ) -> int:

@@ -270,21 +270,20 @@ class Log:
 
         What is written or trimmed meanwhile may be left out or come.
         """
-        place = max(0, bisect_right(self._segments, after + 1, key=lambda one: one.first) - 1)
-        segment = self._segments[place] if self._segments else None
+        segment = self.segment_at(after + 1)
         while segment is not None:
             for head, body in self._walk(segment, after + 1):
                 count = head.entries
                 if count and head.first + count > after + 1:
                     yield Batch(first=head.first, count=count, time=head.time, body=body)
-            segment = self._after(segment)
+            segment = self.segment_after(segment)
 
     def _walk(self, segment: Segment, entry: int) -> Iterator[Whole]:
         """
         The batches of a segment from not far before that of `entry` on, also those written
         meanwhile; raises `CorruptLog`.
         """
-        with _reading(segment):
+        with reading(segment):
             file = segment.open()
             following, position = seek(file, segment, entry)
             while True:
@@ -295,17 +294,27 @@ class Log:
                     yield whole
                 if position < end or end == segment.end:
                     break
-        after = self._after(segment)
+        after = self.segment_after(segment)
         is_whole = position == end if after is None else after.follows == following
         if not is_whole and self._place(segment) is not None:
-            raise CorruptLog(segment.path, following - 1, self._data)
+            raise self.corrupt(segment, following)
+
+    def corrupt(self, segment: Segment, following: int) -> CorruptLog:
+        """What is wrong where no valid batch follows in a segment, the next entry being this."""
+        return CorruptLog(segment.path, following - 1, self._data)
 
     def _place(self, segment: Segment) -> int | None:
         """Index of a segment; None where it was trimmed."""
         place = bisect_right(self._segments, segment.first, key=lambda one: one.first) - 1
         return place if place >= 0 and self._segments[place] is segment else None
 
-    def _after(self, segment: Segment) -> Segment | None:
+    def segment_at(self, entry: int) -> Segment | None:
+        """The one that has the entry or, where it is kept no longer, the first."""
+        place = bisect_right(self._segments, entry, key=lambda one: one.first) - 1
+        return self._segments[max(0, place)] if self._segments else None
+
+    def segment_after(self, segment: Segment) -> Segment | None:
+        """The next one that is kept."""
         place = bisect_right(self._segments, segment.first, key=lambda one: one.first)
         return self._segments[place] if place < len(self._segments) else None
 
@@ -317,14 +326,14 @@ class Log:
         low, high = 0, len(self._segments)
         while low < high:
             middle = (low + high) // 2
-            with _reading(self._segments[middle]):
+            with reading(self._segments[middle]):
                 begun = first_time(self._segments[middle])
             if begun is None or begun >= time:
                 high = middle
             else:
                 low = middle + 1
         for segment in self._segments[max(0, low - 1) : low + 1]:
-            with _reading(segment):
+            with reading(segment):
                 entry = first_not_older(segment.open(), segment, time)
             if entry is not None:
                 return entry
@@ -398,7 +407,8 @@ class Log:
 
 
 @contextmanager
-def _reading(segment: Segment) -> Iterator[None]:
+def reading(segment: Segment) -> Iterator[None]:
+    """What the system says of its file is a `StoreError`."""
     try:
         yield
     except OSError as error:

@@ -1,0 +1,251 @@
+"""
+SHELL: the gRPC service by which readers get the history, and keep their own place in it.
+
+Records are handed on as they are stored; nothing is kept about who reads.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import attrs
+import grpc
+import grpc.aio
+
+from txbroker.control.pace import Pace
+from txbroker.control.parts import Kept, Parts
+from txbroker.core import Sieve
+from txbroker.errors import PeerError, StoreError
+from txbroker.place import PartKey
+from txbroker.store.cursor import Cursor, Trimmed
+from txbroker.store.journals import Part
+from txbroker.store.segment import FORMAT, Head
+from txbroker.topics import TopicError, matches, validate_topic_filter
+from txbroker.v1.journal_pb2 import (
+    KeptPart,
+    PartsReply,
+    PartsRequest,
+    RecordsReply,
+    RecordsRequest,
+    SeekReply,
+    SeekRequest,
+)
+
+MOST_STREAMS = 32
+"""Streams of records at once."""
+
+AT_ONCE = 1024 * 1024
+"""Bytes in a reply, or one batch more."""
+
+AT_ONCE_BUSY = 128 * 1024
+"""The same while clients need the node."""
+
+FOREVER = (1 << 63) - 1
+
+WORD_EVERY = 1.0
+"""Seconds after which a reader is told how far was looked, where nothing is found."""
+
+
+@attrs.frozen(kw_only=True)
+class Wanted:
+    """What a stream is asked for: offsets from `start` up to `end`, times likewise."""
+
+    start: int
+    end: int
+    since: int
+    until: int
+    sieve: Sieve
+    is_all: bool
+
+
+class JournalService:
+    """
+    The handlers of `Journal`; `node` is this one's name, `on_failed` is told of a journal that
+    cannot be read: the node ends, as it never serves silently truncated data.
+    """
+
+    def __init__(
+        self, *, node: str, parts: Parts, pace: Pace, on_failed: Callable[[StoreError], None]
+    ) -> None:
+        self._node = node
+        self._parts = parts
+        self._pace = pace
+        self._on_failed = on_failed
+        self._streams = 0
+        self._is_ended = False
+
+    def close(self) -> None:
+        """The node ends: streams go no further."""
+        self._is_ended = True
+        self._pace.close()
+
+    def handlers(self) -> grpc.GenericRpcHandler:
+        """For a server. The replies of `Records` are encoded in the thread that reads."""
+        return grpc.method_handlers_generic_handler(
+            "txbroker.v1.Journal",
+            {
+                "Parts": grpc.unary_unary_rpc_method_handler(
+                    self.parts, PartsRequest.FromString, PartsReply.SerializeToString
+                ),
+                "Seek": grpc.unary_unary_rpc_method_handler(
+                    self.seek, SeekRequest.FromString, SeekReply.SerializeToString
+                ),
+                "Records": grpc.unary_stream_rpc_method_handler(
+                    self.records, RecordsRequest.FromString, None
+                ),
+            },
+        )
+
+    # the calls
+
+    async def parts(self, request: PartsRequest, context: Any) -> PartsReply:
+        """What this node keeps; what was appended before the call lies below the ends."""
+        await self._parts.refresh()
+        kept = [
+            KeptPart(
+                zone=one.key.zone,
+                epoch=one.key.epoch,
+                first=one.first,
+                end=one.end,
+                closed=one.is_closed,
+                cut_off=one.is_cut_off,
+            )
+            for one in self._parts.all()
+        ]
+        return PartsReply(node=self._node, parts=kept)
+
+    async def seek(self, request: SeekRequest, context: Any) -> SeekReply:
+        """The first offset received at a time or later; the part's end where all is older."""
+        part = await self._part(request.zone, request.epoch, context)
+        try:
+            offset = part.log.offset_at(request.time)
+        except StoreError as error:
+            await self._fail(error, context)
+            raise
+        return SeekReply(offset=min(offset, self._parts.describe(part).end))
+
+    async def records(self, request: RecordsRequest, context: Any) -> None:
+        """Records of a part, in their order."""
+        part = await self._part(request.zone, request.epoch, context)
+        wanted = await self._wanted(request, self._parts.describe(part), context)
+        if self._streams >= MOST_STREAMS:
+            await context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"node {self._node!r} serves {MOST_STREAMS} readers at once; try again later",
+            )
+        self._streams += 1
+        try:
+            await self._stream(part, wanted, context)
+        finally:
+            self._streams -= 1
+
+    # internal
+
+    async def _part(self, zone: str, epoch: int, context: Any) -> Part:
+        found = self._parts.get(PartKey(zone, epoch))
+        if found is None:
+            await context.abort(
+                grpc.StatusCode.NOT_FOUND,
+                f"node {self._node!r} keeps no journal of zone {zone!r} at epoch {epoch}",
+            )
+        assert found is not None
+        return found
+
+    async def _wanted(self, request: RecordsRequest, kept: Kept, context: Any) -> Wanted:
+        if request.filter:
+            try:
+                validate_topic_filter(request.filter)
+            except TopicError as error:
+                await context.abort(
+                    grpc.StatusCode.INVALID_ARGUMENT, f"filter {request.filter!r}: {error}"
+                )
+        topic_filter = request.filter
+        return Wanted(
+            start=request.start or kept.first,
+            end=min(request.end or FOREVER, kept.end),
+            since=request.since or -FOREVER,
+            until=request.until or FOREVER,
+            sieve=Sieve(lambda topic: not topic_filter or matches(topic_filter, topic)),
+            is_all=not topic_filter,
+        )
+
+    async def _stream(self, part: Part, wanted: Wanted, context: Any) -> None:
+        cursor = Cursor(part.log, wanted.start)
+        through, told = wanted.start, time.monotonic()
+        while through < wanted.end:
+            if self._is_ended:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, f"node {self._node!r} ends")
+            await self._part(*part.key, context)
+            try:
+                if not cursor.look():
+                    break
+                size = AT_ONCE_BUSY if self._pace.is_busy else AT_ONCE
+                found = await self._pace.work(partial(_read, cursor, wanted, size))
+            except Trimmed:
+                await self._tell_trimmed(part, through, context)
+                return
+            except (StoreError, PeerError) as error:
+                await self._fail(error, context)
+                return
+            if found is None:
+                continue
+            through = found.through
+            if found.batches or through == wanted.end or time.monotonic() > told + WORD_EVERY:
+                await self._pace.send(context.write(found.reply))
+                told = time.monotonic()
+        if through < wanted.end or wanted.start >= wanted.end:
+            last = RecordsReply(format=FORMAT, through=max(wanted.start, wanted.end))
+            await context.write(last.SerializeToString())
+
+    async def _tell_trimmed(self, part: Part, start: int, context: Any) -> None:
+        zone, epoch = part.key
+        first = self._parts.describe(part).first
+        await context.abort(
+            grpc.StatusCode.OUT_OF_RANGE,
+            f"node {self._node!r} keeps zone {zone!r} at epoch {epoch} from offset {first} on, no"
+            f" longer from {start} on",
+        )
+
+    async def _fail(self, error: StoreError | PeerError, context: Any) -> None:
+        if isinstance(error, StoreError):
+            self._on_failed(error)
+        await context.abort(grpc.StatusCode.DATA_LOSS, str(error))
+
+
+class _Reply(NamedTuple):
+    """An encoded reply with so many batches, and how far was looked for them."""
+
+    through: int
+    batches: int
+    reply: bytes
+
+
+def _read(cursor: Cursor, wanted: Wanted, size: int) -> _Reply | None:
+    """In a thread: the next reply; None where a file has come to its end."""
+    read = cursor.read(size)
+    if not read:
+        return None
+    reply = RecordsReply(format=FORMAT)
+    for head, body in read:
+        reply.through = min(head.first + head.entries, wanted.end)
+        if head.first >= wanted.end:
+            break
+        if wanted.since <= head.time < wanted.until:
+            _add(reply, head, body, wanted)
+    return _Reply(reply.through, len(reply.batches), reply.SerializeToString())
+
+
+def _add(reply: RecordsReply, head: Head, body: bytes, wanted: Wanted) -> None:
+    """Those records of a batch that are asked for."""
+    count, places = head.entries, b""
+    is_inside = wanted.start <= head.first and head.first + count <= wanted.end
+    if not (wanted.is_all and is_inside):
+        left = wanted.sieve.sift(head.first, body, count, wanted.start, wanted.end)
+        if left is not None:
+            body, places = left
+            count = len(places) // 2
+    if count:
+        reply.batches.add(first=head.first, count=count, time=head.time, body=body, places=places)
