@@ -19,6 +19,7 @@ from txbroker.control.pace import Pace
 from txbroker.control.parts import Kept, Parts
 from txbroker.core import Sieve
 from txbroker.errors import PeerError, StoreError
+from txbroker.mqtt.framing import encode_length
 from txbroker.place import PartKey
 from txbroker.store.cursor import Cursor, Trimmed
 from txbroker.store.journals import Part
@@ -32,6 +33,7 @@ from txbroker.v1.journal_pb2 import (
     RecordsRequest,
     SeekReply,
     SeekRequest,
+    StoredBatch,
 )
 
 MOST_STREAMS = 32
@@ -215,6 +217,10 @@ class JournalService:
         await context.abort(grpc.StatusCode.DATA_LOSS, str(error))
 
 
+_BATCH = bytes((RecordsReply.BATCHES_FIELD_NUMBER << 3 | 2,))
+_BODY = bytes((StoredBatch.BODY_FIELD_NUMBER << 3 | 2,))
+
+
 class _Reply(NamedTuple):
     """An encoded reply with so many batches, and how far was looked for them."""
 
@@ -228,24 +234,34 @@ def _read(cursor: Cursor, wanted: Wanted, size: int) -> _Reply | None:
     read = cursor.read(size)
     if not read:
         return None
-    reply = RecordsReply(format=FORMAT)
+    pieces: list[bytes] = []
+    through = wanted.end
     for head, body in read:
-        reply.through = min(head.first + head.entries, wanted.end)
         if head.first >= wanted.end:
+            through = wanted.end
             break
+        through = min(head.first + head.entries, wanted.end)
         if wanted.since <= head.time < wanted.until:
-            _add(reply, head, body, wanted)
-    return _Reply(reply.through, len(reply.batches), reply.SerializeToString())
+            pieces += _encoded(head, body, wanted)
+    pieces.append(RecordsReply(format=FORMAT, through=through).SerializeToString())
+    return _Reply(through, len(pieces) // 2, b"".join(pieces))
 
 
-def _add(reply: RecordsReply, head: Head, body: bytes, wanted: Wanted) -> None:
-    """Those records of a batch that are asked for."""
-    count, places = head.entries, b""
-    is_inside = wanted.start <= head.first and head.first + count <= wanted.end
+def _encoded(head: Head, body: bytes, wanted: Wanted) -> tuple[bytes, ...]:
+    """
+    Those records of a batch that are asked for, as part of a reply.
+
+    Fields of a message may stand one behind the other in any way, so a body goes on as it is:
+    copying it into messages takes as long as all else together.
+    """
+    batch = StoredBatch(first=head.first, count=head.entries, time=head.time)
+    is_inside = wanted.start <= head.first and head.first + head.entries <= wanted.end
     if not (wanted.is_all and is_inside):
-        left = wanted.sieve.sift(head.first, body, count, wanted.start, wanted.end)
+        left = wanted.sieve.sift(head.first, body, head.entries, wanted.start, wanted.end)
         if left is not None:
-            body, places = left
-            count = len(places) // 2
-    if count:
-        reply.batches.add(first=head.first, count=count, time=head.time, body=body, places=places)
+            body, batch.places = left
+            batch.count = len(batch.places) // 2
+            if not body:
+                return ()
+    fields = batch.SerializeToString() + _BODY + encode_length(len(body))
+    return _BATCH + encode_length(len(fields) + len(body)) + fields, body

@@ -27,6 +27,9 @@ BUSY = 0.1
 WINDOW = 0.02
 """Seconds over which that is measured."""
 
+BESIDE = 0.0003
+"""Seconds that the loop's thread works for a piece of readers beside what is measured, about."""
+
 STALE = 0.5
 """Seconds without readers after which nothing is known."""
 
@@ -49,15 +52,18 @@ class Pace:
     async def work(self, piece: Callable[[], T]) -> T:
         """What `piece` returns or raises; it is done when it is its turn."""
         async with self._turn:
+            was_busy = self.is_busy
             self._judge()
             if self.is_busy:
-                await asyncio.sleep(max(self._worked * (1 / SHARE - 1), WINDOW / 4))
+                owed = self._worked * (1 / SHARE - 1) if was_busy else 0.0
+                await asyncio.sleep(max(owed, WINDOW / 4))
                 self._worked = 0.0
             begun = time.perf_counter()
             try:
                 return await self._in_thread(piece)
             finally:
                 self._worked += time.perf_counter() - begun
+                self._own += BESIDE
 
     def send(self, sending: Awaitable[T]) -> Awaitable[T]:
         """The same as `sending`, which is work for readers on the loop's thread."""
