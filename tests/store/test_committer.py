@@ -458,6 +458,86 @@ def test_closing_on_a_full_disk_runs_nothing(
     assert [] == bench.look()
 
 
+# -- a sync that somebody asks for
+
+
+def asked(bench: Bench) -> bool:
+    """Somebody wants all of the first log synced."""
+    return bench.committer.sync_soon([bench.a], lambda: bench.events.append("safe"))
+
+
+@pytest.mark.parametrize("durability", Durability)
+def test_a_sync_comes_when_it_is_asked_for(tmp_path: Path, durability: Durability) -> None:
+    """Of what is staged, also where nobody waited for it, and what was put off is staged first."""
+    bench = Bench(tmp_path, durability)
+    bench.committer.before_later_write(lambda: bench.stage(bench.a))
+
+    assert asked(bench)
+
+    assert ["a written"] == bench.look()
+    assert ["a synced", "safe"] == bench.sync()
+    assert bench.a.synced == bench.a.written == 1
+    assert asked(bench)
+    assert ["safe"] == bench.look()  # nothing is left to be synced
+    assert [] == bench.work
+
+
+@pytest.mark.parametrize("durability", [Durability.INTERVAL, Durability.MEMORY])
+def test_what_was_written_long_ago_is_synced_too(tmp_path: Path, durability: Durability) -> None:
+    bench = Bench(tmp_path, durability)
+    bench.stage(bench.a, "1", MEMORY_BYTES)
+    assert {"a written", "1"} == set(bench.end_turn())
+    bench.committer.write()
+
+    assert asked(bench)
+
+    assert ["a synced", "safe"] == bench.sync()
+
+
+def test_a_sync_that_is_asked_for_waits_for_the_running_one(tmp_path: Path) -> None:
+    """What was staged after that began is not in it."""
+    bench = Bench(tmp_path, Durability.SYNC)
+    bench.stage(bench.a, "1")
+    bench.end_turn()
+    bench.stage(bench.a)
+
+    assert asked(bench)
+
+    assert ["a written"] == bench.look()
+    assert ["a synced", "1"] == bench.sync()
+    assert ["a synced", "safe"] == bench.sync()
+
+
+def test_who_waits_with_a_running_sync_is_answered_by_it(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Durability.SYNC)
+    bench.stage(bench.b, "1")
+    bench.end_turn()
+
+    assert asked(bench)
+
+    assert ["b synced", "1", "safe"] == bench.sync()
+
+
+def test_no_sync_where_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path, Durability.SYNC)
+    bench.stage(bench.a)
+
+    def fail(*_: object, **__: object) -> None:
+        raise DiskFull("no room")
+
+    monkeypatch.setattr(Recording, "write", fail)
+    assert not asked(bench)
+    assert bench.committer.is_full
+    assert not asked(bench)
+    monkeypatch.undo()
+    bench.later(RETRY)
+    assert asked(bench)
+    bench.look()
+    assert ["a synced", "safe"] == bench.sync()[-2:]
+
+
 # -- with a real thread
 
 

@@ -12,10 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 import yaml
 
 from tests.support import wire
+from tests.support.history import History
 from tests.support.nodes import Event, NodeProcess, topology
 from tests.support.rawclient import RawClient
 from tests.support.wire import PUBACK, SUBACK
@@ -220,6 +222,11 @@ def test_journal(node: NodeProcess) -> None:
         is_told(node, "retention.size", "journal.trimmed", "journal.trimmed")
         assert size() < 3 * MIB
         assert 0 == counter(node, "journal.overtaken")
+        with History(node.grpc) as history:
+            first = history.parts()["", 1].first
+            code, line = history.refusal("Records", epoch=1, start=first - 1)
+            assert (grpc.StatusCode.OUT_OF_RANGE, True) == (code, f" offset {first} on" in line)
+            assert list(range(first, 251)) == [row.offset for row in history.read("", 1)]
 
         sub.subscribe(("t", 1))
         sub.disconnect()
