@@ -65,6 +65,7 @@ SUBSCRIBED = b"".join(
     )
 )
 RUN = step("publish", 0, literal(CONVERSATION), 0, 1)
+STORED = (publish(b"a/b", b"1"), publish(b"a/b", b"", 1, 1, 1), publish(b"a", b"x" * 9, 2, 2))
 ANSWERED = step("acknowledge_all", 0) + step("acknowledge_all", 1) + step("outputs")
 
 SEEDS = {
@@ -81,6 +82,13 @@ SEEDS = {
     + b"".join(
         step("publish", 0, b"\x01\x42" + bytes((0xC0 + number, 1)), 0, 1) for number in range(13)
     ),
+    "stored": b"\0"
+    + step("stored", 1, 72, literal(STORED[0]), 0, 0)
+    + step("stored", 9, 64, literal(b"".join(STORED)), 2, 6, b"\0\0\1\0\4\0")
+    + step("stored", 20, 68, b"\0\0\1\0", literal(b"".join(STORED[:2])), 1, 0)
+    + step("stored", 19, 72, literal(STORED[0]), 0, 0)
+    + step("stored", 30, 72, literal(MALFORMED), 0, 0)
+    + step("finish") * 2,
     "malformed": b"\0" + step("read", 0, literal(publish(b"a") + MALFORMED)),
     "large": b"\0"
     + SUBSCRIBED

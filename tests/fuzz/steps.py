@@ -44,6 +44,12 @@ FILTERS += ["x" * 130, "x" * 130 + "/#"]
 APEXES = ["", "a", "a/b", "b", "\u00e9", "a/b/c", "a/", "x" * 130]
 SIZES = [0, 1, 2, 8, 100, 118, 127, 128, 300, 2_100, 16_380, 70_000, 263_000]
 OFFSETS = [0, 5, 2**40]
+HEADS = [
+    b"\0\0\0\1\0\1\0\1\0e\1\0c",
+    b"\1\1\0\1\0\1\0\1\0e\1\0z" + bytes(24) + b"\1\0e\1\0c",
+    b"\0\0\0\2\0\2\0\1\0e\0\0\1\0c\2\0\xc3\xa9\0\0\1\0",
+]
+"""What stands before the packets of a stored batch; of the last one, two bytes for each record."""
 
 
 class Source:
@@ -160,6 +166,12 @@ def _room(source: Source) -> int:
     return source.one_of((10**6, 0, 1))
 
 
+def _head(source: Source) -> bytes:
+    """The beginning of a stored batch, or something else; and bytes that may be indexes."""
+    kind = source.byte()
+    return source.some(kind % 32) if kind < 64 else HEADS[kind % 3] + source.some(kind % 8)
+
+
 # A first byte stands for each, in this order: the corpus of an earlier run is good as long as new
 # ones come last.
 STEPS: list[tuple[str, tuple[Choice, ...]]] = [
@@ -236,6 +248,17 @@ STEPS: list[tuple[str, tuple[Choice, ...]]] = [
     ("link_wait", (stream, lambda source: source.below(6), _room)),
     ("know", (lambda source: 1 + source.below(3),)),
     ("forget", ()),
+    (
+        "stored",
+        (
+            Source.byte,
+            _head,
+            stream,
+            lambda source: source.one_of((1, 2, 3, 4, 0, 65_536)),
+            lambda source: source.some(source.below(8)),
+        ),
+    ),
+    ("finish", ()),
 ]
 PIECES = len(STEPS)  # the first byte of a stream that comes in pieces, which is several steps
 

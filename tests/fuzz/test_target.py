@@ -31,6 +31,14 @@ def test_seeds_have_every_step_and_runs() -> None:
     assert world.exchange.delivered > 5
 
 
+def test_a_seed_has_stored_batches() -> None:
+    world, counts = World(REFERENCE, 100), []
+    for step in steps_of(SEEDS["stored"])[1]:
+        found = world.do(*step)
+        counts.append(found[1] if step[0] == "stored" else len(found[-1]))
+    assert [1, 4, 6, 6, 6, 2, 0] == counts
+
+
 def test_a_disagreement_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is planted: the reference takes topics with a wildcard."""
 

@@ -10,6 +10,7 @@ from tests.core import worlds
 from tests.core.cores import REFERENCE, publish
 from tests.core.worlds import VALUES
 from txbroker.core.reference.run import Entry
+from txbroker.errors import PeerError
 
 SURELY_TAKEN = 30_000
 """Bytes that a new socket takes at once."""
@@ -17,6 +18,28 @@ SURELY_TAKEN = 30_000
 
 class World(worlds.World):
     """Steps that take a part of the core to its limits, or are no use of it that is allowed."""
+
+    def __init__(self, core: Any, cache_limit: int) -> None:
+        super().__init__(core, cache_limit)
+        self.columns = core.Columns(payload=cache_limit != 1)
+        self.sieve = core.Sieve(lambda topic: len(topic) % 2 == 1)
+
+    def do_stored(self, first: int, head: bytes, packets: bytes, count: int, places: bytes) -> Any:
+        """A batch that somebody sends, for columns and for a sieve."""
+        found: list[Any] = []
+        body = head + packets
+        for work in (
+            lambda: self.columns.add(first, 7, body, count, places),
+            lambda: self.sieve.sift(first, body, count, 2, 200),
+        ):
+            try:
+                found.append(work())
+            except PeerError as error:
+                found.append(str(error))
+        return found, self.columns.count, self.columns.size
+
+    def do_finish(self) -> Any:
+        return tuple(self.columns.finish())
 
     def do_feed(self, client: int, data: bytes) -> None:
         self.clients[client].inlet.feed(data)
