@@ -224,6 +224,34 @@ def test_so_many_readers_and_no_more(solo: NodeProcess) -> None:
         assert time.monotonic() - began < 8
 
 
+def test_readers_may_go_at_any_time(solo: NodeProcess) -> None:
+    """In the middle of a reply that they do not take; the node says nothing of it."""
+    say(solo, *([bytes(200_000)] * 60))
+    for _ in range(3):
+        with History(solo.grpc) as history:
+            streams = [
+                history.stub.Records(journal_pb2.RecordsRequest(epoch=1))
+                for _ in range(MOST_STREAMS)
+            ]
+            for stream in streams:
+                next(stream)
+    with History(solo.grpc) as history:
+        wait_until(lambda: has_room(history), what="room")
+    assert not any('"error"' in text for text in solo.lines)
+
+
+def has_room(history: History) -> bool:
+    """Whether all streams that there may be are free."""
+    streams = [
+        history.stub.Records(journal_pb2.RecordsRequest(epoch=1, end=2))
+        for _ in range(MOST_STREAMS)
+    ]
+    try:
+        return all(1 == len(list(stream)) for stream in streams)
+    except grpc.RpcError:
+        return False
+
+
 def test_a_reader_beside_who_publishes(solo: NodeProcess) -> None:
     """Reads on and on, each time from where it has come; nothing is missed or comes twice."""
     ended = threading.Event()

@@ -17,6 +17,7 @@ import grpc.aio
 
 from txbroker.control.pace import Pace
 from txbroker.control.parts import Kept, Parts
+from txbroker.control.streams import STREAM_ERRORS
 from txbroker.core import Sieve
 from txbroker.errors import PeerError, StoreError
 from txbroker.mqtt.framing import encode_length
@@ -141,6 +142,8 @@ class JournalService:
         self._streams += 1
         try:
             await self._stream(part, wanted, context)
+        except STREAM_ERRORS:
+            pass  # the reader is gone
         finally:
             self._streams -= 1
 
@@ -178,14 +181,8 @@ class JournalService:
         cursor = Cursor(part.log, wanted.start)
         through, told = wanted.start, time.monotonic()
         while through < wanted.end:
-            if self._is_ended:
-                await context.abort(grpc.StatusCode.UNAVAILABLE, f"node {self._node!r} ends")
-            await self._part(*part.key, context)
             try:
-                if not cursor.look():
-                    break
-                size = AT_ONCE_BUSY if self._pace.is_busy else AT_ONCE
-                found = await self._pace.work(partial(_read, cursor, wanted, size))
+                found = await self._next(part, cursor, wanted, context)
             except Trimmed:
                 await self._tell_trimmed(part, through, context)
                 return
@@ -193,7 +190,7 @@ class JournalService:
                 await self._fail(error, context)
                 return
             if found is None:
-                continue
+                break
             through = found.through
             if found.batches or through == wanted.end or time.monotonic() > told + WORD_EVERY:
                 await self._pace.send(context.write(found.reply))
@@ -201,6 +198,21 @@ class JournalService:
         if through < wanted.end or wanted.start >= wanted.end:
             last = RecordsReply(format=FORMAT, through=max(wanted.start, wanted.end))
             await context.write(last.SerializeToString())
+
+    async def _next(
+        self, part: Part, cursor: Cursor, wanted: Wanted, context: Any
+    ) -> _Reply | None:
+        """The next reply; None: there is nothing more. Raises what the cursor does."""
+        while True:
+            if self._is_ended:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, f"node {self._node!r} ends")
+            await self._part(*part.key, context)
+            if not cursor.look():
+                return None
+            size = AT_ONCE_BUSY if self._pace.is_busy else AT_ONCE
+            found = await self._pace.work(partial(_read, cursor, wanted, size))
+            if found is not None:
+                return found
 
     async def _tell_trimmed(self, part: Part, start: int, context: Any) -> None:
         zone, epoch = part.key

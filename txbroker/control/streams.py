@@ -23,6 +23,7 @@ _EOF: Any = grpc.aio.EOF
 STREAM_ERRORS = (
     grpc.aio.AioRpcError,
     grpc.aio.UsageError,
+    grpc.aio.InternalError,  # whoever was to get it is gone
     asyncio.InvalidStateError,  # a write to a call that has ended
     OSError,
     TimeoutError,
