@@ -21,6 +21,7 @@ from txbroker.control import parts as parts_module
 from txbroker.control.journal_service import JournalService
 from txbroker.control.pace import Pace
 from txbroker.control.parts import Kept, Parts
+from txbroker.counters import Counters
 from txbroker.message import Message
 from txbroker.place import PartKey
 from txbroker.store.disk import Disk
@@ -61,7 +62,11 @@ class Node:
         )
         self.pace = Pace()
         self.service = JournalService(
-            node="n", parts=self.parts, pace=self.pace, on_failed=self.disk.fail
+            node="n",
+            parts=self.parts,
+            pace=self.pace,
+            counters=Counters(),
+            on_failed=self.disk.fail,
         )
         self.part = self.disk.journals.begin(KEY, None)
         self.server = grpc.aio.server()

@@ -21,6 +21,7 @@ from txbroker.control.journal_service import MOST_STREAMS
 from txbroker.v1 import journal_pb2
 
 from .commands import output, wait_until
+from .strangers import counter
 
 NOW = time.time_ns() // 1000
 
@@ -216,6 +217,7 @@ def test_so_many_readers_and_no_more(solo: NodeProcess) -> None:
         code, line = history.refusal("Records", epoch=1)
         assert grpc.StatusCode.RESOURCE_EXHAUSTED == code
         assert f"node 'solo' serves {MOST_STREAMS} readers at once; try again later" == line
+        assert 1 == counter(solo, "history.refused")
 
         streams[0].cancel()
         wait_until(lambda: len(history.replies("", 1, end=2)) == 1, what="room")

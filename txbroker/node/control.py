@@ -221,6 +221,7 @@ class ControlPlane:
                 now=ground.reactor.seconds,
             ),
             pace=Pace(),
+            counters=ground.counters,
             on_failed=ground.disk.fail,
         )
 
