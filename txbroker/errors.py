@@ -30,6 +30,18 @@ class StoreError(TxbrokerError):
     """The durable store cannot be opened, read or written; the message names the file."""
 
 
+class PipelineError(TxbrokerError):
+    """
+    What was asked of the pipeline cannot be done.
+
+    The text is one line that names what and where, and the remedy. Spark wraps it in the traces of
+    its processes; `txbroker.pipeline.spark.reason` finds it there.
+    """
+
+    def __init__(self, line: str) -> None:
+        super().__init__(" ".join(line.split()))
+
+
 class ConfigError(TxbrokerError):
     """
     A topology file cannot be used.

@@ -1,0 +1,86 @@
+"""SHELL: what a batch query reads: everything between two bounds, of every zone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from txbroker.delegation.cut import Cut
+from txbroker.errors import PipelineError
+from txbroker.pipeline.nodes import Nodes
+from txbroker.pipeline.options import Bound, SourceOptions
+from txbroker.pipeline.positions import Position
+from txbroker.pipeline.pushdown import Wanted
+from txbroker.pipeline.ranges import Log, Span, spans, split
+from txbroker.pipeline.reading import on_gap
+from txbroker.topics import is_within
+
+
+def plan_batch(options: SourceOptions, wanted: Wanted) -> list[Span]:
+    """
+    What a batch query reads, in pieces; raises `PipelineError`, also where a node that may keep
+    some of it cannot be reached: to read less than there is would be a loss that nobody sees.
+    """
+    with Nodes(options.root, wanted.filter) as nodes:
+        found = nodes.look(fresh=True)
+        refuse_missing(found.missing, wanted.zones)
+        logs = found.logs()
+        check_zones(options, logs.keys())
+        whole = [
+            piece
+            for zone, log in logs.items()
+            if wanted.zones is None or zone in wanted.zones
+            for span in _spans_of(nodes, log, options)
+            if (piece := wanted.clip(span)) is not None
+        ]
+    return split(whole)
+
+
+def place(nodes: Nodes, log: Log, bound: Bound) -> Position | None:
+    """
+    Where a bound lies in a zone; None where it is not known. `positions` that do not name the zone
+    say nothing.
+    """
+    if bound.is_earliest:
+        return log.tail
+    if bound.positions is not None:
+        return bound.positions.get(log.zone)
+    if bound.time is not None:
+        for part in log.parts:
+            offset = nodes.seek(part, bound.time) if part.first < part.end else part.end
+            if offset < part.end:
+                return Position(part.epoch, max(offset, part.first))
+    return log.head
+
+
+def refuse_missing(missing: Iterable[Cut], zones: frozenset[str] | None) -> None:
+    """Raise `PipelineError` if one of these may keep something of the zones (None: of all)."""
+    for cut in missing:
+        if zones is None or any(is_within(zone, cut.apex) for zone in zones):
+            raise PipelineError(
+                f"zone {cut.apex!r} cannot be read: its node {cut.node} at {cut.grpc} cannot be"
+                " reached; start it, or choose others with the option filter"
+            )
+
+
+def check_zones(options: SourceOptions, known: Iterable[str]) -> None:
+    """Raise `PipelineError` where positions name a zone that nobody keeps."""
+    bounds = (("startingOffsets", options.start), ("endingOffsets", options.end))
+    for name, bound in bounds:
+        for zone in (bound and bound.positions) or ():
+            if zone not in known:
+                raise PipelineError(
+                    f"option {name}: zone {zone!r}: no node keeps anything of it; the zones are"
+                    f" {', '.join(map(repr, known)) or 'none'}"
+                )
+
+
+def _spans_of(nodes: Nodes, log: Log, options: SourceOptions) -> list[Span]:
+    start = options.start and place(nodes, log, options.start)
+    end = options.end and place(nodes, log, options.end)
+    start, end = start or log.tail, end or log.head
+    if start is None or end is None or end <= start:
+        return []
+    found, gaps = spans(log, start, end)
+    for gap in gaps:
+        on_gap(gap, fails=options.fail_on_loss)
+    return found

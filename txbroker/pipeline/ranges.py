@@ -1,0 +1,307 @@
+"""
+CORE: from the parts that nodes keep and the position of a reader to what can be read next.
+
+The parts of a zone follow one another by epoch. Three questions are answered here: where may a
+batch that begins at a position end (`advance`); which offsets of which parts lie between two
+positions (`spans`); how are these cut into pieces that are read side by side (`split`).
+
+What lies between two positions must be the same whenever it is asked, because Spark asks again
+after a crash. So a batch leaves a part only when that is closed and read to its end, and ends in
+the next one at the latest: all that it takes to see that something is missing are the parts of its
+two ends.
+
+Nothing is skipped silently: what retention took is a `Gap`, and whether that is an error decides
+the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import attrs
+
+from txbroker.pipeline.positions import FIRST, Position
+from txbroker.place import PartKey
+from txbroker.topics import is_within
+
+MOST_OFFSETS = 1_000_000
+"""Of one piece: what a worker has to read again if it fails, and a few seconds of work."""
+
+
+@attrs.frozen(kw_only=True)
+class Part:
+    """
+    What a node keeps of one zone at one epoch: the offsets `first` to `end`, `end` exclusive.
+
+    `is_closed`: nothing will be added. `is_cut_off`: what there is behind `end` is no part of the
+    zone, since its zone was reclaimed. `node` is the node's name, `address` that of its gRPC.
+    """
+
+    zone: str
+    epoch: int
+    first: int
+    end: int
+    is_closed: bool = False
+    is_cut_off: bool = False
+    node: str = ""
+    address: str = ""
+
+    @property
+    def key(self) -> PartKey:
+        """Which part it is."""
+        return PartKey(self.zone, self.epoch)
+
+
+@attrs.frozen(kw_only=True)
+class Gap:
+    """Offsets `start` to `end` (exclusive; None: not known) of a part that nobody keeps."""
+
+    zone: str
+    epoch: int
+    start: int
+    end: int | None
+
+    def __str__(self) -> str:
+        offsets = (
+            f"the offsets from {self.start} on"
+            if self.end is None
+            else f"the offsets {self.start} to {self.end - 1}"
+        )
+        return f"zone {self.zone!r}, epoch {self.epoch}: {offsets} are kept by no node any more"
+
+
+@attrs.frozen(kw_only=True)
+class Span:
+    """Offsets `start` to `end` (exclusive) of one part, and who keeps it."""
+
+    zone: str
+    epoch: int
+    start: int
+    end: int
+    node: str = ""
+    address: str = ""
+
+    @property
+    def count(self) -> int:
+        """How many offsets; so many records at the most."""
+        return self.end - self.start
+
+
+@attrs.frozen(kw_only=True)
+class Log:
+    """
+    The parts of one zone that are known, by epoch.
+
+    `is_whole`: every node that may keep others was asked. `cut_off` are the epochs that went with a
+    node from which the zone was reclaimed, kept by somebody or not.
+    """
+
+    zone: str
+    parts: tuple[Part, ...] = ()
+    is_whole: bool = True
+    cut_off: frozenset[int] = frozenset()
+
+    def get(self, epoch: int) -> Part | None:
+        """The part of this epoch."""
+        return next((part for part in self.parts if part.epoch == epoch), None)
+
+    def after(self, epoch: int) -> Part | None:
+        """The next part above this epoch."""
+        return next((part for part in self.parts if part.epoch > epoch), None)
+
+    @property
+    def tail(self) -> Position | None:
+        """Where the oldest record lies; None: nothing is kept, or something may lie before it."""
+        if not self.parts or not self.is_whole:
+            return None
+        return Position(self.parts[0].epoch, self.parts[0].first)
+
+    @property
+    def head(self) -> Position | None:
+        """Behind the newest record; None without any part."""
+        return _behind(self.parts[-1]) if self.parts else None
+
+
+@attrs.frozen(kw_only=True)
+class Advance:
+    """A batch may end at `position`; it holds `count` records at most. `gap` is what is missing."""
+
+    position: Position
+    count: int = 0
+    gap: Gap | None = None
+
+
+def logs_of(
+    parts: Iterable[Part], missing: Collection[str], cut_off: Collection[PartKey] = ()
+) -> dict[str, Log]:
+    """
+    The logs by zone.
+
+    `missing` are the zones of nodes that did not answer; these may keep parts of their own zone and
+    of any below it. `cut_off` are parts known to be cut off beside those that say so. Where several
+    nodes keep a part, it is the one that has most of it.
+    """
+    found: dict[PartKey, Part] = {}
+    for part in parts:
+        known = found.get(part.key)
+        if known is None or _worth(part) > _worth(known):
+            found[part.key] = part
+    zones = {key.zone for key in found} | {key.zone for key in cut_off}
+    return {
+        zone: Log(
+            zone=zone,
+            parts=tuple(found[key] for key in sorted(found) if key.zone == zone),
+            is_whole=not any(is_within(zone, apex) for apex in missing),
+            cut_off=frozenset(key.epoch for key in cut_off if key.zone == zone),
+        )
+        for zone in sorted(zones)
+    }
+
+
+def advance(log: Log, at: Position, most: int | None = None) -> Advance:
+    """
+    How far a batch from `at` may go, over at most `most` records; `at`: nothing is to be had.
+    """
+    part = log.get(at.epoch)
+    if part is None:
+        return _leave(log, at, most)
+    if part.is_closed and at.offset >= part.end:
+        return Advance(position=_past(log, part, at))
+    gap = None
+    start = max(at.offset, part.first)
+    if start > at.offset:
+        gap = Gap(zone=log.zone, epoch=part.epoch, start=at.offset, end=start)
+    end = part.end if most is None else min(part.end, start + most)
+    if end <= start:
+        # Nothing to read: what is missing, if something is, counts when there is.
+        return Advance(position=at, gap=gap if part.end > start else None)
+    position = Position(part.epoch, end)
+    if end == part.end and part.is_closed:
+        position = _past(log, part, position)
+    return Advance(position=position, count=end - start, gap=gap)
+
+
+def _leave(log: Log, at: Position, most: int | None) -> Advance:
+    """The same where nobody is known to keep the part of `at`."""
+    following = log.after(at.epoch)
+    if at.offset > FIRST and at.epoch not in log.cut_off:
+        gap = Gap(zone=log.zone, epoch=at.epoch, start=at.offset, end=None)
+        if not log.is_whole:
+            return Advance(position=at)
+        if following is None:
+            return Advance(position=at, gap=gap)
+        return Advance(position=Position(at.epoch + 1, FIRST), gap=gap)
+    if following is None or not log.is_whole:
+        return Advance(position=at)
+    return advance(log, Position(following.epoch, FIRST), most)
+
+
+def _past(log: Log, part: Part, at: Position) -> Position:
+    """Where a reader is that has read the closed part to its end."""
+    if part.is_cut_off and log.after(part.epoch) is None:
+        return at  # an operator may yet have it replayed: then it goes on
+    return Position(part.epoch + 1, FIRST)
+
+
+def _behind(part: Part) -> Position:
+    if part.is_closed and not part.is_cut_off:
+        return Position(part.epoch + 1, FIRST)
+    return Position(part.epoch, part.end)
+
+
+def spans(log: Log, start: Position, end: Position) -> tuple[list[Span], list[Gap]]:
+    """
+    What lies between two positions, in order, and what of it nobody keeps.
+
+    A part whose end is not known yet, since it is not closed, is read to the end that is known;
+    the caller takes care that `end` lies in it then, or before.
+    """
+    found: list[Span] = []
+    gaps: list[Gap] = []
+    epochs = {part.epoch for part in log.parts if start.epoch <= part.epoch <= end.epoch}
+    if start.offset > FIRST and start.epoch not in log.cut_off:
+        epochs.add(start.epoch)
+    if end.offset > FIRST:
+        epochs.add(end.epoch)
+    for epoch in sorted(epochs):
+        low = start.offset if epoch == start.epoch else FIRST
+        high = end.offset if epoch == end.epoch else None
+        _add(log, epoch, low, high, found, gaps)
+    return found, gaps
+
+
+def _add(
+    log: Log, epoch: int, low: int, high: int | None, found: list[Span], gaps: list[Gap]
+) -> None:
+    """The offsets `low` to `high` (None: to the part's end) of one part."""
+    part = log.get(epoch)
+    if high is not None and high <= low:
+        return
+    if part is None:
+        gaps.append(Gap(zone=log.zone, epoch=epoch, start=low, end=high))
+        return
+    high = part.end if high is None else high
+    begin = max(low, part.first)
+    if low < min(begin, high):
+        gaps.append(Gap(zone=log.zone, epoch=epoch, start=low, end=min(begin, high)))
+    if begin < high:
+        found.append(
+            Span(
+                zone=log.zone,
+                epoch=epoch,
+                start=begin,
+                end=high,
+                node=part.node,
+                address=part.address,
+            )
+        )
+
+
+def is_known(log: Log | None, start: Position, end: Position) -> bool:
+    """Whether nothing that comes to be known could change what `spans` gives, gaps apart."""
+    if log is None:
+        return False
+    first, last = log.get(start.epoch), log.get(end.epoch)
+    if first is None and start.offset > FIRST and start.epoch not in log.cut_off:
+        return False
+    if first is not None and end.epoch > start.epoch and not first.is_closed:
+        return False
+    return end.offset == FIRST or (last is not None and last.end >= end.offset)
+
+
+def share(waiting: Mapping[str, int], most: int) -> dict[str, int]:
+    """
+    How many of the records that wait in each zone a batch of at most `most` takes.
+
+    Zones with little are taken whole; the others get the same each, at least one record as long as
+    there is room, so that none waits behind another.
+    """
+    result: dict[str, int] = {}
+    left = most
+    for place, zone in enumerate(sorted(waiting, key=lambda zone: (waiting[zone], zone))):
+        rest = len(waiting) - place
+        result[zone] = min(waiting[zone], -(-left // rest))
+        left -= result[zone]
+    return result
+
+
+def split(whole: Sequence[Span], *, pieces: int = 16, least: int = 50_000) -> list[Span]:
+    """
+    The same in pieces of about the same size: not smaller than `least` offsets, not larger than
+    `MOST_OFFSETS`, and about `pieces` in all where these two allow it.
+    """
+    total = sum(span.count for span in whole)
+    size = min(max(least, -(-total // pieces)), MOST_OFFSETS)
+    result = []
+    for span in whole:
+        count = -(-span.count // size)
+        edges = [span.start + span.count * piece // count for piece in range(count + 1)]
+        result += [
+            attrs.evolve(span, start=low, end=high)
+            for low, high in zip(edges, edges[1:], strict=False)
+        ]
+    return result
+
+
+def _worth(part: Part) -> tuple[bool, bool, int, int]:
+    return (not part.is_cut_off, part.is_closed, part.end, -part.first)
