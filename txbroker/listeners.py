@@ -11,15 +11,24 @@ from twisted.internet.endpoints import TCP4ServerEndpoint, TCP6ServerEndpoint, s
 from txbroker.config import Address, NodeConfig
 from txbroker.errors import ConfigError
 
+ANYWHERE = ("0.0.0.0", "::")
+"""All addresses of the machine; nobody can dial these."""
+
 REMEDY = "stop what uses the address, or choose another one"
 
 
 class Listeners:
-    """The TCP listeners of one node; every method that binds raises `ConfigError`."""
+    """
+    The TCP listeners of one node; every method that binds raises `ConfigError`.
+
+    `clients_at` (host:port) is where MQTT clients of other machines connect without TLS; "" where
+    they cannot.
+    """
 
     def __init__(self, config: NodeConfig, reactor: Any) -> None:
         self.mqtt: list[str] = []
         self.link = ""
+        self.clients_at = ""
         self._config = config
         self._reactor = reactor
         self._ports: list[Any] = []
@@ -32,6 +41,9 @@ class Listeners:
             is_network = hasattr(host, "port")
             bound = str(Address(host.host, host.port)) if is_network else description
             self.mqtt.append(bound)
+            if is_network and description.startswith("tcp") and not self.clients_at:
+                at = self._config.dial_host if host.host in ANYWHERE else host.host
+                self.clients_at = str(Address(at, host.port))
 
     async def for_links(self, factory: Any) -> None:
         """Bind the link address; by default a free port on the host of `grpc`."""

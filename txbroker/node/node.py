@@ -63,6 +63,7 @@ class Node:
             authority=self.authority,
             parent=self.parent,
             rates=self._rates,
+            listeners=self._listeners,
         )
         self._sys = self._build_sys()
         self.edge.sys.when_federation_is_asked(self._fetch_sys)

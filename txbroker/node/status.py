@@ -7,6 +7,7 @@ from txbroker.authority.authority import Authority
 from txbroker.control.operator import losses
 from txbroker.control.parent import Parent
 from txbroker.link.convert import cut_to_wire
+from txbroker.listeners import Listeners
 from txbroker.node.edge import EdgeRole
 from txbroker.node.ground import Ground
 from txbroker.sysinfo import Rates
@@ -24,6 +25,7 @@ class Status:
         authority: Authority | None,
         parent: Parent,
         rates: Rates,
+        listeners: Listeners,
     ) -> None:
         self._ground = ground
         self._authority = authority
@@ -31,6 +33,7 @@ class Status:
         self._mqtt = edge_role.mqtt
         self._parent = parent
         self._rates = rates
+        self._listeners = listeners
 
     def reply(self) -> control_pb2.StatusReply:
         """As of now."""
@@ -50,6 +53,7 @@ class Status:
             divergent=standing.divergent,
             reclaimed=[cut_to_wire(cut) for cut in standing.table.reclaimed()],
             losses=losses(self._edge.clients.sessions.values()),
+            mqtt=self._listeners.clients_at,
         )
         self._add_children(reply)
         for zone, filters in self._edge.interests.pending_by_zone().items():

@@ -16,7 +16,7 @@ from txbroker.errors import PipelineError
 from txbroker.pipeline.nodes import Found, Nodes
 from txbroker.pipeline.options import Bound, SourceOptions
 from txbroker.pipeline.planning import check_zones, place, refuse_missing
-from txbroker.pipeline.positions import Position, Positions, positions_from, positions_to
+from txbroker.pipeline.positions import FIRST, Position, Positions, positions_from, positions_to
 from txbroker.pipeline.ranges import Advance, Gap, Log, Span, advance, is_known, share, spans, split
 from txbroker.pipeline.reading import PATIENCE, PAUSE, on_gap, told
 from txbroker.topics import is_within, may_match_within
@@ -92,6 +92,7 @@ class Following:
             step = self._step(log, at, None)
             if step.position > at:
                 steps[zone] = step
+                _tell_cut_off(log, at)
         shares = share({z: s.count for z, s in steps.items()}, most) if most is not None else {}
         result = dict(positions)
         for zone, step in steps.items():
@@ -118,7 +119,7 @@ class Following:
         for log in self._known_logs(due):
             found, gaps = spans(log, *due[log.zone])
             for gap in gaps:
-                on_gap(gap, fails=self._options.fail_on_loss)
+                on_gap(gap, fails=self._options.fail_on_loss and gap.epoch not in log.cut_off)
             whole += found
         return split(whole)
 
@@ -207,3 +208,11 @@ class Following:
                     f"zone {zone!r} cannot be read: its node cannot be reached; start it, and start"
                     " the query again"
                 )
+
+
+def _tell_cut_off(log: Log, at: Position) -> None:
+    if at.epoch in log.cut_off and at.offset > FIRST:
+        told(
+            f"zone {log.zone!r}, epoch {at.epoch}: cut off by a reclaim from the offset {at.offset}"
+            " on; the zone goes on with its next epoch"
+        )

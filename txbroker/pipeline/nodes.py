@@ -146,10 +146,6 @@ class Nodes:
             reply = self._stubs.journal(part.address).Seek(request, timeout=CALL_TIMEOUT)
         except grpc.RpcError as error:
             raise PipelineError(why(part.address, error)) from None
-        if not reply.kept:
-            raise PipelineError(
-                f"{part.address} keeps epoch {part.epoch} of zone {part.zone!r} no more; try again"
-            )
         return reply.offset
 
     # internal
@@ -233,7 +229,7 @@ class Nodes:
                 epoch=kept.epoch,
                 first=kept.first,
                 end=kept.end,
-                is_closed=kept.closed or kept.cut_off,
+                is_closed=kept.closed,
                 is_cut_off=kept.cut_off,
                 node=cut.node,
                 address=cut.grpc,

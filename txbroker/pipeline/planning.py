@@ -11,7 +11,7 @@ from txbroker.pipeline.options import Bound, SourceOptions
 from txbroker.pipeline.positions import Position
 from txbroker.pipeline.pushdown import Wanted
 from txbroker.pipeline.ranges import Log, Span, spans, split
-from txbroker.pipeline.reading import on_gap
+from txbroker.pipeline.reading import on_gap, told
 from txbroker.topics import is_within
 
 
@@ -45,7 +45,7 @@ def place(nodes: Nodes, log: Log, bound: Bound) -> Position | None:
     if bound.positions is not None:
         return bound.positions.get(log.zone)
     if bound.time is not None:
-        for part in log.parts:
+        for part in log.counted:
             offset = nodes.seek(part, bound.time) if part.first < part.end else part.end
             if offset < part.end:
                 return Position(part.epoch, max(offset, part.first))
@@ -75,6 +75,8 @@ def check_zones(options: SourceOptions, known: Iterable[str]) -> None:
 
 
 def _spans_of(nodes: Nodes, log: Log, options: SourceOptions) -> list[Span]:
+    for epoch in sorted(log.cut_off):
+        told(f"zone {log.zone!r}, epoch {epoch}: left out, since the zone was reclaimed there")
     start = options.start and place(nodes, log, options.start)
     end = options.end and place(nodes, log, options.end)
     start, end = start or log.tail, end or log.head

@@ -33,8 +33,9 @@ class Part:
     """
     What a node keeps of one zone at one epoch: the offsets `first` to `end`, `end` exclusive.
 
-    `is_closed`: nothing will be added. `is_cut_off`: what there is behind `end` is no part of the
-    zone, since its zone was reclaimed. `node` is the node's name, `address` that of its gRPC.
+    `is_closed`: nothing will be added. `is_cut_off`: the zone was reclaimed from this node, and the
+    part is no part of the zone until an operator has it replayed. `node` is the node's name,
+    `address` that of its gRPC.
     """
 
     zone: str
@@ -50,6 +51,17 @@ class Part:
     def key(self) -> PartKey:
         """Which part it is."""
         return PartKey(self.zone, self.epoch)
+
+    def span(self, start: int, end: int) -> Span:
+        """Some of it."""
+        return Span(
+            zone=self.zone,
+            epoch=self.epoch,
+            start=start,
+            end=end,
+            node=self.node,
+            address=self.address,
+        )
 
 
 @attrs.frozen(kw_only=True)
@@ -93,7 +105,8 @@ class Log:
     The parts of one zone that are known, by epoch.
 
     `is_whole`: every node that may keep others was asked. `cut_off` are the epochs that went with a
-    node from which the zone was reclaimed, kept by somebody or not.
+    node from which the zone was reclaimed, kept by somebody or not: a batch that began there before
+    can be read again, a new one leaves them out.
     """
 
     zone: str
@@ -106,20 +119,30 @@ class Log:
         return next((part for part in self.parts if part.epoch == epoch), None)
 
     def after(self, epoch: int) -> Part | None:
-        """The next part above this epoch."""
-        return next((part for part in self.parts if part.epoch > epoch), None)
+        """The next part of the zone above this epoch."""
+        return next((part for part in self.counted if part.epoch > epoch), None)
+
+    @property
+    def counted(self) -> tuple[Part, ...]:
+        """The parts that are not cut off."""
+        return tuple(part for part in self.parts if part.epoch not in self.cut_off)
 
     @property
     def tail(self) -> Position | None:
         """Where the oldest record lies; None: nothing is kept, or something may lie before it."""
-        if not self.parts or not self.is_whole:
+        counted = self.counted
+        if not counted or not self.is_whole:
             return None
-        return Position(self.parts[0].epoch, self.parts[0].first)
+        return Position(counted[0].epoch, counted[0].first)
 
     @property
     def head(self) -> Position | None:
         """Behind the newest record; None without any part."""
-        return _behind(self.parts[-1]) if self.parts else None
+        counted = self.counted
+        if not counted:
+            return None
+        last = counted[-1]
+        return Position(last.epoch + 1, FIRST) if last.is_closed else Position(last.epoch, last.end)
 
 
 @attrs.frozen(kw_only=True)
@@ -138,8 +161,8 @@ def logs_of(
     The logs by zone.
 
     `missing` are the zones of nodes that did not answer; these may keep parts of their own zone and
-    of any below it. `cut_off` are parts known to be cut off beside those that say so. Where several
-    nodes keep a part, it is the one that has most of it.
+    of any below it. `cut_off` are parts known to be cut off. Where several nodes keep a part, it is
+    the one that has most of it.
     """
     found: dict[PartKey, Part] = {}
     for part in parts:
@@ -163,10 +186,11 @@ def advance(log: Log, at: Position, most: int | None = None) -> Advance:
     How far a batch from `at` may go, over at most `most` records; `at`: nothing is to be had.
     """
     part = log.get(at.epoch)
-    if part is None:
+    if part is None or at.epoch in log.cut_off:
         return _leave(log, at, most)
+    past = Position(part.epoch + 1, FIRST)
     if part.is_closed and at.offset >= part.end:
-        return Advance(position=_past(log, part, at))
+        return Advance(position=past)
     gap = None
     start = max(at.offset, part.first)
     if start > at.offset:
@@ -175,14 +199,12 @@ def advance(log: Log, at: Position, most: int | None = None) -> Advance:
     if end <= start:
         # Nothing to read: what is missing, if something is, counts when there is.
         return Advance(position=at, gap=gap if part.end > start else None)
-    position = Position(part.epoch, end)
-    if end == part.end and part.is_closed:
-        position = _past(log, part, position)
+    position = past if end == part.end and part.is_closed else Position(part.epoch, end)
     return Advance(position=position, count=end - start, gap=gap)
 
 
 def _leave(log: Log, at: Position, most: int | None) -> Advance:
-    """The same where nobody is known to keep the part of `at`."""
+    """The same where nobody is known to keep the part of `at`, or it is cut off."""
     following = log.after(at.epoch)
     if at.offset > FIRST and at.epoch not in log.cut_off:
         gap = Gap(zone=log.zone, epoch=at.epoch, start=at.offset, end=None)
@@ -196,19 +218,6 @@ def _leave(log: Log, at: Position, most: int | None) -> Advance:
     return advance(log, Position(following.epoch, FIRST), most)
 
 
-def _past(log: Log, part: Part, at: Position) -> Position:
-    """Where a reader is that has read the closed part to its end."""
-    if part.is_cut_off and log.after(part.epoch) is None:
-        return at  # an operator may yet have it replayed: then it goes on
-    return Position(part.epoch + 1, FIRST)
-
-
-def _behind(part: Part) -> Position:
-    if part.is_closed and not part.is_cut_off:
-        return Position(part.epoch + 1, FIRST)
-    return Position(part.epoch, part.end)
-
-
 def spans(log: Log, start: Position, end: Position) -> tuple[list[Span], list[Gap]]:
     """
     What lies between two positions, in order, and what of it nobody keeps.
@@ -218,7 +227,7 @@ def spans(log: Log, start: Position, end: Position) -> tuple[list[Span], list[Ga
     """
     found: list[Span] = []
     gaps: list[Gap] = []
-    epochs = {part.epoch for part in log.parts if start.epoch <= part.epoch <= end.epoch}
+    epochs = {part.epoch for part in log.counted if start.epoch <= part.epoch <= end.epoch}
     if start.offset > FIRST and start.epoch not in log.cut_off:
         epochs.add(start.epoch)
     if end.offset > FIRST:
@@ -241,20 +250,14 @@ def _add(
         gaps.append(Gap(zone=log.zone, epoch=epoch, start=low, end=high))
         return
     high = part.end if high is None else high
-    begin = max(low, part.first)
-    if low < min(begin, high):
-        gaps.append(Gap(zone=log.zone, epoch=epoch, start=low, end=min(begin, high)))
-    if begin < high:
-        found.append(
-            Span(
-                zone=log.zone,
-                epoch=epoch,
-                start=begin,
-                end=high,
-                node=part.node,
-                address=part.address,
-            )
-        )
+    begin = min(max(low, part.first), high)
+    end = max(min(high, part.end), begin)
+    if low < begin:
+        gaps.append(Gap(zone=log.zone, epoch=epoch, start=low, end=begin))
+    if begin < end:
+        found.append(part.span(begin, end))
+    if end < high:
+        gaps.append(Gap(zone=log.zone, epoch=epoch, start=end, end=high))
 
 
 def is_known(log: Log | None, start: Position, end: Position) -> bool:
