@@ -24,7 +24,7 @@ RESERVED = (
 
 SOURCE = (
     *("root", "filter", "startingOffsets", "endingOffsets"),
-    *("maxRecordsPerBatch", "failOnDataLoss"),
+    *("maxRecordsPerBatch", "failOnDataLoss", "pushDown"),
 )
 SINK = ("root", "mqtt", "query")
 SPARKS = ("checkpointLocation", "queryName")
@@ -54,7 +54,8 @@ class SourceOptions:
     """
     What to read; `filter` "" stands for all, topics that begin with $ included. `start` is None
     where the option is not given: earliest in a batch, latest in a stream. `end` is for batches
-    alone, `max_records` for streams.
+    alone, `max_records` for streams. `push_down`: the DataFrame is used once, so filters of the
+    query may reach the nodes (see `source.PushingReader`).
     """
 
     root: str
@@ -63,6 +64,7 @@ class SourceOptions:
     end: Bound | None = None
     max_records: int = MAX_RECORDS
     fail_on_loss: bool = True
+    push_down: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -93,6 +95,7 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         end=_bound("endingOffsets", given),
         max_records=_number("maxRecordsPerBatch", given.get("maxRecordsPerBatch")),
         fail_on_loss=_flag("failOnDataLoss", given.get("failOnDataLoss", "true")),
+        push_down=_flag("pushDown", given.get("pushDown", "false")),
     )
 
 

@@ -22,6 +22,7 @@ from txbroker.pipeline.nodes import Nodes, Stubs, why
 from txbroker.pipeline.pushdown import Wanted
 from txbroker.pipeline.ranges import Gap, Part, Span
 from txbroker.place import PartKey
+from txbroker.store.segment import FORMAT
 from txbroker.v1.journal_pb2 import RecordsReply, RecordsRequest
 
 if TYPE_CHECKING:
@@ -33,14 +34,12 @@ PATIENCE = 60.0
 PAUSE = 0.2
 """Seconds between two looks for a node that keeps the span."""
 
-FORMAT = 1
-"""The only one of stored batches that there is."""
-
 _AGAIN = {
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.CANCELLED,
     grpc.StatusCode.DEADLINE_EXCEEDED,
     grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.OUT_OF_RANGE,
     grpc.StatusCode.RESOURCE_EXHAUSTED,
     grpc.StatusCode.ABORTED,
 }

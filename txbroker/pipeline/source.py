@@ -66,7 +66,8 @@ class Source(DataSource):
 
     def reader(self, schema: StructType) -> Reader:
         _check_schema(schema)
-        return Reader(source_options(self.options))
+        options = source_options(self.options)
+        return PushingReader(options) if options.push_down else Reader(options)
 
     def streamReader(self, schema: StructType) -> StreamReader:
         _check_schema(schema)
@@ -87,10 +88,10 @@ class Source(DataSource):
 
 
 def _check_schema(schema: StructType) -> None:
-    from pyspark.sql.types import _parse_datatype_string
-
-    if schema.simpleString() != _parse_datatype_string(MESSAGE_COLUMNS).simpleString():
-        raise PipelineError(f"the columns of {FORMAT} are: {MESSAGE_COLUMNS}; leave out schema()")
+    """Raise `PipelineError` where a user has asked for other columns than there are."""
+    asked = [(field.name, field.dataType.typeName()) for field in schema.fields]
+    if asked != [tuple(column.split()) for column in MESSAGE_COLUMNS.split(",")]:
+        raise PipelineError(f"the columns of {FORMAT} are {MESSAGE_COLUMNS}; leave out schema()")
 
 
 class Reader(DataSourceReader):
@@ -100,10 +101,6 @@ class Reader(DataSourceReader):
         self._options = options
         self._wanted = Wanted(filter=options.filter)
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        self._wanted, left = push(self._wanted, filters)
-        return left
-
     def partitions(self) -> Sequence[InputPartition]:
         from txbroker.pipeline.planning import plan_batch
 
@@ -112,6 +109,20 @@ class Reader(DataSourceReader):
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         return _read(self._options, partition)
+
+
+class PushingReader(Reader):
+    """
+    The same, which has nodes leave out what the query does not want.
+
+    Spark 4.3 keeps the filters that it pushed last with the DataFrame that was loaded, and applies
+    them to every use of it, also to one without filters and to both sides of a union. So this is
+    for a DataFrame that is used once, and only where the option says so.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        self._wanted, left = push(self._wanted, filters)
+        return left
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
