@@ -17,7 +17,7 @@ import signal
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks import generator
@@ -69,8 +69,12 @@ def populate(node: Node, sessions: int, retained: int) -> None:
     client.close()
 
 
-def fill(data: Path, records: int, batch: int) -> None:
-    """Append records to the journal of the root zone, as a node that is up to date with them."""
+def fill(data: Path, records: int, batch: int, messages: Sequence[Message] = ()) -> None:
+    """
+    Append records to the journal of the root zone, as a node that is up to date with them.
+
+    A batch repeats these messages, or one of a sensor.
+    """
     asyncio.set_event_loop(asyncio.new_event_loop())
     disk = Disk(
         data,
@@ -83,8 +87,9 @@ def fill(data: Path, records: int, batch: int) -> None:
         on_failed=lambda error: sys.exit(str(error)),
     )
     log = disk.journals.parts[ZONE].log
-    message = Message("home/kitchen/temperature", PAYLOAD, 1, False, "sensor")
-    body = encode_records([message] * batch, {("bench", 1, "", 0): 0})
+    some = messages or [Message("home/kitchen/temperature", PAYLOAD, 1, False, "sensor")]
+    whole = [some[place % len(some)] for place in range(batch)]
+    body = encode_records(whole, {("bench", 1, "", 0): 0}, "bench")
     last = 0
     for number in range(0, records, batch):
         last = log.append(body, batch, time=wall()) + batch - 1
