@@ -91,7 +91,8 @@ class Stream:
         """Everything that was written so far, sorted."""
         if not (self._out / "_spark_metadata").exists():
             return []
-        rows = self._spark.read.parquet(str(self._out)).select("payload").collect()
+        written = self._spark.read.schema("payload binary").parquet(str(self._out))
+        rows = written.collect()
         return sorted(row.payload.decode() for row in rows)
 
     def wait_for(self, numbers: range) -> None:
