@@ -43,6 +43,8 @@ CORES = (
     "link.frames",
     "link.intake",
     "link.owner_end",
+    "pipeline.positions",
+    "pipeline.ranges",
 )
 SHELLS_IN_CORES = ("mqtt.hold", "mqtt.lifetime", "mqtt.protocol", "mqtt.service")
 """Modules of a core's package that are shells."""
@@ -135,6 +137,10 @@ def test_every_module_imports_alone() -> None:
 import importlib, os, sys
 import attrs, cattrs, click, grpc.aio, google.protobuf.message, rich.console, structlog
 import twisted.internet, yaml
+try:
+    import pandas, pyarrow, pyspark.sql
+except ImportError:
+    pass
 failed = []
 for name in sys.argv[1:]:
     child = os.fork()

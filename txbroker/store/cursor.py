@@ -81,10 +81,11 @@ class Cursor:
     # internal
 
     def _begin(self) -> bool:
-        if self._entry < self._log.first:
+        if self._entry < self._log.kept_from:
             raise Trimmed
-        segment = self._log.segment_at(self._entry)
-        return segment is not None and self._enter(segment, self._entry)
+        entry = max(self._entry, self._log.first)
+        segment = self._log.segment_at(entry)
+        return segment is not None and self._enter(segment, entry)
 
     def _enter(self, segment: Segment, entry: int) -> bool:
         with reading(segment):

@@ -114,6 +114,13 @@ class Log:
         return self._segments[0].first if self._segments else self.written + 1
 
     @property
+    def kept_from(self) -> int:
+        """
+        The number from which on nothing was trimmed: 1, though there may be a hole, or `first`.
+        """
+        return self.first if self._segments and self._segments[0].previous else 1
+
+    @property
     def is_rotated(self) -> bool:
         """Whether a segment was finished that is not synced yet."""
         return len(self._dirty) > 1
