@@ -45,6 +45,7 @@ CORES = (
     "link.owner_end",
     "pipeline.positions",
     "pipeline.ranges",
+    "pipeline.manifest",
 )
 SHELLS_IN_CORES = ("mqtt.hold", "mqtt.lifetime", "mqtt.protocol", "mqtt.service")
 """Modules of a core's package that are shells."""

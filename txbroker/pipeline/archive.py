@@ -1,0 +1,170 @@
+"""
+SHELL: the archive, through Spark. Reading it, writing a batch to it, and the job that does so for
+ever.
+
+`commits.py` says which files there are, `writer.py` makes them in Spark's workers; between the two
+stands only what a worker hands back: a line of JSON for each file.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from txbroker.errors import PipelineError
+from txbroker.pipeline import topic_filters
+from txbroker.pipeline.commits import Commits
+from txbroker.pipeline.manifest import (
+    DataFile,
+    Position,
+    Verdict,
+    Wanted,
+    select,
+)
+from txbroker.pipeline.writer import MESSAGES, Layout, write_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+LEDGER_FOLDER = "_ledger"
+
+_GLOB = str.maketrans({character: f"\\{character}" for character in "\\{}[]*?"})
+
+
+# -- reading
+
+
+def read_archive(
+    spark: SparkSession,
+    path: str | os.PathLike[str],
+    ledger: bool = False,
+    *,
+    filter: str | None = None,
+    zones: Iterable[str] | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    start: Mapping[str, Position] | None = None,
+    end: Mapping[str, Position] | None = None,
+) -> DataFrame:
+    """
+    The rows of an archive as they are now: what is committed later, or removed, changes nothing for
+    this DataFrame (for an hour, after which files that were compacted away are deleted).
+
+    With `ledger` those of the delivery ledger that lies beside it. The other arguments leave out
+    rows and whole files: `filter` is a valid MQTT filter, `until` and `end` are exclusive, a zone
+    that `start` or `end` does not name is not limited. Predicates on the DataFrame are pushed down
+    to Parquet as well. Raises `PipelineError`.
+    """
+    wanted = Wanted(
+        zones=None if zones is None else frozenset(zones),
+        topics=filter,
+        since=_microseconds(since),
+        until=_microseconds(until),
+        start=start,
+        end=end,
+    )
+    layout = MESSAGES
+    folder = Path(path, LEDGER_FOLDER) if ledger else Path(path)
+    files = list(select(Commits(folder).load_existing(layout.kind).files.values(), wanted))
+    rows = read_files(spark, folder, files, layout)
+    for condition in _conditions(wanted, files, layout):
+        rows = rows.where(condition)
+    return rows
+
+
+def read_files(
+    spark: SparkSession, folder: Path, files: Iterable[DataFile], layout: Layout
+) -> DataFrame:
+    """All rows of some files of an archive."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    schema = from_arrow_schema(layout.schema)
+    base = f"file:{folder.resolve()}".translate(_GLOB)
+    paths = [f"{base}/{file.path}" for file in files]
+    if not paths:
+        return spark.createDataFrame([], schema)
+    # The folders' names are no columns: those are in the rows, and not encoded.
+    return spark.read.schema(schema).option("recursiveFileLookup", "true").parquet(*paths)
+
+
+def _microseconds(time: datetime | None) -> int | None:
+    return None if time is None else round(time.timestamp() * 1_000_000)
+
+
+def _conditions(wanted: Wanted, files: Iterable[DataFile], layout: Layout) -> Iterator[Column]:
+    """What rows must hold for beside being in one of the files."""
+    from pyspark.sql import functions as F
+
+    time = F.col(layout.day)
+    if wanted.zones is not None:
+        yield F.col("zone").isin(sorted(wanted.zones))
+    if wanted.topics is not None:
+        yield topic_filters.matches(F.col("topic"), wanted.topics)
+    if wanted.since is not None:
+        yield time >= F.timestamp_micros(F.lit(wanted.since))
+    if wanted.until is not None:
+        yield time < F.timestamp_micros(F.lit(wanted.until))
+    # Only zones that have a file with rows on both sides are asked row by row.
+    for file in files:
+        start, end = (of and of.get(file.zone) for of in (wanted.start, wanted.end))
+        if start and file.first < start:
+            yield (F.col("zone") != file.zone) | ~_is_before(start)
+        if end and file.last >= end:
+            yield (F.col("zone") != file.zone) | _is_before(end)
+
+
+def _is_before(position: Position) -> Column:
+    from pyspark.sql import functions as F
+
+    epoch, offset = position
+    return (F.col("epoch") < epoch) | ((F.col("epoch") == epoch) & (F.col("offset") < offset))
+
+
+# -- writing
+
+
+def write_batch(
+    df: DataFrame, path: str | os.PathLike[str], query: str, batch: int, layout: Layout = MESSAGES
+) -> bool:
+    """
+    Add the rows of `df` to the archive at `path`, all at once; it is made where there is none.
+
+    `query` and `batch` name the batch: one that is committed already is not written again, and then
+    False is returned. Raises `PipelineError`.
+    """
+    commits = Commits(path)
+    if commits.load().has_batch(query, batch):
+        return False
+    files = write_files(df, commits.archive, layout)
+    if not files:
+        return True
+    change = commits.change(added=tuple(files), query=query, batch=batch)
+    verdict = commits.commit(change, layout.kind)
+    if verdict is Verdict.LOST:
+        raise PipelineError(
+            f"{path}: files of batch {batch} were deleted before it was committed, a day after they"
+            " were written; run the job again"
+        )
+    return verdict is Verdict.FITS
+
+
+def write_files(df: DataFrame, folder: Path, layout: Layout) -> list[DataFile]:
+    """Write rows in Spark's workers; the files are part of nothing until they are committed."""
+    write = functools.partial(_write_partition, str(folder.resolve()), layout)
+    lines = df.select(*layout.schema.names).mapInArrow(write, "file string").collect()
+    return [DataFile.from_json(json.loads(line.file)) for line in lines]
+
+
+def _write_partition(
+    archive: str, layout: Layout, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    files = write_rows(archive, layout, batches)
+    lines = [json.dumps(file.to_json()) for file in files]
+    yield pa.RecordBatch.from_pydict({"file": pa.array(lines, pa.string())})
