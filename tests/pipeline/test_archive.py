@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import attrs
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from tests.pipeline.rows import START, Row, in_order, message, messages, shuffled, table
+from tests.pipeline.test_commits import data_file
 from txbroker.errors import PipelineError
-from txbroker.pipeline.archive import read_archive, write_batch
+from txbroker.pipeline.archive import archive, archive_stream, read_archive, write_batch
 from txbroker.pipeline.commits import Commits
+from txbroker.pipeline.compaction import TARGET, plan_merges
 from txbroker.pipeline.rows import MESSAGE_COLUMNS
+from txbroker.pipeline.streams import JobLock
+from txbroker.pipeline.upkeep import Keep, Upkeep
+from txbroker.pipeline.writer import MESSAGES
 
+ROOT = Path(__file__).resolve().parents[2]
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+FOREVER = Keep(age=timedelta(days=100_000))
 ZONES = ["", "home", "home/kitchen", "50% off/[a]*?{x}\\ü .", "a" * 300]
 
 
@@ -56,8 +73,6 @@ def test_a_batch_is_written_once(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_files_are_of_a_zone_and_day_and_ordered(spark: SparkSession, tmp_path: Path) -> None:
     """One for each, and what the manifest says of it is so."""
-    import pyarrow.parquet as pq
-
     write_batch(frame(spark, messages(["", "home"], range(300))), tmp_path, "q", 0)
     files = Commits(tmp_path).load().files
 
@@ -118,6 +133,148 @@ def many(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("many")
     write_batch(frame(spark, messages(["", "home", "home/kitchen"], range(240))), folder, "q", 0)
     return folder
+
+
+# -- the job
+
+
+def parquet_stream(spark: SparkSession, folder: Path) -> DataFrame:
+    """A stream like the journals', a file each batch."""
+    reader = spark.readStream.schema(MESSAGE_COLUMNS).option("maxFilesPerTrigger", 1)
+    return reader.parquet(str(folder))
+
+
+def feed(folder: Path, batches: Sequence[list[Row]]) -> None:
+    """Files for `parquet_stream`, in this order."""
+    folder.mkdir(exist_ok=True)
+    for rows in batches:
+        number = len(list(folder.iterdir()))
+        path = folder / f"{number:03}.parquet"
+        pq.write_table(table(rows), path)
+        os.utime(path, (1_800_000_000 + number, 1_800_000_000 + number))
+
+
+def run_once(spark: SparkSession, given: Path, folder: Path, keep: Keep = FOREVER) -> None:
+    archive_stream(parquet_stream(spark, given), folder, once=True, keep=keep)
+
+
+def no_commit(*_: object) -> None:
+    raise OSError("the disk is gone")
+
+
+def test_a_job_goes_on_where_it_ended(spark: SparkSession, tmp_path: Path) -> None:
+    """Batch after batch, run after run; what failed before its commit is written again."""
+    given, archive = tmp_path / "given", tmp_path / "archive"
+    batches = [messages(["home", ""], range(n * 20, n * 20 + 20)) for n in range(4)]
+    feed(given, batches[:2])
+    run_once(spark, given, archive)
+    run_once(spark, given, archive)
+    assert in_order(sum(batches[:2], [])) == in_order(read_archive(spark, archive).collect())
+
+    feed(given, batches[2:])
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(OSError, match="the disk is gone"):
+        patch.setattr(
+            Commits, "commit", lambda *_: (_ for _ in ()).throw(OSError("the disk is gone"))
+        )
+        run_once(spark, given, archive)
+    assert in_order(sum(batches[:2], [])) == in_order(read_archive(spark, archive).collect())
+    run_once(spark, given, archive)
+
+    assert in_order(sum(batches, [])) == in_order(read_archive(spark, archive).collect())
+    named = set(Commits(archive).load().files)
+    assert named < {str(path.relative_to(archive)) for path in archive.rglob("*.parquet")}
+
+
+def test_killed_between_the_commits(spark: SparkSession, tmp_path: Path) -> None:
+    """A kill -9 after the archive's commit and before the checkpoint's repeats nothing."""
+    given, archive = tmp_path / "given", tmp_path / "archive"
+    batches = [messages(["home", ""], range(n * 20, n * 20 + 20)) for n in range(2)]
+    feed(given, batches)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.pipeline.killed_job", str(given), str(archive), "0"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+    )
+    assert -signal.SIGKILL == done.returncode, done.stdout
+    checkpoint = archive / "_checkpoint"
+    assert (checkpoint / "offsets" / "0").exists()
+    assert not (checkpoint / "commits" / "0").exists()
+    assert in_order(batches[0]) == in_order(read_archive(spark, archive).collect())
+
+    run_once(spark, given, archive)
+    assert in_order(sum(batches, [])) == in_order(read_archive(spark, archive).collect())
+
+
+def test_of_two_jobs_one_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    """Who has the folder, too."""
+    with JobLock(tmp_path), pytest.raises(PipelineError) as told:
+        archive(spark, root="127.0.0.1:1", archive=tmp_path)
+
+    assert re.fullmatch(
+        rf"{tmp_path}: process {os.getpid()} on \S+ runs a job in this folder; stop that one first",
+        str(told.value),
+    )
+    with JobLock(tmp_path):
+        pass
+
+
+# -- upkeep
+
+
+def test_small_files_are_merged(spark: SparkSession, tmp_path: Path) -> None:
+    """Whoever reads meanwhile reads on; rows that came out of order stand in order."""
+    rows: list[Row] = []
+    for batch in range(9):
+        offsets = range(batch, 180, 9)
+        rows += messages(["home"], offsets)
+        write_batch(frame(spark, messages(["home"], offsets), 1), tmp_path, "q", batch)
+    before = read_archive(spark, tmp_path)
+    commits = Commits(tmp_path)
+    assert 18 == len(commits.load().files)
+
+    assert 16 == Upkeep(spark, commits, MESSAGES, FOREVER, grace=3600).after_batch().merged
+    assert 2 == len(commits.load().files)
+    assert in_order(rows) == in_order(before.collect())
+    assert in_order(rows) == in_order(read_archive(spark, tmp_path).collect())
+    for path in commits.load().files:
+        offsets = pq.ParquetFile(tmp_path / path).read().column("offset").to_pylist()
+        assert sorted(offsets) == offsets
+    done = Upkeep(spark, commits, MESSAGES, FOREVER, grace=0).all()
+    assert 18 == done.deleted
+    assert 2 == len(list(tmp_path.rglob("*.parquet")))
+    assert in_order(rows) == in_order(read_archive(spark, tmp_path).collect())
+
+
+def test_rows_are_kept_for_their_zones_age(spark: SparkSession, tmp_path: Path) -> None:
+    """The positions stay, so that nothing is read again."""
+    write_batch(frame(spark, messages(["home", "", "x"], range(240))), tmp_path, "q", 0)
+    commits = Commits(tmp_path)
+    age = timedelta(microseconds=commits.now()) - (START.replace(hour=0) - EPOCH)
+    keep = Keep(age=age - timedelta(days=1), zones={"home": age, "x": age - timedelta(days=2)})
+
+    assert 3 == Upkeep(spark, commits, MESSAGES, keep).all().expired
+    by_zone = read_archive(spark, tmp_path).groupBy("zone").agg(F.count("*").alias("n"))
+    assert {("home", 240), ("", 120)} == {(row["zone"], row["n"]) for row in by_zone.collect()}
+    assert dict.fromkeys(("home", "", "x"), (1, 240)) == commits.load().positions
+
+
+def test_which_files_are_merged() -> None:
+    """Of one size when there are many of them, of a day that is over all of them."""
+    small = [data_file(str(n), offset=10 - n) for n in range(7)]
+    large = attrs.evolve(small[0], bytes=10_000_000)
+
+    assert [] == plan_merges([*small, large])
+    assert [] == plan_merges([*small, data_file("z", zone="other")], before="2026-03-01")
+    assert [[*reversed(small)]] == plan_merges(small, before="2026-03-02")
+    eighth = data_file("8", offset=11)
+    assert [[*reversed(small), eighth]] == plan_merges([*small, eighth, large])
+    assert [] == plan_merges([attrs.evolve(file, bytes=TARGET) for file in small] * 2, "2026-03-02")
+    halves = [attrs.evolve(file, bytes=TARGET // 2) for file in small]
+    assert [2, 2, 2] == [len(group) for group in plan_merges(halves, "2026-03-02")]
 
 
 def test_no_archive_is_told_in_a_line(spark: SparkSession, tmp_path: Path) -> None:

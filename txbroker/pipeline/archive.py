@@ -11,11 +11,12 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import attrs
 import pyarrow as pa
 
 from txbroker.errors import PipelineError
@@ -28,6 +29,8 @@ from txbroker.pipeline.manifest import (
     Wanted,
     select,
 )
+from txbroker.pipeline.streams import INTERVAL, JobLock, Report, follow, no_report, source
+from txbroker.pipeline.upkeep import Done, Keep, Upkeep
 from txbroker.pipeline.writer import MESSAGES, Layout, write_rows
 
 if TYPE_CHECKING:
@@ -65,8 +68,8 @@ def read_archive(
     wanted = Wanted(
         zones=None if zones is None else frozenset(zones),
         topics=filter,
-        since=_microseconds(since),
-        until=_microseconds(until),
+        since=microseconds(since),
+        until=microseconds(until),
         start=start,
         end=end,
     )
@@ -94,7 +97,8 @@ def read_files(
     return spark.read.schema(schema).option("recursiveFileLookup", "true").parquet(*paths)
 
 
-def _microseconds(time: datetime | None) -> int | None:
+def microseconds(time: datetime | None) -> int | None:
+    """A time with its zone as microseconds since 1970."""
     return None if time is None else round(time.timestamp() * 1_000_000)
 
 
@@ -132,19 +136,19 @@ def _is_before(position: Position) -> Column:
 
 def write_batch(
     df: DataFrame, path: str | os.PathLike[str], query: str, batch: int, layout: Layout = MESSAGES
-) -> bool:
+) -> list[DataFile]:
     """
     Add the rows of `df` to the archive at `path`, all at once; it is made where there is none.
 
-    `query` and `batch` name the batch: one that is committed already is not written again, and then
-    False is returned. Raises `PipelineError`.
+    `query` and `batch` name the batch: one that is committed already is not written again. Returns
+    the files that were added, so nothing then. Raises `PipelineError`.
     """
     commits = Commits(path)
     if commits.load().has_batch(query, batch):
-        return False
+        return []
     files = write_files(df, commits.archive, layout)
     if not files:
-        return True
+        return []
     change = commits.change(added=tuple(files), query=query, batch=batch)
     verdict = commits.commit(change, layout.kind)
     if verdict is Verdict.LOST:
@@ -152,7 +156,7 @@ def write_batch(
             f"{path}: files of batch {batch} were deleted before it was committed, a day after they"
             " were written; run the job again"
         )
-    return verdict is Verdict.FITS
+    return files if verdict is Verdict.FITS else []
 
 
 def write_files(df: DataFrame, folder: Path, layout: Layout) -> list[DataFile]:
@@ -168,3 +172,70 @@ def _write_partition(
     files = write_rows(archive, layout, batches)
     lines = [json.dumps(file.to_json()) for file in files]
     yield pa.RecordBatch.from_pydict({"file": pa.array(lines, pa.string())})
+
+
+# -- the job
+
+
+def archive(
+    spark: SparkSession,
+    *,
+    root: str,
+    archive: str | os.PathLike[str],
+    filter: str | None = None,
+    once: bool = False,
+    interval: str = INTERVAL,
+    keep: Keep | None = None,
+    options: Mapping[str, str] | None = None,
+    report: Report = no_report,
+    is_stopping: Callable[[], bool] = lambda: False,
+) -> None:
+    """
+    Copy the journals of all zones into an archive, from their beginning on; each record once,
+    however often the job is ended or killed and started again.
+
+    `root` is the gRPC address of any node. With `once` it returns when all that was there at the
+    beginning is copied, else it goes on, a batch each `interval`, until `is_stopping`. `options`
+    are further ones of the data source. Raises `PipelineError`, and Spark's errors.
+    """
+    folder = Path(archive)
+    with JobLock(folder):
+        state = Commits(folder).load()
+        rows = source(spark, root, filter, folder, state, options or {})
+        archive_stream(
+            rows,
+            folder,
+            once=once,
+            interval=interval,
+            keep=keep or Keep(),
+            report=report,
+            is_stopping=is_stopping,
+        )
+
+
+def archive_stream(
+    rows: DataFrame,
+    folder: Path,
+    *,
+    once: bool,
+    interval: str = INTERVAL,
+    keep: Keep,
+    layout: Layout = MESSAGES,
+    report: Report = no_report,
+    is_stopping: Callable[[], bool] = lambda: False,
+) -> None:
+    """The same for any stream of such rows; the caller has the folder's lock."""
+    upkeep = Upkeep(rows.sparkSession, Commits(folder), layout, keep)
+
+    def take(batch: DataFrame, query: str, number: int) -> None:
+        written = write_batch(batch, folder, query, number, layout)
+        report("batch", {"batch": number, "rows": sum(file.rows for file in written)})
+        _report_upkeep(report, upkeep.after_batch())
+
+    follow(rows, folder, take, once=once, interval=interval, is_stopping=is_stopping)
+    _report_upkeep(report, upkeep.all())
+
+
+def _report_upkeep(report: Report, done: Done) -> None:
+    if done != Done():
+        report("upkeep", attrs.asdict(done))

@@ -112,8 +112,9 @@ class Commits:
             # Files whose condemnation is forgotten by now are gone.
             if not all((self.archive / file.path).exists() for file in change.added):
                 return Verdict.LOST
-            if "kind" not in state.settings:
-                change = attrs.evolve(change, settings={"kind": kind, **(change.settings or {})})
+            if "kind" not in state.settings or change.settings is not None:
+                chosen = {**state.settings, **(change.settings or {}), "kind": kind}
+                change = attrs.evolve(change, settings=chosen)
             following = state.apply(change)
             if self._link(following.version, encode(following, change)):
                 self._state = following

@@ -65,10 +65,11 @@ class RowWriter:
         self._open: dict[_Part, None] = {}  # oldest first
         self._done: list[DataFile] = []
 
-    def write(self, batch: pa.RecordBatch) -> None:
+    def write(self, table: pa.Table) -> None:
         """Take rows with the columns of the layout."""
-        table = _as_laid_out(batch, self._layout.schema)
-        for zone, day, rows in _split(table, self._layout.day):
+        schema = self._layout.schema
+        laid_out = table.select(schema.names).cast(schema)
+        for zone, day, rows in _split(laid_out, self._layout.day):
             part = self._parts.get((zone, day))
             if part is None:
                 part = self._parts[zone, day] = _Part(self._archive, self._layout, zone, day)
@@ -98,7 +99,7 @@ def write_rows(archive: str, layout: Layout, batches: Iterable[pa.RecordBatch]) 
     """All of some batches, as `RowWriter` does."""
     writer = RowWriter(archive, layout)
     for batch in batches:
-        writer.write(batch)
+        writer.write(pa.Table.from_batches([batch]))
     return writer.finish()
 
 
@@ -210,10 +211,6 @@ def _create(path: Path) -> IO[bytes]:
     return open(path, "xb")
 
 
-def _as_laid_out(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
-    return pa.Table.from_batches([batch]).select(schema.names).cast(schema)
-
-
 def _integers(rows: pa.Table, name: str) -> np.ndarray[Any, np.dtype[np.int64]]:
     column = rows.column(name)
     if pa.types.is_timestamp(column.type):
@@ -251,3 +248,10 @@ def in_order(rows: pa.Table) -> pa.Table:
     if ((steps > 0) | ((steps == 0) & (np.diff(offsets) >= 0))).all():
         return rows
     return rows.take(np.lexsort((offsets, epochs)))
+
+
+def rows_up_to(rows: pa.Table, limit: Position) -> int:
+    """How many of some ordered rows stand at this position or before it."""
+    epochs, offsets = _integers(rows, "epoch"), _integers(rows, "offset")
+    epoch, offset = limit
+    return int(((epochs < epoch) | ((epochs == epoch) & (offsets <= offset))).sum())

@@ -1,0 +1,32 @@
+"""A job that kills itself after the archive's commit of a batch: GIVEN ARCHIVE BATCH."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.pipeline.conftest import new_session
+from txbroker.pipeline import archive
+from txbroker.pipeline.rows import MESSAGE_COLUMNS
+from txbroker.pipeline.upkeep import Keep
+
+
+def main(given: str, folder: str, last: str) -> None:
+    write = archive.write_batch
+
+    def write_and_die(df: Any, path: Any, query: str, batch: int, layout: Any) -> Any:
+        written = write(df, path, query, batch, layout)
+        if batch == int(last):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return written
+
+    archive.write_batch = write_and_die
+    reader = new_session().readStream.schema(MESSAGE_COLUMNS).option("maxFilesPerTrigger", 1)
+    archive.archive_stream(reader.parquet(given), Path(folder), once=True, keep=Keep())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,377 @@
+"""
+SHELL: windows of numbers: how many, the least, the mean, the largest and the last, per topic.
+
+A batch of messages becomes *partial* rows, one for each zone, topic and window in it, which are
+committed like the rows of an archive. Partial rows of a window add up, whenever they came: a
+message that is read late, from a zone that could not be reached, still counts in its window. So
+there is no state beside the files, and what is read is always exact (`read_rollup`).
+
+A window is *closed* when its zone has a message from `watermark` behind its end; then it is
+published, if that is wanted. What comes for a closed window counts in the files, and is not
+published any more.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pyarrow as pa
+
+from txbroker.errors import PipelineError
+from txbroker.pipeline import topic_filters
+from txbroker.pipeline.archive import microseconds, read_archive, read_files, write_files
+from txbroker.pipeline.commits import Commits
+from txbroker.pipeline.manifest import DataFile, State, Verdict, Wanted, select
+from txbroker.pipeline.numbers import is_own, numbers_in
+from txbroker.pipeline.rows import TIME
+from txbroker.pipeline.streams import INTERVAL, JobLock, Report, follow, no_report, source
+from txbroker.pipeline.upkeep import Keep, Upkeep
+from txbroker.pipeline.writer import Layout
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+MINUTE = timedelta(minutes=1)
+WATERMARK = timedelta(seconds=10)
+FOR_EVER = Keep(age=timedelta(days=100_000))
+
+PARTIAL_ARROW = pa.schema(
+    [
+        ("zone", pa.string()),
+        ("epoch", pa.int64()),
+        ("offset", pa.int64()),
+        ("topic", pa.string()),
+        ("start", TIME),
+        ("count", pa.int64()),
+        ("other", pa.int64()),
+        ("min", pa.float64()),
+        ("max", pa.float64()),
+        ("sum", pa.float64()),
+        ("last", pa.float64()),
+        ("created", TIME),
+    ]
+)
+"""
+What a batch says of a zone, topic and window. `count` messages had numbers and `other` had none;
+`epoch`, `offset` and `created` are of the last message, `last` the last number.
+"""
+
+PARTIALS = Layout(kind="rollup", schema=PARTIAL_ARROW, day="start", latest="created")
+
+_SECOND = 1_000_000
+
+
+@attrs.frozen(kw_only=True)
+class Windows:
+    """
+    What is rolled up: windows of `length` (whole seconds, beginning at multiples of it since 1970
+    UTC), of the numbers that payloads are, or that stand at `field` (`a.b.c`) in payloads of JSON.
+    """
+
+    length: timedelta = MINUTE
+    field: str | None = None
+
+    def __attrs_post_init__(self) -> None:
+        """Raises `PipelineError`."""
+        if self.length < timedelta(seconds=1) or self.length % timedelta(seconds=1):
+            raise PipelineError(f"window {self.length}: whole seconds are wanted, such as 60s, 5m")
+
+    @property
+    def label(self) -> str:
+        """As it stands in topics: `1m`, `90s`."""
+        seconds = self.length // timedelta(seconds=1)
+        for unit, name in ((86_400, "d"), (3_600, "h"), (60, "m")):
+            if seconds % unit == 0:
+                return f"{seconds // unit}{name}"
+        return f"{seconds}s"
+
+    @property
+    def microseconds(self) -> int:
+        """The length."""
+        return self.length // timedelta(microseconds=1)
+
+
+# -- on DataFrames
+
+
+def partial_rows(rows: DataFrame, windows: Windows) -> DataFrame:
+    """Message rows of a batch as `PARTIAL_ARROW`; the topics of rollups are left out."""
+    from pyspark.sql import functions as F
+
+    length = windows.microseconds
+    micros = F.unix_micros("created")
+    value = numbers_in(F.col("payload"), windows.field)
+    place = F.struct("epoch", "offset")
+    numbers = (
+        rows.where(~is_own(F.col("topic")))
+        .withColumn("start", F.timestamp_micros(micros - F.pmod(micros, F.lit(length))))
+        .withColumn("value", value)
+        .withColumn("place", place)
+    )
+    found = numbers.groupBy("zone", "topic", "start").agg(
+        F.max("place").alias("place"),
+        F.count("value").alias("count"),
+        (F.count(F.lit(1)) - F.count("value")).alias("other"),
+        F.min("value").alias("min"),
+        F.max("value").alias("max"),
+        F.sum("value").alias("sum"),
+        F.max_by("value", F.when(F.col("value").isNotNull(), F.col("place"))).alias("last"),
+        F.max("created").alias("created"),
+    )
+    found = found.withColumn("epoch", F.col("place.epoch"))
+    return found.withColumn("offset", F.col("place.offset")).select(*PARTIAL_ARROW.names)
+
+
+def finished_rows(partials: DataFrame, windows: Windows) -> DataFrame:
+    """
+    Partial rows added up: `topic, start, end, count, min, mean, max, last, other`, one row for each
+    topic and window. Where a topic was of two zones within a window, the zone that received
+    something last has the last number.
+    """
+    from pyspark.sql import functions as F
+
+    def added(order: Column) -> list[Column]:
+        has_last = F.when(F.col("last").isNotNull(), order)
+        return [
+            F.sum("count").alias("count"),
+            F.sum("other").alias("other"),
+            F.min("min").alias("min"),
+            F.max("max").alias("max"),
+            F.sum("sum").alias("sum"),
+            F.max_by("last", has_last).alias("last"),
+            F.max("created").alias("created"),
+        ]
+
+    by_zone = partials.groupBy("zone", "topic", "start").agg(
+        *added(order=F.struct("epoch", "offset"))
+    )
+    found = by_zone.groupBy("topic", "start").agg(*added(order=F.struct("created", "zone")))
+    end = F.timestamp_micros(F.unix_micros("start") + F.lit(windows.microseconds))
+    found = found.withColumn("end", end).withColumn("mean", F.col("sum") / F.col("count"))
+    return found.select("topic", "start", "end", "count", "min", "mean", "max", "last", "other")
+
+
+def rollup_rows(rows: DataFrame, window: timedelta = MINUTE, field: str | None = None) -> DataFrame:
+    """The windows of message rows, as `finished_rows` has them. Raises `PipelineError`."""
+    windows = Windows(length=window, field=field)
+    return finished_rows(partial_rows(rows, windows), windows)
+
+
+def read_rollup(
+    spark: SparkSession,
+    path: str | os.PathLike[str],
+    *,
+    filter: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> DataFrame:
+    """
+    The windows of a rollup that begin from `since` on and before `until`, of topics that the MQTT
+    filter matches, as `finished_rows` has them. Raises `PipelineError`.
+    """
+    from pyspark.sql import functions as F
+
+    state = Commits(path).load_existing(PARTIALS.kind)
+    wanted = Wanted(topics=filter, since=microseconds(since), until=microseconds(until))
+    partials = read_files(spark, Path(path), select(state.files.values(), wanted), PARTIALS)
+    if filter is not None:
+        partials = partials.where(topic_filters.matches(F.col("topic"), filter))
+    if wanted.since is not None:
+        partials = partials.where(F.col("start") >= F.timestamp_micros(F.lit(wanted.since)))
+    if wanted.until is not None:
+        partials = partials.where(F.col("start") < F.timestamp_micros(F.lit(wanted.until)))
+    return finished_rows(partials, _windows_of(state))
+
+
+# -- the job
+
+
+def rollup(
+    spark: SparkSession,
+    *,
+    out: str | os.PathLike[str],
+    root: str | None = None,
+    archive: str | os.PathLike[str] | None = None,
+    filter: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    window: timedelta = MINUTE,
+    field: str | None = None,
+    watermark: timedelta = WATERMARK,
+    publish: Callable[[DataFrame], None] | None = None,
+    once: bool = False,
+    interval: str = INTERVAL,
+    options: Mapping[str, str] | None = None,
+    report: Report = no_report,
+    is_stopping: Callable[[], bool] = lambda: False,
+) -> None:
+    """
+    Roll up into the folder `out`: what an archive has beyond what was rolled up before, then it
+    returns; or the journals of the nodes about `root`, and then as `archive` does with `once`,
+    `interval` and `is_stopping`.
+
+    `publish` is given the windows that have closed, as `publishable` has them, before the commit:
+    after a crash perhaps once more. A folder is of one kind of rollup: another window, field,
+    filter or range of time is refused. Raises `PipelineError`, and Spark's errors.
+    """
+    if (root is None) == (archive is None):
+        raise PipelineError("rollup reads either an archive or the nodes about a root; name one")
+    folder = Path(out)
+    windows = Windows(length=window, field=field)
+    settings = {
+        "window": windows.label,
+        "field": field,
+        "filter": filter,
+        "since": microseconds(since),
+        "until": microseconds(until),
+        "source": "journals" if archive is None else "archive",
+    }
+    with JobLock(folder):
+        commits = Commits(folder)
+        state = commits.load()
+        _check_settings(folder, state, settings)
+        job = _Job(commits, windows, settings, watermark, publish, report)
+        if archive is not None:
+            rows = read_archive(
+                spark, archive, filter=filter, since=since, until=until, start=state.positions
+            )
+            job.take(rows, "", 0)
+        else:
+            assert root is not None
+            rows = source(spark, root, filter, folder, state, options or {})
+            take = functools.partial(_take_between, job, since, until)
+            follow(rows, folder, take, once=once, interval=interval, is_stopping=is_stopping)
+        Upkeep(spark, commits, PARTIALS, FOR_EVER).all()
+
+
+def publishable(windows: DataFrame, label: str) -> DataFrame:
+    """Windows as retained messages (`topic, payload, qos, retain`): JSON, to TOPIC/rollup/LABEL."""
+    from pyspark.sql import functions as F
+
+    times = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSXXX"}
+    values = [name for name in windows.columns if name != "topic"]
+    return windows.select(
+        F.concat("topic", F.lit(f"/rollup/{label}")).alias("topic"),
+        F.to_json(F.struct(*values), times).cast("binary").alias("payload"),
+        F.lit(1).cast("byte").alias("qos"),
+        F.lit(True).alias("retain"),
+    )
+
+
+# internal
+
+
+def _take_between(
+    job: _Job,
+    since: datetime | None,
+    until: datetime | None,
+    batch: DataFrame,
+    query: str,
+    number: int,
+) -> None:
+    from pyspark.sql import functions as F
+
+    for bound, is_lower in ((microseconds(since), True), (microseconds(until), False)):
+        if bound is not None:
+            limit = F.timestamp_micros(F.lit(bound))
+            batch = batch.where(F.col("created") >= limit if is_lower else F.col("created") < limit)
+    job.take(batch, query, number)
+
+
+class _Job:
+    """Takes batches of messages into one folder."""
+
+    def __init__(
+        self,
+        commits: Commits,
+        windows: Windows,
+        settings: Mapping[str, Any],
+        watermark: timedelta,
+        publish: Callable[[DataFrame], None] | None,
+        report: Report,
+    ) -> None:
+        self._commits = commits
+        self._windows = windows
+        self._settings = settings
+        self._watermark = watermark // timedelta(microseconds=1)
+        self._publish = publish
+        self._report = report
+
+    def take(self, rows: DataFrame, query: str, number: int) -> None:
+        """Roll up a batch, once."""
+        state = self._commits.load()
+        if query and state.has_batch(query, number):
+            return
+        # One task writes: there is far less of this than of messages, and files are few then.
+        partials = partial_rows(rows, self._windows).repartition(1)
+        files = write_files(partials, self._commits.archive, PARTIALS)
+        if not files:
+            return
+        change = self._commits.change(
+            added=tuple(files), query=query, batch=number, settings=self._settings
+        )
+        if self._publish is not None:
+            closed = self._closed(rows.sparkSession, state, state.apply(change), files)
+            self._publish(publishable(closed, self._windows.label))
+        if self._commits.commit(change, PARTIALS.kind) is Verdict.LOST:
+            raise PipelineError(
+                f"{self._commits.archive}: another process changed the files of batch {number};"
+                " run the job again"
+            )
+        self._report("batch", {"batch": number, "rows": sum(file.rows for file in files)})
+
+    def _closed(
+        self, spark: SparkSession, before: State, after: State, files: Iterable[DataFile]
+    ) -> DataFrame:
+        """The windows that this batch closes, with all that is known of them."""
+        from pyspark.sql import functions as F
+
+        length = self._windows.microseconds
+        low = {zone: time - self._watermark - length for zone, time in before.times.items()}
+        high = {zone: time - self._watermark - length for zone, time in after.times.items()}
+        zones = {file.zone for file in files}
+        bounds = spark.createDataFrame(
+            [(zone, low.get(zone, -(2**62)), high[zone]) for zone in sorted(zones)],
+            "zone string, low long, high long",
+        )
+        wanted = Wanted(since=min(low.get(zone, -(2**62)) for zone in zones))
+        partials = read_files(
+            spark, self._commits.archive, select(after.files.values(), wanted), PARTIALS
+        )
+        start = F.unix_micros("start")
+        keys = (
+            partials.join(F.broadcast(bounds), "zone")
+            .where((start > F.col("low")) & (start <= F.col("high")))
+            .select("topic", "start")
+            .distinct()
+        )
+        chosen = partials.join(keys, ["topic", "start"], "left_semi")
+        return (
+            finished_rows(chosen, self._windows)
+            .repartition(1)
+            .sortWithinPartitions("start", "topic")
+        )
+
+
+def _check_settings(folder: Path, state: State, settings: Mapping[str, Any]) -> None:
+    for name, value in settings.items() if state.version else ():
+        found = state.settings.get(name)
+        if found != value:
+            raise PipelineError(
+                f"{folder}: rolled up with {name} {json.dumps(found)}, not {json.dumps(value)};"
+                " give another folder"
+            )
+
+
+def _windows_of(state: State) -> Windows:
+    label = str(state.settings["window"])
+    units = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+    length = timedelta(**{units[label[-1]]: int(label[:-1])})
+    return Windows(length=length, field=state.settings["field"])

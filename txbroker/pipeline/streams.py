@@ -1,0 +1,152 @@
+"""
+SHELL: a job that follows the journals: rows of the data source `txbroker` in batches, each handed
+on with its name, so that what takes it can do so once.
+
+A job has a folder, with its results, the checkpoint of its query (`_checkpoint`) and a lock: of two
+jobs in a folder the second one does not begin.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Self
+
+from txbroker.errors import PipelineError
+from txbroker.pipeline.manifest import State
+from txbroker.store.files import make_folder
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+CHECKPOINT = "_checkpoint"
+LOCK = "_lock"
+INTERVAL = "10 seconds"
+"""Between two batches of a job that runs on."""
+
+_WATCH = 1
+
+Report = Callable[[str, Mapping[str, Any]], None]
+"""Told of what a job does: a short constant name, and fields."""
+TakeBatch = Callable[["DataFrame", str, int], None]
+"""Does something with a batch: its rows, the id of its query and its number."""
+
+
+def no_report(event: str, fields: Mapping[str, Any]) -> None:
+    """For callers who do not want to know."""
+
+
+class JobLock:
+    """Held by the one job that writes to a folder; the system frees it when the process ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / LOCK
+        self._file: IO[str] | None = None
+
+    def __enter__(self) -> Self:
+        """Raises `PipelineError` when another job has it."""
+        try:
+            make_folder(self._path.parent)
+            file = open(self._path, "a+")
+        except OSError as error:
+            raise PipelineError(
+                f"{self._path}: {error.strerror}; give a folder that can be written to"
+            ) from None
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+            holder = self._path.read_text().strip() or "another process"
+            raise PipelineError(
+                f"{self._path.parent}: {holder} runs a job in this folder; stop that one first"
+            ) from None
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        file.flush()
+        self._file = file
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def source(
+    spark: SparkSession,
+    root: str,
+    topics: str | None,
+    folder: Path,
+    state: State,
+    options: Mapping[str, str],
+) -> DataFrame:
+    """
+    The journals as a stream. Where the folder has no checkpoint (any more), it begins with what the
+    results in it say was read: nothing comes twice.
+    """
+    chosen = {"root": root, "startingOffsets": "earliest", **options}
+    if topics is not None:
+        chosen["filter"] = topics
+    if state.positions and not (folder / CHECKPOINT).exists():
+        chosen["startingOffsets"] = json.dumps(
+            {
+                zone: {"epoch": epoch, "offset": offset}
+                for zone, (epoch, offset) in state.positions.items()
+            }
+        )
+    return spark.readStream.format("txbroker").options(**chosen).load()
+
+
+def follow(
+    rows: DataFrame,
+    folder: Path,
+    take: TakeBatch,
+    *,
+    once: bool,
+    interval: str = INTERVAL,
+    is_stopping: Callable[[], bool] = lambda: False,
+) -> None:
+    """
+    Hand a stream's batches to `take` until all that there was at the beginning is read (`once`), or
+    until `is_stopping`, asked every second. A batch that was not taken to its end comes again
+    under its name, in the next run.
+
+    Raises what `take` raised, or Spark's error.
+    """
+    failures: list[Exception] = []
+
+    def on_batch(batch: DataFrame, number: int) -> None:
+        try:
+            take(batch, _query_id(folder), number)
+        except Exception as error:
+            failures.append(error)
+            raise
+
+    checkpoint = f"file:{(folder / CHECKPOINT).resolve()}"
+    writer = rows.writeStream.foreachBatch(on_batch).option("checkpointLocation", checkpoint)
+    writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=interval)
+    query = writer.start()
+    try:
+        _await(query, is_stopping)
+    except Exception:
+        if failures:
+            raise failures[0] from None
+        raise
+    finally:
+        query.stop()
+
+
+def _await(query: StreamingQuery, is_stopping: Callable[[], bool]) -> None:
+    while not query.awaitTermination(_WATCH):
+        if is_stopping():
+            return
+
+
+def _query_id(folder: Path) -> str:
+    """Of the query that the checkpoint belongs to; a new checkpoint is a new query."""
+    return str(json.loads((folder / CHECKPOINT / "metadata").read_text())["id"])
