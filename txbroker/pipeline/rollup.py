@@ -63,9 +63,11 @@ What a batch says of a zone, topic and window. `count` messages had numbers and 
 `epoch`, `offset` and `created` are of the last message, `last` the last number.
 """
 
+FINISHED = ("topic", "start", "end", "count", "min", "mean", "max", "last", "other")
+
 PARTIALS = Layout(kind="rollup", schema=PARTIAL_ARROW, day="start", latest="created")
 
-_SECOND = 1_000_000
+_NEVER = -(2**62)
 
 
 @attrs.frozen(kw_only=True)
@@ -135,27 +137,7 @@ def finished_rows(partials: DataFrame, windows: Windows) -> DataFrame:
     topic and window. Where a topic was of two zones within a window, the zone that received
     something last has the last number.
     """
-    from pyspark.sql import functions as F
-
-    def added(order: Column) -> list[Column]:
-        has_last = F.when(F.col("last").isNotNull(), order)
-        return [
-            F.sum("count").alias("count"),
-            F.sum("other").alias("other"),
-            F.min("min").alias("min"),
-            F.max("max").alias("max"),
-            F.sum("sum").alias("sum"),
-            F.max_by("last", has_last).alias("last"),
-            F.max("created").alias("created"),
-        ]
-
-    by_zone = partials.groupBy("zone", "topic", "start").agg(
-        *added(order=F.struct("epoch", "offset"))
-    )
-    found = by_zone.groupBy("topic", "start").agg(*added(order=F.struct("created", "zone")))
-    end = F.timestamp_micros(F.unix_micros("start") + F.lit(windows.microseconds))
-    found = found.withColumn("end", end).withColumn("mean", F.col("sum") / F.col("count"))
-    return found.select("topic", "start", "end", "count", "min", "mean", "max", "last", "other")
+    return _added_up(partials, windows).select(*FINISHED)
 
 
 def rollup_rows(rows: DataFrame, window: timedelta = MINUTE, field: str | None = None) -> DataFrame:
@@ -188,6 +170,36 @@ def read_rollup(
     if wanted.until is not None:
         partials = partials.where(F.col("start") < F.timestamp_micros(F.lit(wanted.until)))
     return finished_rows(partials, _windows_of(state))
+
+
+def _added_up(partials: DataFrame, windows: Windows) -> DataFrame:
+    """The same with the zone that received something last, as `zone`."""
+    from pyspark.sql import functions as F
+
+    def added(order: Column) -> list[Column]:
+        has_last = F.when(F.col("last").isNotNull(), order)
+        return [
+            F.sum("count").alias("count"),
+            F.sum("other").alias("other"),
+            F.min("min").alias("min"),
+            F.max("max").alias("max"),
+            F.sum("sum").alias("sum"),
+            F.max_by("last", has_last).alias("last"),
+            F.max("created").alias("created"),
+        ]
+
+    # One exchange serves both steps.
+    by_zone = (
+        partials.repartition("topic", "start")
+        .groupBy("zone", "topic", "start")
+        .agg(*added(F.struct("epoch", "offset")))
+    )
+    latest = F.struct("created", "zone")
+    found = by_zone.groupBy("topic", "start").agg(
+        *added(latest), F.max_by("zone", latest).alias("zone")
+    )
+    end = F.timestamp_micros(F.unix_micros("start") + F.lit(windows.microseconds))
+    return found.withColumn("end", end).withColumn("mean", F.col("sum") / F.col("count"))
 
 
 # -- the job
@@ -333,31 +345,27 @@ class _Job:
         """The windows that this batch closes, with all that is known of them."""
         from pyspark.sql import functions as F
 
-        length = self._windows.microseconds
-        low = {zone: time - self._watermark - length for zone, time in before.times.items()}
-        high = {zone: time - self._watermark - length for zone, time in after.times.items()}
-        zones = {file.zone for file in files}
-        bounds = spark.createDataFrame(
-            [(zone, low.get(zone, -(2**62)), high[zone]) for zone in sorted(zones)],
-            "zone string, low long, high long",
-        )
-        wanted = Wanted(since=min(low.get(zone, -(2**62)) for zone in zones))
-        partials = read_files(
-            spark, self._commits.archive, select(after.files.values(), wanted), PARTIALS
-        )
-        start = F.unix_micros("start")
-        keys = (
-            partials.join(F.broadcast(bounds), "zone")
-            .where((start > F.col("low")) & (start <= F.col("high")))
-            .select("topic", "start")
-            .distinct()
-        )
-        chosen = partials.join(keys, ["topic", "start"], "left_semi")
+        behind = self._watermark + self._windows.microseconds
+        zones = sorted({file.zone for file in files})
+        low = {zone: before.times.get(zone, _NEVER) - behind for zone in zones}
+        high = {zone: after.times[zone] - behind for zone in zones}
+        wanted = Wanted(since=min(low.values()))
+        chosen = list(select(after.files.values(), wanted))
+        partials = read_files(spark, self._commits.archive, chosen, PARTIALS)
+        start, zone = F.unix_micros("start"), F.col("zone")
         return (
-            finished_rows(chosen, self._windows)
+            _added_up(partials.where(start > F.lit(wanted.since)), self._windows)
+            .where((start > _by_zone(low)[zone]) & (start <= _by_zone(high)[zone]))
+            .select(*FINISHED)
             .repartition(1)
             .sortWithinPartitions("start", "topic")
         )
+
+
+def _by_zone(numbers: Mapping[str, int]) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.create_map(*(F.lit(each) for pair in numbers.items() for each in pair))
 
 
 def _check_settings(folder: Path, state: State, settings: Mapping[str, Any]) -> None:

@@ -1,0 +1,311 @@
+"""
+SHELL: a range of an archive back into topics.
+
+The rows come to this process in the order in which the zones received them, and leave it through
+one MQTT client with QoS 1, so messages of a topic stay in order. Only `WINDOW` of them may be
+unacknowledged, and the place of the last one before which all are is what a replay that was broken
+off goes on from: some messages may then come a second time, none is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import attrs
+
+from txbroker.errors import PipelineError
+from txbroker.pipeline.archive import microseconds, read_archive
+from txbroker.pipeline.streams import Report, no_report
+from txbroker.topics import TopicError, validate_topic_name
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+WINDOW = 500
+"""Messages that may be unacknowledged."""
+PATIENCE = 60.0
+"""Seconds without any acknowledgement after which a replay gives up."""
+
+_ROWS_AT_ONCE = 20_000
+_SAVE_EVERY = 1.0
+_LOOK = 0.2
+
+Place = tuple[int, str, int, int]
+"""When it is due (microseconds since 1970), zone, epoch and offset: the order of a replay."""
+
+
+def replay(
+    spark: SparkSession,
+    *,
+    archive: str | os.PathLike[str],
+    mqtt: str,
+    filter: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    prefix: str = "",
+    speed: float | None = 1.0,
+    retain: bool = False,
+    resume: str | os.PathLike[str] | None = None,
+    report: Report = no_report,
+    is_stopping: Callable[[], bool] = lambda: False,
+) -> int:
+    """
+    Publish what an archive holds of a range of time (`until` exclusive) and a filter, below `prefix`
+    if there is one; returns how many messages were acknowledged.
+
+    `mqtt` is the MQTT address of any node. `speed` 2 is twice as fast as it came, None as fast as
+    possible. Without `retain` nothing is published as retained. `resume` names a file that says how
+    far this replay has come; it is made, read if it is there, and deleted at the end. Raises
+    `PipelineError`, and Spark's errors.
+    """
+    _check(prefix, speed)
+    told = {
+        "archive": str(Path(archive).resolve()),
+        "filter": filter,
+        "since": microseconds(since),
+        "until": microseconds(until),
+        "prefix": prefix,
+    }
+    progress = _Progress(None if resume is None else Path(resume), told)
+    rows = read_archive(spark, archive, filter=filter, since=since, until=until)
+    total = rows.count()
+    report("begin", {"messages": total})
+    with _Publisher(mqtt, progress, is_stopping) as publisher:
+        pace = _Pace(speed, is_stopping)
+        for row in ordered_rows(rows, total, progress.place).toLocalIterator(True):
+            if not pace.wait_for(row.due):
+                break
+            topic = f"{prefix}/{row.topic}" if prefix else row.topic
+            place = (row.due, row.zone, row.epoch, row.offset)
+            publisher.publish(place, topic, bytes(row.payload), retain and row.retain)
+            report("published", {"messages": publisher.count})
+        publisher.drain()
+        if not is_stopping():
+            progress.finish()
+        report("acknowledged", {"messages": publisher.count})
+        return publisher.count
+
+
+def ordered_rows(rows: DataFrame, count: int, after: Place | None) -> DataFrame:
+    """
+    About `count` rows as they are to be replayed, in partitions small enough for one process:
+    `due, zone, epoch, offset, topic, payload, retain`.
+
+    A message is due when it was received, or with one before it in its zone: clocks are set back
+    now and then, and offsets never are.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    places = ("due", "zone", "epoch", "offset")
+    before = _until_here(Window.partitionBy("zone").orderBy("epoch", "offset"))
+    due = F.max(F.unix_micros("created")).over(before)
+    found = rows.withColumn("due", due).select(*places, "topic", "payload", "retain")
+    if after is not None:
+        found = found.where(F.struct(*places) > F.struct(*map(F.lit, after)))
+    parts = count // _ROWS_AT_ONCE + 1
+    return found.repartitionByRange(parts, *places).sortWithinPartitions(*places)
+
+
+# internal
+
+
+def _until_here(window: Any) -> Any:
+    from pyspark.sql import Window
+
+    return window.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+
+
+def _check(prefix: str, speed: float | None) -> None:
+    if speed is not None and not 0 < speed < float("inf"):
+        raise PipelineError(f"speed {speed:g}: a number above 0 is wanted; 2 is twice as fast")
+    if prefix:
+        try:
+            validate_topic_name(prefix)
+        except TopicError as error:
+            raise PipelineError(f"prefix {prefix!r}: {error}") from None
+
+
+class _Pace:
+    """When the next message leaves."""
+
+    def __init__(self, speed: float | None, is_stopping: Callable[[], bool]) -> None:
+        self._speed = speed
+        self._is_stopping = is_stopping
+        self._begin: tuple[float, int] | None = None
+
+    def wait_for(self, due: int) -> bool:
+        """Return at its time; False when the replay is to stop."""
+        if self._speed is None:
+            return not self._is_stopping()
+        if self._begin is None:
+            self._begin = (time.monotonic(), due)
+        began, first = self._begin
+        leaves = began + (due - first) / 1_000_000 / self._speed
+        while not self._is_stopping():
+            left = leaves - time.monotonic()
+            if left <= 0:
+                return True
+            time.sleep(min(left, _LOOK))
+        return False
+
+
+class _Progress:
+    """How far a replay has come, in a file if that is wanted."""
+
+    def __init__(self, path: Path | None, told: Mapping[str, Any]) -> None:
+        """Read the file if it is there; raises `PipelineError`."""
+        self.place: Place | None = None
+        self._path = path
+        self._told = dict(told)
+        self._saved = time.monotonic()
+        if path is None or not path.exists():
+            return
+        try:
+            value = json.loads(path.read_text())
+            due, zone, epoch, offset = value.pop("place")
+        except (OSError, ValueError, AttributeError, KeyError, TypeError):
+            raise PipelineError(f"{path}: not the state of a replay; name another file") from None
+        if value != self._told:
+            raise PipelineError(
+                f"{path}: the state of another replay (other archive, filter, range or prefix);"
+                " name another file, or delete this one to begin anew"
+            )
+        self.place = (int(due), str(zone), int(epoch), int(offset))
+
+    def reached(self, place: Place, *, now: bool = False) -> None:
+        """All up to here is acknowledged."""
+        self.place = place
+        if self._path is not None and (now or time.monotonic() - self._saved > _SAVE_EVERY):
+            self._saved = time.monotonic()
+            beside = self._path.with_name(f"{self._path.name}.tmp")
+            try:
+                beside.write_text(json.dumps({**self._told, "place": place}))
+                beside.replace(self._path)
+            except OSError as error:
+                raise PipelineError(
+                    f"{self._path}: {error.strerror}; name a file that can be written"
+                ) from None
+
+    def finish(self) -> None:
+        """There is nothing to go on from."""
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+
+@attrs.define(eq=False)
+class _Sent:
+    """A message that is on its way."""
+
+    place: Place
+    is_acknowledged: bool = False
+
+
+class _Publisher:
+    """
+    One client that publishes in order. Paho's thread reads acknowledgements; all else happens in
+    the thread that calls.
+    """
+
+    def __init__(self, address: str, progress: _Progress, is_stopping: Callable[[], bool]) -> None:
+        import paho.mqtt.client as paho
+        from paho.mqtt.enums import CallbackAPIVersion
+
+        self.count = 0
+        self._address = address
+        self._progress = progress
+        self._is_stopping = is_stopping
+        self._changed = threading.Condition()
+        self._sent: deque[_Sent] = deque()  # in order
+        self._open: dict[int, _Sent] = {}  # by packet id
+        self._early: set[int] = set()  # acknowledged before `publish` knew the packet id
+        self._refused = ""
+        self._client = paho.Client(
+            CallbackAPIVersion.VERSION2, client_id=f"txbroker-replay-{secrets.token_hex(6)}"
+        )
+        self._client.max_inflight_messages_set(WINDOW)
+        self._client.reconnect_delay_set(1, 1)
+        self._client.on_connect = self._on_connect
+        self._client.on_publish = self._on_publish
+
+    def __enter__(self) -> Self:
+        host, _, port = self._address.rpartition(":")
+        try:
+            self._client.connect(host.strip("[]"), int(port))
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise PipelineError(
+                f"{self._address}: cannot be reached: {reason}; is it a node's MQTT address?"
+            ) from None
+        self._client.loop_start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    def publish(self, place: Place, topic: str, payload: bytes, retain: bool) -> None:
+        """Send it as soon as the window has room; raises `PipelineError`."""
+        self._wait(WINDOW - 1)
+        sent = _Sent(place)
+        self._sent.append(sent)
+        packet_id = self._client.publish(topic, payload, 1, retain).mid
+        with self._changed:
+            if packet_id in self._early:
+                self._early.discard(packet_id)
+                sent.is_acknowledged = True
+            else:
+                self._open[packet_id] = sent
+        self._settle()
+
+    def drain(self) -> None:
+        """Wait for all acknowledgements; raises `PipelineError`."""
+        self._wait(0)
+        self._settle(now=True)
+
+    # internal
+
+    def _settle(self, *, now: bool = False) -> None:
+        reached = None
+        while self._sent and self._sent[0].is_acknowledged:
+            reached = self._sent.popleft().place
+            self.count += 1
+        if reached is not None or (now and self._progress.place is not None):
+            self._progress.reached(reached or self._progress.place, now=now)  # type: ignore[arg-type]
+
+    def _wait(self, room: int) -> None:
+        """Until no more than `room` messages are open."""
+        with self._changed:
+            open_before, since = len(self._open), time.monotonic()
+            while len(self._open) > room:
+                self._changed.wait(_LOOK)
+                if len(self._open) < open_before:
+                    open_before, since = len(self._open), time.monotonic()
+                if self._refused or time.monotonic() - since > PATIENCE:
+                    why = self._refused or f"no acknowledgement in {PATIENCE:g} s"
+                    raise PipelineError(
+                        f"{self._address}: {why}; {self.count} messages were acknowledged"
+                    )
+
+    def _on_connect(self, client: Any, data: Any, flags: Any, code: Any, _: Any) -> None:
+        with self._changed:
+            self._refused = f"connection refused: {code}" if code.is_failure else ""
+            self._changed.notify_all()
+
+    def _on_publish(self, client: Any, data: Any, packet_id: int, code: Any, _: Any) -> None:
+        with self._changed:
+            sent = self._open.pop(packet_id, None)
+            if sent is None:
+                self._early.add(packet_id)
+            else:
+                sent.is_acknowledged = True
+            self._changed.notify_all()
