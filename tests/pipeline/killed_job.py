@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.pipeline.conftest import new_session
-from txbroker.pipeline import archive
+from tests.pipeline.conftest import start_spark
+from txbroker.pipeline.jobs import archive
 from txbroker.pipeline.rows import MESSAGE_COLUMNS
 from txbroker.pipeline.upkeep import Keep
 
@@ -24,7 +24,9 @@ def main(given: str, folder: str, last: str) -> None:
         return written
 
     archive.write_batch = write_and_die
-    reader = new_session().readStream.schema(MESSAGE_COLUMNS).option("maxFilesPerTrigger", 1)
+    reader = (
+        start_spark("local[2]").readStream.schema(MESSAGE_COLUMNS).option("maxFilesPerTrigger", 1)
+    )
     archive.archive_stream(reader.parquet(given), Path(folder), once=True, keep=Keep())
 
 

@@ -20,9 +20,11 @@ from pyspark.sql import functions as F
 from tests.pipeline.rows import START, Row, in_order, message, messages, shuffled, table
 from tests.pipeline.test_commits import data_file
 from txbroker.errors import PipelineError
-from txbroker.pipeline.archive import archive, archive_stream, read_archive, write_batch
+from txbroker.pipeline import archive
+from txbroker.pipeline.archives import read_archive, write_batch
 from txbroker.pipeline.commits import Commits
 from txbroker.pipeline.compaction import TARGET, plan_merges
+from txbroker.pipeline.jobs.archive import archive_stream
 from txbroker.pipeline.rows import MESSAGE_COLUMNS
 from txbroker.pipeline.streams import JobLock
 from txbroker.pipeline.upkeep import Keep, Upkeep

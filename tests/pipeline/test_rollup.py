@@ -20,10 +20,12 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.pipeline.rows import Row, message, shuffled, table
 from tests.pipeline.test_archive import feed, frame, parquet_stream
 from txbroker.errors import PipelineError
-from txbroker.pipeline import rollup as rollup_module
-from txbroker.pipeline.archive import write_batch
+from txbroker.pipeline import rollup
+from txbroker.pipeline.archives import write_batch
 from txbroker.pipeline.commits import Commits
-from txbroker.pipeline.rollup import Windows, read_rollup, rollup, rollup_rows
+from txbroker.pipeline.jobs import rollup as rollup_module
+from txbroker.pipeline.jobs.rollup import read_rollup
+from txbroker.pipeline.windows import Windows, rollup_rows
 
 START = datetime(2026, 3, 1, 23, 50, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -18,6 +18,7 @@ from txbroker.cli import (
     check,
     client,
     divergent,
+    pipeline,
     reclaim,
     repair,
     resolve,
@@ -54,5 +55,6 @@ for _command in (
     sessions.sessions,
     backup.backup,
     repair.repair,
+    pipeline.pipeline,
 ):
     main.add_command(_command)

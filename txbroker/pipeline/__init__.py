@@ -6,12 +6,29 @@ Cheap to import: Spark and gRPC are loaded by what is called.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from txbroker.errors import PipelineError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from txbroker.pipeline.archives import read_archive
+    from txbroker.pipeline.jobs.archive import archive
+    from txbroker.pipeline.jobs.replay import replay
+    from txbroker.pipeline.jobs.rollup import read_rollup, rollup
+    from txbroker.pipeline.windows import rollup_rows
+
+JOBS = {
+    "archive": "jobs.archive",
+    "read_archive": "archives",
+    "read_rollup": "jobs.rollup",
+    "replay": "jobs.replay",
+    "rollup": "jobs.rollup",
+    "rollup_rows": "windows",
+}
+"""What a notebook calls, and the module that has it."""
 
 EXTRA = ("pyspark", "pyarrow", "pandas", "numpy")
 
@@ -28,6 +45,14 @@ def register(spark: SparkSession) -> None:
     register_source(spark)
 
 
+def __getattr__(name: str) -> Any:
+    """A job is loaded when it is asked for; raises `PipelineError` without the extra."""
+    if name not in JOBS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    with_extra()
+    return getattr(import_module(f"{__name__}.{JOBS[name]}"), name)
+
+
 def with_extra() -> None:
     """Raise `PipelineError` unless what the pipeline needs beside txbroker is installed."""
     from importlib.util import find_spec
@@ -39,4 +64,12 @@ def with_extra() -> None:
         )
 
 
-__all__ = ["register"]
+__all__ = [
+    "archive",
+    "read_archive",
+    "read_rollup",
+    "register",
+    "replay",
+    "rollup",
+    "rollup_rows",
+]

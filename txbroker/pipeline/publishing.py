@@ -124,36 +124,39 @@ class Publishing:
     def _where(self) -> tuple[str, int]:
         """The node's MQTT address; raises `PipelineError` or `OSError`."""
         if self._address is None:
-            text = self._options.mqtt or self._asked()
+            text = self._options.mqtt or mqtt_address(self._options.root)
             host, _, port = text.rpartition(":")
             self._address = (host.strip("[]"), int(port))
         return self._address
-
-    def _asked(self) -> str:
-        """What the node at `root` says where its clients connect."""
-        import grpc
-
-        from txbroker.control.channels import CALL_TIMEOUT
-        from txbroker.pipeline.nodes import Stubs, why
-        from txbroker.v1.control_pb2 import StatusRequest
-
-        root = self._options.root
-        try:
-            with Stubs() as stubs:
-                reply = stubs.control(root).Status(StatusRequest(), timeout=CALL_TIMEOUT)
-        except grpc.RpcError as error:
-            raise OSError(why(root, error)) from None
-        if not reply.mqtt:
-            raise PipelineError(
-                f"the node at {root} does not say where MQTT clients connect; add the option mqtt"
-            )
-        return reply.mqtt
 
     def _name(self) -> str:
         if self._address is None:
             return f"the node at {self._options.root}"
         host, port = self._address
         return f"the node at {host}:{port}"
+
+
+def mqtt_address(root: str) -> str:
+    """
+    Where clients connect to the node at `root`, as it says; raises `PipelineError` where it does
+    not say, and `OSError` where it does not answer.
+    """
+    import grpc
+
+    from txbroker.control.channels import CALL_TIMEOUT
+    from txbroker.pipeline.nodes import Stubs, why
+    from txbroker.v1.control_pb2 import StatusRequest
+
+    try:
+        with Stubs() as stubs:
+            reply = stubs.control(root).Status(StatusRequest(), timeout=CALL_TIMEOUT)
+    except grpc.RpcError as error:
+        raise OSError(why(root, error)) from None
+    if not reply.mqtt:
+        raise PipelineError(
+            f"the node at {root} does not say where MQTT clients connect; add the option mqtt"
+        )
+    return reply.mqtt
 
 
 class _Client(mqtt.Client):

@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, Self
 
 from txbroker.errors import PipelineError
 from txbroker.pipeline.manifest import State
+from txbroker.pipeline.positions import Position, positions_to
 from txbroker.store.files import make_folder
 
 if TYPE_CHECKING:
@@ -93,12 +94,8 @@ def source(
     if topics is not None:
         chosen["filter"] = topics
     if state.positions and not (folder / CHECKPOINT).exists():
-        chosen["startingOffsets"] = json.dumps(
-            {
-                zone: {"epoch": epoch, "offset": offset}
-                for zone, (epoch, offset) in state.positions.items()
-            }
-        )
+        positions = {zone: Position(*place) for zone, place in state.positions.items()}
+        chosen["startingOffsets"] = json.dumps(positions_to(positions))
     return spark.readStream.format("txbroker").options(**chosen).load()
 
 

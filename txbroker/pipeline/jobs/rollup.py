@@ -21,129 +21,30 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import attrs
-import pyarrow as pa
-
 from txbroker.errors import PipelineError
 from txbroker.pipeline import topic_filters
-from txbroker.pipeline.archive import microseconds, read_archive, read_files, write_files
+from txbroker.pipeline.archives import microseconds, read_archive, read_files, write_files
 from txbroker.pipeline.commits import Commits
 from txbroker.pipeline.manifest import DataFile, State, Verdict, Wanted, select
-from txbroker.pipeline.numbers import is_own, numbers_in
-from txbroker.pipeline.rows import TIME
 from txbroker.pipeline.streams import INTERVAL, JobLock, Report, follow, no_report, source
 from txbroker.pipeline.upkeep import Keep, Upkeep
-from txbroker.pipeline.writer import Layout
+from txbroker.pipeline.windows import (
+    FINISHED,
+    MINUTE,
+    PARTIALS,
+    Windows,
+    added_up,
+    finished_rows,
+    partial_rows,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-MINUTE = timedelta(minutes=1)
 WATERMARK = timedelta(seconds=10)
 FOR_EVER = Keep(age=timedelta(days=100_000))
 
-PARTIAL_ARROW = pa.schema(
-    [
-        ("zone", pa.string()),
-        ("epoch", pa.int64()),
-        ("offset", pa.int64()),
-        ("topic", pa.string()),
-        ("start", TIME),
-        ("count", pa.int64()),
-        ("other", pa.int64()),
-        ("min", pa.float64()),
-        ("max", pa.float64()),
-        ("sum", pa.float64()),
-        ("last", pa.float64()),
-        ("created", TIME),
-    ]
-)
-"""
-What a batch says of a zone, topic and window. `count` messages had numbers and `other` had none;
-`epoch`, `offset` and `created` are of the last message, `last` the last number.
-"""
-
-FINISHED = ("topic", "start", "end", "count", "min", "mean", "max", "last", "other")
-
-PARTIALS = Layout(kind="rollup", schema=PARTIAL_ARROW, day="start", latest="created")
-
 _NEVER = -(2**62)
-
-
-@attrs.frozen(kw_only=True)
-class Windows:
-    """
-    What is rolled up: windows of `length` (whole seconds, beginning at multiples of it since 1970
-    UTC), of the numbers that payloads are, or that stand at `field` (`a.b.c`) in payloads of JSON.
-    """
-
-    length: timedelta = MINUTE
-    field: str | None = None
-
-    def __attrs_post_init__(self) -> None:
-        """Raises `PipelineError`."""
-        if self.length < timedelta(seconds=1) or self.length % timedelta(seconds=1):
-            raise PipelineError(f"window {self.length}: whole seconds are wanted, such as 60s, 5m")
-
-    @property
-    def label(self) -> str:
-        """As it stands in topics: `1m`, `90s`."""
-        seconds = self.length // timedelta(seconds=1)
-        for unit, name in ((86_400, "d"), (3_600, "h"), (60, "m")):
-            if seconds % unit == 0:
-                return f"{seconds // unit}{name}"
-        return f"{seconds}s"
-
-    @property
-    def microseconds(self) -> int:
-        """The length."""
-        return self.length // timedelta(microseconds=1)
-
-
-# -- on DataFrames
-
-
-def partial_rows(rows: DataFrame, windows: Windows) -> DataFrame:
-    """Message rows of a batch as `PARTIAL_ARROW`; the topics of rollups are left out."""
-    from pyspark.sql import functions as F
-
-    length = windows.microseconds
-    micros = F.unix_micros("created")
-    value = numbers_in(F.col("payload"), windows.field)
-    place = F.struct("epoch", "offset")
-    numbers = (
-        rows.where(~is_own(F.col("topic")))
-        .withColumn("start", F.timestamp_micros(micros - F.pmod(micros, F.lit(length))))
-        .withColumn("value", value)
-        .withColumn("place", place)
-    )
-    found = numbers.groupBy("zone", "topic", "start").agg(
-        F.max("place").alias("place"),
-        F.count("value").alias("count"),
-        (F.count(F.lit(1)) - F.count("value")).alias("other"),
-        F.min("value").alias("min"),
-        F.max("value").alias("max"),
-        F.sum("value").alias("sum"),
-        F.max_by("value", F.when(F.col("value").isNotNull(), F.col("place"))).alias("last"),
-        F.max("created").alias("created"),
-    )
-    found = found.withColumn("epoch", F.col("place.epoch"))
-    return found.withColumn("offset", F.col("place.offset")).select(*PARTIAL_ARROW.names)
-
-
-def finished_rows(partials: DataFrame, windows: Windows) -> DataFrame:
-    """
-    Partial rows added up: `topic, start, end, count, min, mean, max, last, other`, one row for each
-    topic and window. Where a topic was of two zones within a window, the zone that received
-    something last has the last number.
-    """
-    return _added_up(partials, windows).select(*FINISHED)
-
-
-def rollup_rows(rows: DataFrame, window: timedelta = MINUTE, field: str | None = None) -> DataFrame:
-    """The windows of message rows, as `finished_rows` has them. Raises `PipelineError`."""
-    windows = Windows(length=window, field=field)
-    return finished_rows(partial_rows(rows, windows), windows)
 
 
 def read_rollup(
@@ -170,39 +71,6 @@ def read_rollup(
     if wanted.until is not None:
         partials = partials.where(F.col("start") < F.timestamp_micros(F.lit(wanted.until)))
     return finished_rows(partials, _windows_of(state))
-
-
-def _added_up(partials: DataFrame, windows: Windows) -> DataFrame:
-    """The same with the zone that received something last, as `zone`."""
-    from pyspark.sql import functions as F
-
-    def added(order: Column) -> list[Column]:
-        has_last = F.when(F.col("last").isNotNull(), order)
-        return [
-            F.sum("count").alias("count"),
-            F.sum("other").alias("other"),
-            F.min("min").alias("min"),
-            F.max("max").alias("max"),
-            F.sum("sum").alias("sum"),
-            F.max_by("last", has_last).alias("last"),
-            F.max("created").alias("created"),
-        ]
-
-    # One exchange serves both steps.
-    by_zone = (
-        partials.repartition("topic", "start")
-        .groupBy("zone", "topic", "start")
-        .agg(*added(F.struct("epoch", "offset")))
-    )
-    latest = F.struct("created", "zone")
-    found = by_zone.groupBy("topic", "start").agg(
-        *added(latest), F.max_by("zone", latest).alias("zone")
-    )
-    end = F.timestamp_micros(F.unix_micros("start") + F.lit(windows.microseconds))
-    return found.withColumn("end", end).withColumn("mean", F.col("sum") / F.col("count"))
-
-
-# -- the job
 
 
 def rollup(
@@ -354,7 +222,7 @@ class _Job:
         partials = read_files(spark, self._commits.archive, chosen, PARTIALS)
         start, zone = F.unix_micros("start"), F.col("zone")
         return (
-            _added_up(partials.where(start > F.lit(wanted.since)), self._windows)
+            added_up(partials.where(start > F.lit(wanted.since)), self._windows)
             .where((start > _by_zone(low)[zone]) & (start <= _by_zone(high)[zone]))
             .select(*FINISHED)
             .repartition(1)

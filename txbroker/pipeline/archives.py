@@ -1,6 +1,5 @@
 """
-SHELL: the archive, through Spark. Reading it, writing a batch to it, and the job that does so for
-ever.
+SHELL: archives through Spark: reading them, and writing a batch to them.
 
 `commits.py` says which files there are, `writer.py` makes them in Spark's workers; between the two
 stands only what a worker hands back: a line of JSON for each file.
@@ -11,15 +10,15 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import attrs
 import pyarrow as pa
 
 from txbroker.errors import PipelineError
+from txbroker.pipeline import options as options_module
 from txbroker.pipeline import topic_filters
 from txbroker.pipeline.commits import Commits
 from txbroker.pipeline.manifest import (
@@ -29,8 +28,6 @@ from txbroker.pipeline.manifest import (
     Wanted,
     select,
 )
-from txbroker.pipeline.streams import INTERVAL, JobLock, Report, follow, no_report, source
-from txbroker.pipeline.upkeep import Done, Keep, Upkeep
 from txbroker.pipeline.writer import MESSAGES, Layout, write_rows
 
 if TYPE_CHECKING:
@@ -99,7 +96,7 @@ def read_files(
 
 def microseconds(time: datetime | None) -> int | None:
     """A time with its zone as microseconds since 1970."""
-    return None if time is None else round(time.timestamp() * 1_000_000)
+    return None if time is None else options_module.microseconds(time)
 
 
 def _conditions(wanted: Wanted, files: Iterable[DataFile], layout: Layout) -> Iterator[Column]:
@@ -172,70 +169,3 @@ def _write_partition(
     files = write_rows(archive, layout, batches)
     lines = [json.dumps(file.to_json()) for file in files]
     yield pa.RecordBatch.from_pydict({"file": pa.array(lines, pa.string())})
-
-
-# -- the job
-
-
-def archive(
-    spark: SparkSession,
-    *,
-    root: str,
-    archive: str | os.PathLike[str],
-    filter: str | None = None,
-    once: bool = False,
-    interval: str = INTERVAL,
-    keep: Keep | None = None,
-    options: Mapping[str, str] | None = None,
-    report: Report = no_report,
-    is_stopping: Callable[[], bool] = lambda: False,
-) -> None:
-    """
-    Copy the journals of all zones into an archive, from their beginning on; each record once,
-    however often the job is ended or killed and started again.
-
-    `root` is the gRPC address of any node. With `once` it returns when all that was there at the
-    beginning is copied, else it goes on, a batch each `interval`, until `is_stopping`. `options`
-    are further ones of the data source. Raises `PipelineError`, and Spark's errors.
-    """
-    folder = Path(archive)
-    with JobLock(folder):
-        state = Commits(folder).load()
-        rows = source(spark, root, filter, folder, state, options or {})
-        archive_stream(
-            rows,
-            folder,
-            once=once,
-            interval=interval,
-            keep=keep or Keep(),
-            report=report,
-            is_stopping=is_stopping,
-        )
-
-
-def archive_stream(
-    rows: DataFrame,
-    folder: Path,
-    *,
-    once: bool,
-    interval: str = INTERVAL,
-    keep: Keep,
-    layout: Layout = MESSAGES,
-    report: Report = no_report,
-    is_stopping: Callable[[], bool] = lambda: False,
-) -> None:
-    """The same for any stream of such rows; the caller has the folder's lock."""
-    upkeep = Upkeep(rows.sparkSession, Commits(folder), layout, keep)
-
-    def take(batch: DataFrame, query: str, number: int) -> None:
-        written = write_batch(batch, folder, query, number, layout)
-        report("batch", {"batch": number, "rows": sum(file.rows for file in written)})
-        _report_upkeep(report, upkeep.after_batch())
-
-    follow(rows, folder, take, once=once, interval=interval, is_stopping=is_stopping)
-    _report_upkeep(report, upkeep.all())
-
-
-def _report_upkeep(report: Report, done: Done) -> None:
-    if done != Done():
-        report("upkeep", attrs.asdict(done))

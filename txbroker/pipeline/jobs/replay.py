@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Self
 import attrs
 
 from txbroker.errors import PipelineError
-from txbroker.pipeline.archive import microseconds, read_archive
+from txbroker.pipeline.archives import microseconds, read_archive
 from txbroker.pipeline.streams import Report, no_report
 from txbroker.topics import TopicError, validate_topic_name
 
@@ -47,7 +47,8 @@ def replay(
     spark: SparkSession,
     *,
     archive: str | os.PathLike[str],
-    mqtt: str,
+    root: str | None = None,
+    mqtt: str | None = None,
     filter: str | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
@@ -59,15 +60,17 @@ def replay(
     is_stopping: Callable[[], bool] = lambda: False,
 ) -> int:
     """
-    Publish what an archive holds of a range of time (`until` exclusive) and a filter, below `prefix`
-    if there is one; returns how many messages were acknowledged.
+    Publish what an archive holds of a range of time (`until` exclusive) and a filter, below
+    `prefix` if there is one; returns how many messages were acknowledged.
 
-    `mqtt` is the MQTT address of any node. `speed` 2 is twice as fast as it came, None as fast as
-    possible. Without `retain` nothing is published as retained. `resume` names a file that says how
-    far this replay has come; it is made, read if it is there, and deleted at the end. Raises
+    They go through the node at `root` (gRPC) or at `mqtt` (its MQTT address). `speed` 2 is twice
+    as fast as they came, None as fast as possible. Without `retain` nothing is published as
+    retained. `resume` names a file that says how far this replay has come; it is made, read if it
+    is there, and deleted at the end. Raises
     `PipelineError`, and Spark's errors.
     """
     _check(prefix, speed)
+    address = mqtt or _address(root)
     told = {
         "archive": str(Path(archive).resolve()),
         "filter": filter,
@@ -79,7 +82,7 @@ def replay(
     rows = read_archive(spark, archive, filter=filter, since=since, until=until)
     total = rows.count()
     report("begin", {"messages": total})
-    with _Publisher(mqtt, progress, is_stopping) as publisher:
+    with _Publisher(address, progress) as publisher:
         pace = _Pace(speed, is_stopping)
         for row in ordered_rows(rows, total, progress.place).toLocalIterator(True):
             if not pace.wait_for(row.due):
@@ -89,10 +92,10 @@ def replay(
             publisher.publish(place, topic, bytes(row.payload), retain and row.retain)
             report("published", {"messages": publisher.count})
         publisher.drain()
-        if not is_stopping():
-            progress.finish()
         report("acknowledged", {"messages": publisher.count})
-        return publisher.count
+    if not is_stopping():
+        progress.finish()
+    return publisher.count
 
 
 def ordered_rows(rows: DataFrame, count: int, after: Place | None) -> DataFrame:
@@ -123,6 +126,17 @@ def _until_here(window: Any) -> Any:
     from pyspark.sql import Window
 
     return window.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+
+
+def _address(root: str | None) -> str:
+    from txbroker.pipeline.publishing import mqtt_address
+
+    if root is None:
+        raise PipelineError("replay needs a node: its gRPC address as root or its MQTT address")
+    try:
+        return mqtt_address(root)
+    except OSError as error:
+        raise PipelineError(str(error)) from None
 
 
 def _check(prefix: str, speed: float | None) -> None:
@@ -182,14 +196,15 @@ class _Progress:
             )
         self.place = (int(due), str(zone), int(epoch), int(offset))
 
-    def reached(self, place: Place, *, now: bool = False) -> None:
-        """All up to here is acknowledged."""
-        self.place = place
-        if self._path is not None and (now or time.monotonic() - self._saved > _SAVE_EVERY):
+    def save(self, *, now: bool = False) -> None:
+        """All up to `place` is acknowledged; now and then that is written down."""
+        if self._path is None or self.place is None:
+            return
+        if now or time.monotonic() - self._saved > _SAVE_EVERY:
             self._saved = time.monotonic()
             beside = self._path.with_name(f"{self._path.name}.tmp")
             try:
-                beside.write_text(json.dumps({**self._told, "place": place}))
+                beside.write_text(json.dumps({**self._told, "place": self.place}))
                 beside.replace(self._path)
             except OSError as error:
                 raise PipelineError(
@@ -216,14 +231,13 @@ class _Publisher:
     the thread that calls.
     """
 
-    def __init__(self, address: str, progress: _Progress, is_stopping: Callable[[], bool]) -> None:
+    def __init__(self, address: str, progress: _Progress) -> None:
         import paho.mqtt.client as paho
         from paho.mqtt.enums import CallbackAPIVersion
 
         self.count = 0
         self._address = address
         self._progress = progress
-        self._is_stopping = is_stopping
         self._changed = threading.Condition()
         self._sent: deque[_Sent] = deque()  # in order
         self._open: dict[int, _Sent] = {}  # by packet id
@@ -252,6 +266,7 @@ class _Publisher:
     def __exit__(self, *_: object) -> None:
         self._client.disconnect()
         self._client.loop_stop()
+        self._settle(now=True)
 
     def publish(self, place: Place, topic: str, payload: bytes, retain: bool) -> None:
         """Send it as soon as the window has room; raises `PipelineError`."""
@@ -270,17 +285,15 @@ class _Publisher:
     def drain(self) -> None:
         """Wait for all acknowledgements; raises `PipelineError`."""
         self._wait(0)
-        self._settle(now=True)
+        self._settle()
 
     # internal
 
     def _settle(self, *, now: bool = False) -> None:
-        reached = None
         while self._sent and self._sent[0].is_acknowledged:
-            reached = self._sent.popleft().place
+            self._progress.place = self._sent.popleft().place
             self.count += 1
-        if reached is not None or (now and self._progress.place is not None):
-            self._progress.reached(reached or self._progress.place, now=now)  # type: ignore[arg-type]
+        self._progress.save(now=now)
 
     def _wait(self, room: int) -> None:
         """Until no more than `room` messages are open."""

@@ -1,0 +1,376 @@
+"""
+`txbroker pipeline NAME`: the jobs over the message history, each a few lines over the function of
+the same name in `txbroker.pipeline`.
+
+Spark and what else the extra brings are imported by a command when it runs; without them it says
+so. A job that runs on ends on SIGINT and SIGTERM after the batch it is at, with status 0.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from txbroker.cli.options import Apex, BadArgument, HostPort, Topic
+from txbroker.cli.progress import Reporter
+from txbroker.config import Address
+from txbroker.config.hooks import CONVERTER, BadValue
+from txbroker.config.values import Timeout
+from txbroker.errors import TxbrokerError
+from txbroker.pipeline import with_extra
+from txbroker.pipeline.options import parse_time
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+T = TypeVar("T")
+
+SETTINGS = {"spark.sql.shuffle.partitions": "8"}
+"""Batches are small; Spark's own default is for a cluster."""
+
+
+class Moment(click.ParamType[datetime]):
+    """A time in ISO 8601 with its zone."""
+
+    name = "TIME"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime:
+        """Read it; raises `BadArgument`."""
+        moment = value if isinstance(value, datetime) else parse_time(str(value))
+        if moment is None:
+            raise BadArgument(
+                f"TIME: {value!r}: write date, time and zone, such as 2026-03-01T06:00:00Z"
+            )
+        return moment
+
+
+class Duration(click.ParamType[timedelta]):
+    """A time with its unit, as in a topology file."""
+
+    name = "TIME"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> timedelta:
+        """Read it; raises `BadArgument`."""
+        if isinstance(value, timedelta):
+            return value
+        try:
+            return timedelta(seconds=CONVERTER.structure(value, Timeout))
+        except BadValue as error:
+            raise BadArgument(f"TIME: {value!r}: {error.problem}; {error.remedy}") from None
+
+
+class Age(click.ParamType[tuple[str | None, timedelta]]):
+    """AGE, or ZONE=AGE."""
+
+    name = "[ZONE=]AGE"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str | None, timedelta]:
+        """Read it; raises `BadArgument`."""
+        if isinstance(value, tuple):
+            return value
+        zone, equals, age = str(value).rpartition("=")
+        if equals:
+            Apex().convert(zone, param, ctx)
+        return zone if equals else None, Duration().convert(age, param, ctx)
+
+
+class Speed(click.ParamType[float | None]):
+    """A factor, or `max`, which is None."""
+
+    name = "N|max"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float | None:
+        """Read it; raises `BadArgument`."""
+        try:
+            speed = None if value == "max" else float(str(value))
+        except ValueError:
+            speed = 0.0
+        if speed is not None and not 0 < speed < float("inf"):
+            raise BadArgument(f"N: {value!r}: write how many times as fast, such as 10, or max")
+        return speed
+
+
+root = click.option("--root", type=HostPort(), help="gRPC address of any node.")
+mqtt = click.option("--mqtt", type=HostPort(), help="MQTT address of any node.")
+archive_folder = click.option("--archive", metavar="DIR", help="The archive's folder.")
+out = click.option("--out", metavar="DIR", help="Where results go.")
+topics = click.option("--filter", type=Topic(wildcards=True), help="Only topics that match it.")
+since = click.option("--from", "since", type=Moment(), help="From this time on.")
+until = click.option("--to", "until", type=Moment(), help="Before this time.")
+master = click.option(
+    "--master", default="local[*]", metavar="URL", help="Spark master; default: this machine."
+)
+once = click.option("--once", is_flag=True, help="End when all that is there now is done.")
+
+
+@click.group()
+def pipeline() -> None:
+    """
+    Work on the message history with Spark.
+
+    Needs the extra: pip install 'txbroker[pipeline]'.
+    """
+
+
+@pipeline.command()
+@root
+@archive_folder
+@topics
+@click.option(
+    "--keep",
+    type=Age(),
+    multiple=True,
+    help="How long messages are kept, of all zones or of one (default 365d).",
+)
+@once
+@master
+def archive(
+    root: Address | None,
+    archive: str | None,
+    filter: str | None,
+    keep: tuple[tuple[str | None, timedelta], ...],
+    once: bool,
+    master: str,
+) -> None:
+    """
+    Copy the journals into Parquet files, each message once.
+
+    Goes on where it ended, was stopped or was killed. Without --once it runs until SIGINT or
+    SIGTERM. DIR is in a file system that Spark's workers see under the same name.
+    """
+    given = _needed("--root", root), _needed("--archive", archive)
+    ages = dict(keep)
+
+    def run(spark: SparkSession, job: Job) -> str:
+        from txbroker.pipeline.jobs.archive import archive as copy
+        from txbroker.pipeline.upkeep import Keep
+
+        zones = {zone: age for zone, age in ages.items() if zone is not None}
+        kept = Keep(zones=zones) if None not in ages else Keep(age=ages[None], zones=zones)
+        copy(
+            spark,
+            root=str(given[0]),
+            archive=given[1],
+            filter=filter,
+            once=once,
+            keep=kept,
+            report=job.report,
+            is_stopping=job.is_stopping,
+        )
+        return f"{job.report.rows} messages archived in {given[1]}"
+
+    _run("archive", master, run, follows=True)
+
+
+@pipeline.command()
+@root
+@archive_folder
+@out
+@topics
+@since
+@until
+@click.option(
+    "--window", type=Duration(), default="1m", show_default=True, help="Length of a window."
+)
+@click.option("--field", metavar="A.B.C", help="Where the number stands in JSON payloads.")
+@click.option(
+    "--watermark",
+    type=Duration(),
+    default="10s",
+    show_default=True,
+    help="How long after its end a window is closed, and published.",
+)
+@click.option("--publish", is_flag=True, help="Publish closed windows, retained (needs --root).")
+@once
+@master
+def rollup(
+    root: Address | None,
+    archive: str | None,
+    out: str | None,
+    filter: str | None,
+    since: datetime | None,
+    until: datetime | None,
+    window: timedelta,
+    field: str | None,
+    watermark: timedelta,
+    publish: bool,
+    once: bool,
+    master: str,
+) -> None:
+    """
+    Windows of numbers per topic: count, min, mean, max and last.
+
+    With --archive: of what the archive has beyond what was rolled up before. Else of the journals
+    of the nodes about --root, until SIGINT or SIGTERM or with --once to their present end.
+    """
+    folder = _needed("--out", out)
+    if root is None and archive is None:
+        raise BadArgument("--archive or --root is missing; say what to roll up")
+    if publish and root is None:
+        raise BadArgument("--publish: --root is missing; say where to publish")
+
+    def run(spark: SparkSession, job: Job) -> str:
+        from txbroker.pipeline.jobs.rollup import rollup as roll_up
+
+        def to_topics(windows: DataFrame) -> None:
+            windows.write.format("txbroker").mode("append").option("root", str(root)).save()
+
+        roll_up(
+            spark,
+            out=folder,
+            root=None if archive is not None else str(root),
+            archive=archive,
+            filter=filter,
+            since=since,
+            until=until,
+            window=window,
+            field=field,
+            watermark=watermark,
+            publish=to_topics if publish else None,
+            once=once,
+            report=job.report,
+            is_stopping=job.is_stopping,
+        )
+        return f"{job.report.rows} rows of windows added in {folder}"
+
+    _run("rollup", master, run, follows=archive is None)
+
+
+@pipeline.command()
+@archive_folder
+@root
+@mqtt
+@topics
+@since
+@until
+@click.option("--prefix", type=Topic(wildcards=False), default=None, help="Publish below it.")
+@click.option(
+    "--speed", type=Speed(), default="1", show_default=True, help="How many times as fast."
+)
+@click.option("--retain", is_flag=True, help="Messages that were retained are so again.")
+@click.option("--resume", metavar="FILE", help="Keep there how far it is, and go on from there.")
+@master
+def replay(
+    archive: str | None,
+    root: Address | None,
+    mqtt: Address | None,
+    filter: str | None,
+    since: datetime | None,
+    until: datetime | None,
+    prefix: str | None,
+    speed: float | None,
+    retain: bool,
+    resume: str | None,
+    master: str,
+) -> None:
+    """
+    Publish messages of an archive again, in the order in which they came.
+
+    Through the node at --root or --mqtt, with QoS 1. SIGINT or SIGTERM ends it; with --resume the
+    same command goes on where it ended.
+    """
+    folder = _needed("--archive", archive)
+    if root is None and mqtt is None:
+        raise BadArgument("--root is missing; say where to publish")
+
+    def run(spark: SparkSession, job: Job) -> str:
+        from txbroker.pipeline.jobs.replay import replay as publish
+
+        count = publish(
+            spark,
+            archive=folder,
+            root=None if root is None else str(root),
+            mqtt=None if mqtt is None else str(mqtt),
+            filter=filter,
+            since=since,
+            until=until,
+            prefix=prefix or "",
+            speed=speed,
+            retain=retain,
+            resume=resume,
+            report=job.report,
+            is_stopping=job.is_stopping,
+        )
+        return f"{count} messages published"
+
+    _run("replay", master, run, follows=True)
+
+
+class Job:
+    """What a command's function works with: who is told, and whether it is to end."""
+
+    def __init__(self, report: Reporter, *, follows: bool) -> None:
+        """`follows`: it asks `is_stopping`, so a signal only says so; a second one aborts."""
+        self.report = report
+        self._follows = follows
+        self._stop = threading.Event()
+
+    def is_stopping(self) -> bool:
+        """Whether a signal came."""
+        return self._stop.is_set()
+
+    def listen_for_signals(self) -> None:
+        """After Spark has set its own handlers."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, *_: object) -> None:
+        if self._stop.is_set() or not self._follows:
+            raise KeyboardInterrupt
+        self._stop.set()
+
+
+# internal
+
+
+def _needed(name: str, value: T | None) -> T:
+    if value is None:
+        raise BadArgument(f"{name} is missing; see --help")
+    return value
+
+
+def _run(name: str, master: str, run: Callable[[SparkSession, Job], str], *, follows: bool) -> None:
+    """Run a job and print its result; a failure is one line and status 1."""
+    with _failures_in_a_line():
+        with_extra()
+        from txbroker.pipeline.spark import session
+
+        with Reporter(name) as report:
+            job = Job(report, follows=follows)
+            spark = session(master, f"txbroker {name}", SETTINGS)
+            # What goes wrong is told in a line, once; not in the traces of two languages.
+            spark.sparkContext.setLogLevel("OFF")
+            logging.getLogger("py4j").setLevel(logging.CRITICAL)
+            job.listen_for_signals()
+            result = run(spark, job)
+        click.echo(result)
+
+
+@contextmanager
+def _failures_in_a_line() -> Iterator[None]:
+    try:
+        yield
+    except (TxbrokerError, OSError) as error:
+        raise click.ClickException(str(error)) from None
+    except Exception as error:
+        # Spark's own, and those of its bridge to Java, which the extra brings.
+        if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
+            raise
+        from txbroker.pipeline.spark import reason
+
+        raise click.ClickException(reason(error)) from None

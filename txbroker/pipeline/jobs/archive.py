@@ -1,0 +1,83 @@
+"""SHELL: the job that copies the journals into an archive, and looks after it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+
+from txbroker.pipeline.archives import write_batch
+from txbroker.pipeline.commits import Commits
+from txbroker.pipeline.streams import INTERVAL, JobLock, Report, follow, no_report, source
+from txbroker.pipeline.upkeep import Done, Keep, Upkeep
+from txbroker.pipeline.writer import MESSAGES, Layout
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def archive(
+    spark: SparkSession,
+    *,
+    root: str,
+    archive: str | os.PathLike[str],
+    filter: str | None = None,
+    once: bool = False,
+    interval: str = INTERVAL,
+    keep: Keep | None = None,
+    options: Mapping[str, str] | None = None,
+    report: Report = no_report,
+    is_stopping: Callable[[], bool] = lambda: False,
+) -> None:
+    """
+    Copy the journals of all zones into an archive, from their beginning on; each record once,
+    however often the job is ended or killed and started again.
+
+    `root` is the gRPC address of any node. With `once` it returns when all that was there at the
+    beginning is copied, else it goes on, a batch each `interval`, until `is_stopping`. `options`
+    are further ones of the data source. Raises `PipelineError`, and Spark's errors.
+    """
+    folder = Path(archive)
+    with JobLock(folder):
+        state = Commits(folder).load()
+        rows = source(spark, root, filter, folder, state, options or {})
+        archive_stream(
+            rows,
+            folder,
+            once=once,
+            interval=interval,
+            keep=keep or Keep(),
+            report=report,
+            is_stopping=is_stopping,
+        )
+
+
+def archive_stream(
+    rows: DataFrame,
+    folder: Path,
+    *,
+    once: bool,
+    interval: str = INTERVAL,
+    keep: Keep,
+    layout: Layout = MESSAGES,
+    report: Report = no_report,
+    is_stopping: Callable[[], bool] = lambda: False,
+) -> None:
+    """The same for any stream of such rows; the caller has the folder's lock."""
+    upkeep = Upkeep(rows.sparkSession, Commits(folder), layout, keep)
+
+    def take(batch: DataFrame, query: str, number: int) -> None:
+        written = write_batch(batch, folder, query, number, layout)
+        report("batch", {"batch": number, "rows": sum(file.rows for file in written)})
+        _report_upkeep(report, upkeep.after_batch())
+
+    follow(rows, folder, take, once=once, interval=interval, is_stopping=is_stopping)
+    _report_upkeep(report, upkeep.all())
+
+
+def _report_upkeep(report: Report, done: Done) -> None:
+    if done != Done():
+        report("upkeep", attrs.asdict(done))
