@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from tests.pipeline.rows import START, Row, in_order, message, messages, shuffled, table
 from tests.pipeline.test_commits import data_file
 from txbroker.errors import PipelineError
-from txbroker.pipeline import archive
+from txbroker.pipeline import archive, streams
 from txbroker.pipeline.archives import read_archive, write_batch
 from txbroker.pipeline.commits import Commits
 from txbroker.pipeline.compaction import TARGET, plan_merges
@@ -185,6 +185,21 @@ def test_a_job_goes_on_where_it_ended(spark: SparkSession, tmp_path: Path) -> No
     assert in_order(sum(batches, [])) == in_order(read_archive(spark, archive).collect())
     named = set(Commits(archive).load().files)
     assert named < {str(path.relative_to(archive)) for path in archive.rglob("*.parquet")}
+
+
+def test_a_query_that_dies_unnoticed_is_no_success(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark may end a query without an error; a batch that was begun and not committed tells."""
+    given, archive = tmp_path / "given", tmp_path / "archive"
+    feed(given, [messages(["home"], range(3))])
+
+    def die(*_: object) -> None:
+        (archive / "_checkpoint" / "commits" / "0").unlink()
+
+    monkeypatch.setattr(streams, "_await", lambda query, _: (query.awaitTermination(), die()))
+    with pytest.raises(PipelineError, match="ended before its work was done; run it again"):
+        run_once(spark, given, archive)
 
 
 def test_killed_between_the_commits(spark: SparkSession, tmp_path: Path) -> None:

@@ -129,19 +129,32 @@ def follow(
     writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=interval)
     query = writer.start()
     try:
-        _await(query, is_stopping)
+        # A query whose batch failed may die while Spark puts that into words, and say nothing.
+        _await(query, lambda: bool(failures) or is_stopping())
     except Exception:
-        if failures:
-            raise failures[0] from None
-        raise
+        if not failures:
+            raise
     finally:
         query.stop()
+    if failures:
+        raise failures[0]
+    if not is_stopping() and not (once and _is_complete(folder / CHECKPOINT)):
+        raise PipelineError(f"{folder}: Spark's query ended before its work was done; run it again")
 
 
 def _await(query: StreamingQuery, is_stopping: Callable[[], bool]) -> None:
     while not query.awaitTermination(_WATCH):
         if is_stopping():
             return
+
+
+def _is_complete(checkpoint: Path) -> bool:
+    """Whether every batch that was begun is committed."""
+    begun, committed = (
+        {path.name for path in (checkpoint / name).glob("[0-9]*")}
+        for name in ("offsets", "commits")
+    )
+    return begun == committed
 
 
 def _query_id(folder: Path) -> str:

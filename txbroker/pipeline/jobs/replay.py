@@ -114,7 +114,9 @@ def ordered_rows(rows: DataFrame, count: int, after: Place | None) -> DataFrame:
     due = F.max(F.unix_micros("created")).over(before)
     found = rows.withColumn("due", due).select(*places, "topic", "payload", "retain")
     if after is not None:
-        found = found.where(F.struct(*places) > F.struct(*map(F.lit, after)))
+        due_at, zone, *place = after
+        last = [F.lit(due_at).cast("long"), F.lit(zone), *(F.lit(n).cast("long") for n in place)]
+        found = found.where(F.struct(*places) > F.struct(*last))
     parts = count // _ROWS_AT_ONCE + 1
     return found.repartitionByRange(parts, *places).sortWithinPartitions(*places)
 
