@@ -40,7 +40,7 @@ def test_commands_print_what_the_page_says(page: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("page", [p for p in PAGES if fences(p, "yaml")], ids=name_of)
 def test_topology_files_are_good(page: Path, tmp_path: Path) -> None:
     """Those of a page together; the wrong ones are wrong."""
-    shown = list(files(page, "yaml"))
+    shown = list(files(page))
     for file in shown:
         (tmp_path / file.name).write_text(file.text)
     good = [str(tmp_path / file.name) for file in shown if not file.is_wrong]
@@ -62,7 +62,7 @@ def test_fences_are_closed_and_known(page: Path) -> None:
     assert {kind for kind, _ in FENCE.findall(page.read_text())} <= {
         "console",
         "mermaid",
-        "python",
+        "python",  # tests/pipeline/test_python_of_pages.py runs these
         "text",
         "yaml",
     }

@@ -3,7 +3,6 @@ Pages of the documentation, and running what they show.
 
 - A fence marked `yaml` whose first line is `# NAME.yaml` is a topology file; all files of a page
   are good together, but for those marked `# NAME.yaml (wrong)`.
-- A fence marked `python` whose first line is `# NAME.py` is a program that the page's commands run.
 - A fence marked `console` is run: lines that start with `$ ` by one bash for each page, in order,
   in a directory with the page's files. The lines below a command are what it prints, errors
   included. Runs of spaces count as one, `...` stands for any text, one rate (`0.3`) is as good as
@@ -37,14 +36,14 @@ TIMEOUT = 15.0  # seconds for a command
 SPARK_TIMEOUT = 110.0  # for one that starts Spark
 
 FENCE = re.compile(r"^```(\S*)$\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-_FILE = re.compile(r"# (\S+\.(?:yaml|py))( \(wrong\))?\n")
+_FILE = re.compile(r"# (\S+\.yaml)( \(wrong\))?\n")
 _PORT = re.compile(r"\b(?:tcp:|127\.0\.0\.1:)(\d{4,5})\b")
 _RATE = re.compile(r"(?<![\d.])\d+\.\d(?![\d.])")
 
 
 @attrs.frozen
 class File:
-    """A topology file, or a program, that a page shows."""
+    """A topology file that a page shows."""
 
     name: str
     is_wrong: bool
@@ -64,11 +63,11 @@ def fences(page: Path, *kinds: str) -> list[str]:
     return [text for kind, text in FENCE.findall(page.read_text()) if kind in kinds]
 
 
-def files(page: Path, *kinds: str) -> Iterator[File]:
-    """The files of a page that are marked so."""
-    for text in fences(page, *kinds):
+def files(page: Path) -> Iterator[File]:
+    """The topology files of a page."""
+    for text in fences(page, "yaml"):
         found = _FILE.match(text)
-        assert found is not None, f"{page.name}: a fence without its file name:\n{text}"
+        assert found is not None, f"{page.name}: a yaml fence without its file name:\n{text}"
         yield File(found[1], found[2] is not None, text)
 
 
@@ -93,7 +92,7 @@ class Shell:
         self._ports = {
             port: str(free_port()) for port in sorted(set(_PORT.findall(page.read_text())))
         }
-        for file in files(page, "yaml", "python"):
+        for file in files(page):
             (directory / file.name).write_text(self._with_free_ports(file.text))
         bin_folder = str(Path(sys.executable).parent)
         self._process = subprocess.Popen(
@@ -138,8 +137,7 @@ class Shell:
             f"{{ __status=$?; echo {done}; (exit $__status); }} 2>&1\n"
         )
         self._process.stdin.flush()
-        with_spark = "txbroker pipeline" in line or line.startswith("python ")
-        printed = self._until(done, SPARK_TIMEOUT if with_spark else TIMEOUT)
+        printed = self._until(done, SPARK_TIMEOUT if "txbroker pipeline" in line else TIMEOUT)
         for names, log in logs:
             self._wait_for_nodes(names.split(), log, before)
         for given, free in self._ports.items():
