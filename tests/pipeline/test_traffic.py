@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.pipeline.workload import BEGIN, DELIVERY_ARROW, Row, delivery, message, write
+from tests.pipeline.workload import BEGIN, LEDGER_ARROW, Row, delivery, message, write
 from txbroker.pipeline.traffic import TRAFFIC_COLUMNS, traffic
 
 OWNERS = {"": "house", "home/kitchen": "kitchen"}
@@ -50,9 +50,7 @@ def frames(
     """The same as Spark reads them from Parquet."""
     folder: Path = tmp_path_factory.mktemp("rows")
     messages = spark.read.parquet(write(folder / "messages.parquet", rows[0]))
-    return messages, spark.read.parquet(
-        write(folder / "deliveries.parquet", rows[1], DELIVERY_ARROW)
-    )
+    return messages, spark.read.parquet(write(folder / "deliveries.parquet", rows[1], LEDGER_ARROW))
 
 
 def expected(

@@ -17,8 +17,9 @@ BEGIN = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 HARMONIC = 7.485470860550343
 """1 + 1/2 + ... + 1/1000: what Zipf shares with s = 1.0 over 1,000 subtrees are divided by."""
 
-DELIVERY_ARROW = pa.schema(
+LEDGER_ARROW = pa.schema(
     [
+        ("kind", pa.string()),
         ("client_id", pa.string()),
         ("zone", pa.string()),
         ("epoch", pa.int64()),
@@ -52,7 +53,7 @@ def delivery(of: Row, client_id: str, node: str, after: float = 0.01) -> Row:
     """One ledger row: the message `of` got to a client at a node, `after` seconds."""
     key = {name: of[name] for name in ("zone", "epoch", "offset")}
     time = of["created"] + timedelta(seconds=after)
-    return {**key, "client_id": client_id, "time": time, "node": node}
+    return {**key, "kind": "delivery", "client_id": client_id, "time": time, "node": node}
 
 
 def write(path: Path, rows: Iterable[Row], schema: pa.Schema = MESSAGE_ARROW) -> str:

@@ -32,14 +32,14 @@ def reaches(address: Address, config: NodeConfig) -> bool:
     """
     if config.grpc.port == 0 or address.port != config.grpc.port:
         return False
-    bound = _canonical(config.grpc.host)
-    dialled = _canonical(address.host)
+    bound = canonical(config.grpc.host)
+    dialled = canonical(address.host)
     if bound == _ANY and config.advertise is None:
         return dialled in (_ANY, _LOOPBACK)
-    return dialled in (bound, _canonical(config.dial_host))
+    return dialled in (bound, canonical(config.dial_host))
 
 
-def _canonical(host: str) -> str:
+def canonical(host: str) -> str:
     """The same text for hosts that are the same: one for loopback, "" for all interfaces."""
     if host.lower() in ("localhost", "ip6-localhost", "::1", _LOOPBACK):
         return _LOOPBACK
@@ -137,7 +137,7 @@ def _machine(config: NodeConfig) -> str:
     What tells machines apart: the address that others dial. Files for several machines may be
     checked together, and the same port on two of them is no mistake.
     """
-    return _canonical(config.dial_host)
+    return canonical(config.dial_host)
 
 
 def _ports(configs: Sequence[NodeConfig]) -> Iterator[ConfigError]:
@@ -164,7 +164,7 @@ def _bound(config: NodeConfig) -> Iterator[tuple[str, str, str, int]]:
     for description in config.mqtt:
         listener = parse_endpoint(description)
         if not listener.path:
-            yield "mqtt", description, _canonical(listener.interface), listener.port
-    yield "grpc", str(config.grpc), _canonical(config.grpc.host), config.grpc.port
+            yield "mqtt", description, canonical(listener.interface), listener.port
+    yield "grpc", str(config.grpc), canonical(config.grpc.host), config.grpc.port
     if config.link is not None:
-        yield "link", str(config.link), _canonical(config.link.host), config.link.port
+        yield "link", str(config.link), canonical(config.link.host), config.link.port

@@ -35,7 +35,7 @@ MESSAGE_KEY = ["zone", "epoch", "offset"]
 
 def traffic(
     messages: DataFrame,
-    deliveries: DataFrame | None = None,
+    ledger: DataFrame | None = None,
     *,
     depth: int = 2,
     window: float | None = None,
@@ -44,21 +44,21 @@ def traffic(
     """
     Traffic per subtree and window: rows of `TRAFFIC_COLUMNS`, ordered by start and subtree.
 
-    `messages` are message rows, `deliveries` those of the delivery ledger, None where none was
-    kept. `depth` is how many levels name a subtree (0: all topics in one), `window` its seconds.
+    `messages` are message rows, `ledger` rows of the delivery ledger, None where none was kept. `depth` is how many levels name a subtree (0: all topics in one), `window` its seconds.
     `owners` has the node of each zone (apex): cross-node columns are null for subtrees with a
     message of any other zone.
     """
     rows = messages.withColumn("subtree", subtree("topic", depth))
     rows = with_owner(rows, owners or {})
-    rows = rows.join(_delivered(deliveries, owners or {}), MESSAGE_KEY, "left") if (
-        deliveries is not None
-    ) else rows.withColumns({name: F.lit(None).cast("long") for name in _DELIVERED})
+    if ledger is None:
+        rows = rows.withColumns({name: F.lit(None).cast("long") for name in _DELIVERED})
+    else:
+        rows = rows.join(_delivered(deliveries(ledger), owners or {}), MESSAGE_KEY, "left")
     keys: list[Column | str] = ["subtree"]
     if window is not None:
         milliseconds = max(1, round(window * 1000))
         keys.append(F.window("created", f"{milliseconds} milliseconds").alias("window"))
-    grouped = rows.groupBy(*keys).agg(*_sums(has_ledger=deliveries is not None))
+    grouped = rows.groupBy(*keys).agg(*_sums(has_ledger=ledger is not None))
     if window is None:
         ends = messages.agg(F.min("created").alias("start"), F.max("created").alias("end"))
         grouped = grouped.crossJoin(ends)
@@ -72,6 +72,11 @@ def subtree(topic: str, depth: int) -> Column:
     return F.substring_index(topic, "/", depth)
 
 
+def deliveries(ledger: DataFrame) -> DataFrame:
+    """The ledger's rows that say that a client has a message."""
+    return ledger.where(F.col("kind") == "delivery")
+
+
 def with_owner(rows: DataFrame, owners: Mapping[str, str]) -> DataFrame:
     """The rows and the column `owner`: the node of their zone, null where `owners` has none."""
     if not owners:
@@ -83,9 +88,9 @@ def with_owner(rows: DataFrame, owners: Mapping[str, str]) -> DataFrame:
 _DELIVERED = ("deliveries", "copies", "cross_deliveries")
 
 
-def _delivered(deliveries: DataFrame, owners: Mapping[str, str]) -> DataFrame:
+def _delivered(made: DataFrame, owners: Mapping[str, str]) -> DataFrame:
     """`_DELIVERED` for each message that has a delivery; the last two null without its owner."""
-    at_node = deliveries.groupBy(*MESSAGE_KEY, "node").agg(F.count("*").alias("made"))
+    at_node = made.groupBy(*MESSAGE_KEY, "node").agg(F.count("*").alias("made"))
     is_elsewhere = F.col("node") != F.col("owner")
     return (
         with_owner(at_node, owners)
