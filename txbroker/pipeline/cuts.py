@@ -11,9 +11,9 @@ in parts. Given the parts, to balance hosts is multiprocessor scheduling, which 
 first, each to the host with the least, is within 4/3 of the best (LPT: R. L. Graham, "Bounds on
 multiprocessing timing anomalies", SIAM J. Appl. Math. 17 (1969)). Here the parts are made on the
 way: the heaviest subtree that has no room anywhere is opened, and its children are parts then. What
-has room depends on how much a host may have, and that is found by bisection (as MULTIFIT does: E. G.
-Coffman, M. R. Garey, D. S. Johnson, SIAM J. Comput. 7 (1978)). Heaviest first also needs the fewest
-zones for what it moves. Loads stay where they are unless a cut moves them: what a host has today is
+has room depends on how much a host may have, and that is found by bisection (as MULTIFIT does: E.
+G. Coffman, M. R. Garey, D. S. Johnson, SIAM J. Comput. 7 (1978)). Heaviest first also needs the
+fewest zones for what it moves. Loads stay where they are unless a cut moves them: what a host has today is
 only ever taken from it.
 """
 

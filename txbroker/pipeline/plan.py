@@ -57,7 +57,7 @@ def plan(
     hosts: Sequence[Host],
     zones: int = 16,
     depth: int = DEPTH,
-    ports: Ports = Ports(),
+    ports: Ports | None = None,
 ) -> Plan:
     """
     Zones for new `hosts` that take load off the hosts of `members`, today's nodes.
@@ -89,7 +89,7 @@ def plan(
         capacity=cuts.busiest,
         zones=zones,
     )
-    nodes = plan_nodes(placed, hosts, members, ports)
+    nodes = plan_nodes(placed, hosts, members, ports or Ports())
     places = Places.of(members, nodes)
     clients, located = _located(flows, places, depth)
     return Plan(
@@ -240,4 +240,5 @@ def _seconds(messages: DataFrame) -> float:
     """From the first message to the last; at least a millisecond, so that there is a rate."""
     ends = messages.agg(F.min("created").alias("first"), F.max("created").alias("last"))
     (row,) = ends.toArrow().to_pylist()
-    return max((row["last"] - row["first"]).total_seconds(), 0.001)
+    seconds: float = (row["last"] - row["first"]).total_seconds()
+    return max(seconds, 0.001)

@@ -219,7 +219,7 @@ class _FreePorts:
             port for member in members if member.host == machine for port in member.ports
         }
         self._taken |= {member.grpc.port for member in members if member.host == machine}
-        self._next = {first: first for first in attrs.astuple(ports)}
+        self._next = {first: first for first in (ports.mqtt, ports.grpc, ports.link)}
 
     def take(self, first: int) -> int:
         """The next one from `first` on."""

@@ -44,9 +44,10 @@ def traffic(
     """
     Traffic per subtree and window: rows of `TRAFFIC_COLUMNS`, ordered by start and subtree.
 
-    `messages` are message rows, `ledger` rows of the delivery ledger, None where none was kept. `depth` is how many levels name a subtree (0: all topics in one), `window` its seconds.
-    `owners` has the node of each zone (apex): cross-node columns are null for subtrees with a
-    message of any other zone.
+    `messages` are message rows, `ledger` rows of the delivery ledger, None where none was kept.
+    `depth` is how many levels name a subtree (0: all topics in one), `window` its seconds. `owners`
+    has the node of each zone (apex): cross-node columns are null for subtrees with a message of any
+    other zone.
     """
     rows = messages.withColumn("subtree", subtree("topic", depth))
     rows = with_owner(rows, owners or {})
