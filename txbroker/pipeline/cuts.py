@@ -13,8 +13,8 @@ multiprocessing timing anomalies", SIAM J. Appl. Math. 17 (1969)). Here the part
 way: the heaviest subtree that has no room anywhere is opened, and its children are parts then. What
 has room depends on how much a host may have, and that is found by bisection (as MULTIFIT does: E.
 G. Coffman, M. R. Garey, D. S. Johnson, SIAM J. Comput. 7 (1978)). Heaviest first also needs the
-fewest zones for what it moves. Loads stay where they are unless a cut moves them: what a host has today is
-only ever taken from it.
+fewest zones for what it moves. Loads stay where they are unless a cut moves them: what a host has
+today is only ever taken from it.
 """
 
 from __future__ import annotations

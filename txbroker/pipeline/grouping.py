@@ -5,8 +5,8 @@ Loads are balanced by `cuts`; here zones only change places, within what a host 
 is in *ties*: what two zones share is how much of their clients' traffic would be on one host if
 both were. To maximise the ties within hosts is graph partitioning, NP-hard; pairs are exchanged and
 single zones moved while that gains, as in B. W. Kernighan, S. Lin, "An efficient heuristic
-procedure for partitioning graphs", Bell System Technical Journal 49 (1970), and C. M. Fiduccia, R. M.
-Mattheyses, "A linear-time heuristic for improving network partitions", DAC (1982), without their
+procedure for partitioning graphs", Bell System Technical Journal 49 (1970), and C. M. Fiduccia, R.
+M. Mattheyses, "A linear-time heuristic for improving network partitions", DAC (1982), without their
 look-ahead.
 """
 
