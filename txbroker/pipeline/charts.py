@@ -19,17 +19,20 @@ from txbroker.pipeline.treemap import Box, squarify
 WIDTH = 1000.0
 SERIES = 8
 """Colours there are; groups behind the last one share the colour of the rest."""
-LETTER = 7.2
+LETTER = 7.5
 """Width of a letter of the text in plots, about."""
 
 
 @attrs.frozen(slots=True, kw_only=True)
 class Tile:
-    """A part of the tree map: what stands on it, how large it is, what its title adds."""
+    """
+    A part of the tree map: its name, how large it is, and what else is said of it, `details` from
+    the longest to the shortest.
+    """
 
     label: str
     value: float
-    detail: str
+    details: Sequence[str]
 
 
 @attrs.frozen(slots=True, kw_only=True)
@@ -55,7 +58,7 @@ class Line:
 
 @attrs.frozen(slots=True, kw_only=True)
 class Bar:
-    """One bar of a histogram, or of a row of bars: its label, its height, what its title says."""
+    """One bar of a histogram: its label, its height, what its title says."""
 
     label: str
     value: float
@@ -91,8 +94,9 @@ def _group(group: Group, box: Box, series: int) -> Html:
     margin = 2 if min(box.width, box.height) > 8 else 0
     inner = box.inset(margin, top=20 if has_header else 0)
     tiles = sorted(group.tiles, key=lambda tile: -tile.value)
+    prefix = f"{group.label}/" if has_header else ""
     parts = [
-        _tile(tile, part, series)
+        _tile(tile, tile.label.removeprefix(prefix), part, series)
         for tile, part in zip(tiles, squarify([tile.value for tile in tiles], inner), strict=True)
     ]
     if has_header:
@@ -100,8 +104,8 @@ def _group(group: Group, box: Box, series: int) -> Html:
     return element("g", *parts)
 
 
-def _tile(tile: Tile, box: Box, series: int) -> Html:
-    title = element("title", f"{visible(tile.label)}: {tile.detail}")
+def _tile(tile: Tile, label: str, box: Box, series: int) -> Html:
+    title = element("title", f"{visible(tile.label)}: {tile.details[0]}")
     rectangle = element(
         "rect",
         title,
@@ -114,9 +118,11 @@ def _tile(tile: Tile, box: Box, series: int) -> Html:
     )
     if box.width < 44 or box.height < 18:
         return rectangle
-    lines = [_fitted(tile.label, box.x + 6, box.y + 16, box.width - 10)]
-    if box.height > 38:
-        lines.append(_fitted(tile.detail, box.x + 6, box.y + 33, box.width - 10, "faint"))
+    room = box.width - 10
+    lines = [_fitted(label, box.x + 6, box.y + 16, room)]
+    fitting = (detail for detail in tile.details if len(detail) * LETTER <= room)
+    if box.height > 38 and (detail := next(fitting, None)) is not None:
+        lines.append(_fitted(detail, box.x + 6, box.y + 33, room, "faint"))
     return joined(rectangle, *lines)
 
 
@@ -208,7 +214,7 @@ def _hover(
 
 
 def bars(title: str, values: Sequence[Bar], spell: Callable[[float], str]) -> Html:
-    """A histogram; a label below every bar that has room for one."""
+    """A histogram; the label of a bar says where it begins, if there is room."""
     height = 240.0
     area = Box(78, 12, WIDTH - 98, height - 46)
     levels = ticks(max((bar.value for bar in values), default=0.0))
@@ -234,9 +240,7 @@ def bars(title: str, values: Sequence[Bar], spell: Callable[[float], str]) -> Ht
             )
         )
         if place % every == 0:
-            parts.append(
-                element("text", bar.label, x=x + width / 2, y=height - 12, class_="axis middle")
-            )
+            parts.append(element("text", bar.label, x=x, y=height - 12, class_="axis middle"))
     return _svg(title, height, parts)
 
 

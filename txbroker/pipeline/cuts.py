@@ -148,7 +148,7 @@ class _Packing:
             if topic:
                 parent = next(upper for upper in above(topic) if upper in self._rest or not upper)
                 self._below.setdefault(parent, []).append(topic)
-        self._heap: list[tuple[float, str]] = []
+        self._heap: list[tuple[float, int, str]] = []
         self._opened: set[str] = set()
 
     def result(self) -> Cuts:
@@ -163,7 +163,7 @@ class _Packing:
         for apex in list(self._zones):
             self._open(apex)
         while self._heap and any(load > limit for load in self._hosts.values()):
-            load, topic = heapq.heappop(self._heap)
+            load, _, topic = heapq.heappop(self._heap)
             if -load != self._rest[topic] or topic in self._zones:
                 continue  # it was cut, or parts of it were: then it was put back with what is left
             enclosing = self._enclosing(topic)
@@ -210,7 +210,8 @@ class _Packing:
 
     def _offer(self, topic: str) -> None:
         if self._rest[topic] > 0 and topic not in self._zones:
-            heapq.heappush(self._heap, (-self._rest[topic], topic))
+            # Of equal ones the deeper first: what is left of its branch may then fit as well.
+            heapq.heappush(self._heap, (-self._rest[topic], -topic.count("/"), topic))
 
     def _cut(self, topic: str, enclosing: str, host: str) -> None:
         load = self._rest[topic]

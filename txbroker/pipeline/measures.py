@@ -48,12 +48,22 @@ class Totals:
 
 @attrs.frozen(slots=True, kw_only=True)
 class Moment:
-    """One window of time, and what was published and delivered (None: no ledger) of it."""
+    """
+    One window of time, and what was published and delivered (None: no ledger) of it.
+
+    `covered` is how many of its `window` seconds lie between the first message and the last.
+    """
 
     start: datetime
+    window: int
+    covered: float
     messages: int
     bytes: int
     deliveries: int | None
+
+    def rate(self, count: int | None) -> float | None:
+        """A count of this window a second; None where too little of it is covered to say."""
+        return None if count is None or self.covered * 2 < self.window else count / self.covered
 
 
 @attrs.frozen(slots=True, kw_only=True)
@@ -197,8 +207,11 @@ def _moments(table: DataFrame, totals: Totals, window: int) -> tuple[Moment, ...
     moments = []
     at = min(found)
     while at <= totals.last:
-        moments.append(Moment(start=at, **found.get(at, empty)))
-        at += timedelta(seconds=window)
+        end = at + timedelta(seconds=window)
+        covered = (min(end, totals.last) - max(at, totals.first)).total_seconds()
+        counts = found.get(at, empty)
+        moments.append(Moment(start=at, window=window, covered=covered, **counts))
+        at = end
     return tuple(moments)
 
 

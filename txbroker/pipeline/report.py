@@ -25,7 +25,15 @@ from txbroker.pipeline.charts import (
     tree_map,
 )
 from txbroker.pipeline.markup import Html
-from txbroker.pipeline.measures import Hole, Latencies, Latency, Measures, measure, third_of_decade
+from txbroker.pipeline.measures import (
+    Hole,
+    Latencies,
+    Latency,
+    Measures,
+    Moment,
+    measure,
+    third_of_decade,
+)
 from txbroker.pipeline.page import Section, figure, folded, page, table
 from txbroker.pipeline.scales import duration, number, share, size
 
@@ -133,14 +141,14 @@ def _groups(measures: Measures) -> list[Group]:
         tile = Tile(
             label=row["subtree"],
             value=row["messages"],
-            detail=f"{number(row['messages'])} messages, {part}",
+            details=(f"{number(row['messages'])} messages, {part}", number(row["messages"])),
         )
         groups.setdefault("/".join(name[: common + 1]), []).append(tile)
     found = [Group(label=label, tiles=tiles) for label, tiles in groups.items()]
     count, messages, _ = measures.others
     if messages:
         detail = f"{number(messages)} messages, {share(messages / measures.totals.messages)}"
-        rest = Tile(label=f"{number(count)} others", value=messages, detail=detail)
+        rest = Tile(label=f"{number(count)} others", value=messages, details=(detail,))
         found.append(Group(label="others", tiles=[rest]))
     return found
 
@@ -149,29 +157,27 @@ def _groups(measures: Measures) -> list[Group]:
 
 
 def _rates(measures: Measures) -> Section:
-    moments, window = measures.moments, measures.window
-    starts = [moment.start for moment in moments]
-    published = Line(label="published", values=[moment.messages / window for moment in moments])
-    delivered = Line(
-        label="delivered",
-        values=[
-            None if moment.deliveries is None else moment.deliveries / window for moment in moments
-        ],
+    starts = [moment.start for moment in measures.moments]
+    published, delivered, payload = (
+        Line(
+            label=label,
+            values=[
+                moment.rate(count) for moment, count in zip(measures.moments, counts, strict=True)
+            ],
+        )
+        for label, counts in (
+            ("published", [moment.messages for moment in measures.moments]),
+            ("delivered", [moment.deliveries for moment in measures.moments]),
+            ("payload", [moment.bytes for moment in measures.moments]),
+        )
     )
     lines = [published] if measures.latencies is None else [published, delivered]
-    payload = Line(label="payload", values=[moment.bytes / window for moment in moments])
-    rows = [
-        [
-            f"{moment.start:%Y-%m-%d %H:%M:%S}",
-            number(moment.messages),
-            number(moment.messages / window),
-            size(moment.bytes),
-            _or_unknown(moment.deliveries, number),
-        ]
-        for moment in moments
-    ]
-    each = duration(window)
-    columns = ["From", "Messages", "Messages a second", "Payload", "Deliveries"]
+    each = duration(measures.window)
+    windows = table(
+        f"Windows of {each}",
+        ["From", "Messages", "Messages a second", "Payload", "Deliveries"],
+        [_moment_row(moment) for moment in measures.moments],
+    )
     parts = [
         figure(
             "Messages a second",
@@ -182,12 +188,26 @@ def _rates(measures: Measures) -> Section:
             "Payload a second",
             time_lines("Payload a second over time", starts, [payload], size, height=180.0),
         ),
-        folded(f"Every window of {each}", table(f"Windows of {each}", columns, rows)),
+        folded(f"Every window of {each}", windows),
     ]
-    text = f"Means of windows of {each}, by the time at which the owner received the message."
+    text = (
+        f"Means of windows of {each}, by the time at which the owner received the message; "
+        "a window has no rate where more than half of it lies before the first message or after the "
+        "last."
+    )
     if measures.latencies is not None:
         text += " Deliveries count where their message does."
     return Section(heading="Rates", text=text, parts=parts)
+
+
+def _moment_row(moment: Moment) -> list[str]:
+    return [
+        f"{moment.start:%Y-%m-%d %H:%M:%S}",
+        number(moment.messages),
+        _or_unknown(moment.rate(moment.messages), number),
+        size(moment.bytes),
+        _or_unknown(moment.deliveries, number),
+    ]
 
 
 # -- latencies
