@@ -1,4 +1,4 @@
-"""What to delegate to whom, on trees that are small enough to try everything, and on random ones."""
+"""What to delegate to whom: on trees small enough to try everything, and on random ones."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ topics_of_trees = st.dictionaries(
 @settings(max_examples=150, deadline=None)
 @given(topics_of_trees, st.integers(1, 3), st.integers(1, 3))
 def test_near_the_best_there_is(topics: dict[str, float], count: int, most: int) -> None:
-    """Never above the load of today, and within a third of the best of all choices (and slack)."""
+    """Never above the load of today, and within a half of the best of all choices."""
     tree = tree_of(topics)
     hosts = [f"h{number}" for number in range(count)]
     cuts = choose_cuts(tree, hosts, zones=most, slack=0.0)

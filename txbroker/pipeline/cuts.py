@@ -162,7 +162,7 @@ class _Packing:
         limit = capacity * (1 + EPSILON)
         for apex in list(self._zones):
             self._open(apex)
-        while self._heap and any(load > limit for load in self._hosts.values()):
+        while self._heap and self._has_slots() and max(self._hosts.values()) > limit:
             load, _, topic = heapq.heappop(self._heap)
             if -load != self._rest[topic] or topic in self._zones:
                 continue  # it was cut, or parts of it were: then it was put back with what is left
@@ -197,6 +197,9 @@ class _Packing:
         assert apex is not None  # the root zone covers everything
         return apex
 
+    def _has_slots(self) -> bool:
+        return any(count < self._most for count in self._count.values())
+
     def _room(self, load: float, limit: float) -> str | None:
         """The new host with the least load that has room for one more zone."""
         free = [host for host, count in self._count.items() if count < self._most]
@@ -204,9 +207,10 @@ class _Packing:
         return host if host is not None and self._new[host] + load <= limit else None
 
     def _open(self, topic: str) -> None:
-        self._opened.add(topic)
-        for child in self._below.get(topic, ()):
-            self._offer(child)
+        if topic not in self._opened:
+            self._opened.add(topic)
+            for child in self._below.get(topic, ()):
+                self._offer(child)
 
     def _offer(self, topic: str) -> None:
         if self._rest[topic] > 0 and topic not in self._zones:

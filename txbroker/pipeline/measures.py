@@ -68,9 +68,12 @@ class Moment:
 
 @attrs.frozen(slots=True, kw_only=True)
 class Latency:
-    """Seconds from a message's receipt at its owner to the client's acknowledgement."""
+    """
+    Seconds from a message's receipt at its owner to the client's acknowledgement, of one subtree;
+    of all where `name` is None.
+    """
 
-    name: str
+    name: str | None
     count: int
     p50: float
     p95: float
@@ -150,9 +153,8 @@ def measure(
     totals = _totals(messages)
     span = (totals.last - totals.first).total_seconds()
     window = step_of_time(max(span, 1.0), WINDOWS)
-    by_subtree = traffic(messages, ledger, depth=depth, owners=owners)
+    by_subtree = traffic(messages, ledger, depth=depth, owners=owners).localCheckpoint()
     subtrees = _rows(by_subtree.orderBy(F.desc("messages"), "subtree").limit(SUBTREES))
-    everything = _rows(by_subtree.agg(F.count("*").alias("count")))[0]["count"]
     parts = _parts(messages)
     return Measures(
         totals=totals,
@@ -160,7 +162,7 @@ def measure(
         moments=_moments(traffic(messages, ledger, depth=0, window=window), totals, window),
         subtrees=tuple(subtrees),
         others=(
-            everything - len(subtrees),
+            by_subtree.count() - len(subtrees),
             totals.messages - sum(row["messages"] for row in subtrees),
             totals.bytes - sum(row["bytes"] for row in subtrees),
         ),
@@ -220,32 +222,31 @@ def _latencies(messages: DataFrame, ledger: DataFrame, depth: int) -> Latencies:
     topics = messages.select(*MESSAGE_KEY, "created", subtree("topic", depth).alias("name"))
     made = deliveries(ledger).select(*MESSAGE_KEY, "time").join(topics, MESSAGE_KEY)
     made = made.select("name", seconds.alias("seconds")).localCheckpoint()
-    third = F.floor(F.log10("seconds") * A_DECADE + 1e-9)
-    histogram = _rows(made.where("seconds > 0").groupBy(third.alias("third")).count())
-    early = _rows(made.agg(F.count_if(F.col("seconds") <= 0).alias("count")))[0]["count"]
-    whole = _spread(made.withColumn("name", F.lit("all")))
+    third = F.when(F.col("seconds") > 0, F.floor(F.log10("seconds") * A_DECADE + 1e-9))
+    thirds = {
+        row["third"]: row["count"] for row in _rows(made.groupBy(third.alias("third")).count())
+    }
+    early = thirds.pop(None, 0)
+    spread = _spread(made)
     return Latencies(
-        whole=whole[0] if whole else None,
-        subtrees=tuple(_spread(made)),
-        histogram={row["third"]: row["count"] for row in sorted(histogram, key=_third)},
+        whole=next((latency for latency in spread if latency.name is None), None),
+        subtrees=tuple(latency for latency in spread if latency.name is not None),
+        histogram=dict(sorted(thirds.items())),
         early=early,
     )
 
 
-def _third(row: Mapping[str, int]) -> int:
-    return row["third"]
-
-
 def _spread(made: DataFrame) -> list[Latency]:
-    """Count, percentiles and maximum by name, those with most deliveries first."""
+    """Count, percentiles and maximum of all and by name, those with most deliveries first."""
     spread = [
         F.percentile_approx("seconds", part, ACCURACY).alias(name)
         for name, part in _PERCENTILES.items()
     ]
-    table = made.groupBy("name").agg(
+    table = made.rollup("name").agg(
         F.count("*").alias("count"), *spread, F.max("seconds").alias("most")
     )
-    rows = _rows(table.orderBy(F.desc("count"), "name").limit(SUBTREES))
+    # Over no rows at all the rollup has one row, without any.
+    rows = _rows(table.where("count > 0").orderBy(F.desc("count"), "name").limit(SUBTREES))
     return [Latency(**row) for row in rows]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from txbroker.pipeline.markup import Html, element, joined
+from txbroker.pipeline.markup import Html, element, joined, visible
 
 STYLE = """
 :root{color-scheme:light dark;--page:#f5f5f2;--surface:#fff;--ink:#1a1a18;--faint:#5d5c57;
@@ -107,7 +107,7 @@ def table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -
     body = [
         element(
             "tr",
-            element("th", element("bdi", first), scope="row"),
+            element("th", element("bdi", visible(first)), scope="row"),
             *(element("td", cell) for cell in rest),
         )
         for first, *rest in rows

@@ -192,8 +192,8 @@ def _rates(measures: Measures) -> Section:
     ]
     text = (
         f"Means of windows of {each}, by the time at which the owner received the message; "
-        "a window has no rate where more than half of it lies before the first message or after the "
-        "last."
+        "a window has no rate where more than half of it lies before the first message or after "
+        "the last."
     )
     if measures.latencies is not None:
         text += " Deliveries count where their message does."
@@ -244,7 +244,8 @@ def _latencies(latencies: Latencies | None) -> Section:
 
 def _latency_row(latency: Latency) -> list[str]:
     times = (latency.p50, latency.p95, latency.p99, latency.most)
-    return [latency.name, number(latency.count), *map(duration, times)]
+    name = "all" if latency.name is None else latency.name
+    return [name, number(latency.count), *map(duration, times)]
 
 
 def _histogram(latencies: Latencies) -> list[Bar]:
