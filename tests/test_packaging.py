@@ -45,7 +45,13 @@ CORES = (
     "link.owner_end",
     "pipeline.positions",
     "pipeline.ranges",
+    "pipeline.cuts",
+    "pipeline.expected",
+    "pipeline.grouping",
     "pipeline.manifest",
+    "pipeline.markup",
+    "pipeline.page",
+    "pipeline.treemap",
 )
 SHELLS_IN_CORES = ("mqtt.hold", "mqtt.lifetime", "mqtt.protocol", "mqtt.service")
 """Modules of a core's package that are shells."""

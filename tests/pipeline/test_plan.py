@@ -26,7 +26,7 @@ from tests.pipeline.workload import (
 from txbroker.cli import main
 from txbroker.config import Address, load_files
 from txbroker.errors import PipelineError
-from txbroker.pipeline.plan import Plan, plan
+from txbroker.pipeline.jobs.plan import Plan, plan
 from txbroker.pipeline.planned import Host, Member, members_of, write_files
 
 HOUSE = """

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from tests.pipeline.workload import BEGIN, LEDGER_ARROW, Row, delivery, message, write
 from txbroker.errors import PipelineError
-from txbroker.pipeline.report import report
+from txbroker.pipeline.jobs.report import report
 from txbroker.pipeline.scales import duration, number, share, size
 
 HOSTILE = (

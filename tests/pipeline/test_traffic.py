@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.pipeline.workload import BEGIN, LEDGER_ARROW, Row, delivery, message, write
-from txbroker.pipeline.traffic import TRAFFIC_COLUMNS, traffic
+from txbroker.pipeline.jobs.traffic import TRAFFIC_COLUMNS, traffic
 
 OWNERS = {"": "house", "home/kitchen": "kitchen"}
 TOPICS = ("home/kitchen/temperature", "home/kitchen/oven/door", "home/hall/light", "clock", "/a/b")

@@ -19,6 +19,8 @@ from txbroker.cli import (
     client,
     divergent,
     pipeline,
+    pipeline_look,
+    pipeline_plan,
     reclaim,
     repair,
     resolve,
@@ -58,3 +60,6 @@ for _command in (
     pipeline.pipeline,
 ):
     main.add_command(_command)
+
+for _command in (pipeline_look.traffic, pipeline_plan.plan, pipeline_look.report):
+    pipeline.pipeline.add_command(_command)

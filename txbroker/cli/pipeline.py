@@ -153,7 +153,7 @@ def archive(
     Goes on where it ended, was stopped or was killed. Without --once it runs until SIGINT or
     SIGTERM. DIR is in a file system that Spark's workers see under the same name.
     """
-    given = _needed("--root", root), _needed("--archive", archive)
+    given = needed("--root", root), needed("--archive", archive)
     ages = dict(keep)
 
     def run(spark: SparkSession, job: Job) -> str:
@@ -174,7 +174,7 @@ def archive(
         )
         return f"{job.report.rows} messages archived in {given[1]}"
 
-    _run("archive", master, run, follows=True)
+    run_job("archive", master, run, follows=True)
 
 
 @pipeline.command()
@@ -218,7 +218,7 @@ def rollup(
     With --archive: of what the archive has beyond what was rolled up before. Else of the journals
     of the nodes about --root, until SIGINT or SIGTERM or with --once to their present end.
     """
-    folder = _needed("--out", out)
+    folder = needed("--out", out)
     if root is None and archive is None:
         raise BadArgument("--archive or --root is missing; say what to roll up")
     if publish and root is None:
@@ -248,7 +248,7 @@ def rollup(
         )
         return f"{job.report.rows} rows of windows added in {folder}"
 
-    _run("rollup", master, run, follows=archive is None)
+    run_job("rollup", master, run, follows=archive is None)
 
 
 @pipeline.command()
@@ -284,7 +284,7 @@ def replay(
     Through the node at --root or --mqtt, with QoS 1. SIGINT or SIGTERM ends it; with --resume the
     same command goes on where it ended.
     """
-    folder = _needed("--archive", archive)
+    folder = needed("--archive", archive)
     if root is None and mqtt is None:
         raise BadArgument("--root is missing; say where to publish")
 
@@ -308,7 +308,7 @@ def replay(
         )
         return f"{count} messages published"
 
-    _run("replay", master, run, follows=True)
+    run_job("replay", master, run, follows=True)
 
 
 class Job:
@@ -335,17 +335,17 @@ class Job:
         self._stop.set()
 
 
-# internal
-
-
-def _needed(name: str, value: T | None) -> T:
+def needed(name: str, value: T | None) -> T:
+    """The value of an option; raises `BadArgument` where it was left out."""
     if value is None:
         raise BadArgument(f"{name} is missing; see --help")
     return value
 
 
-def _run(name: str, master: str, run: Callable[[SparkSession, Job], str], *, follows: bool) -> None:
-    """Run a job and print its result; a failure is one line and status 1."""
+def run_job(
+    name: str, master: str, run: Callable[[SparkSession, Job], str], *, follows: bool
+) -> None:
+    """Run a job and print its result, if any; a failure is one line and status 1."""
     with _failures_in_a_line():
         with_extra()
         from txbroker.pipeline.spark import session
@@ -358,7 +358,11 @@ def _run(name: str, master: str, run: Callable[[SparkSession, Job], str], *, fol
             logging.getLogger("py4j").setLevel(logging.CRITICAL)
             job.listen_for_signals()
             result = run(spark, job)
-        click.echo(result)
+        if result:
+            click.echo(result)
+
+
+# internal
 
 
 @contextmanager

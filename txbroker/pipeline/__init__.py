@@ -16,17 +16,23 @@ if TYPE_CHECKING:
 
     from txbroker.pipeline.archives import read_archive
     from txbroker.pipeline.jobs.archive import archive
+    from txbroker.pipeline.jobs.plan import plan
     from txbroker.pipeline.jobs.replay import replay
+    from txbroker.pipeline.jobs.report import report
     from txbroker.pipeline.jobs.rollup import read_rollup, rollup
+    from txbroker.pipeline.jobs.traffic import traffic
     from txbroker.pipeline.windows import rollup_rows
 
 JOBS = {
     "archive": "jobs.archive",
+    "plan": "jobs.plan",
     "read_archive": "archives",
     "read_rollup": "jobs.rollup",
     "replay": "jobs.replay",
+    "report": "jobs.report",
     "rollup": "jobs.rollup",
     "rollup_rows": "windows",
+    "traffic": "jobs.traffic",
 }
 """What a notebook calls, and the module that has it."""
 
@@ -66,10 +72,13 @@ def with_extra() -> None:
 
 __all__ = [
     "archive",
+    "plan",
     "read_archive",
     "read_rollup",
     "register",
     "replay",
+    "report",
     "rollup",
     "rollup_rows",
+    "traffic",
 ]

@@ -1,5 +1,5 @@
 """
-CORE: the plots of the report, as SVG that carries its own text alternatives.
+The plots of the report, as SVG that carries its own text alternatives.
 
 Colours are those of the page (`--series-1` and so on), so that one plot is right on light and dark.
 Every mark has a title, which browsers show on hovering and read aloud.

@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from txbroker.errors import PipelineError
+from txbroker.pipeline.jobs.traffic import MESSAGE_KEY, deliveries, subtree, traffic
 from txbroker.pipeline.scales import step_of_time
-from txbroker.pipeline.traffic import MESSAGE_KEY, deliveries, subtree, traffic
 
 WINDOWS = 120
 """Windows of time that the report shows at most."""

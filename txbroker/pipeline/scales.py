@@ -1,5 +1,5 @@
 """
-CORE: numbers and times as people read them: ticks of axes, units, steps of time.
+Numbers and times as people read them: ticks of axes, units, steps of time.
 """
 
 from __future__ import annotations

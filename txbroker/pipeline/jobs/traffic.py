@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from txbroker.pipeline.inputs import Rows, history
+
 TRAFFIC_COLUMNS = (
     "start timestamp, end timestamp, subtree string, messages long, bytes long, publishers long,"
     " deliveries long, fan_out double, copies long, cross_publishes long, cross_deliveries long,"
@@ -34,8 +36,8 @@ MESSAGE_KEY = ["zone", "epoch", "offset"]
 
 
 def traffic(
-    messages: DataFrame,
-    ledger: DataFrame | None = None,
+    messages: Rows,
+    ledger: Rows | None = None,
     *,
     depth: int = 2,
     window: float | None = None,
@@ -44,11 +46,12 @@ def traffic(
     """
     Traffic per subtree and window: rows of `TRAFFIC_COLUMNS`, ordered by start and subtree.
 
-    `messages` are message rows, `ledger` rows of the delivery ledger, None where none was kept.
-    `depth` is how many levels name a subtree (0: all topics in one), `window` its seconds. `owners`
-    has the node of each zone (apex): cross-node columns are null for subtrees with a message of any
-    other zone.
+    `messages` are message rows, `ledger` rows of the delivery ledger, None where none was kept;
+    the path of an archive stands for what it has of both (see `history`). `depth` is how many
+    levels name a subtree (0: all topics in one), `window` its seconds. `owners` has the node of
+    each zone (apex): cross-node columns are null for subtrees with a message of any other zone.
     """
+    messages, ledger = history(messages, ledger)
     rows = messages.withColumn("subtree", subtree("topic", depth))
     rows = with_owner(rows, owners or {})
     if ledger is None:

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from pyspark.sql import DataFrame
-
 from txbroker.errors import PipelineError
 from txbroker.pipeline.charts import (
     Bar,
@@ -24,6 +22,7 @@ from txbroker.pipeline.charts import (
     tracks,
     tree_map,
 )
+from txbroker.pipeline.inputs import Rows, history
 from txbroker.pipeline.markup import Html
 from txbroker.pipeline.measures import (
     Hole,
@@ -42,8 +41,8 @@ ROWS = 50
 
 
 def report(
-    messages: DataFrame,
-    ledger: DataFrame | None = None,
+    messages: Rows,
+    ledger: Rows | None = None,
     *,
     out: Path | str,
     title: str = "Message traffic",
@@ -53,11 +52,11 @@ def report(
     """
     Write the report to the file `out` and give its name.
 
-    `messages` are message rows, `ledger` rows of the delivery ledger, None where none was kept;
-    `depth` and `owners` as of `traffic`. Raises `PipelineError` where there are no messages or the
-    file cannot be written.
+    `messages`, `ledger`, `depth` and `owners` as of `traffic`. Raises `PipelineError` where there
+    are no messages or the file cannot be written.
     """
-    text = render(measure(messages, ledger, depth=depth, owners=owners), title)
+    rows, made = history(messages, ledger)
+    text = render(measure(rows, made, depth=depth, owners=owners), title)
     file = Path(out)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -18,8 +18,9 @@ from txbroker.errors import PipelineError
 from txbroker.pipeline.cuts import Tree, choose_cuts
 from txbroker.pipeline.expected import Expected, Flow, Places, expect
 from txbroker.pipeline.grouping import regroup
+from txbroker.pipeline.inputs import Rows, history
+from txbroker.pipeline.jobs.traffic import MESSAGE_KEY, deliveries, subtree
 from txbroker.pipeline.planned import Host, Member, PlannedNode, Ports, plan_nodes
-from txbroker.pipeline.traffic import MESSAGE_KEY, deliveries, subtree
 
 DEPTH = 4
 """Levels of topics that are looked at for subtrees, unless the zones of today are deeper."""
@@ -50,8 +51,8 @@ class Plan:
 
 
 def plan(
-    messages: DataFrame,
-    ledger: DataFrame | None = None,
+    messages: Rows,
+    ledger: Rows | None = None,
     *,
     members: Sequence[Member],
     hosts: Sequence[Host],
@@ -62,7 +63,8 @@ def plan(
     """
     Zones for new `hosts` that take load off the hosts of `members`, today's nodes.
 
-    Load is publishes and deliveries a second, on average over the time of `messages`. At most
+    `messages` and `ledger` as of `traffic`. Load is publishes and deliveries a second, on average
+    over the time of the messages. At most
     `zones` on each new host, apexes of at most `depth` levels. Raises `PipelineError` where there
     is nothing to plan with: no messages, no root zone among the members, no hosts.
     """
@@ -71,6 +73,7 @@ def plan(
         raise PipelineError("no node of the topology owns the root zone; name its file, too")
     if not hosts:
         raise PipelineError("no hosts to give anything to; name at least one")
+    messages, ledger = history(messages, ledger)
     depth = max(depth, *(apex.count("/") + 1 for apex in today))
     flows = _flows(messages, ledger, depth).localCheckpoint()
     tree = Tree(
