@@ -196,5 +196,7 @@ def test_what_cannot_be_planned_is_one_line(spark: SparkSession, tmp_path: Path)
         plan(nothing, members=[ROOT], hosts=THREE)
     with pytest.raises(PipelineError, match="no hosts"):
         plan(nothing, members=[ROOT], hosts=[])
+    with pytest.raises(PipelineError, match=r"10\.0\.0\.1 has a node already"):
+        plan(nothing, members=[ROOT], hosts=[Host(name="10.0.0.1", address="10.0.0.1")])
     with pytest.raises(PipelineError, match="root zone"):
         plan(nothing, members=[kitchen], hosts=THREE)

@@ -96,3 +96,29 @@ def own_subscribers(rows: Iterable[Row], count: int = 1) -> list[Row]:
         for row in rows
         for number in range(count)
     ]
+
+
+def home_rows() -> list[Row]:
+    """Ten minutes of a home: the kitchen's node owns its zone, the house's all else."""
+    dice = random.Random(9)
+    rooms = {"kitchen": 9, "living": 6, "bath": 3, "outside": 2}
+    kinds = {"temperature": 4, "humidity": 3, "motion": 1}
+    offsets = {"": 0, "home/kitchen": 0}
+    rows = []
+    for number in range(3000):
+        room = dice.choices(list(rooms), list(rooms.values()))[0]
+        kind = dice.choices(list(kinds), list(kinds.values()))[0]
+        zone = "home/kitchen" if room == "kitchen" else ""
+        offsets[zone] += 1
+        row = message(
+            offsets[zone],
+            f"home/{room}/{kind}",
+            zone=zone,
+            client_id=f"{room}-{kind}",
+            # The bath's sensors reach the kitchen's node better.
+            node="kitchen" if room in ("kitchen", "bath") else "house",
+            payload=f"{dice.uniform(15, 25):.2f}".encode(),
+            created=BEGIN + timedelta(seconds=number * 0.2),
+        )
+        rows.append(row)
+    return rows

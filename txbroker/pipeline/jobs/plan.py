@@ -14,6 +14,7 @@ import attrs
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from txbroker.config.together import canonical
 from txbroker.errors import PipelineError
 from txbroker.pipeline.cuts import Tree, choose_cuts
 from txbroker.pipeline.expected import Expected, Flow, Places, expect
@@ -73,6 +74,9 @@ def plan(
         raise PipelineError("no node of the topology owns the root zone; name its file, too")
     if not hosts:
         raise PipelineError("no hosts to give anything to; name at least one")
+    there = {member.host for member in members} & {canonical(host.name) for host in hosts}
+    if there:
+        raise PipelineError(f"{sorted(there)[0]} has a node already; name machines to add")
     messages, ledger = history(messages, ledger)
     depth = max(depth, *(apex.count("/") + 1 for apex in today))
     flows = _flows(messages, ledger, depth).localCheckpoint()
