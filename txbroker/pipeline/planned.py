@@ -179,7 +179,9 @@ def write_files(
 def _text(host: Host, documents: Sequence[Mapping[str, object]]) -> str:
     head = f"# Runs on {host.address}. {PROPOSED}\n"
     return head + "---\n".join(
-        yaml.safe_dump(document, sort_keys=False, allow_unicode=True) for document in documents
+        # YAML takes some hidden characters for line ends, so those are escaped.
+        yaml.safe_dump(document, sort_keys=False, allow_unicode=str(document["zone"]).isprintable())
+        for document in documents
     )
 
 
