@@ -48,13 +48,13 @@ class NodeFile:
     is_root: bool
 
 
-def prepare(run_directory: Path, ports_base: int | None = None) -> list[NodeFile]:
+def prepare(run_directory: Path, ports_base: int | None = None, **keys: Any) -> list[NodeFile]:
     """
     Copy the six topology files into `run_directory`, parents first; as `data` is relative to
     the file, each run has its own. With `ports_base` every port is moved: MQTT to the base and
-    up, gRPC to base + 10 and up, links to base + 20 and up.
+    up, gRPC to base + 10 and up, links to base + 20 and up. `keys` are added to each file.
     """
-    documents = [yaml.safe_load((HERE / f"{name}.yaml").read_text()) for name in NAMES]
+    documents = [{**yaml.safe_load((HERE / f"{name}.yaml").read_text()), **keys} for name in NAMES]
     if ports_base is not None:
         _move_ports(documents, ports_base)
     run_directory.mkdir(parents=True, exist_ok=True)

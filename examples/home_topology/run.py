@@ -67,11 +67,11 @@ class Stop:
         (self.waiting if self.publishing.is_set() else self.publishing).set()
 
 
-def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+def new_parser(description: str) -> argparse.ArgumentParser:
     """
-    The command line; ends the process with status 2 if it is wrong.
+    Of a command that replays readings; it ends the process with status 2 if its line is wrong.
     """
-    parser = argparse.ArgumentParser(description=(__doc__ or "").strip().split("\n\n")[0])
+    parser = argparse.ArgumentParser(description=description)
     add = parser.add_argument
     add("--seconds", type=_positive, help="replay for that long (default: to the end, or Ctrl-C)")
     add("--csv", type=Path, help="replay this file (default: generated readings)")
@@ -85,7 +85,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--rate", type=_rate, help="readings a second; 0: no limit (default: 100, file: 0)")
     add("--ports-base", type=_port, help="move all ports: MQTT from here, gRPC +10, links +20")
     add("--data", type=Path, help="keep the nodes' data and logs here (default: fresh, removed)")
-    return parser.parse_args(arguments)
+    return parser
 
 
 def _positive(text: str) -> float:
@@ -246,7 +246,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     Exit status: 0 all published readings arrived, 1 something is missing or failed, 2 usage.
     """
-    options = parse_arguments(arguments)
+    options = new_parser((__doc__ or "").strip().split("\n\n")[0]).parse_args(arguments)
     stop = Stop()
     stop.listen()
     directory = options.data or Path(tempfile.mkdtemp(prefix="txbroker-home-"))

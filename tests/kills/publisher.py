@@ -1,0 +1,76 @@
+"""One client that publishes all the time, whatever happens to its node."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from typing import Any
+
+from paho.mqtt.client import Client, MQTTMessageInfo
+from paho.mqtt.enums import CallbackAPIVersion
+
+from tests.support.nodes import Address
+
+WINDOW = 200  # publishes that wait for an acknowledgement
+TOPICS = ("a/x", "a/y/z", "a/b/x", "b/x", "b/ü", "c")
+
+
+class Publisher:
+    """Publishes numbered payloads at every QoS; `acknowledged` has those of QoS 1 and 2."""
+
+    def __init__(self, address: Address, seed: int, *, pause: float = 0.002) -> None:
+        self.acknowledged: set[bytes] = set()
+        self._chance = random.Random(seed)
+        self._pause = pause
+        self._open: dict[int, bytes] = {}
+        self._lock = threading.Lock()
+        self._is_stopping = threading.Event()
+        self._client = Client(
+            CallbackAPIVersion.VERSION2, client_id="publisher", clean_session=False
+        )
+        self._client.reconnect_delay_set(0.1, 0.5)
+        self._client.on_publish = self._on_publish
+        self._client.connect_async(*address)
+        self._client.loop_start()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout: float = 60.0) -> None:
+        """Publish no more and wait for all acknowledgements; raises `TimeoutError`."""
+        self._is_stopping.set()
+        self._thread.join()
+        deadline = time.monotonic() + timeout
+        while self._open:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{len(self._open)} publishes are not acknowledged")
+            time.sleep(0.05)
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    # internal
+
+    def _run(self) -> None:
+        number = 0
+        while not self._is_stopping.wait(self._pause):
+            if len(self._open) >= WINDOW or not self._client.is_connected():
+                continue
+            number += 1
+            chance = self._chance
+            payload = b"%d:" % number + chance.randbytes(chance.choice((0, 10, 300)))
+            qos = chance.choice((0, 1, 1, 2))
+            with self._lock:
+                info = self._client.publish(
+                    chance.choice(TOPICS), payload, qos, retain=chance.random() < 0.1
+                )
+                if qos:
+                    self._note(info, payload)
+
+    def _note(self, info: MQTTMessageInfo, payload: bytes) -> None:
+        self._open[info.mid] = payload
+
+    def _on_publish(self, client: Client, userdata: Any, mid: int, *rest: Any) -> None:
+        with self._lock:
+            payload = self._open.pop(mid, None)
+        if payload is not None:
+            self.acknowledged.add(payload)
