@@ -29,8 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from txbroker.errors import PipelineError
-from txbroker.pipeline import archive, read_archive, report, rollup
-from txbroker.pipeline.rollup import read_rollup
+from txbroker.pipeline import archive, read_archive, read_rollup, report, rollup
 from txbroker.pipeline.spark import one_line, session
 
 FIELD = "value"

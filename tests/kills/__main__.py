@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from txbroker.pipeline.spark import open_session
+from txbroker.pipeline.spark import session
 
 from .play import Play
 
@@ -32,7 +32,7 @@ def main() -> int:
     )
     try:
         play.run(options.kills)
-        print(play.reckon(open_session()), flush=True)
+        print(play.reckon(session()), flush=True)
     except AssertionError as error:
         print(f"{error}\nseed {options.seed}: what is left is in {folder}")
         return 1
