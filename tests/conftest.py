@@ -2,6 +2,12 @@
 
 import signal
 
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says more of the machine than of the code.
+settings.register_profile("txbroker", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("txbroker")
+
 # A shell that runs the tests in the background has them ignore SIGINT, and their children inherit
 # that: nodes that are told to end by it would not.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
