@@ -104,3 +104,19 @@ class Stream:
             assert time.monotonic() < deadline, f"{len(found)} of {len(expected)}"
             assert len(found) <= len(expected), "rows came twice"
             self.query.processAllAvailable()
+
+
+def republish(spark: Any, folder: Path, node: NodeProcess) -> None:
+    """Bring what comes in below `in` to another zone by the sink, as far as it is there."""
+    source = spark.readStream.format("txbroker").option("root", node.grpc)
+    source = source.option("startingOffsets", "earliest").option("filter", "in/#").load()
+    rows = source.selectExpr("'home/kitchen/out' as topic", "payload")
+    writing = rows.writeStream.format("txbroker").option("root", node.grpc)
+    writing = writing.option("checkpointLocation", str(folder / "cp"))
+    assert writing.trigger(availableNow=True).start().awaitTermination(90)
+
+
+def publishers(node: NodeProcess) -> list[str]:
+    """The sessions of sinks that the node holds."""
+    words = command("sessions", node.grpc).split()
+    return sorted(word for word in words if word.startswith("spark/"))

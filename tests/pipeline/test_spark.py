@@ -16,7 +16,16 @@ import pytest
 
 pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'txbroker[pipeline]'")
 
-from tests.pipeline.site import Stream, command, house, numbered, publish, until
+from tests.pipeline.site import (
+    Stream,
+    command,
+    house,
+    numbered,
+    publish,
+    publishers,
+    republish,
+    until,
+)
 from tests.support.nodes import NodeProcess, topology
 from txbroker.errors import PipelineError
 from txbroker.pipeline.spark import one_line
@@ -346,25 +355,27 @@ def test_a_batch_that_is_written_again_adds_nothing(spark: SparkSession, tmp_pat
 def test_a_stream_that_is_killed_before_its_commit_publishes_once(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """What Spark knows of a batch is taken away behind the sink; the node is killed in between."""
+    """What Spark knows of a batch is taken away behind the sink, and the nodes are killed."""
     with house(tmp_path) as (root, kitchen):
         publish(root, numbered("in/a", 0, 30))
-        for _ in range(3):
-            source = spark.readStream.format("txbroker").option("root", root.grpc)
-            source = source.option("startingOffsets", "earliest").option("filter", "in/#").load()
-            rows = source.selectExpr("'home/kitchen/out' as topic", "payload")
-            writing = rows.writeStream.format("txbroker").option("root", root.grpc)
-            writing = writing.option("checkpointLocation", str(tmp_path / "cp"))
-            query = writing.trigger(availableNow=True).start()
-            assert query.awaitTermination(90)
-            last = max((tmp_path / "cp" / "commits").glob("[0-9]*"), key=lambda p: int(p.name))
-            last.unlink()
-            last.with_name(f".{last.name}.crc").unlink()
-            for node in (root, kitchen):
-                node.kill()
-                node.start()
-            kitchen.wait_event("join.granted")
+        republish(spark, tmp_path, root)
+        first = publishers(root)
+        (commit,) = (tmp_path / "cp" / "commits").glob("[0-9]*")
+        commit.unlink()
+        commit.with_name(f".{commit.name}.crc").unlink()
+        for node in (root, kitchen):
+            node.kill()
+            node.start()
+        kitchen.wait_event("join.granted")
+        republish(spark, tmp_path, root)
         assert list(range(30)) == numbers(history(spark, root, filter="home/#"))
+        publish(root, numbered("in/a", 30, 5))
+        republish(spark, tmp_path, root)
+        assert list(range(35)) == numbers(history(spark, root, filter="home/#"))
+        second = publishers(root)
+
+    assert [name.replace("/0/0/0", "/1/0/0") for name in first] == second
+    assert 1 == len(second)
 
 
 @pytest.mark.parametrize(

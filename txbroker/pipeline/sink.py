@@ -44,9 +44,10 @@ NEEDED = {"topic", "payload"}
 
 
 class Written(WriterCommitMessage):
-    """What a task has published: so many rows, in so many sessions."""
+    """What a task of a query has published: so many rows, in so many sessions."""
 
-    def __init__(self, partition: int, rows: int, sessions: int) -> None:
+    def __init__(self, query: str, partition: int, rows: int, sessions: int) -> None:
+        self.query = query
         self.partition = partition
         self.rows = rows
         self.sessions = sessions
@@ -118,6 +119,15 @@ class StreamWriter(DataSourceStreamArrowWriter):
         _forget_partition(self._options, query, batch - 1, _partition())
         return _write(self._options, query, batch, iterator)
 
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Tasks have ended the sessions of their partitions; the last batch may have had more."""
+        written = [one for one in messages if isinstance(one, Written)]
+        partition = len(written)
+        while written and _forget_partition(
+            self._options, written[0].query, batchId - 1, partition
+        ):
+            partition += 1
+
 
 def _property(name: str) -> str:
     from pyspark import TaskContext
@@ -150,19 +160,19 @@ def _write(
             name = client_id(query, batch, partition, sessions)
             publishing.publish(name, rows[start : start + CHUNK])
             sessions += 1
-    return Written(partition, len(rows), sessions)
+    return Written(query, partition, len(rows), sessions)
 
 
-def _forget_partition(options: SinkOptions, query: str, batch: int, partition: int) -> None:
-    """The sessions of a batch that is committed end."""
+def _forget_partition(options: SinkOptions, query: str, batch: int, partition: int) -> bool:
+    """The sessions of a batch that is committed end; whether there were any."""
     from txbroker.pipeline.publishing import Publishing
 
-    if batch < 0:
-        return
-    with Publishing(options) as publishing:
-        chunk = 0
-        while publishing.forget(client_id(query, batch, partition, chunk)):
-            chunk += 1
+    chunk = 0
+    if batch >= 0:
+        with Publishing(options) as publishing:
+            while publishing.forget(client_id(query, batch, partition, chunk)):
+                chunk += 1
+    return chunk > 0
 
 
 def _check(schema: StructType) -> None:
