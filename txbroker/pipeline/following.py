@@ -21,7 +21,7 @@ from txbroker.pipeline.ranges import Advance, Gap, Log, Span, advance, is_known,
 from txbroker.pipeline.reading import PATIENCE, PAUSE, on_gap, told
 from txbroker.topics import is_within, may_match_within
 
-POLL = 0.05
+POLL = 0.1
 """Seconds between two looks, at least: Spark asks without a pause when there is nothing."""
 
 LOST_AFTER = 10.0
