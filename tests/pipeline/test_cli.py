@@ -80,7 +80,7 @@ def test_a_job_runs_on_until_it_is_told(tmp_path: Path) -> None:
         arguments = ["pub", f"{host}:{port}", "-t", "home/a", "-m", "1", "-q", "1"]
         assert 0 == CliRunner().invoke(main, arguments).exit_code
         command = [sys.executable, "-m", "txbroker.cli", "pipeline", "archive", "--master"]
-        command += ["local[1]", "--root", f"{node.grpc[0]}:{node.grpc[1]}", "--archive", "history"]
+        command += ["local[1]", "--root", node.grpc, "--archive", "history"]
         job = subprocess.Popen(
             command,
             cwd=tmp_path,
