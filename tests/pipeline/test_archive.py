@@ -202,6 +202,7 @@ def test_a_query_that_dies_unnoticed_is_no_success(
         run_once(spark, given, archive)
 
 
+@pytest.mark.timeout(300)
 def test_killed_between_the_commits(spark: SparkSession, tmp_path: Path) -> None:
     """A kill -9 after the archive's commit and before the checkpoint's repeats nothing."""
     given, archive = tmp_path / "given", tmp_path / "archive"
@@ -214,7 +215,7 @@ def test_killed_between_the_commits(spark: SparkSession, tmp_path: Path) -> None
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=60,
+        timeout=200,
     )
     assert -signal.SIGKILL == done.returncode, done.stdout
     checkpoint = archive / "_checkpoint"

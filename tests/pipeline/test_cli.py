@@ -72,6 +72,7 @@ def test_jobs_are_functions_of_the_package() -> None:
     assert all(callable(getattr(package, name)) for name in package.__all__)
 
 
+@pytest.mark.timeout(300)
 def test_a_job_runs_on_until_it_is_told(tmp_path: Path) -> None:
     """It copies what comes, ends on SIGTERM with status 0, and its log is JSON but for Spark's."""
     (tmp_path / "node").mkdir()
@@ -91,7 +92,7 @@ def test_a_job_runs_on_until_it_is_told(tmp_path: Path) -> None:
         )
         try:
             manifest = tmp_path / "history" / "_manifest" / f"{1:020}.json"
-            deadline = time.monotonic() + 90
+            deadline = time.monotonic() + 150
             while not manifest.exists():
                 assert job.poll() is None and time.monotonic() < deadline
                 time.sleep(0.1)

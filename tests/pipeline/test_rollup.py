@@ -198,7 +198,7 @@ def test_an_archive_is_rolled_up_bit_by_bit(spark: SparkSession, tmp_path: Path)
     """Each message once, however often it runs; windows that reach into the next run, too."""
     archive, out = tmp_path / "archive", tmp_path / "out"
     rows = [row for row in generated(900, seed=1) if plain(row["payload"]) is not None]
-    for batch, (first, behind) in enumerate([(0, 400), (400, 450), (450, 900)]):
+    for batch, (first, behind) in enumerate([(0, 450), (450, 900)]):
         write_batch(frame(spark, rows[first:behind]), archive, "q", batch)
         rollup(spark, archive=archive, out=out)
         assert_same(computed(rows[:behind], MINUTE), collected(read_rollup(spark, out)))
@@ -305,7 +305,7 @@ def generated_readings() -> Iterator[Reading]:
 
 @pytest.mark.parametrize("name", ["nine rooms", "generated"])
 def test_the_rollup_of_readings_is_exact(spark: SparkSession, tmp_path: Path, name: str) -> None:
-    """Through an archive in three batches, every hour of every topic."""
+    """Through an archive in two batches, every hour of every topic."""
     if name == "nine rooms" and not NINE_ROOMS.exists():
         pytest.skip(f"{NINE_ROOMS} is missing: the data of the nine rooms lies beside the clone")
     readings = list(readings_of_nine_rooms() if name == "nine rooms" else generated_readings())
@@ -313,9 +313,9 @@ def test_the_rollup_of_readings_is_exact(spark: SparkSession, tmp_path: Path, na
     expected: dict[Window, Expected] = defaultdict(Expected)
     for topic, moment, text in readings:
         expected[topic, moment.replace(minute=0)].add(text)
-    third = len(readings) // 3 + 1
-    for batch in range(3):
-        rows = as_rows(readings[batch * third : (batch + 1) * third], batch * third)
+    half = len(readings) // 2 + 1
+    for batch in range(2):
+        rows = as_rows(readings[batch * half : (batch + 1) * half], batch * half)
         write_batch(spark.createDataFrame(rows), tmp_path / "archive", "q", batch)
         rollup(spark, archive=tmp_path / "archive", out=tmp_path / "out", window=hour)
 

@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import socket
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self
@@ -116,13 +117,18 @@ def follow(
     Raises what `take` raised, or Spark's error.
     """
     failures: list[Exception] = []
+    taking = threading.Lock()
+    has_ended = threading.Event()
 
     def on_batch(batch: DataFrame, number: int) -> None:
-        try:
-            take(batch, _query_id(folder), number)
-        except Exception as error:
-            failures.append(error)
-            raise
+        with taking:
+            if has_ended.is_set():
+                raise RuntimeError("the job has ended; the batch comes again")
+            try:
+                take(batch, _query_id(folder), number)
+            except Exception as error:
+                failures.append(error)
+                raise
 
     checkpoint = f"file:{(folder / CHECKPOINT).resolve()}"
     writer = rows.writeStream.foreachBatch(on_batch).option("checkpointLocation", checkpoint)
@@ -131,6 +137,8 @@ def follow(
     try:
         # A query whose batch failed may die while Spark puts that into words, and say nothing.
         _await(query, lambda: bool(failures) or is_stopping())
+        with taking:  # the batch that it is at is taken to its end
+            has_ended.set()
     except Exception:
         if not failures:
             raise

@@ -1,0 +1,54 @@
+"""
+The programs of docs/pipeline/ that no command of their page runs: each is run in this process, with
+the session of the tests, against a node that has three messages. A `text` fence right behind one is
+what it prints; blanks and dashes count as one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+from tests.support.nodes import NodeProcess, topology
+from tests.support.pages import ROOT
+from txbroker.cli import main
+
+PAGES = [ROOT / "docs" / "pipeline" / f"{name}.md" for name in ("archive", "replay", "rollup")]
+MESSAGES = [("temperature", "20.5"), ("light", "on"), ("temperature", "21.5")]
+
+_FENCE = re.compile(r"^```python\n(.*?)^```$(?:\s*^```text\n(.*?)^```$)?", re.DOTALL | re.MULTILINE)
+
+
+def squeezed(text: str) -> str:
+    return re.sub(r"-+", "-", re.sub(r" *\| *", "|", text)).strip()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_programs_print_what_the_page_says(
+    spark: SparkSession,
+    page: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its ports are the node's."""
+    shown = _FENCE.findall(page.read_text())
+    assert shown
+    (tmp_path / "node").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with NodeProcess(tmp_path / "node", topology("house", zone="")) as node:
+        address = f"{node.mqtt[0]}:{node.mqtt[1]}"
+        for topic, payload in MESSAGES:
+            arguments = ["pub", address, "-t", f"home/hall/{topic}", "-m", payload, "-q", "1"]
+            assert 0 == CliRunner().invoke(main, arguments).exit_code
+        for program, said in shown:
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed):
+                exec(compile(program.replace("127.0.0.1:7001", node.grpc), page.name, "exec"), {})
+
+            assert squeezed(said) == squeezed(printed.getvalue())
