@@ -1,26 +1,30 @@
-"""What the pages about traffic, plan and report show is what happens."""
+"""
+What the pages about traffic, plan and report show of commands is what happens: each `text` fence
+that begins with `$`, in order, in a folder with the archives that the pages speak of. Their Python
+is run with that of the other pages.
+"""
 
 from __future__ import annotations
 
+import re
 import shlex
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from tests.pipeline.workload import Row, home_rows, write, zipf_rows
-from tests.test_docs import ROOT, anchors, commands, fences, files, is_as_said
+from tests.support.nodes import ROOT
 from txbroker.cli import main, progress
 from txbroker.pipeline.archives import write_batch
 
 PAGES = [ROOT / "docs" / "pipeline" / f"{name}.md" for name in ("traffic", "plan", "report")]
-ids = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+_COMMANDS = re.compile(r"^```text\n\$ (.*?)^```$", re.DOTALL | re.MULTILINE)
+_FILE = re.compile(r"^```yaml\n# (\S+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -47,57 +51,35 @@ def place(archives: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def printed(line: str) -> str:
     """What a command of ours prints in this process, another one in its own."""
-    program, *arguments = shlex.split(line.replace("#", r"\#"))
+    program, *arguments = shlex.split(line)
     if program == "txbroker":
         return CliRunner().invoke(main, arguments).output
     return subprocess.run([program, *arguments], capture_output=True, text=True).stdout
 
 
-@ids
+def squeezed(text: str) -> list[list[str]]:
+    """Words by line."""
+    return [line.split() for line in text.splitlines() if line]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_commands_print_what_the_page_says(page: Path, place: Path) -> None:
     """In order, with the page's files."""
-    for file in files(page):
-        (place / file.name).write_text(file.text)
-    for command in commands(page):
-        assert is_as_said(command.expected, out := printed(command.line)), (
-            f"$ {command.line}\nsaid:\n{command.expected}\nprinted:\n{out}"
-        )
-
-
-@ids
-def test_notebook_cells_run(
-    page: Path,
-    spark: SparkSession,
-    place: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """With the session that is there; what only a notebook has is stood in for."""
-    shown: list[str] = []
-    display = ModuleType("IPython.display")
-    vars(display)["HTML"] = lambda filename: shown.append(Path(filename).read_text())
-    monkeypatch.setitem(sys.modules, "IPython.display", display)
-    for file in files(page):
-        (place / file.name).write_text(file.text)
-    cells = fences(page, "python")
-
-    assert cells
-    for cell in cells:
-        exec(compile(cell, page.name, "exec"), {"spark": spark})
-    assert all("</html>" in text for text in shown)
-    assert bool(shown) is (page.stem == "report")
-
-
-@ids
-def test_links_and_names_are_there(page: Path) -> None:
-    """Files, headings and tests that a page names."""
-    import re
-
     text = page.read_text()
-    for link in re.findall(r"\]\(([^)\s]+)\)", text):
-        name, _, anchor = link.partition("#")
-        target = (page.parent / name).resolve() if name else page
-        assert target.exists() and (not anchor or anchor in anchors(target)), link
-    for name in re.findall(r"`((?:tests|txbroker)/[\w/]+\.py)`", text):
+    for name, document in _FILE.findall(text):
+        (place / name).write_text(document)
+    shown = [command for fence in _COMMANDS.findall(text) for command in fence.split("\n$ ")]
+
+    assert shown
+    for command in shown:
+        line, _, said = command.partition("\n")
+        assert squeezed(said) == squeezed(printed(line)), line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_files_that_are_named_exist(page: Path) -> None:
+    """Modules and tests."""
+    for name in re.findall(r"`((?:tests|txbroker)/[\w/]+\.py)`", page.read_text()):
         assert (ROOT / name).exists(), name
 
 
@@ -113,7 +95,8 @@ def test_links_and_names_are_there(page: Path) -> None:
         ("plan --archive archive --hosts 2", "--topology or --root is missing", 2),
         ("plan --archive archive --hosts 0", "write a number from 1 to 1000", 2),
         ("plan --archive archive --hosts a,a", "an address twice", 2),
-        ("plan --archive archive --hosts a:1", "write", 2),
+        ("plan --archive archive --hosts a:1", "name the host alone", 2),
+        ("plan --archive archive --topology x", "--hosts is missing", 2),
         ("plan --archive archive --hosts 1 --ports 1,2", "write three ports", 2),
         ("report --archive archive --from 2030-01-01T00:00:00Z", "no messages to report on", 1),
     ],

@@ -12,7 +12,7 @@ import click
 
 from txbroker.cli.options import BadArgument, as_json
 from txbroker.cli.output import show_json, show_table
-from txbroker.cli.pipeline import run_job
+from txbroker.cli.pipeline import needed, run_job
 from txbroker.cli.pipeline_look import UNKNOWN, Number, Source, history_options, rate, share
 from txbroker.config.hooks import CONVERTER, BadValue
 from txbroker.config.values import Host as HostName
@@ -68,7 +68,7 @@ class PortNumbers(click.ParamType[tuple[int, int, int]]):
 @click.command()
 @history_options
 @click.option(
-    "--hosts", type=Hosts(), required=True, help="Machines to add: how many, or their addresses."
+    "--hosts", type=Hosts(), help="Machines to add: how many, or their addresses (needed)."
 )
 @click.option(
     "--zones",
@@ -90,7 +90,7 @@ class PortNumbers(click.ParamType[tuple[int, int, int]]):
 @click.option("--out", metavar="DIR", help="Write topology files and clients.csv there.")
 @as_json
 def plan(
-    hosts: tuple[str | None, ...],
+    hosts: tuple[str | None, ...] | None,
     zones: int,
     depth: int,
     ports: tuple[int, int, int],
@@ -110,6 +110,7 @@ def plan(
     source.check()
     if source.root is None and not source.topology:
         raise BadArgument("--topology or --root is missing; say which nodes there are")
+    addresses = needed("--hosts", hosts)
     made: list[Plan] = []
     files: list[Path] = []
 
@@ -124,7 +125,7 @@ def plan(
             messages,
             ledger,
             members=members,
-            hosts=_hosts(hosts, members),
+            hosts=_hosts(addresses, members),
             zones=zones,
             depth=depth,
             ports=first,
