@@ -62,7 +62,7 @@ def test_fences_are_closed_and_known(page: Path) -> None:
     assert {kind for kind, _ in FENCE.findall(page.read_text())} <= {
         "console",
         "mermaid",
-        "python",  # tests/pipeline/test_python_of_pages.py runs these
+        "python",  # tests/pipeline/test_programs.py runs these
         "text",
         "yaml",
     }

@@ -1,7 +1,7 @@
 """
-The programs of docs/pipeline/ that no command of their page runs: each is run in this process, with
-the session of the tests, against a node that has three messages. A `text` fence right behind one is
-what it prints; blanks and dashes count as one.
+The programs of docs/pipeline/ (`python` fences): those of a page are run in this process, in order,
+with the session of the tests as `spark`, against a node that has three messages. A `text` fence
+right behind one is what it prints; blanks and dashes count as one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ from tests.support.nodes import NodeProcess, topology
 from tests.support.pages import ROOT
 from txbroker.cli import main
 
-PAGES = [ROOT / "docs" / "pipeline" / f"{name}.md" for name in ("archive", "replay", "rollup")]
+PAGES = [
+    page
+    for page in sorted((ROOT / "docs" / "pipeline").glob("*.md"))
+    if "```python" in page.read_text()
+]
 MESSAGES = [("temperature", "20.5"), ("light", "on"), ("temperature", "21.5")]
 
 _FENCE = re.compile(r"^```python\n(.*?)^```$(?:\s*^```text\n(.*?)^```$)?", re.DOTALL | re.MULTILINE)
@@ -46,9 +50,12 @@ def test_programs_print_what_the_page_says(
         for topic, payload in MESSAGES:
             arguments = ["pub", address, "-t", f"home/hall/{topic}", "-m", payload, "-q", "1"]
             assert 0 == CliRunner().invoke(main, arguments).exit_code
+        names = {"spark": spark}
         for program, said in shown:
             printed = io.StringIO()
             with contextlib.redirect_stdout(printed):
-                exec(compile(program.replace("127.0.0.1:7001", node.grpc), page.name, "exec"), {})
+                exec(
+                    compile(program.replace("127.0.0.1:7001", node.grpc), page.name, "exec"), names
+                )
 
             assert squeezed(said) == squeezed(printed.getvalue())
