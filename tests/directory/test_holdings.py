@@ -57,7 +57,7 @@ class Host:
         self.events.append("release")
         self.sessions.pop(client_id, None)
 
-    def discard(self, client_id: str) -> None:
+    def discard(self, client_id: str, *, is_moved: bool) -> None:
         self.events.append("discard")
         self.sessions.pop(client_id, None)
 

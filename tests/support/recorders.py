@@ -18,6 +18,7 @@ from txbroker.edge.route import Publication, Route, StreamUser
 from txbroker.message import Message
 from txbroker.mqtt.codec import Framer, decode
 from txbroker.mqtt.packets import Packet
+from txbroker.mqtt.ports import DeliveryRecorder
 from txbroker.mqtt.session import Session
 from txbroker.place import PartKey
 
@@ -215,6 +216,7 @@ class WatcherRecorder:
     def __init__(self) -> None:
         self.events: Events = []
         self.full: list[str] = []
+        self.recording: DeliveryRecorder | None = None
 
     def has_room(self, session: Session) -> None:
         self.events.append(("room",))

@@ -143,7 +143,7 @@ class Host:
         self.kept[client_id] = self.kept.get(client_id, set()) | set(json.loads(state))
         self.save(client_id)
 
-    def discard(self, client_id: str) -> None:
+    def discard(self, client_id: str, *, is_moved: bool) -> None:
         self.close(client_id)
         self.stopped.discard(client_id)
         if self.kept.pop(client_id, None) is not None:
@@ -158,7 +158,7 @@ class Host:
         return True
 
     def release(self, client_id: str) -> None:
-        self.discard(client_id)
+        self.discard(client_id, is_moved=True)
 
     def resolved(self, client_id: str) -> None:
         pass

@@ -27,6 +27,7 @@ from txbroker.config.values import (
     Count,
     Durability,
     Endpoint,
+    Flag,
     Host,
     Journaled,
     NodeName,
@@ -252,6 +253,12 @@ def _count(value: object, _: object = None) -> int:
     return value
 
 
+def _flag(value: object, _: object = None) -> bool:
+    if not isinstance(value, bool):
+        raise BadValue(value, f"{kind(value)} where true or false belongs", "write true or false")
+    return value
+
+
 def _reserve(value: object, _: object = None) -> Reserve:
     remedy = "write a share of the disk or a size with its unit, as in 5%, 512MiB; 0% for none"
     if not isinstance(value, str):  # 5 may be meant as a percentage, and would be bytes
@@ -282,6 +289,7 @@ def _converter() -> cattrs.Converter:
         Seconds: _seconds,
         Timeout: _timeout,
         Count: _count,
+        Flag: _flag,
         Apex: _apex,
         NodeName: _node_name,
         SiteName: _site_name,

@@ -26,6 +26,7 @@ Timeout = NewType("Timeout", float)
 """Seconds, more than 0."""
 Count = NewType("Count", int)
 """How many of something; at least 1."""
+Flag = NewType("Flag", bool)
 Apex = NewType("Apex", str)
 NodeName = NewType("NodeName", str)
 Host = NewType("Host", str)
@@ -156,6 +157,7 @@ class NodeConfig:
     suback_wait: Seconds = Seconds(2.0)
     session_limits: SessionLimits = SessionLimits()
     limits: Limits = Limits()
+    ledger: Flag = Flag(False)
     source: Path
     lines: Mapping[str, int] = attrs.field(factory=dict, eq=False, repr=False)
 

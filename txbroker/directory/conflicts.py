@@ -137,7 +137,7 @@ class Conflicts:
         elif not other.persistent:
             self._holdings.drop(client_id)
             self._registrar.drop(client_id)
-            self._host.discard(client_id)
+            self._host.discard(client_id, is_moved=False)
         else:
             self.offers[client_id] = other.node
 

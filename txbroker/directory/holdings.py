@@ -137,7 +137,7 @@ class Holdings:
             tombstone = self.tombstone(client_id)
             if tombstone is not None and tombstone.incarnation > holding.incarnation:
                 self.drop(client_id)
-                self._host.discard(client_id)
+                self._host.discard(client_id, is_moved=True)
             elif not self._host.is_kept(client_id):
                 self.drop(client_id)
             else:

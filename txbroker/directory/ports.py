@@ -104,8 +104,11 @@ class SessionHost(Protocol):
         is needed to tell what became of them is kept until `resolved`.
         """
 
-    def discard(self, client_id: str) -> None:
-        """Forget the session, if there is one, and close its connection."""
+    def discard(self, client_id: str, *, is_moved: bool) -> None:
+        """
+        Forget the session, if there is one, and close its connection; `is_moved`: it goes on at
+        another node.
+        """
 
     def close(self, client_id: str) -> None:
         """Close the client's connection, if there is one: another one has the client id."""

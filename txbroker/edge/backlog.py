@@ -22,7 +22,7 @@ import attrs
 
 from txbroker.authority.journal import Chunk
 from txbroker.counters import Counters
-from txbroker.delegation.passage import Passage
+from txbroker.delegation.passage import FOREVER, Passage
 from txbroker.edge.chunks import Chunks, Missing, Reader
 from txbroker.edge.route import Route
 from txbroker.edge.selecting import above, granted_qos, message_at, wanted
@@ -291,10 +291,12 @@ class Backlog:
             return False
         if chunk.first - 1 > cursor.offset:
             self._counters.add("session.missed", chunk.first - 1 - cursor.offset)
+            _record_drop(session, cursor.part, cursor.offset + 1, chunk.first - 1)
             cursor.offset = chunk.first - 1
         if chunk.is_closed:
             cursor.until = chunk.last
         limit = min(_limit(session, cursor), chunk.through)
+        since, dropped = cursor.offset, 0
         for record, qos in wanted(session, cursor, chunk):
             if record.offset > limit:
                 break
@@ -302,11 +304,13 @@ class Backlog:
                 excess.messages -= 1
                 excess.size -= record.message.size
                 session.sender.drop(qos)
+                dropped = record.offset
             elif not session.sender.queue(record.message, qos, Place(cursor.part, record.offset)):
                 limit = record.offset - 1
                 break
             if cursor.waiting is not None:
                 cursor.waiting.take(record.offset, record.message)
+        _record_drop(session, cursor.part, since + 1, dropped)
         cursor.offset = max(cursor.offset, limit)
         session.sender.send_queued()
         return True
@@ -349,6 +353,7 @@ class Backlog:
             session.set_aside(part, min(offsets))
             self._counters.add("session.part_cut_off")
         elif cursor is not None:
+            _record_drop(session, part, cursor.offset + 1, FOREVER)
             cursor.until = cursor.offset
             session.pass_part(cursor)
             self._counters.add("session.part_gone")
@@ -361,6 +366,13 @@ class Backlog:
                 session.places.take_up(part, is_kept=isinstance(found, Chunk))
                 if session.sink is not None:
                     self.wake(session)
+
+
+def _record_drop(session: Session, part: PartKey, first: int, last: int) -> None:
+    """The session does not get what is its of these; nothing where the last is before the first."""
+    recording = session.watcher.recording
+    if recording is not None and not session.clean:
+        recording.dropped(session.client_id, part, first, last)
 
 
 def _is_gated(session: Session, cursor: Cursor) -> bool:

@@ -23,6 +23,7 @@ from txbroker.edge.keeper import Keeper
 from txbroker.edge.limits import EdgeLimits
 from txbroker.edge.positions import Positions
 from txbroker.edge.publishing import Publisher, settle
+from txbroker.edge.recording import Recording
 from txbroker.edge.reporter import Reporter
 from txbroker.edge.route import Publication
 from txbroker.edge.subscriptions import Subscriptions
@@ -71,9 +72,12 @@ class Clients:
         reporter: Reporter,
         keeper: Keeper,
         backlog: Backlog,
+        recording: Recording | None,
         limits: EdgeLimits,
     ) -> None:
+        """`recording` is None where the node keeps no ledger."""
         self.sessions = sessions
+        self.recording = recording
         self.keeper = keeper
         self.backlog = backlog
         self._node = node
@@ -112,15 +116,18 @@ class Clients:
         for session in self.sessions.values():
             session.sender.set_limits(limits.session)
 
-    def delete(self, client_id: str) -> bool:
-        """End a session, its client's connection first; False when there is none."""
+    def delete(self, client_id: str, *, is_moved: bool = False) -> bool:
+        """
+        End a session, its client's connection first; False when there is none. `is_moved`: it goes
+        on at another node.
+        """
         session = self.sessions.get(client_id)
         if session is None:
             return False
         if session.sink is not None:
             session.sink.close("session deleted")
         if self.sessions.get(client_id) is session:  # a clean one ended with its connection
-            self._end_session(session)
+            self._end_session(session, is_moved=is_moved)
         return True
 
     def expire_sessions(self) -> None:
@@ -173,6 +180,8 @@ class Clients:
         if session.sink is None and session.away_since is None:
             session.away_since = self._timers.now()
         filters = tuple(added)
+        if self.recording is not None:
+            self.recording.holds_all(session)
         self._subscriptions.come(session, filters, confirmed)
         self.keeper.save_now(session)
         self._subscriptions.go_on(session, filters)
@@ -357,8 +366,10 @@ class Clients:
         if self._presence is not None and testament is not None:
             self._presence.will_is_sent(client_id, testament)
 
-    def _end_session(self, session: Session) -> None:
+    def _end_session(self, session: Session, *, is_moved: bool = False) -> None:
         """Forget a session and its subscriptions."""
+        if self.recording is not None and not is_moved:
+            self.recording.over(session)
         self._subscriptions.end(session)
         session.close()
         if not session.clean:

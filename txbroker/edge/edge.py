@@ -33,12 +33,14 @@ from txbroker.edge.outboxes import Outboxes
 from txbroker.edge.passages import Passages
 from txbroker.edge.positions import Positions
 from txbroker.edge.publishing import Connector, Publisher
+from txbroker.edge.recording import Recording
 from txbroker.edge.reporter import Reporter
 from txbroker.edge.route import OwnerPort, Position, Route, State
 from txbroker.edge.subscribing import Subscribing
 from txbroker.edge.subscriptions import Subscriptions
 from txbroker.edge.systree import SysTree
 from txbroker.edge.zonemap import ZoneMap
+from txbroker.ledger import Recorder
 from txbroker.message import Message
 from txbroker.mqtt.session import Session
 from txbroker.place import PartKey, Place
@@ -76,8 +78,9 @@ class Edge:
         outbox_store: OutboxStore,
         again: Callable[[], None],
         limits: EdgeLimits,
+        ledger: Recorder | None = None,
     ) -> None:
-        """`again` has `work` called in another turn."""
+        """`again` has `work` called in another turn; `ledger`: where the node keeps one."""
         self.name = name
         self.incarnation = incarnation
         self.counters = counters
@@ -124,6 +127,7 @@ class Edge:
             sessions, zones=self.zones, timers=timers, keeper=keeper, backlog=self.backlog
         )
         self.passages = Passages(self.positions, keeper)
+        self.recording = None if ledger is None else Recording(ledger, self.positions.followed_now)
         self.cuts = Cuts(
             self.zones,
             connector,
@@ -142,6 +146,7 @@ class Edge:
             keeper=keeper,
             timers=timers,
             reporter=reporter,
+            recording=self.recording,
             wait=limits.suback_wait,
         )
         self.clients = Clients(
@@ -158,6 +163,7 @@ class Edge:
             reporter=reporter,
             keeper=keeper,
             backlog=self.backlog,
+            recording=self.recording,
             limits=limits,
         )
         self._keys_of_left: Callable[[], Iterable[MarkKey]] = tuple

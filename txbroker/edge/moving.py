@@ -63,12 +63,12 @@ class Moving:
         if session is not None and session.sink is not None:
             session.sink.close(TAKEN_OVER)
 
-    def discard(self, client_id: str) -> None:
-        """Forget the session, and close its connection."""
+    def discard(self, client_id: str, *, is_moved: bool) -> None:
+        """Forget the session, and close its connection; `is_moved`: it is another node's."""
         self._given.pop(client_id, None)
         if self._session(client_id) is not None:
             self.close(client_id)
-            self._clients.delete(client_id)
+            self._clients.delete(client_id, is_moved=is_moved)
 
     # from the directory: on the way to another node
 
@@ -100,7 +100,7 @@ class Moving:
         flows = self._given.pop(client_id, {})
         if self._session(client_id) is not None:
             self._left.leave(client_id, flows)
-            self.discard(client_id)
+            self.discard(client_id, is_moved=True)
 
     def remains(self, client_id: str) -> Remains:
         """What is still to be done here for a session that was here."""

@@ -253,6 +253,12 @@ class Positions:
             if session.sink is not None:
                 self._backlog.wake(session)
 
+    # from readers
+
+    def followed_now(self) -> dict[PartKey, int]:
+        """How far this edge follows each part; a session that is not behind there is as far."""
+        return {r.part: r.position.offset for r in self._zones if r.position is not None}
+
     # from the node
 
     def checkpoint(self) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import attrs
 
+from txbroker.edge.recording import Recording
 from txbroker.message import Message
 from txbroker.mqtt.cursor import Cursor, Subscription
 from txbroker.mqtt.session import Session
@@ -38,7 +39,7 @@ class Subscribing:
     `is_moved`: no packet, but a session that came from another node. It has had its retained
     messages, and takes nothing before this edge knows how far its zones have come. `is_resumed`: no
     packet, but what was pending when the earlier process ended; zones that had answered are not
-    asked again.
+    asked again. `recording` is told where what begins.
     """
 
     session: Session
@@ -50,6 +51,7 @@ class Subscribing:
     open: set[tuple[str, str]] = attrs.Factory(set)
     answered: set[tuple[str, str]] = attrs.Factory(set)
     alarm: Cancellable | None = None
+    recording: Recording | None = None
     is_moved: bool = False
     is_resumed: bool = False
 
@@ -103,6 +105,8 @@ class Subscribing:
         for message in retained:
             self.give(subscription, message, retain=True)
         if self.acknowledge is None:
+            if self.recording is not None and topic_filter in self.fresh:
+                self.recording.began(session, subscription, place)
             self.commit(lambda: None)
             session.sender.pump()  # it may have something to read only now
 
@@ -135,7 +139,19 @@ class Subscribing:
             self.alarm.cancel()
             self.alarm = None
         acknowledge, self.acknowledge = self.acknowledge, None
+        self._record()
         self.commit(lambda: self._finish(acknowledge))
+
+    def _record(self) -> None:
+        """What has begun by now is written with what the SUBACK waits for."""
+        if self.recording is None or self.is_moved:
+            return
+        for topic_filter, subscription in self.subscriptions.items():
+            if topic_filter not in self.fresh:
+                self.recording.holds(self.session, subscription)
+                continue
+            for part, offset in subscription.starts.items():
+                self.recording.began(self.session, subscription, Place(part, offset))
 
     def _finish(self, acknowledge: Callable[[], None]) -> None:
         acknowledge()

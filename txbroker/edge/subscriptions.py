@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Set
 from txbroker.edge.delivery import Delivery
 from txbroker.edge.interests import Interests
 from txbroker.edge.keeper import Keeper
+from txbroker.edge.recording import Recording
 from txbroker.edge.reporter import Reporter
 from txbroker.edge.subscribing import Subscribing, give_once
 from txbroker.edge.systree import SysTree
@@ -37,9 +38,11 @@ class Subscriptions:
         keeper: Keeper,
         timers: Timers,
         reporter: Reporter,
+        recording: Recording | None,
         wait: float,
     ) -> None:
         self.wait = wait
+        self._recording = recording
         self._zones = zones
         self._interests = interests
         self._delivery = delivery
@@ -186,12 +189,16 @@ class Subscriptions:
             fresh=fresh,
             acknowledge=acknowledge,
             commit=lambda action: self._commit(session, action),
+            recording=self._recording,
         )
 
     def _subscription(self, session: Session, topic_filter: str, qos: int) -> Subscription:
         known = session.subscriptions.get(topic_filter)
         if known is not None:
+            is_less = qos < known.qos
             known.grant(qos)
+            if is_less and self._recording is not None:
+                self._recording.holds(session, known)  # from now on, not from the SUBACK on
             return known
         subscription = Subscription(topic_filter, qos)
         session.subscriptions[topic_filter] = subscription
@@ -201,6 +208,8 @@ class Subscriptions:
         return subscription
 
     def _drop(self, session: Session, topic_filter: str) -> None:
+        if self._recording is not None:
+            self._recording.ended(session, session.subscriptions[topic_filter])
         subscription = session.subscriptions.pop(topic_filter)
         if session.sink is not None:
             self._delivery.ignore(session, subscription)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from txbroker.core import Outlet
+from txbroker.place import PartKey, Place
 
 if TYPE_CHECKING:
     from txbroker.mqtt.session import Session
@@ -22,8 +23,25 @@ class Sink(Protocol):
         """Close it: another connection has the client id."""
 
 
+class DeliveryRecorder(Protocol):
+    """The node's delivery ledger, as a sender sees it; for durable sessions alone."""
+
+    def delivered(self, client_id: str, place: Place | None) -> None:
+        """The client has acknowledged the message that lies there."""
+
+    def dropped(self, client_id: str, part: PartKey, first: int, last: int) -> None:
+        """The session does not get what is its from the one to the other offset."""
+
+
 class Watcher(Protocol):
-    """Whoever feeds sessions, keeps what is durable of them, and counts what is dropped."""
+    """
+    Whoever feeds sessions, keeps what is durable of them, and counts what is dropped. `recording`
+    is None where the node keeps no ledger.
+    """
+
+    @property
+    def recording(self) -> DeliveryRecorder | None:
+        """Who is told of deliveries."""
 
     def has_room(self, session: Session) -> None:
         """A session that has something to read can take more."""

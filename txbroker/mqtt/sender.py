@@ -182,11 +182,14 @@ class Sender(Output):
         if window is None:
             return
         flights, is_changed = window.flights, False
+        recording = self._session.watcher.recording
         for packet_id in packet_ids:
             entry = flights.get(packet_id)
             if entry is not None and entry.qos == 1 and entry.is_sent:
                 self.numbering.forget(window.land(packet_id))
                 is_changed = True
+                if recording is not None:
+                    recording.delivered(self._session.client_id, entry.place)
         if is_changed:
             self._session.save()
             self._go_on()
@@ -202,6 +205,9 @@ class Sender(Output):
         else:
             entry.released = True
             self._save_first(packet_id, entry)
+            recording = self._session.watcher.recording
+            if recording is not None:
+                recording.delivered(self._session.client_id, entry.place)
 
     def on_pubcomp(self, packet_id: int) -> None:
         """The QoS 2 delivery is complete."""
@@ -258,6 +264,12 @@ class Sender(Output):
                 if entry.place is not None:
                     yield Place(entry.place.part, entry.place.offset - 1)
 
+    def unacknowledged(self) -> Iterator[Place]:
+        """Where the messages lie that the client was sent and has not said that it has."""
+        for _, entry in self.flows():
+            if entry.place is not None and not entry.released:
+                yield entry.place
+
     # from the backlog: messages in flight that have to be read again
 
     @property
@@ -277,6 +289,10 @@ class Sender(Output):
         if message is None:
             window.land(packet_id)
             self.drop(entry.qos)
+            recording = self._session.watcher.recording
+            if recording is not None and entry.place is not None:
+                part, offset = entry.place
+                recording.dropped(self._session.client_id, part, offset, offset)
             self._session.save()
         else:
             window.give(entry, message)

@@ -13,6 +13,7 @@ from txbroker.control.channels import SERVER_OPTIONS
 from txbroker.control.divergent import Divergence
 from txbroker.control.joiner import Joiner
 from txbroker.control.journal_service import JournalService
+from txbroker.control.ledger_service import LedgerService
 from txbroker.control.operator import session_pages
 from txbroker.control.pace import Pace
 from txbroker.control.parent import Parent
@@ -61,7 +62,9 @@ class ControlPlane:
         self._reclaimer = self._build_reclaimer()
         self.joiner = self._build_joiner()
         self.divergence = self._build_divergence()
+        self._pace = Pace()
         self._journal_service = self._build_journal_service()
+        self._ledger_service = self._build_ledger_service()
         self._server: grpc.aio.Server | None = None
 
     # life
@@ -79,7 +82,8 @@ class ControlPlane:
         servicer = self._build_servicer(lambda: listeners.link, status, sys_values)
         add_ControlServicer_to_server(servicer, server)
         add_DirectoryServicer_to_server(self._edge_role.directory_shell, server)
-        server.add_generic_rpc_handlers((self._journal_service.handlers(),))
+        handlers = self._journal_service.handlers(), self._ledger_service.handlers()
+        server.add_generic_rpc_handlers(handlers)
         try:
             bound = server.add_insecure_port(str(config.grpc))
         except RuntimeError:
@@ -220,9 +224,19 @@ class ControlPlane:
                 standing=ground.standing,
                 now=ground.reactor.seconds,
             ),
-            pace=Pace(),
+            pace=self._pace,
             counters=ground.counters,
             on_failed=ground.disk.fail,
+        )
+
+    def _build_ledger_service(self) -> LedgerService:
+        ground, edge = self._ground, self._edge_role.edge
+        return LedgerService(
+            node=ground.config.node,
+            disk=ground.disk,
+            pace=self._pace,
+            sessions=lambda: edge.clients.sessions.values(),
+            positions=edge.positions.followed_now,
         )
 
     def _session_pages(self) -> Iterator[control_pb2.SessionsReply]:

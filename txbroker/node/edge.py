@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from txbroker.authority.authority import Authority
 from txbroker.control.departure import Departure
 from txbroker.control.directory import DirectoryShell
 from txbroker.control.reading import JournalReader
+from txbroker.delegation.passage import Passage
 from txbroker.directory.directory import Directory
 from txbroker.directory.directory import Tables as DirectoryTables
 from txbroker.directory.members import Members
@@ -101,6 +102,16 @@ class EdgeRole:
         self.edge.positions.checkpoint()
         self.edge.outboxes.save()
 
+    def record(self, passages: Iterable[Passage]) -> None:
+        """Once a second: the ledger gets these passages, and now and then all that holds."""
+        recording, ledger = self.edge.recording, self._ground.disk.ledger
+        if recording is None or ledger is None:
+            return
+        if ledger.is_due and not recording.is_stating:
+            recording.state(self.edge.clients.sessions.values())
+        if recording.go_on(passages):
+            ledger.state()
+
     def look_after_sessions(self) -> None:
         """Now and then: end those whose time is over, tell owners what the others need."""
         self.edge.clients.expire_sessions()
@@ -155,6 +166,7 @@ class EdgeRole:
             outbox_store=ground.disk.outboxes,
             again=lambda: turn.mark_next(worker),
             limits=edge_limits(ground.config),
+            ledger=ground.disk.ledger,
         )
 
     def _build_members(self) -> Members:

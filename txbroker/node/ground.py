@@ -55,6 +55,14 @@ class Ground:
         made = backup.made_at(config.data)
         self.standing = self._build_standing(made)
         self.disk = self._build_disk(on_fatal)
+        if config.ledger:
+            self.disk.keep_ledger(
+                is_copy=made is not None,
+                is_short=lambda: self.space.is_short,
+                counters=self.counters,
+            )
+        else:
+            self.disk.keep_no_ledger()
         if made is not None:
             self._restore(made)
         self.retention = Retention(

@@ -168,6 +168,7 @@ class Node:
         if self._owner is not None:
             self._owner.holding.own_zone.beat()
         self._edge_role.checkpoint()
+        self._edge_role.record(() if self.authority is None else self.authority.passages)
         if self._owner is not None:
             self._owner.store.checkpoint_if_due()
         self._ground.tidy()
@@ -178,6 +179,8 @@ class Node:
         self._edge_role.look_after_sessions()
         present = None if self._owner is None else self._owner.store.present
         self._ground.retention.trim(present, self._control.divergence.held())
+        if self._ground.disk.ledger is not None:
+            self._ground.disk.ledger.trim(self._ground.retention.policy)
         self.edge.backlog.look_for_cut_off(self.edge.clients.sessions.values())
         self._ground.turn.end()
         self._fetch_sys()

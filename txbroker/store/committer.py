@@ -75,6 +75,7 @@ class Committer:
         self._on_written = on_written
         self._soon = soon
         self._logs: dict[Log, None] = {}
+        self._first: Log | None = None
         self._before_write: dict[_Action, None] = {}
         self._put_off: dict[_Action, None] = {}
         self._staged: dict[Log, None] = {}
@@ -88,9 +89,14 @@ class Committer:
 
     # -- from those who have something to keep
 
-    def add(self, log: Log) -> None:
-        """Take part in the commit."""
+    def add(self, log: Log, *, is_first: bool = False) -> None:
+        """
+        Take part in the commit. One log may be written before the others of a turn: a kill between
+        two writes leaves what it says of them, not what they say of it.
+        """
         self._logs[log] = None
+        if is_first:
+            self._first = log
 
     def remove(self, log: Log) -> None:
         """Leave it, with what is staged or not synced: for a log that is deleted."""
@@ -205,6 +211,8 @@ class Committer:
     def _write(self, *, is_unread: bool = False) -> bool:
         """Write what is staged; whether all of it is."""
         staged = list(self._staged)
+        if self._first in self._staged:
+            staged.sort(key=lambda log: log is not self._first)
         try:
             for log in staged:
                 log.write(is_unread=is_unread)

@@ -3,7 +3,7 @@ SHELL: everything durable of a node but its standing: opened together, committed
 
 `data/tables` is one log for all small state; `data/journal` holds the parts of journals,
 `data/outbox` what waits for owners that cannot be reached, `data/arriving` the journal of a zone
-that is on its way back here.
+that is on its way back here, `data/ledger` the delivery ledger where the node keeps one.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from functools import partial
 from pathlib import Path
 
 from txbroker.authority.journal import Chunk
+from txbroker.counters import Counters
 from txbroker.errors import StoreError
 from txbroker.store.arriving import Arrivals
 from txbroker.store.committer import Committer, Durability
 from txbroker.store.journals import Journals, Part
+from txbroker.store.ledger import FOLDER, Ledger, forget, pause
 from txbroker.store.log import Log
 from txbroker.store.outboxes import StoredOutboxes
 from txbroker.store.tables import SEGMENT_BYTES, Tables
@@ -88,6 +90,8 @@ class Disk:
             data / "arriving", self.committer, _on_trimmed, segment_bytes=segment_bytes
         )
         self._data = data
+        self._segment_bytes = segment_bytes
+        self.ledger: Ledger | None = None
         self.outboxes = StoredOutboxes(
             data / "outbox", self.committer, self.tables, _on_trimmed, data=data, now=wall
         )
@@ -117,6 +121,31 @@ class Disk:
             last=part.log.written,
             rest=part.log.size_above(end),
         )
+
+    def keep_ledger(
+        self, *, is_copy: bool, is_short: Callable[[], bool], counters: Counters
+    ) -> None:
+        """
+        The node keeps its delivery ledger; raises `StoreError`. `is_copy`: the data was copied from
+        a node that may have gone on, so its ledger is another one from here on.
+        """
+        table = self.tables.table(FOLDER)
+        if is_copy:
+            forget(table)
+        self.ledger = Ledger(
+            self._data,
+            committer=self.committer,
+            table=table,
+            segment_bytes=self._segment_bytes,
+            is_short=is_short,
+            counters=counters,
+            now=wall,
+            on_trimmed=_on_trimmed,
+        )
+
+    def keep_no_ledger(self) -> None:
+        """It keeps none, now."""
+        pause(self.tables.table(FOLDER))
 
     def scan(self) -> None:
         """Once a second: verify a bit more of what was stored before this start."""
@@ -155,6 +184,8 @@ class Disk:
             self._tables_log.close()
             self.journals.close()
             self.outboxes.close()
+            if self.ledger is not None:
+                self.ledger.log.close()
 
     def _verify(self) -> Iterator[None]:
         yield from self._tables_log.verify()
@@ -162,10 +193,13 @@ class Disk:
             yield from part.log.verify()
         for log in self.outboxes.logs():
             yield from log.verify()
+        if self.ledger is not None:
+            yield from self.ledger.log.verify()
 
     def _logs(self) -> list[Log]:
         parts = [part.log for part in self.journals.parts.values()]
-        return [self._tables_log, *parts, *self.outboxes.logs()]
+        ledger = [] if self.ledger is None else [self.ledger.log]
+        return [self._tables_log, *parts, *self.outboxes.logs(), *ledger]
 
 
 def _on_trimmed(file: Path, last: int, size: int) -> None:

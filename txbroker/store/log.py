@@ -163,6 +163,17 @@ class Log:
             self._failure = StoreError(f"{self.folder}: cannot be written: {error.strerror}")
             raise self._failure from error
 
+    def leave_out(self) -> int:
+        """
+        Forget what is staged; its numbers stay a hole. How many entries that are.
+
+        For a log whose entries may be missing rather than hold up the others.
+        """
+        count = sum(staged.entries for staged in self._staged)
+        self._staged.clear()
+        self.staged = 0
+        return count
+
     def _write_some(self, is_unread: bool) -> None:
         """Write what is staged as far as it goes into one segment."""
         if self._tail is None or not self._has_room(self._segments[-1]):

@@ -1,0 +1,184 @@
+"""
+SHELL: the delivery ledger of a node, a log under `data/ledger`.
+
+Rows are gathered for a turn or more and written with what else is written then, before it: after a
+kill the ledger has the row of each delivery that the session's own state has forgotten, and of no
+other one that did not happen. Nobody waits for rows, and they stop nobody. Where the disk is short
+they are left out and counted, and the ledger has a row that says so (`Kind.GAP`).
+
+How far the ledger has come is in a table, in one batch with the state of the sessions. So it shows
+where a loss of power took rows and not what they tell of; their numbers are not given again.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+from txbroker.counters import Counters
+from txbroker.ledger import Kind, Row, batches, encode_rows
+from txbroker.store.committer import Committer
+from txbroker.store.log import DiskFull, Log
+from txbroker.store.recovery import OnTrimmed
+from txbroker.store.retention import SECOND, Policy
+from txbroker.store.tables import Table
+from txbroker.telemetry import get_logger
+
+log = get_logger()
+
+FOLDER = "ledger"
+"""Below `data`."""
+
+MOST_GATHERED = 100_000
+"""Rows that wait while the disk takes nothing at all; beyond that they are left out."""
+
+STATED_EVERY = 86_400 * SECOND
+"""What holds is written anew so often, as retention takes what was written of it (`is_due`)."""
+
+_ID, _NEXT, _PAUSED, _STATED = b"id", b"next", b"paused", b"stated"
+_KEYS = (_ID, _NEXT, _PAUSED, _STATED)
+
+
+class Ledger:
+    """
+    The ledger of one node (a `Recorder`). `identity` names it: with another `data` it is another
+    one. Times are microseconds UTC.
+    """
+
+    def __init__(
+        self,
+        data: Path,
+        *,
+        committer: Committer,
+        table: Table,
+        segment_bytes: int,
+        is_short: Callable[[], bool],
+        counters: Counters,
+        now: Callable[[], int],
+        on_trimmed: OnTrimmed,
+    ) -> None:
+        """Open or begin it; raises `StoreError`. `is_short`: the disk is to take nothing more."""
+        self.now = now
+        self.log = _Lenient(
+            data / FOLDER, segment_bytes=segment_bytes, on_trimmed=on_trimmed, data=data
+        )
+        self.log.on_left_out = self._leave_out
+        self._committer = committer
+        self._table = table
+        self._is_short = is_short
+        self._counters = counters
+        self._rows: list[Row] = []
+        self._missing: int | None = None
+        self.identity = self._open()
+        committer.add(self.log, is_first=True)
+
+    # from the recording
+
+    def add(self, row: Row) -> None:
+        """Gather a row."""
+        if not self._rows:
+            self._committer.before_later_write(self._stage)
+        elif len(self._rows) >= MOST_GATHERED:
+            self._leave_out(1)
+            return
+        self._rows.append(row)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether all that holds now is to be written once more."""
+        stated = self._table.get(_STATED)
+        return stated is None or self.now() - int.from_bytes(stated) > STATED_EVERY
+
+    def state(self) -> None:
+        """It is written now."""
+        self._table.put(_STATED, self.now().to_bytes(8))
+
+    # from readers
+
+    @property
+    def first(self) -> int:
+        """The first row that is kept."""
+        return self.log.first
+
+    @property
+    def end(self) -> int:
+        """Behind the last row that is synced."""
+        return self.log.synced + 1
+
+    # from the node
+
+    def trim(self, policy: Policy) -> None:
+        """Let go of what is older or more than journals keep."""
+        oldest = self.now() - int(policy.age * SECOND)
+        through = max(self.log.offset_at(oldest) - 1, self.log.excess(policy.size))
+        before = self.log.first
+        if self.log.trim(through):
+            self._counters.add("ledger.trimmed", self.log.first - before)
+
+    # internal
+
+    def _open(self) -> str:
+        known = self._table.get(_ID)
+        if known is None:
+            known = secrets.token_hex(8).encode()
+            self._table.put(_ID, known)
+        elif self._table.get(_PAUSED) is not None:
+            self._table.delete(_PAUSED)
+            self._miss(0)
+        reached = int.from_bytes(self._table.get(_NEXT) or b"")
+        if reached > self.log.next:
+            self._miss(reached - self.log.next)
+            self.log.next = reached
+        return known.decode()
+
+    def _miss(self, count: int) -> None:
+        """Rows are missing from here on back, so many if that is known (more than 0)."""
+        self._missing = (self._missing or 0) + count
+        self._table.delete(_STATED)
+
+    def _leave_out(self, count: int) -> None:
+        if self._missing is None:
+            log.warning("ledger.short", folder=str(self.log.folder))
+        self._counters.add("ledger.left_out", count)
+        self._miss(count)
+
+    def _stage(self) -> None:
+        """Everything gathered goes into the log, or is left out."""
+        rows, self._rows = self._rows, []
+        if self._is_short():
+            self._leave_out(len(rows))
+            self.log.next += len(rows)
+            return
+        if self._missing is not None:
+            rows.insert(0, Row(Kind.GAP, rows[0].time, offset=self._missing))
+            self._missing = None
+        for some in batches(rows):
+            self.log.append(encode_rows(some), len(some), time=some[-1].time)
+        self._table.put(_NEXT, self.log.next.to_bytes(8))
+        self._committer.touch(self.log)
+
+
+def forget(table: Table) -> None:
+    """What is there goes on under another identity."""
+    for key in _KEYS:
+        table.delete(key)
+
+
+def pause(table: Table) -> None:
+    """A node that kept a ledger does not now: should it again, it knows that rows are missing."""
+    if table.get(_ID) is not None and table.get(_PAUSED) is None:
+        table.put(_PAUSED, b"1")
+
+
+class _Lenient(Log):
+    """A log that leaves out what the disk has no room for, where others keep it staged."""
+
+    on_left_out: Callable[[int], None]
+
+    def write(self, *, is_unread: bool = False) -> None:
+        """As any log, but for `DiskFull`."""
+        try:
+            super().write(is_unread=is_unread)
+        except DiskFull:
+            self.on_left_out(self.leave_out())
