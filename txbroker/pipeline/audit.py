@@ -1,0 +1,286 @@
+"""
+SHELL: what became of every acknowledged message for every durable session that was to get it.
+
+`audit` is the comparison itself, on DataFrames: messages (of an archive or the journals), rows of
+the ledgers, and how far the sessions have come. It matches distinct topics with distinct filters
+once, and joins the rest on equal values, so it costs what the deliveries cost. `take` brings all
+three from the nodes of a tree. What each status means is said in docs/pipeline/audit.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pyarrow as pa
+
+from txbroker.delegation.passage import Passage
+from txbroker.matching.index import SubscriptionIndex
+from txbroker.pipeline.coverage import Covered, Event, covered
+from txbroker.pipeline.rows import AUDIT_ARROW, AUDIT_COLUMNS
+from txbroker.pipeline.verdicts import judge
+from txbroker.place import PartKey, Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_KEY = ("client_id", "zone", "epoch", "offset")
+_COVERED = (
+    "client_id string, filter string, zone string, epoch long, since long, until long,"
+    " within string, said long"
+)
+_COVERED_ARROW = pa.schema(
+    [
+        ("client_id", pa.string()),
+        ("filter", pa.string()),
+        ("zone", pa.string()),
+        ("epoch", pa.int64()),
+        ("since", pa.int64()),
+        ("until", pa.int64()),
+        ("within", pa.string()),
+        ("said", pa.int64()),
+    ]
+)
+_MATCHED = "topic string, filter string"
+
+_ROWS = 10_000
+"""Rows that a worker hands on at once, about."""
+
+
+@attrs.frozen(kw_only=True)
+class Evidence:
+    """
+    What an audit compares: DataFrames with `MESSAGE_COLUMNS`, `LEDGER_COLUMNS` and
+    `CURSOR_COLUMNS`. `is_whole`: every node was asked for its sessions and its ledger.
+    """
+
+    messages: DataFrame
+    ledger: DataFrame
+    cursors: DataFrame
+    is_whole: bool = True
+
+
+def audit(evidence: Evidence) -> DataFrame:
+    """
+    One row for each message of QoS 1 or 2 and each durable session that was to get it at QoS 1 or 2
+    (`AUDIT_COLUMNS`).
+    """
+    from pyspark.sql import functions as f
+
+    passages = _passages(evidence.ledger)
+    held = _covered(evidence.ledger, passages)
+    told = _told(_owed(evidence.messages, evidence.ledger, held), evidence.ledger).cache()
+    done = told.where("delivered").withColumn("status", f.lit("delivered"))
+    open_ = told.where("not delivered")
+    dropped = evidence.ledger.where("kind = 'dropped'").select(
+        *_KEY[:3], f.col("offset").alias("first"), f.col("through").alias("last")
+    )
+    is_dropped = f.col("offset").between(f.col("first"), f.col("last"))
+    gone = _where_any(open_, dropped, is_dropped, "dropped")
+    left = _where_none(open_, dropped, is_dropped)
+    cursors = evidence.cursors.select(*_KEY[:3], f.col("offset").alias("come"), "open")
+    is_to_come = (f.col("offset") > f.col("come")) | f.expr("array_contains(open, offset)")
+    pending = _where_any(left, cursors, is_to_come, "pending")
+    suspects = _where_none(left, cursors, is_to_come)
+    judged = _judged(suspects, evidence, passages)
+    found = [frame.select(*AUDIT_ARROW.names) for frame in (done, gone, pending, judged)]
+    return found[0].union(found[1]).union(found[2]).union(found[3])
+
+
+# -- what was owed
+
+
+def _passages(ledger: DataFrame) -> tuple[Passage, ...]:
+    rows = (
+        ledger.where("kind = 'passage'")
+        .select("filter", "left_zone", "left_epoch", "through", "zone", "epoch", "offset")
+        .distinct()
+        .collect()
+    )
+    return tuple(
+        Passage(
+            apex=row.filter,
+            left=Place(PartKey(row.left_zone, row.left_epoch), row.through),
+            entered=Place(PartKey(row.zone, row.epoch), row.offset),
+        )
+        for row in rows
+    )
+
+
+def _covered(ledger: DataFrame, passages: tuple[Passage, ...]) -> DataFrame:
+    """From where to where subscriptions held (`_COVERED`)."""
+    from pyspark.sql import functions as f
+
+    says_qos = f.when(f.col("kind") == "start", f.col("qos")).alias("qos")
+    events = ledger.where("kind in ('start', 'end')").select(
+        *_KEY, "filter", says_qos, f.unix_micros("time").alias("time"), "number"
+    )
+    return (
+        events.repartition("client_id")
+        .sortWithinPartitions("client_id", "filter")
+        .mapInArrow(_cover(passages), _COVERED)
+    )
+
+
+def _cover(passages: tuple[Passage, ...]) -> Callable[[Iterable[pa.RecordBatch]], Any]:
+    """On a worker: rows of starts and ends, those of one subscription together, to `_COVERED`."""
+
+    def cover(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = (row for batch in batches for row in batch.to_pylist())
+        found: list[dict[str, Any]] = []
+        for (client, text), some in groupby(rows, lambda row: (row["client_id"], row["filter"])):
+            for span in covered(text, map(_event, some), passages):
+                found.append(_row(client, text, span))
+            if len(found) >= _ROWS:
+                yield pa.RecordBatch.from_pylist(found, schema=_COVERED_ARROW)
+                found = []
+        yield pa.RecordBatch.from_pylist(found, schema=_COVERED_ARROW)
+
+    return cover
+
+
+def _row(client_id: str, topic_filter: str, span: Covered) -> dict[str, Any]:
+    return {
+        "client_id": client_id,
+        "filter": topic_filter,
+        "zone": span.part.zone,
+        "epoch": span.part.epoch,
+        "since": span.since,
+        "until": span.until,
+        "within": span.within,
+        "said": span.time,
+    }
+
+
+def _event(row: dict[str, Any]) -> Event:
+    return Event(
+        part=PartKey(row["zone"], row["epoch"]),
+        offset=row["offset"],
+        qos=row["qos"],
+        time=row["time"],
+        number=row["number"],
+    )
+
+
+def _owed(messages: DataFrame, ledger: DataFrame, held: DataFrame) -> DataFrame:
+    """The keys of what sessions were to get, with topic, filter and times."""
+    from pyspark.sql import functions as f
+
+    since = _horizon(ledger)
+    wanted = messages.where("qos > 0").select("zone", "epoch", "offset", "topic", "created")
+    if since is not None:
+        wanted = wanted.where(f.col("created") > f.lit(since))
+    filters = [row.filter for row in held.select("filter").distinct().collect()]
+    pairs = wanted.select("topic").distinct().mapInArrow(_match(filters), _MATCHED)
+    within = f.col("within")
+    is_below = f.col("topic").startswith(f.concat(within, f.lit("/")))
+    is_within = (within == "") | (f.col("topic") == within) | is_below
+    return (
+        wanted.join(pairs, "topic")
+        .join(held, ["filter", "zone", "epoch"])
+        .where((f.col("offset") > f.col("since")) & (f.col("offset") <= f.col("until")))
+        .where(is_within)
+    )
+
+
+def _horizon(ledger: DataFrame) -> Any:
+    """
+    The time since which nothing is missing of any ledger because retention took it; None: nothing
+    is. What is older is not looked at: nobody could tell a loss from a row that is gone.
+    """
+    from pyspark.sql import functions as f
+
+    firsts = ledger.groupBy("node", "ledger").agg(
+        f.min("number").alias("first"), f.min_by("time", "number").alias("since")
+    )
+    return firsts.where("first > 1").agg(f.max("since")).collect()[0][0]
+
+
+def _match(filters: list[str]) -> Callable[[Iterable[pa.RecordBatch]], Any]:
+    """On a worker: distinct topics to all pairs of a topic and a filter that matches it."""
+
+    def match(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        index: SubscriptionIndex[str, str] = SubscriptionIndex(cache_limit=1)
+        for topic_filter in filters:
+            index.add(topic_filter, topic_filter, topic_filter)
+        for batch in batches:
+            found = [
+                (topic, topic_filter)
+                for topic in batch.column("topic").to_pylist()
+                for _, topic_filter in index.match(topic)
+            ]
+            columns = [pa.array([one[place] for one in found], pa.string()) for place in (0, 1)]
+            yield pa.RecordBatch.from_arrays(columns, names=["topic", "filter"])
+
+    return match
+
+
+def _told(owed: DataFrame, ledger: DataFrame) -> DataFrame:
+    """One row for each message and session, with what the ledgers say of its delivery."""
+    from pyspark.sql import functions as f
+
+    wanted = owed.select(*_KEY, "topic", "filter", "created", "said", f.lit(False).alias("done"))
+    nothing = f.lit(None)
+    deliveries = ledger.where("kind = 'delivery'").select(
+        *_KEY,
+        nothing.cast("string").alias("topic"),
+        nothing.cast("string").alias("filter"),
+        nothing.cast("timestamp").alias("created"),
+        nothing.cast("long").alias("said"),
+        f.lit(True).alias("done"),
+    )
+    return (
+        wanted.union(deliveries)
+        .groupBy(*_KEY)
+        .agg(
+            f.max("topic").alias("topic"),
+            f.min("filter").alias("filter"),
+            f.max("created").alias("created"),
+            f.max("said").alias("said"),
+            f.max("done").alias("delivered"),
+        )
+        .where("topic is not null")
+    )
+
+
+# -- what became of the rest
+
+
+def _where_any(rows: DataFrame, facts: DataFrame, condition: Column, status: str) -> DataFrame:
+    """The rows for which some fact of the same session and part meets the condition."""
+    from pyspark.sql import functions as f
+
+    return _join(rows, facts, condition, "left_semi").withColumn("status", f.lit(status))
+
+
+def _where_none(rows: DataFrame, facts: DataFrame, condition: Column) -> DataFrame:
+    return _join(rows, facts, condition, "left_anti")
+
+
+def _join(rows: DataFrame, facts: DataFrame, condition: Column, how: str) -> DataFrame:
+    named = facts.toDF(*(f"fact_{name}" if name in _KEY else name for name in facts.columns))
+    same = [rows[name] == named[f"fact_{name}"] for name in _KEY[:3]]
+    for one in same:
+        condition = condition & one
+    return rows.join(named, condition, how)
+
+
+def _judged(suspects: DataFrame, evidence: Evidence, passages: tuple[Passage, ...]) -> DataFrame:
+    """What no fact about their very part explains."""
+    from pyspark.sql import functions as f
+
+    sessions = evidence.cursors.groupBy("client_id").agg(
+        f.min("kept").alias("kept"),
+        f.collect_list(f.struct("zone", "epoch", f.col("offset").alias("come"))).alias("parts"),
+    )
+    gaps = (
+        evidence.ledger.where("kind = 'gap'")
+        .groupBy("node")
+        .agg(f.max(f.unix_micros("time")).alias("gap"))
+    )
+    seen = evidence.ledger.where("client_id is not null").select("client_id", "node").distinct()
+    gaps = seen.join(gaps, "node").groupBy("client_id").agg(f.max("gap").alias("gap"))
+    known = suspects.join(sessions, "client_id", "left").join(gaps, "client_id", "left")
+    return known.mapInArrow(judge(passages, is_whole=evidence.is_whole), AUDIT_COLUMNS)

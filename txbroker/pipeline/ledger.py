@@ -1,0 +1,278 @@
+"""
+SHELL: the delivery ledgers of all nodes of a tree, and how far their sessions have come.
+Synchronous gRPC.
+
+`spans` says what there is to read, `read_span` reads it, on a worker of Spark or anywhere else;
+`ledger` does both for a Spark session. Durable sessions, and ledgers, are at pure edges as well, so
+every node is asked, not just those of zones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
+
+import attrs
+import grpc
+import pyarrow as pa
+
+from txbroker.control.channels import CALL_TIMEOUT, OPTIONS
+from txbroker.delegation.cut import Cut
+from txbroker.errors import PipelineError
+from txbroker.link.convert import cut_from_wire
+from txbroker.pipeline.ledger_batches import ledger_to_arrow
+from txbroker.pipeline.rows import CURSOR_ARROW, LEDGER_ARROW, LEDGER_COLUMNS
+from txbroker.v1.control_pb2 import StatusReply, StatusRequest
+from txbroker.v1.control_pb2_grpc import ControlStub
+from txbroker.v1.journal_pb2 import (
+    CursorsReply,
+    CursorsRequest,
+    LedgerRequest,
+    LedgerState,
+    SessionCursor,
+)
+from txbroker.v1.journal_pb2_grpc import JournalStub
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+T = TypeVar("T")
+
+AT_ONCE = 16
+"""Nodes that are asked at the same time."""
+
+SPAN_ROWS = 500_000
+"""Rows that one task reads, at the most."""
+
+QUIET_SECONDS = 30.0
+"""After so long without an answer a node that is read counts as away."""
+
+
+@attrs.frozen(kw_only=True)
+class Holder:
+    """A node that may hold sessions: its name and gRPC address."""
+
+    node: str
+    grpc: str
+
+
+@attrs.frozen(kw_only=True)
+class LedgerSpan:
+    """Rows of one ledger, `end` exclusive; what one task reads."""
+
+    node: str
+    address: str
+    ledger: str
+    start: int
+    end: int
+
+
+@attrs.frozen(kw_only=True)
+class Ledgers:
+    """
+    What one look has found: which rows there are, nodes that keep no ledger, and nodes that cannot
+    be asked now.
+    """
+
+    spans: tuple[LedgerSpan, ...]
+    without: tuple[str, ...] = ()
+    missing: tuple[Holder, ...] = ()
+
+
+# -- which nodes there are
+
+
+def holders(root: str) -> tuple[tuple[Holder, ...], tuple[Holder, ...]]:
+    """
+    Every node of the tree of which the one at `root` is one: those that answer, and those that do
+    not; raises `PipelineError` when that one does not.
+    """
+    seen: dict[str, Holder] = {}
+    answered: dict[str, Holder] = {}
+    due = [Holder(node="", grpc=root)]
+    while due:
+        following: list[Holder] = []
+        for holder, reply in _ask_all(due, _status):
+            if isinstance(reply, grpc.RpcError):
+                if holder.node == "":
+                    raise PipelineError(_why(root, reply))
+            elif holder.node in ("", reply.node):
+                answered[reply.node] = Holder(node=reply.node, grpc=holder.grpc)
+                following += [Holder(node=cut.node, grpc=cut.grpc) for cut in _neighbours(reply)]
+        due = []
+        for holder in following:
+            if holder.node not in seen and holder.node not in answered:
+                seen[holder.node] = holder
+                due.append(holder)
+    missing = tuple(holder for name, holder in seen.items() if name not in answered)
+    return tuple(answered.values()), missing
+
+
+def _neighbours(reply: StatusReply) -> Iterator[Cut]:
+    yield from map(cut_from_wire, reply.lineage)
+    for child in reply.children:
+        yield cut_from_wire(child.zone)
+        yield from map(cut_from_wire, child.below)
+
+
+# -- ledgers
+
+
+def ledgers(root: str) -> Ledgers:
+    """What there is to read now; raises `PipelineError` when the node at `root` does not answer."""
+    found, missing = holders(root)
+    spans: list[LedgerSpan] = []
+    without: list[str] = []
+    away = list(missing)
+    for holder, state in _ask_all(found, _ledger_state):
+        if isinstance(state, grpc.RpcError):
+            away.append(holder)
+        elif not state.kept:
+            without.append(holder.node)
+        else:
+            spans += cut_spans(holder, state)
+    return Ledgers(spans=tuple(spans), without=tuple(without), missing=tuple(away))
+
+
+def cut_spans(holder: Holder, state: LedgerState, start: int = 1) -> Iterator[LedgerSpan]:
+    """The rows of a ledger from `start` on, in spans for tasks."""
+    for first in range(max(start, state.first), state.end, SPAN_ROWS):
+        end = min(first + SPAN_ROWS, state.end)
+        yield LedgerSpan(
+            node=holder.node, address=holder.grpc, ledger=state.ledger, start=first, end=end
+        )
+
+
+def read_span(span: LedgerSpan) -> Iterator[pa.RecordBatch]:
+    """
+    Its rows, as `rows.LEDGER_ARROW`; raises `PipelineError`, also where the node has another ledger
+    by now.
+    """
+    request = LedgerRequest(start=span.start, end=span.end, ledger=span.ledger)
+    with grpc.insecure_channel(span.address, options=OPTIONS) as channel:
+        try:
+            for reply in JournalStub(channel).Ledger(request):
+                if reply.HasField("state") and reply.state.ledger != span.ledger:
+                    raise PipelineError(
+                        f"node {span.node} at {span.address} has another ledger by now;"
+                        " its data was replaced: run this again"
+                    )
+                for batch in reply.batches:
+                    yield ledger_to_arrow(
+                        batch.body,
+                        node=span.node,
+                        ledger=span.ledger,
+                        first=batch.first,
+                        start=span.start,
+                        end=span.end,
+                    )
+        except grpc.RpcError as error:
+            raise PipelineError(_why(span.address, error)) from None
+
+
+def ledger(spark: SparkSession, root: str) -> DataFrame:
+    """
+    The ledgers of all nodes that answer, as they are now (`rows.LEDGER_COLUMNS`); raises
+    `PipelineError`.
+    """
+    return read_spans(spark, ledgers(root).spans)
+
+
+def read_spans(spark: SparkSession, spans: Sequence[LedgerSpan]) -> DataFrame:
+    """The same for what `ledgers` has found."""
+    fields = [field.name for field in attrs.fields(LedgerSpan)]
+    columns = "node string, address string, ledger string, start long, end long"
+    rows = [attrs.astuple(span) for span in spans]
+    planned = spark.createDataFrame(rows, columns).select(*fields)
+    return planned.repartition(max(len(rows), 1), "node", "start").mapInArrow(
+        _read_planned, LEDGER_COLUMNS
+    )
+
+
+def _read_planned(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for row in batch.to_pylist():
+            yield from read_span(LedgerSpan(**row))
+    yield pa.RecordBatch.from_pylist([], schema=LEDGER_ARROW)
+
+
+# -- sessions
+
+
+def cursors(found: Iterable[Holder]) -> tuple[pa.Table, tuple[Holder, ...]]:
+    """
+    How far every durable session at these nodes has come (`rows.CURSOR_ARROW`), and the nodes that
+    did not answer.
+    """
+    tables = [CURSOR_ARROW.empty_table()]
+    away: list[Holder] = []
+    for holder, replies in _ask_all(found, _cursors):
+        if isinstance(replies, grpc.RpcError):
+            away.append(holder)
+        else:
+            tables.append(cursors_to_arrow(replies))
+    return pa.concat_tables(tables), tuple(away)
+
+
+def cursors_to_arrow(replies: Sequence[CursorsReply]) -> pa.Table:
+    """One node's answer."""
+    node, kept = replies[0].node, replies[0].kept
+    positions = {(one.zone, one.epoch): one for one in replies[0].positions}
+    rows: list[dict[str, object]] = []
+    for reply in replies:
+        for session in reply.sessions:
+            own = {(one.zone, one.epoch): one for one in session.cursors}
+            common = {"node": node, "kept": kept, "client_id": session.client_id}
+            known = {**positions, **own}.values()
+            rows += [common | _cursor(one) for one in known] or [common | _NOWHERE]
+    return pa.Table.from_pylist(rows, schema=CURSOR_ARROW)
+
+
+_NOWHERE: dict[str, object] = {"zone": None, "epoch": None, "offset": None, "open": []}
+
+
+def _cursor(one: SessionCursor) -> dict[str, object]:
+    return {"zone": one.zone, "epoch": one.epoch, "offset": one.offset, "open": list(one.open)}
+
+
+# -- internal
+
+
+def _status(channel: grpc.Channel) -> StatusReply:
+    return ControlStub(channel).Status(StatusRequest(), timeout=CALL_TIMEOUT)
+
+
+def _ledger_state(channel: grpc.Channel) -> LedgerState:
+    # What is asked for is no row: only what the ledger is.
+    call = JournalStub(channel).Ledger(LedgerRequest(start=1, end=1), timeout=QUIET_SECONDS)
+    return next(iter(call)).state
+
+
+def _cursors(channel: grpc.Channel) -> list[CursorsReply]:
+    return list(JournalStub(channel).Cursors(CursorsRequest(), timeout=QUIET_SECONDS))
+
+
+def _ask_all(
+    found: Iterable[Holder], ask: Callable[[grpc.Channel], T]
+) -> Iterator[tuple[Holder, T | grpc.RpcError]]:
+    """All at the same time; the error where a node gives no answer."""
+
+    def one(holder: Holder) -> tuple[Holder, T | grpc.RpcError]:
+        with grpc.insecure_channel(holder.grpc, options=OPTIONS) as channel:
+            try:
+                return holder, ask(channel)
+            except grpc.RpcError as error:
+                return holder, error
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        yield from pool.map(one, list(found))
+
+
+def _why(address: str, error: grpc.RpcError) -> str:
+    code = error.code()
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return f"{address} is not a txbroker node, or one of another version"
+    if code is grpc.StatusCode.DATA_LOSS:
+        return f"{address}: {error.details()}"
+    return f"{address} cannot be reached; is it a node's gRPC address, and does the node run?"
