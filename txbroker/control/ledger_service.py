@@ -96,9 +96,7 @@ class LedgerService:
             self._disk.fail(error)
             await context.abort(grpc.StatusCode.DATA_LOSS, str(error))
 
-    async def cursors(
-        self, request: CursorsRequest, context: Any
-    ) -> AsyncIterator[CursorsReply]:
+    async def cursors(self, request: CursorsRequest, context: Any) -> AsyncIterator[CursorsReply]:
         """How far each durable session is, all as of now."""
         for reply in list(self._pages()):
             yield reply

@@ -22,6 +22,7 @@ from txbroker.delegation.cut import Cut
 from txbroker.errors import PipelineError
 from txbroker.link.convert import cut_from_wire
 from txbroker.pipeline.ledger_batches import ledger_to_arrow
+from txbroker.pipeline.nodes import why
 from txbroker.pipeline.rows import CURSOR_ARROW, LEDGER_ARROW, LEDGER_COLUMNS
 from txbroker.v1.control_pb2 import StatusReply, StatusRequest
 from txbroker.v1.control_pb2_grpc import ControlStub
@@ -96,7 +97,7 @@ def holders(root: str) -> tuple[tuple[Holder, ...], tuple[Holder, ...]]:
         for holder, reply in _ask_all(due, _status):
             if isinstance(reply, grpc.RpcError):
                 if holder.node == "":
-                    raise PipelineError(_why(root, reply))
+                    raise PipelineError(why(root, reply))
             elif holder.node in ("", reply.node):
                 answered[reply.node] = Holder(node=reply.node, grpc=holder.grpc)
                 following += [Holder(node=cut.node, grpc=cut.grpc) for cut in _neighbours(reply)]
@@ -122,9 +123,15 @@ def _neighbours(reply: StatusReply) -> Iterator[Cut]:
 def ledgers(root: str) -> Ledgers:
     """What there is to read now; raises `PipelineError` when the node at `root` does not answer."""
     found, missing = holders(root)
+    known = ledgers_of(found)
+    return attrs.evolve(known, missing=(*missing, *known.missing))
+
+
+def ledgers_of(found: Iterable[Holder]) -> Ledgers:
+    """The same of these nodes."""
     spans: list[LedgerSpan] = []
     without: list[str] = []
-    away = list(missing)
+    away: list[Holder] = []
     for holder, state in _ask_all(found, _ledger_state):
         if isinstance(state, grpc.RpcError):
             away.append(holder)
@@ -168,7 +175,7 @@ def read_span(span: LedgerSpan) -> Iterator[pa.RecordBatch]:
                         end=span.end,
                     )
         except grpc.RpcError as error:
-            raise PipelineError(_why(span.address, error)) from None
+            raise PipelineError(why(span.address, error)) from None
 
 
 def ledger(spark: SparkSession, root: str) -> DataFrame:
@@ -267,12 +274,3 @@ def _ask_all(
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         yield from pool.map(one, list(found))
-
-
-def _why(address: str, error: grpc.RpcError) -> str:
-    code = error.code()
-    if code is grpc.StatusCode.UNIMPLEMENTED:
-        return f"{address} is not a txbroker node, or one of another version"
-    if code is grpc.StatusCode.DATA_LOSS:
-        return f"{address}: {error.details()}"
-    return f"{address} cannot be reached; is it a node's gRPC address, and does the node run?"
