@@ -79,7 +79,7 @@ def gather(
     known = ledgers.ledgers_of(found)
     after, away_after = ledgers.cursors(found)
     away = {one.node: one for one in (*missing, *away_before, *known.missing, *away_after)}
-    rows = ledgers.read_spans(spark, known.spans)
+    rows = ledgers.read_spans(spark, known.spans).persist()  # else each use asks the nodes again
     notes = [
         f"node {one.node} at {one.grpc} cannot be asked: of sessions that may be there, nothing is"
         " called lost"
@@ -106,8 +106,9 @@ def audit(evidence: Evidence) -> DataFrame:
     from pyspark.sql import functions as f
 
     passages = _passages(evidence.ledger)
-    held = _covered(evidence.ledger, passages)
-    told = _told(_owed(evidence.messages, evidence.ledger, held), evidence.ledger).cache()
+    books = _books(evidence.ledger)
+    held = _covered(evidence.ledger, passages).cache()
+    told = _told(_owed(evidence.messages, held, books), evidence.ledger).cache()
     done = told.where("delivered").withColumn("status", f.lit("delivered"))
     open_ = told.where("not delivered")
     dropped = evidence.ledger.where("kind = 'dropped'").select(
@@ -120,9 +121,40 @@ def audit(evidence: Evidence) -> DataFrame:
     is_to_come = (f.col("offset") > f.col("come")) | f.expr("array_contains(open, offset)")
     pending = _where_any(left, cursors, is_to_come, "pending")
     suspects = _where_none(left, cursors, is_to_come)
-    judged = _judged(suspects, evidence, passages)
+    judged = _judged(suspects, evidence, passages, books)
     found = [frame.select(*AUDIT_ARROW.names) for frame in (done, gone, pending, judged)]
     return found[0].union(found[1]).union(found[2]).union(found[3])
+
+
+@attrs.frozen(kw_only=True)
+class _Book:
+    """
+    One ledger: the time of its first row, whether others came before it, and the time of its last
+    gap. Times in microseconds UTC.
+    """
+
+    node: str
+    began: int
+    is_cut: bool
+    gap: int | None
+
+
+def _books(ledger: DataFrame) -> tuple[_Book, ...]:
+    from pyspark.sql import functions as f
+
+    time = f.unix_micros("time")
+    rows = (
+        ledger.groupBy("node", "ledger")
+        .agg(
+            f.min("number").alias("first"),
+            f.min_by(time, f.col("number")).alias("began"),
+            f.max(f.when(f.col("kind") == "gap", time)).alias("gap"),
+        )
+        .collect()
+    )
+    return tuple(
+        _Book(node=row.node, began=row.began, is_cut=row["first"] > 1, gap=row.gap) for row in rows
+    )
 
 
 # -- what was owed
@@ -200,14 +232,15 @@ def _event(row: dict[str, Any]) -> Event:
     )
 
 
-def _owed(messages: DataFrame, ledger: DataFrame, held: DataFrame) -> DataFrame:
+def _owed(messages: DataFrame, held: DataFrame, books: tuple[_Book, ...]) -> DataFrame:
     """The keys of what sessions were to get, with topic, filter and times."""
     from pyspark.sql import functions as f
 
-    since = _horizon(ledger)
+    # What is older is not looked at: nobody could tell a loss from a row that retention took.
+    since = max((book.began for book in books if book.is_cut), default=None)
     wanted = messages.where("qos > 0").select("zone", "epoch", "offset", "topic", "created")
     if since is not None:
-        wanted = wanted.where(f.col("created") > f.lit(since))
+        wanted = wanted.where(f.unix_micros("created") > since)
     filters = [row.filter for row in held.select("filter").distinct().collect()]
     pairs = wanted.select("topic").distinct().mapInArrow(_match(filters), _MATCHED)
     within = f.col("within")
@@ -219,19 +252,6 @@ def _owed(messages: DataFrame, ledger: DataFrame, held: DataFrame) -> DataFrame:
         .where((f.col("offset") > f.col("since")) & (f.col("offset") <= f.col("until")))
         .where(is_within)
     )
-
-
-def _horizon(ledger: DataFrame) -> Any:
-    """
-    The time since which nothing is missing of any ledger because retention took it; None: nothing
-    is. What is older is not looked at: nobody could tell a loss from a row that is gone.
-    """
-    from pyspark.sql import functions as f
-
-    firsts = ledger.groupBy("node", "ledger").agg(
-        f.min("number").alias("first"), f.min_by("time", "number").alias("since")
-    )
-    return firsts.where("first > 1").agg(f.max("since")).collect()[0][0]
 
 
 def _match(filters: list[str]) -> Callable[[Iterable[pa.RecordBatch]], Any]:
@@ -303,7 +323,12 @@ def _join(rows: DataFrame, facts: DataFrame, condition: Column, how: str) -> Dat
     return rows.join(named, condition, how)
 
 
-def _judged(suspects: DataFrame, evidence: Evidence, passages: tuple[Passage, ...]) -> DataFrame:
+def _judged(
+    suspects: DataFrame,
+    evidence: Evidence,
+    passages: tuple[Passage, ...],
+    books: tuple[_Book, ...],
+) -> DataFrame:
     """What no fact about their very part explains."""
     from pyspark.sql import functions as f
 
@@ -311,12 +336,17 @@ def _judged(suspects: DataFrame, evidence: Evidence, passages: tuple[Passage, ..
         f.min("kept").alias("kept"),
         f.collect_list(f.struct("zone", "epoch", f.col("offset").alias("come"))).alias("parts"),
     )
-    gaps = (
-        evidence.ledger.where("kind = 'gap'")
-        .groupBy("node")
-        .agg(f.max(f.unix_micros("time")).alias("gap"))
-    )
-    seen = evidence.ledger.where("client_id is not null").select("client_id", "node").distinct()
-    gaps = seen.join(gaps, "node").groupBy("client_id").agg(f.max("gap").alias("gap"))
-    known = suspects.join(sessions, "client_id", "left").join(gaps, "client_id", "left")
+    known = suspects.join(sessions, "client_id", "left")
+    gaps: dict[str, int] = {}
+    for book in books:
+        if book.gap is not None:
+            gaps[book.node] = max(book.gap, gaps.get(book.node, 0))
+    if gaps:
+        nodes = evidence.ledger.where(f.col("node").isin(list(gaps))).where("client_id is not null")
+        told = f.coalesce(*(f.when(f.col("node") == node, gap) for node, gap in gaps.items()))
+        known = known.join(
+            nodes.groupBy("client_id").agg(f.max(told).alias("gap")), "client_id", "left"
+        )
+    else:
+        known = known.withColumn("gap", f.lit(None).cast("long"))
     return known.mapInArrow(judge(passages, is_whole=evidence.is_whole), AUDIT_COLUMNS)
