@@ -1,0 +1,283 @@
+"""A node's delivery ledger on its disk: what is written when, what may be missing, and is said."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.clock import Clock
+from txbroker.counters import Counters
+from txbroker.ledger import Kind, Row
+from txbroker.pipeline.ledger_batches import ledger_to_arrow
+from txbroker.place import PartKey
+from txbroker.store.committer import Committer, Durability
+from txbroker.store.disk import FOLDER
+from txbroker.store.ledger import MOST_GATHERED, STATED_EVERY, Ledger, forget, pause
+from txbroker.store.log import Log
+from txbroker.store.retention import Policy
+from txbroker.store.tables import Tables
+from txbroker.turn import Turn
+
+ROOT = PartKey("", 1)
+
+
+class Bench:
+    """A ledger beside tables, over a folder; times are those of `now`."""
+
+    def __init__(self, folder: Path, *, durability: Durability = Durability.SYNC) -> None:
+        self.now = 1_000_000
+        self.is_short = False
+        self.counters = Counters()
+        self.clock = Clock()
+        self.turn = Turn(lambda action: None)
+        self.told: list[bool] = []
+        self.committer = Committer(
+            durability=durability,
+            sync_interval=0.1,
+            mark_dirty=self.turn.mark_dirty,
+            in_thread=self._in_thread,
+            timers=self.clock,
+            end_turn=self.turn.end,
+            on_full=lambda is_full, _: self.told.append(is_full),
+            on_failed=lambda error: None,
+        )
+        self._tables_log = Log(folder / "tables", on_trimmed=lambda *_: None)
+        self.tables = Tables(self._tables_log, self.committer, lambda: self.now)
+        self.table = self.tables.table(FOLDER)
+        self._folder = folder
+
+    def open(self) -> Ledger:
+        self.ledger = Ledger(
+            self._folder,
+            committer=self.committer,
+            table=self.table,
+            segment_bytes=64 * 1024,
+            is_short=lambda: self.is_short,
+            counters=self.counters,
+            now=lambda: self.now,
+            on_trimmed=lambda *_: None,
+        )
+        return self.ledger
+
+    def deliver(self, *offsets: int, name: str = "c") -> None:
+        for offset in offsets:
+            self.ledger.add(Row(Kind.DELIVERY, self.now, name, part=ROOT, offset=offset))
+
+    def end_turn(self) -> None:
+        """With what is put off for a while, as nobody waits for it."""
+        self.clock.advance(0.1)
+        self.turn.end()
+
+    def close(self) -> None:
+        self.committer.close()
+        self.ledger.log.close()
+        self._tables_log.close()
+
+    def rows(self) -> list[tuple[int, str, int]]:
+        """(number, kind, offset) of what is written."""
+        found = []
+        for batch in self.ledger.log.batches():
+            end = batch.first + batch.count
+            rows = ledger_to_arrow(
+                batch.body, node="n", ledger="l", first=batch.first, start=batch.first, end=end
+            )
+            found += [(row["number"], row["kind"], row["offset"]) for row in rows.to_pylist()]
+        return found
+
+    def _in_thread(
+        self, work: Callable[[], None], done: Callable[[BaseException | None], None]
+    ) -> None:
+        work()
+        done(None)
+
+
+def opened(folder: Path) -> Bench:
+    bench = Bench(folder)
+    bench.open()
+    return bench
+
+
+def test_rows_are_gathered_and_written_together(tmp_path: Path) -> None:
+    """One batch for those of several turns; nobody waits for them."""
+    bench = opened(tmp_path)
+    bench.turn.end()
+    bench.deliver(1, 2)
+    bench.turn.end()
+    bench.deliver(3)
+    before = bench.rows()
+    bench.end_turn()
+
+    assert [] == before
+    assert [(1, "delivery", 1), (2, "delivery", 2), (3, "delivery", 3)] == bench.rows()
+    assert [1] == [batch.first for batch in bench.ledger.log.batches()]
+    assert 4 == bench.ledger.end
+
+
+def test_rows_are_written_before_what_they_tell_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the next write of anything, and first: a kill in between leaves the row."""
+    bench = opened(tmp_path)
+    bench.turn.end()
+    written: list[str] = []
+    write = Log.write
+
+    def note(log: Log, *, is_unread: bool = False) -> None:
+        write(log, is_unread=is_unread)
+        written.append(log.folder.name)
+
+    monkeypatch.setattr(Log, "write", note)
+    bench.tables.table("windows").put(b"c", b"has forgotten it")
+    bench.deliver(1)
+    bench.turn.end()
+
+    assert ["ledger", "tables"] == written
+
+
+def test_a_ledger_goes_on_where_it_ended(tmp_path: Path) -> None:
+    """With its identity; another folder has another one, and so has a copy."""
+    bench = opened(tmp_path / "a")
+    bench.deliver(1)
+    identity = bench.ledger.identity
+    bench.close()
+    again = opened(tmp_path / "a")
+    again.deliver(2)
+    again.end_turn()
+    copy = Bench(tmp_path / "a")
+    forget(copy.table)
+
+    assert [(1, "delivery", 1), (2, "delivery", 2)] == again.rows()
+    assert identity == again.ledger.identity
+    assert identity not in (opened(tmp_path / "b").ledger.identity, copy.open().identity)
+
+
+def test_a_full_disk_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows are left out and counted, the others are written; then the ledger says so."""
+    bench = opened(tmp_path)
+    bench.turn.end()
+    is_full = True
+    pwritev = os.pwritev
+
+    def refuse(fd: int, buffers: list[bytes], offset: int, *flags: int) -> int:
+        if is_full and "ledger" in os.readlink(f"/proc/self/fd/{fd}"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return pwritev(fd, buffers, offset, *flags)
+
+    monkeypatch.setattr(os, "pwritev", refuse)
+    bench.deliver(1, 2)
+    done: list[str] = []
+    bench.tables.table("windows").put(b"c", b"saved")
+    bench.committer.when_durable(lambda: done.append("delivered"))
+    bench.end_turn()
+    is_full = False
+    bench.deliver(3)
+    bench.end_turn()
+
+    assert (["delivered"], []) == (done, bench.told)
+    assert 2 == bench.counters.get("ledger.left_out")
+    assert [(3, "gap", 2), (4, "delivery", 3)] == bench.rows()
+
+
+def test_a_disk_that_is_short_gets_no_rows(tmp_path: Path) -> None:
+    """What room there is left is for what cannot be left out."""
+    bench = opened(tmp_path)
+    bench.is_short = True
+    bench.deliver(1, 2, 3)
+    bench.end_turn()
+    size = bench.ledger.log.size
+    bench.is_short = False
+    bench.deliver(4)
+    bench.end_turn()
+
+    assert (0, 3) == (size, bench.counters.get("ledger.left_out"))
+    assert [(4, "gap", 3), (5, "delivery", 4)] == bench.rows()
+
+
+def test_rows_that_wait_are_bounded(tmp_path: Path) -> None:
+    """While the disk takes nothing of anybody."""
+    bench = opened(tmp_path)
+    bench.deliver(*range(1, MOST_GATHERED + 11))
+
+    assert 10 == bench.counters.get("ledger.left_out")
+    bench.end_turn()
+    assert MOST_GATHERED + 1 == len(bench.rows())
+
+
+def test_rows_that_a_loss_of_power_took_are_missed(tmp_path: Path) -> None:
+    """By what the tables know; their numbers are not given again."""
+    bench = opened(tmp_path)
+    bench.deliver(1, 2)
+    bench.end_turn()
+    bench.deliver(3, 4, 5)
+    bench.end_turn()
+    last = max((tmp_path / "ledger").glob("*.log"))
+    batches = list(bench.ledger.log.batches())
+    with last.open("r+b") as file:  # as if the last batch had not reached the disk
+        content = file.read()
+        file.seek(content.index(batches[1].body) - 44)
+        file.write(bytes(len(content)))
+    again = opened(tmp_path)
+    again.deliver(6)
+    again.end_turn()
+
+    assert [(1, "delivery", 1), (2, "delivery", 2), (6, "gap", 3), (7, "delivery", 6)] == (
+        again.rows()
+    )
+
+
+def test_a_ledger_that_was_not_kept_for_a_while_has_a_gap(tmp_path: Path) -> None:
+    """Of nobody knows how many rows; a node that never kept one has nothing to remember."""
+    bench = opened(tmp_path)
+    bench.deliver(1)
+    bench.ledger.state()
+    bench.close()
+    off = Bench(tmp_path)
+    pause(off.table)
+    off.committer.close()
+    again = opened(tmp_path)
+    is_due = again.ledger.is_due
+    again.deliver(2)
+    again.end_turn()
+    never = Bench(tmp_path / "never")
+    pause(never.table)
+
+    assert [(1, "delivery", 1), (2, "gap", 0), (3, "delivery", 2)] == again.rows()
+    assert is_due
+    assert 0 == len(never.table)
+
+
+def test_what_holds_is_due_when_it_was_never_or_long_ago(tmp_path: Path) -> None:
+    """Not at each start."""
+    bench = opened(tmp_path)
+    first = bench.ledger.is_due
+    bench.ledger.state()
+    bench.close()
+    again = opened(tmp_path)
+    second = again.ledger.is_due
+    again.now += STATED_EVERY + 1
+
+    assert (True, False, True) == (first, second, again.ledger.is_due)
+
+
+def test_retention_takes_whole_segments(tmp_path: Path) -> None:
+    """By size and by age, as of journals; never the last one."""
+    bench = opened(tmp_path)
+    for _ in range(40):
+        for number in range(100):
+            bench.deliver(1, name=f"{number:060}")
+        bench.end_turn()
+        bench.now += 1_000_000
+    before = bench.ledger.log.size
+    policy = Policy(age=10**6, size=128 * 1024, session_age=1, session_size=1)
+    bench.ledger.trim(policy)
+    by_size = bench.ledger.first
+    bench.ledger.trim(Policy(age=2.0, size=1 << 40, session_age=1, session_size=1))
+
+    assert before > 4 * 64 * 1024
+    assert 1 < by_size < bench.ledger.first <= 4000
+    assert bench.ledger.log.size <= 128 * 1024
+    assert bench.ledger.first - 1 == bench.counters.get("ledger.trimmed")
