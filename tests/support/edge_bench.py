@@ -11,6 +11,7 @@ from tests.support.reads import Reads
 from tests.support.recorders import (
     ConnectorRecorder,
     Events,
+    LedgerRecorder,
     OwnerRecorder,
     ReporterRecorder,
     SinkRecorder,
@@ -120,7 +121,10 @@ class EdgeBench:
         limits: EdgeLimits | None = None,
         commit: CommitRecorder | None = None,
         journals: JournalsRecorder | None = None,
+        ledger: LedgerRecorder | None = None,
     ) -> None:
+        """With a `ledger` the edge records in it."""
+        self.ledger = ledger
         self.events: Events = []
         self.clock = Clock()
         self.counters = Counters()
@@ -154,6 +158,7 @@ class EdgeBench:
             outbox_store=self.outboxes,
             again=self._have_work,
             limits=limits,
+            ledger=self.ledger,
         )
 
     def restart(self) -> EdgeBench:
@@ -163,6 +168,7 @@ class EdgeBench:
             limits=self._limits,
             commit=self.commit.crash(),
             journals=self.journals,
+            ledger=self.ledger,
         )
         bench.edge.load()
         bench.edge.interests.refresh()

@@ -15,6 +15,7 @@ from txbroker.core import Exchange, Run
 from txbroker.delegation.cut import Cut
 from txbroker.edge.outbox import Entry
 from txbroker.edge.route import Publication, Route, StreamUser
+from txbroker.ledger import Kind, Row
 from txbroker.message import Message
 from txbroker.mqtt.codec import Framer, decode
 from txbroker.mqtt.packets import Packet
@@ -240,6 +241,35 @@ class WatcherRecorder:
 
     def window_is_full(self, session: Session, limit: str) -> None:
         self.full.append(limit)
+
+
+class LedgerRecorder:
+    """A node's delivery ledger (`Recorder`)."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+
+    def now(self) -> int:
+        return len(self.rows)
+
+    def add(self, row: Row) -> None:
+        self.rows.append(row)
+
+    def take(self) -> list[tuple[object, ...]]:
+        """What came since the last call: kind, client, filter or None, zone, offset, and more."""
+        taken, self.rows = self.rows, []
+        return [_shown(row) for row in taken]
+
+
+def _shown(row: Row) -> tuple[object, ...]:
+    name = row.kind.name.lower()
+    zone = None if row.part is None else row.part.zone
+    shown = (name, row.client_id, row.topic_filter, zone, row.offset)
+    if row.kind in (Kind.START, Kind.END):
+        return (*shown, row.qos)
+    if row.kind is Kind.DROPPED:
+        return (name, row.client_id, zone, row.offset, row.through)
+    return (name, row.client_id, zone, row.offset)
 
 
 class ReporterRecorder:
