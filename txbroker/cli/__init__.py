@@ -19,6 +19,7 @@ from txbroker.cli import (
     client,
     divergent,
     pipeline,
+    pipeline_audit,
     pipeline_look,
     pipeline_plan,
     reclaim,
@@ -61,5 +62,10 @@ for _command in (
 ):
     main.add_command(_command)
 
-for _command in (pipeline_look.traffic, pipeline_plan.plan, pipeline_look.report):
+for _command in (
+    pipeline_look.traffic,
+    pipeline_audit.audit,
+    pipeline_plan.plan,
+    pipeline_look.report,
+):
     pipeline.pipeline.add_command(_command)

@@ -26,6 +26,8 @@ from txbroker.place import PartKey, Place
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+STATUSES = ("delivered", "pending", "dropped", "unknown", "lost")
+
 _KEY = ("client_id", "zone", "epoch", "offset")
 _COVERED = (
     "client_id string, filter string, zone string, epoch long, since long, until long,"
@@ -124,6 +126,20 @@ def audit(evidence: Evidence) -> DataFrame:
     judged = _judged(suspects, evidence, passages, books)
     found = [frame.select(*AUDIT_ARROW.names) for frame in (done, gone, pending, judged)]
     return found[0].union(found[1]).union(found[2]).union(found[3])
+
+
+def count(rows: DataFrame, shown: int) -> tuple[dict[str, int], list[dict[str, Any]]]:
+    """
+    How many rows of an audit have which status, all of them named, and the first lost ones, so many
+    at the most, by client and place; `created` as ISO 8601.
+    """
+    kept = rows.cache()
+    found = {row.status: row["count"] for row in kept.groupBy("status").count().collect()}
+    counts = {status: found.get(status, 0) for status in STATUSES}
+    if not counts["lost"]:
+        return counts, []
+    lost = kept.where("status = 'lost'").drop("status").orderBy(*_KEY).limit(shown).toArrow()
+    return counts, [{**row, "created": row["created"].isoformat()} for row in lost.to_pylist()]
 
 
 @attrs.frozen(kw_only=True)

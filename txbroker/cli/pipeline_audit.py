@@ -1,0 +1,116 @@
+"""`txbroker pipeline audit`: what became of acknowledged messages, for every durable session."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from txbroker.cli.options import as_json
+from txbroker.cli.output import show_json, show_table, zone_name
+from txbroker.config import Address, parse_address
+from txbroker.errors import PipelineError
+from txbroker.topics import TopicError, validate_topic_filter
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SHOWN = 100
+"""Lost messages that are named, at the most."""
+
+COLUMNS = ("CLIENT", "ZONE", "EPOCH", "OFFSET", "TOPIC", "FILTER", "RECEIVED")
+
+
+def _address(_: click.Context, __: click.Parameter, value: str) -> Address:
+    try:
+        return parse_address(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r}: {error}") from None
+
+
+def _filter(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    if value is not None:
+        try:
+            validate_topic_filter(value)
+        except TopicError as error:
+            raise click.BadParameter(f"{value!r}: {error}") from None
+    return value
+
+
+@click.command(
+    epilog="""
+    Examples:
+
+    \b
+      $ txbroker pipeline audit --root 127.0.0.1:7001
+      $ txbroker pipeline audit --root 127.0.0.1:7001 --filter 'home/#' --json
+    """
+)
+@click.option(
+    "--root", required=True, metavar="HOST:PORT", callback=_address, help="A node's gRPC address."
+)
+@click.option("--filter", "topic_filter", metavar="FILTER", callback=_filter, help="MQTT filter.")
+@click.option("--master", default="local[*]", show_default=True, help="A Spark master.")
+@as_json
+def audit(root: Address, topic_filter: str | None, master: str, as_json: bool) -> None:
+    """
+    Tell what became of acknowledged messages: delivered, pending, dropped, or lost.
+
+    Each message of QoS 1 or 2 that the journals have is compared with each durable session whose
+    subscription covered it, by the delivery ledgers of the nodes (`ledger: true`). Lost ones are
+    named, and the exit status is then 1.
+    """
+    # Spark is loaded by what needs it.
+    from txbroker.pipeline.audit import count
+    from txbroker.pipeline.spark import one_line
+
+    try:
+        with one_line():
+            rows, notes = _rows(str(root), topic_filter, master)
+            counts, lost = count(rows, SHOWN)
+    except PipelineError as error:
+        raise click.ClickException(str(error)) from None
+    for note in notes:
+        click.echo(note, err=True)
+    if as_json:
+        show_json({"counts": counts, "lost": lost, "notes": list(notes)})
+    else:
+        _show(counts, lost)
+    if counts["lost"]:
+        sys.exit(1)
+
+
+def _rows(root: str, topic_filter: str | None, master: str) -> tuple[DataFrame, tuple[str, ...]]:
+    from txbroker.pipeline.audit import audit as compare
+    from txbroker.pipeline.audit import gather
+    from txbroker.pipeline.spark import session
+
+    spark = session(master, "txbroker audit")
+    reader = spark.read.format("txbroker").option("root", root)
+    if topic_filter is not None:
+        reader = reader.option("filter", topic_filter)
+    evidence, notes = gather(spark, root, reader.load())
+    return compare(evidence), notes
+
+
+def _show(counts: dict[str, int], lost: list[dict[str, Any]]) -> None:
+    show_table(("STATUS", "MESSAGES"), [(name, str(number)) for name, number in counts.items()])
+    if not lost:
+        return
+    click.echo()
+    cells = [
+        (
+            row["client_id"],
+            zone_name(row["zone"]),
+            str(row["epoch"]),
+            str(row["offset"]),
+            row["topic"],
+            row["filter"],
+            row["created"],
+        )
+        for row in lost
+    ]
+    show_table(COLUMNS, cells)
+    if counts["lost"] > len(lost):
+        click.echo(f"and {counts['lost'] - len(lost)} more")
