@@ -94,7 +94,10 @@ def gather(
     evidence = Evidence(
         messages=messages,
         ledger=rows if ledger is None else rows.unionByName(ledger),
-        cursors=spark.createDataFrame(pa.concat_tables([before, after]), CURSOR_COLUMNS),
+        # Spark takes an empty chunk for the end.
+        cursors=spark.createDataFrame(
+            pa.concat_tables([before, after]).combine_chunks(), CURSOR_COLUMNS
+        ),
         is_whole=not away,
     )
     return evidence, tuple(notes)
