@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 SHOWN = 100
 """Lost messages that are named, at the most."""
 
+LOCAL_PARTITIONS = "8"
+"""Of each shuffle, where Spark runs in this process."""
+
 COLUMNS = ("CLIENT", "ZONE", "EPOCH", "OFFSET", "TOPIC", "FILTER", "RECEIVED")
 
 
@@ -86,7 +89,11 @@ def _rows(root: str, topic_filter: str | None, master: str) -> tuple[DataFrame, 
     from txbroker.pipeline.audit import gather
     from txbroker.pipeline.spark import session
 
-    spark = session(master, "txbroker audit")
+    # Of 200, Spark's default, most would be empty on one machine, and each costs a Python process.
+    settings = (
+        {"spark.sql.shuffle.partitions": LOCAL_PARTITIONS} if master.startswith("local") else {}
+    )
+    spark = session(master, "txbroker audit", settings)
     reader = spark.read.format("txbroker").option("root", root)
     if topic_filter is not None:
         reader = reader.option("filter", topic_filter)
