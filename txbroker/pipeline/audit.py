@@ -260,6 +260,7 @@ def _owed(messages: DataFrame, held: DataFrame, books: tuple[_Book, ...]) -> Dat
     wanted = messages.where("qos > 0").select("zone", "epoch", "offset", "topic", "created")
     if since is not None:
         wanted = wanted.where(f.unix_micros("created") > since)
+    wanted = wanted.persist()  # else the nodes are read twice
     filters = [row.filter for row in held.select("filter").distinct().collect()]
     pairs = wanted.select("topic").distinct().mapInArrow(_match(filters), _MATCHED)
     within = f.col("within")
