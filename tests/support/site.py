@@ -206,7 +206,7 @@ class Connection:
         host.close(client_id)
         host.thaw(client_id)
         if self.clean:
-            host.discard(client_id)
+            host.discard(client_id, is_moved=False)
             host.clean_sessions[client_id] = set()
         else:
             host.clean_sessions.pop(client_id, None)

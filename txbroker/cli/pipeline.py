@@ -118,7 +118,14 @@ master = click.option(
 once = click.option("--once", is_flag=True, help="End when all that is there now is done.")
 
 
-@click.group()
+@click.group(
+    epilog="""
+    Examples:
+
+    \b
+      $ txbroker pipeline audit --root 127.0.0.1:7001
+    """
+)
 def pipeline() -> None:
     """
     Work on the message history with Spark.
