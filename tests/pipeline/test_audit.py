@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from txbroker.pipeline.audit import Evidence, audit
+from txbroker.pipeline.audits import Evidence, compare
 from txbroker.pipeline.rows import (
     CURSOR_ARROW,
     CURSOR_COLUMNS,
@@ -96,7 +96,7 @@ def told(
         spark.createDataFrame(pa.Table.from_pylist(rows, schema=schema), columns)
         for rows, schema, columns in made
     ]
-    rows = audit(Evidence(messages=frames[0], ledger=frames[1], cursors=frames[2])).collect()
+    rows = compare(Evidence(messages=frames[0], ledger=frames[1], cursors=frames[2])).collect()
     found: dict[str, dict[tuple[str, int, int], str]] = {}
     for row in rows:
         of_client = found.setdefault(row.client_id, {})

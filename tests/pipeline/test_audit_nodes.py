@@ -19,7 +19,7 @@ from tests.support.nodes import NodeProcess, topology
 from tests.support.rawclient import RawClient
 from tests.system.commands import output, run, wait_until
 from txbroker.cli import main
-from txbroker.pipeline.audit import audit, count, gather
+from txbroker.pipeline.audits import compare, count, gather
 from txbroker.store.committer import Committer, Durability
 from txbroker.store.log import Log
 from txbroker.store.tables import Tables
@@ -122,12 +122,12 @@ EXPECTED = {
 def test_nothing_is_lost_in_a_tree_that_lives(spark: SparkSession, tree: Tree) -> None:
     """Each message for each session, by its status; then without a row that was there."""
     evidence, notes = gather(spark, tree.root.grpc, messages_of(spark, tree))
-    rows = audit(evidence).cache()
+    rows = compare(evidence).cache()
     found = Counter((row.client_id, row.status) for row in rows.collect())
     ledger = evidence.ledger.where(
         "not (kind = 'delivery' and client_id = 'roams' and zone = 'a' and offset = 2)"
     )
-    counts, lost = count(audit(attrs.evolve(evidence, ledger=ledger)), 10)
+    counts, lost = count(compare(attrs.evolve(evidence, ledger=ledger)), 10)
 
     assert () == notes
     assert EXPECTED == found

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from txbroker.pipeline.archives import read_archive
+    from txbroker.pipeline.jobs.audit import audit
     from txbroker.pipeline.jobs.archive import archive
     from txbroker.pipeline.jobs.plan import plan
     from txbroker.pipeline.jobs.replay import replay
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 JOBS = {
     "archive": "jobs.archive",
+    "audit": "jobs.audit",
     "plan": "jobs.plan",
     "read_archive": "archives",
     "read_rollup": "jobs.rollup",
@@ -72,6 +74,7 @@ def with_extra() -> None:
 
 __all__ = [
     "archive",
+    "audit",
     "plan",
     "read_archive",
     "read_rollup",

@@ -1,7 +1,7 @@
 """
 SHELL: what became of every acknowledged message for every durable session that was to get it.
 
-`audit` is the comparison itself, on DataFrames: messages (of an archive or the journals), rows of
+`compare` is the comparison itself, on DataFrames: messages (of an archive or the journals), rows of
 the ledgers, and how far the sessions have come. It matches distinct topics with distinct filters
 once, and joins the rest on equal values, so it costs what the deliveries cost. `gather` brings the
 latter two from the nodes of a tree. What each status means is said in docs/pipeline/audit.md.
@@ -17,6 +17,7 @@ import attrs
 import pyarrow as pa
 
 from txbroker.delegation.passage import Passage
+from txbroker.errors import PipelineError
 from txbroker.matching.index import SubscriptionIndex
 from txbroker.pipeline.coverage import Covered, Event, covered
 from txbroker.pipeline.rows import AUDIT_ARROW, AUDIT_COLUMNS, CURSOR_COLUMNS
@@ -103,7 +104,21 @@ def gather(
     return evidence, tuple(notes)
 
 
-def audit(evidence: Evidence) -> DataFrame:
+def audit(spark: SparkSession, root: str, messages: DataFrame | None = None) -> DataFrame:
+    """
+    What became of messages (those that the journals of the tree of `root` have, if none are given)
+    for every durable session: `rows.AUDIT_COLUMNS`. Raises `PipelineError`, also where something
+    limits what can be said (see `gather`, which tells it in lines instead).
+    """
+    if messages is None:
+        messages = spark.read.format("txbroker").option("root", root).load()
+    evidence, notes = gather(spark, root, messages)
+    if notes:
+        raise PipelineError("; ".join(notes))
+    return compare(evidence)
+
+
+def compare(evidence: Evidence) -> DataFrame:
     """
     One row for each message of QoS 1 or 2 and each durable session that was to get it at QoS 1 or 2
     (`AUDIT_COLUMNS`).
