@@ -65,7 +65,7 @@ def audit(root: Address, topic_filter: str | None, master: str, as_json: bool) -
     named, and the exit status is then 1.
     """
     # Spark is loaded by what needs it.
-    from txbroker.pipeline.audits import count
+    from txbroker.pipeline.jobs.audit import count
     from txbroker.pipeline.spark import one_line
 
     try:
@@ -85,7 +85,7 @@ def audit(root: Address, topic_filter: str | None, master: str, as_json: bool) -
 
 
 def _rows(root: str, topic_filter: str | None, master: str) -> tuple[DataFrame, tuple[str, ...]]:
-    from txbroker.pipeline.audits import compare, gather
+    from txbroker.pipeline.jobs.audit import compare, gather
     from txbroker.pipeline.spark import session
 
     # Of 200, Spark's default, most would be empty on one machine, and each costs a Python process.

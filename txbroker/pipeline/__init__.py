@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from txbroker.pipeline.archives import read_archive
-    from txbroker.pipeline.jobs.audit import audit
     from txbroker.pipeline.jobs.archive import archive
+    from txbroker.pipeline.jobs.audit import audit
     from txbroker.pipeline.jobs.plan import plan
     from txbroker.pipeline.jobs.replay import replay
     from txbroker.pipeline.jobs.report import report
