@@ -1,5 +1,5 @@
 """
-The command: `python -m tests.kills [--seed N] [--kills N] [--master M]`.
+The command: `python -m tests.pipeline.kills [--seed N] [--kills N] [--master M]`.
 
 A streaming archive of three nodes under load, while the query, Spark's workers and nodes are killed
 at random moments; status 1 when the archive is not what the journals are. The folder is kept then.
@@ -20,7 +20,7 @@ from .play import Play
 
 def main() -> int:
     """Exit status 0 if the archive equals the journals."""
-    parser = argparse.ArgumentParser(prog="tests.kills", description=__doc__)
+    parser = argparse.ArgumentParser(prog="tests.pipeline.kills", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--master", default="local[2]")

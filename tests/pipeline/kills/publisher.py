@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import queue
 import random
 import threading
 import time
-from typing import Any
 
-from paho.mqtt.client import Client, MQTTMessageInfo
+from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion
 
 from tests.support.nodes import Address
@@ -24,13 +24,15 @@ class Publisher:
         self._chance = random.Random(seed)
         self._pause = pause
         self._open: dict[int, bytes] = {}
-        self._lock = threading.Lock()
+        # paho holds a lock of its own when it tells of an acknowledgement, perhaps before
+        # `publish` has returned the packet id: so the id goes into a queue, and nothing else.
+        self._acknowledgements: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._is_stopping = threading.Event()
         self._client = Client(
             CallbackAPIVersion.VERSION2, client_id="publisher", clean_session=False
         )
         self._client.reconnect_delay_set(0.1, 0.5)
-        self._client.on_publish = self._on_publish
+        self._client.on_publish = lambda client, data, mid, *rest: self._acknowledgements.put(mid)
         self._client.connect_async(*address)
         self._client.loop_start()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -42,6 +44,7 @@ class Publisher:
         self._thread.join()
         deadline = time.monotonic() + timeout
         while self._open:
+            self._take_acknowledgements()
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{len(self._open)} publishes are not acknowledged")
             time.sleep(0.05)
@@ -52,25 +55,21 @@ class Publisher:
 
     def _run(self) -> None:
         number = 0
+        chance = self._chance
         while not self._is_stopping.wait(self._pause):
+            self._take_acknowledgements()
             if len(self._open) >= WINDOW or not self._client.is_connected():
                 continue
             number += 1
-            chance = self._chance
             payload = b"%d:" % number + chance.randbytes(chance.choice((0, 10, 300)))
             qos = chance.choice((0, 1, 1, 2))
-            with self._lock:
-                info = self._client.publish(
-                    chance.choice(TOPICS), payload, qos, retain=chance.random() < 0.1
-                )
-                if qos:
-                    self._note(info, payload)
+            is_retained = chance.random() < 0.1
+            sent = self._client.publish(chance.choice(TOPICS), payload, qos, is_retained)
+            if qos:
+                self._open[sent.mid] = payload
 
-    def _note(self, info: MQTTMessageInfo, payload: bytes) -> None:
-        self._open[info.mid] = payload
-
-    def _on_publish(self, client: Client, userdata: Any, mid: int, *rest: Any) -> None:
-        with self._lock:
-            payload = self._open.pop(mid, None)
-        if payload is not None:
-            self.acknowledged.add(payload)
+    def _take_acknowledgements(self) -> None:
+        while not self._acknowledgements.empty():
+            payload = self._open.pop(self._acknowledgements.get(), None)
+            if payload is not None:  # else of QoS 0
+                self.acknowledged.add(payload)

@@ -62,8 +62,8 @@ def _part(stub: JournalStub, part: KeptPart) -> Iterable[Row]:
 def _batch(part: KeptPart, batch: StoredBatch, start: int, end: int) -> Iterable[Row]:
     stored = Batch(first=batch.first, count=batch.count, time=batch.time, body=batch.body)
     places = array("H", batch.places) or range(batch.count)
-    for place, (_, message) in zip(places, decode_records(stored), strict=True):
-        offset = batch.first + place
+    for place, record in zip(places, decode_records(stored), strict=True):
+        offset, message = batch.first + place, record.message
         if start <= offset < end:
             yield Row(
                 zone=part.zone,

@@ -46,12 +46,6 @@ class Play:
         self._edge = NodeProcess(folder, topology("edge", parent=root.grpc))
         self._owners = (root, a, b)
         self._query = Query(root.grpc, self.archive, folder / "query.log", master=master)
-        self._kinds = {
-            "query": self._kill_query,
-            "commit": self._kill_behind_commit,
-            "worker": self._kill_worker,
-            "node": self._kill_node,
-        }
 
     def run(self, kills: int) -> None:
         """Play it to the end; raises `QueryFailed`, or whatever the nodes do wrong."""
@@ -62,9 +56,8 @@ class Play:
             self._query.start()
             self._query.wait_commit(set())
             for number in range(kills):
-                kind = list(self._kinds)[number % len(self._kinds)]
                 time.sleep(self._chance.uniform(0, BETWEEN))
-                self._say(f"{number + 1:3} {self._kinds[kind]()}")
+                self._say(f"{number + 1:3} {KINDS[number % len(KINDS)](self)}")
             publisher.stop()
             self.acknowledged = publisher.acknowledged
             self._query.kill()
@@ -119,6 +112,10 @@ class Play:
         time.sleep(self._chance.uniform(0, 2))
         node.start()
         return f"node {node.name} killed"
+
+
+KINDS = (Play._kill_query, Play._kill_behind_commit, Play._kill_worker, Play._kill_node)
+"""What is killed in turn."""
 
 
 def _row(columns: dict[str, Any]) -> Row:
