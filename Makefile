@@ -17,7 +17,7 @@ FAULTS_ARGS ?=
 FUZZ_ARGS ?=
 BENCH_ARGS ?=
 
-.PHONY: install home test test-pure bench bench-quick faults fuzz lint types format proto clean
+.PHONY: install home pipeline test test-pure bench bench-quick faults fuzz lint types format proto clean
 
 
 install: $(STAMP)
@@ -37,6 +37,13 @@ $(WHOLE): $(NEEDED)
 
 home: install
 	$(BIN)/python examples/home_topology/run.py $(if $(SECONDS),--seconds $(SECONDS))
+
+# Readings of a real house where they are there, else made-up ones.
+READINGS ?= $(wildcard $(or $(TXBROKER_DATA),../shared/data)/home-9-rooms/energydata_complete.csv)
+
+pipeline: $(WHOLE)
+	$(BIN)/python examples/home_topology/pipeline.py --seconds $(or $(SECONDS),30) \
+		$(if $(READINGS),--csv $(READINGS))
 
 test: $(WHOLE)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
