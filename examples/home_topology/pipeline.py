@@ -128,7 +128,9 @@ def demonstrate(options: argparse.Namespace, directory: Path, stop: run.Stop) ->
             jobs = _jobs(session(options.master), home["house"].grpc, results)
             for job, chosen in jobs.items():
                 following.start(job, **chosen)
-            outcome = run.replay(home, readings, rate, options.seconds, stop, console)
+            outcome = run.replay(
+                home, readings, rate, options.seconds, stop, console, is_lasting=True
+            )
             following.finish()
             for job, chosen in jobs.items():
                 job(**chosen, once=True)

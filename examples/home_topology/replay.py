@@ -156,9 +156,11 @@ class _Client:
     A paho client that connects at once, says so, and reconnects by itself later on.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, is_lasting: bool = False) -> None:
         self.up = threading.Event()
-        self._paho = mqtt.Client(CallbackAPIVersion.VERSION2, client_id=name)
+        self._paho = mqtt.Client(
+            CallbackAPIVersion.VERSION2, client_id=name, clean_session=not is_lasting
+        )
         self._paho.reconnect_delay_set(1, 1)
         self._paho.on_connect = self._on_connect
         self._paho.on_disconnect = self._on_disconnect
@@ -196,11 +198,12 @@ class _Client:
 class Subscriber(_Client):
     """
     Subscribes to one filter at QoS 1 and tells the tally all that arrives. After a lost
-    connection it subscribes again; what was published meanwhile is counted as lost.
+    connection it subscribes again; what was published meanwhile is counted as lost, but with
+    `is_lasting`: the session then outlives the connection, and what it gets is in the ledger.
     """
 
-    def __init__(self, tally: Tally, topic_filter: str) -> None:
-        super().__init__("home-table")
+    def __init__(self, tally: Tally, topic_filter: str, *, is_lasting: bool = False) -> None:
+        super().__init__("home-table", is_lasting=is_lasting)
         self._tally = tally
         self._filter = topic_filter
         self._granted = threading.Event()

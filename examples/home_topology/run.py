@@ -131,10 +131,12 @@ def replay(
     seconds: float | None,
     stop: Stop,
     console: Console,
+    *,
+    is_lasting: bool = False,
 ) -> Outcome:
     """
     Publish at one node, subscribe at another, show it, and wait until all has arrived.
-    ReplayError if the clients cannot even begin.
+    ReplayError if the clients cannot even begin. `is_lasting`: see `Subscriber`.
     """
     tally = Tally()
     zones = [file.zone for file in home.files]
@@ -144,7 +146,8 @@ def replay(
         look=lambda: tally.snapshot(zones),
         ended=lambda: [process.file.name for process in home.ended()],
     )
-    subscriber, publisher = Subscriber(tally, FILTER), Publisher(tally)
+    subscriber = Subscriber(tally, FILTER, is_lasting=is_lasting)
+    publisher = Publisher(tally)
     with ExitStack() as cleanup:
         cleanup.callback(subscriber.stop)
         subscriber.start(home[SUBSCRIBE_AT].mqtt)  # first, or the first readings would be missed

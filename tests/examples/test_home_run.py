@@ -6,79 +6,19 @@ from __future__ import annotations
 
 import csv
 import os
-import random
 import signal
 import socket
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing
 from itertools import islice
 from pathlib import Path
 
 import pytest
+from launching import ROOT, TIMEOUT, Start, finish
 from readings import generated_source
 
-ROOT = Path(__file__).resolve().parents[2]
-RUN = ROOT / "examples" / "home_topology" / "run.py"
 DATA = Path(os.environ.get("TXBROKER_DATA", ROOT.parent / "shared" / "data"))
 NINE_ROOMS = DATA / "home-9-rooms" / "energydata_complete.csv"
 ZONES = ("(root)", "home/kitchen", "home/living", "home/upstairs", "home/outside")
-Start = Callable[..., subprocess.Popen[str]]
 ROWS = 300
-TIMEOUT = 120
-
-
-def is_free(port: int) -> bool:
-    with closing(socket.socket()) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-        return True
-
-
-@pytest.fixture
-def base() -> Iterator[int]:
-    """
-    The first of 26 ports that are free, below the range that outgoing connections are given;
-    afterwards all must be free again.
-    """
-    tries = (random.SystemRandom().randrange(20_000, 31_000) for _ in range(200))
-    found = next(b for b in tries if all(is_free(b + n) for n in range(26)))
-    yield found
-
-    assert [n for n in range(26) if not is_free(found + n)] == []
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Start:
-    """
-    Starts run.py with the given options; what it leaves behind is left in the test's folder.
-    """
-
-    def run(*options: object) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, str(RUN), *map(str, options)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
-        )
-
-    return run
-
-
-def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    try:
-        output, errors = process.communicate(timeout=TIMEOUT)
-    except subprocess.TimeoutExpired:
-        process.terminate()  # it stops its nodes
-        output, errors = process.communicate()
-        pytest.fail(f"still running after {TIMEOUT} s\n{output}\n{errors}")
-    return process.returncode, output, errors
 
 
 def account(output: str) -> dict[str, list[int]]:

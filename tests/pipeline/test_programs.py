@@ -21,7 +21,7 @@ from txbroker.cli import main
 
 PAGES = [
     page
-    for page in sorted((ROOT / "docs" / "pipeline").glob("*.md"))
+    for page in (ROOT / "docs" / "pipeline.md", *sorted((ROOT / "docs" / "pipeline").glob("*.md")))
     if "```python" in page.read_text()
 ]
 MESSAGES = [("temperature", "20.5"), ("light", "on"), ("temperature", "21.5")]
