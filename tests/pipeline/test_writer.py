@@ -125,7 +125,7 @@ def test_files_that_follow_one_another_are_opened_in_turn(
 
     monkeypatch.setattr(compaction.pq, "ParquetFile", note)
     seen = []
-    for rows in merged_rows(tmp_path, files):
+    for rows in merged_rows(tmp_path, MESSAGES, files):
         seen.append((len(opened), rows.num_rows))
 
     assert [0, 20, 40] == opened

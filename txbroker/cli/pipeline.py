@@ -11,21 +11,19 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from txbroker.cli.options import Apex, BadArgument, HostPort, Topic
+from txbroker.cli.options import BadArgument, HostPort, Topic
+from txbroker.cli.pipeline_values import Age, Duration, Moment, Speed
 from txbroker.cli.progress import Reporter
 from txbroker.config import Address
-from txbroker.config.hooks import CONVERTER, BadValue
-from txbroker.config.values import Timeout
 from txbroker.errors import TxbrokerError
 from txbroker.pipeline import with_extra
-from txbroker.pipeline.options import parse_time
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,75 +32,6 @@ T = TypeVar("T")
 
 SETTINGS = {"spark.sql.shuffle.partitions": "8"}
 """Batches are small; Spark's own default is for a cluster."""
-
-
-class Moment(click.ParamType[datetime]):
-    """A time in ISO 8601 with its zone."""
-
-    name = "TIME"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> datetime:
-        """Read it; raises `BadArgument`."""
-        moment = value if isinstance(value, datetime) else parse_time(str(value))
-        if moment is None:
-            raise BadArgument(
-                f"TIME: {value!r}: write date, time and zone, such as 2026-03-01T06:00:00Z"
-            )
-        return moment
-
-
-class Duration(click.ParamType[timedelta]):
-    """A time with its unit, as in a topology file."""
-
-    name = "TIME"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> timedelta:
-        """Read it; raises `BadArgument`."""
-        if isinstance(value, timedelta):
-            return value
-        try:
-            return timedelta(seconds=CONVERTER.structure(value, Timeout))
-        except BadValue as error:
-            raise BadArgument(f"TIME: {value!r}: {error.problem}; {error.remedy}") from None
-
-
-class Age(click.ParamType[tuple[str | None, timedelta]]):
-    """AGE, or ZONE=AGE."""
-
-    name = "[ZONE=]AGE"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str | None, timedelta]:
-        """Read it; raises `BadArgument`."""
-        if isinstance(value, tuple):
-            return value
-        zone, equals, age = str(value).rpartition("=")
-        if equals:
-            Apex().convert(zone, param, ctx)
-        return zone if equals else None, Duration().convert(age, param, ctx)
-
-
-class Speed(click.ParamType[float | None]):
-    """A factor, or `max`, which is None."""
-
-    name = "N|max"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float | None:
-        """Read it; raises `BadArgument`."""
-        try:
-            speed = None if value == "max" else float(str(value))
-        except ValueError:
-            speed = 0.0
-        if speed is not None and not 0 < speed < float("inf"):
-            raise BadArgument(f"N: {value!r}: write how many times as fast, such as 10, or max")
-        return speed
 
 
 root = click.option("--root", type=HostPort(), help="gRPC address of any node.")
@@ -144,6 +73,13 @@ def pipeline() -> None:
     multiple=True,
     help="How long messages are kept, of all zones or of one (default 365d).",
 )
+@click.option(
+    "--keep-ledger",
+    type=Duration(),
+    default="30d",
+    show_default=True,
+    help="How long rows of delivery ledgers are kept.",
+)
 @once
 @master
 def archive(
@@ -151,23 +87,32 @@ def archive(
     archive: str | None,
     filter: str | None,
     keep: tuple[tuple[str | None, timedelta], ...],
+    keep_ledger: timedelta,
     once: bool,
     master: str,
 ) -> None:
     """
     Copy the journals into Parquet files, each message once.
 
-    Goes on where it ended, was stopped or was killed. Without --once it runs until SIGINT or
-    SIGTERM. DIR is in a file system that Spark's workers see under the same name.
+    And the delivery ledgers of the nodes that keep one (`ledger: true`), for the other jobs. Goes
+    on where it ended, was stopped or was killed. Without --once it runs until SIGINT or SIGTERM.
+    DIR is in a file system that Spark's workers see under the same name.
     """
     given = needed("--root", root), needed("--archive", archive)
     ages = dict(keep)
+    limits: dict[str, None] = {}  # in their order, each once
 
     def run(spark: SparkSession, job: Job) -> str:
         from txbroker.pipeline.jobs.archive import archive as copy
         from txbroker.pipeline.upkeep import Keep
 
         zones = {zone: age for zone, age in ages.items() if zone is not None}
+
+        def report(event: str, fields: Mapping[str, Any]) -> None:
+            job.report(event, fields)
+            told = (*fields.get("ledger_gaps", ()), *fields.get("ledger_away", ()))
+            limits.update(dict.fromkeys(told))
+
         kept = Keep(zones=zones) if None not in ages else Keep(age=ages[None], zones=zones)
         copy(
             spark,
@@ -176,12 +121,15 @@ def archive(
             filter=filter,
             once=once,
             keep=kept,
-            report=job.report,
+            keep_ledger=keep_ledger,
+            report=report,
             is_stopping=job.is_stopping,
         )
         return f"{job.report.rows} messages archived in {given[1]}"
 
     run_job("archive", master, run, follows=True)
+    for line in limits:
+        click.echo(line, err=True)
 
 
 @pipeline.command()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from txbroker.cli.options import as_json
+from txbroker.cli.options import BadArgument, as_json
 from txbroker.cli.output import show_json, show_table, zone_name
 from txbroker.config import Address, parse_address
 from txbroker.errors import PipelineError
@@ -25,7 +25,9 @@ LOCAL_PARTITIONS = "8"
 COLUMNS = ("CLIENT", "ZONE", "EPOCH", "OFFSET", "TOPIC", "FILTER", "RECEIVED")
 
 
-def _address(_: click.Context, __: click.Parameter, value: str) -> Address:
+def _address(_: click.Context, __: click.Parameter, value: str | None) -> Address | None:
+    if value is None:
+        return None
     try:
         return parse_address(value)
     except ValueError as error:
@@ -48,29 +50,38 @@ def _filter(_: click.Context, __: click.Parameter, value: str | None) -> str | N
     \b
       $ txbroker pipeline audit --root 127.0.0.1:7001
       $ txbroker pipeline audit --root 127.0.0.1:7001 --filter 'home/#' --json
+      $ txbroker pipeline audit --root 127.0.0.1:7001 --archive history
     """
 )
-@click.option(
-    "--root", required=True, metavar="HOST:PORT", callback=_address, help="A node's gRPC address."
-)
+@click.option("--root", metavar="HOST:PORT", callback=_address, help="A node's gRPC address.")
+@click.option("--archive", metavar="DIR", help="An archive, for what nodes do not keep any more.")
 @click.option("--filter", "topic_filter", metavar="FILTER", callback=_filter, help="MQTT filter.")
 @click.option("--master", default="local[*]", show_default=True, help="A Spark master.")
 @as_json
-def audit(root: Address, topic_filter: str | None, master: str, as_json: bool) -> None:
+def audit(
+    root: Address | None,
+    archive: str | None,
+    topic_filter: str | None,
+    master: str,
+    as_json: bool,
+) -> None:
     """
     Tell what became of acknowledged messages: delivered, pending, dropped, or lost.
 
-    Each message of QoS 1 or 2 that the journals have is compared with each durable session whose
-    subscription covered it, by the delivery ledgers of the nodes (`ledger: true`). Lost ones are
-    named, and the exit status is then 1.
+    Each message of QoS 1 or 2 that the journals have, or the archive, is compared with each durable
+    session whose subscription covered it, by the delivery ledgers of the nodes (`ledger: true`).
+    Lost ones are named, and the exit status is then 1. With --archive alone no node is asked where
+    its sessions are, and nothing is called lost.
     """
+    if root is None and archive is None:
+        raise BadArgument("--root or --archive is missing; say where the messages are")
     # Spark is loaded by what needs it.
     from txbroker.pipeline.jobs.audit import count
     from txbroker.pipeline.spark import one_line
 
     try:
         with one_line():
-            rows, notes = _rows(str(root), topic_filter, master)
+            rows, notes = _rows(root, archive, topic_filter, master)
             counts, lost = count(rows, SHOWN)
     except PipelineError as error:
         raise click.ClickException(str(error)) from None
@@ -84,8 +95,12 @@ def audit(root: Address, topic_filter: str | None, master: str, as_json: bool) -
         sys.exit(1)
 
 
-def _rows(root: str, topic_filter: str | None, master: str) -> tuple[DataFrame, tuple[str, ...]]:
-    from txbroker.pipeline.jobs.audit import compare, gather
+def _rows(
+    root: Address | None, archive: str | None, topic_filter: str | None, master: str
+) -> tuple[DataFrame, tuple[str, ...]]:
+    from txbroker.pipeline.archives import read_archive
+    from txbroker.pipeline.evidence import gather, without_nodes
+    from txbroker.pipeline.jobs.audit import compare
     from txbroker.pipeline.spark import session
 
     # Of 200, Spark's default, most would be empty on one machine, and each costs a Python process.
@@ -93,10 +108,19 @@ def _rows(root: str, topic_filter: str | None, master: str) -> tuple[DataFrame, 
         {"spark.sql.shuffle.partitions": LOCAL_PARTITIONS} if master.startswith("local") else {}
     )
     spark = session(master, "txbroker audit", settings)
-    reader = spark.read.format("txbroker").option("root", root)
+    messages, ledger = None, None
+    if archive is not None:
+        messages = read_archive(spark, archive, filter=topic_filter)
+        ledger = read_archive(spark, archive, ledger=True)
+        if root is None:
+            evidence, notes = without_nodes(spark, messages, ledger)
+            return compare(evidence), notes
+    reader = spark.read.format("txbroker").option("root", str(root))
     if topic_filter is not None:
         reader = reader.option("filter", topic_filter)
-    evidence, notes = gather(spark, root, reader.load())
+    kept = reader.load()
+    messages = kept if messages is None else kept.unionByName(messages)
+    evidence, notes = gather(spark, str(root), messages, ledger)
     return compare(evidence), notes
 
 

@@ -12,7 +12,8 @@ import click
 
 from txbroker.cli.options import BadArgument, Topic, as_json
 from txbroker.cli.output import show_json, show_table
-from txbroker.cli.pipeline import Duration, Moment, archive_folder, master, root, run_job
+from txbroker.cli.pipeline import archive_folder, master, root, run_job
+from txbroker.cli.pipeline_values import Duration, Moment
 from txbroker.config import Address, load_files
 
 if TYPE_CHECKING:

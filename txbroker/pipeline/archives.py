@@ -28,7 +28,7 @@ from txbroker.pipeline.manifest import (
     Wanted,
     select,
 )
-from txbroker.pipeline.writer import MESSAGES, Layout, write_rows
+from txbroker.pipeline.writer import LEDGER, MESSAGES, Layout, write_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -57,11 +57,14 @@ def read_archive(
     The rows of an archive as they are now: what is committed later, or removed, changes nothing for
     this DataFrame (for an hour, after which files that were compacted away are deleted).
 
-    With `ledger` those of the delivery ledger that lies beside it. The other arguments leave out
-    rows and whole files: `filter` is a valid MQTT filter, `until` and `end` are exclusive, a zone
-    that `start` or `end` does not name is not limited. Predicates on the DataFrame are pushed down
-    to Parquet as well. Raises `PipelineError`.
+    With `ledger` those of the delivery ledgers that lie beside it, none where no node kept one;
+    their times are when they were written down, and only `since` and `until` choose among them. The
+    other arguments leave out rows and whole files: `filter` is a valid MQTT filter, `until` and
+    `end` are exclusive, a zone that `start` or `end` does not name is not limited. Predicates on
+    the DataFrame are pushed down to Parquet as well. Raises `PipelineError`.
     """
+    if ledger and not (filter is zones is start is end is None):
+        raise PipelineError("of an archived ledger only `since` and `until` choose rows")
     wanted = Wanted(
         zones=None if zones is None else frozenset(zones),
         topics=filter,
@@ -70,13 +73,20 @@ def read_archive(
         start=start,
         end=end,
     )
-    layout = MESSAGES
-    folder = Path(path, LEDGER_FOLDER) if ledger else Path(path)
+    if ledger and not has_ledger(path):
+        Commits(path).load_existing(MESSAGES.kind)  # where there is no archive, it says so
+        return read_files(spark, Path(path), (), LEDGER)
+    folder, layout = (Path(path, LEDGER_FOLDER), LEDGER) if ledger else (Path(path), MESSAGES)
     files = list(select(Commits(folder).load_existing(layout.kind).files.values(), wanted))
     rows = read_files(spark, folder, files, layout)
     for condition in _conditions(wanted, files, layout):
         rows = rows.where(condition)
     return rows
+
+
+def has_ledger(path: str | os.PathLike[str]) -> bool:
+    """Whether there are rows of delivery ledgers, or were, beside those of an archive."""
+    return Commits(Path(path, LEDGER_FOLDER)).load().version > 0
 
 
 def read_files(

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from txbroker.pipeline.commits import Commits
 from txbroker.pipeline.manifest import DataFile, Position, Verdict
-from txbroker.pipeline.writer import Layout, RowWriter, in_order, position_at, rows_up_to
+from txbroker.pipeline.writer import Layout, RowWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -77,12 +77,12 @@ def compact(spark: SparkSession, commits: Commits, layout: Layout, before: str =
 def merge_files(archive: str, layout: Layout, files: Sequence[DataFile]) -> list[DataFile]:
     """New files with the rows of `files`, in order; it runs in Spark's workers."""
     writer = RowWriter(archive, layout)
-    for rows in merged_rows(Path(archive), files):
+    for rows in merged_rows(Path(archive), layout, files):
         writer.write(rows)
     return writer.finish()
 
 
-def merged_rows(archive: Path, files: Sequence[DataFile]) -> Iterator[pa.Table]:
+def merged_rows(archive: Path, layout: Layout, files: Sequence[DataFile]) -> Iterator[pa.Table]:
     """
     The rows of ordered files, ordered. A file is opened when its turn comes, so that files that
     follow one another cost no more memory than one.
@@ -91,12 +91,12 @@ def merged_rows(archive: Path, files: Sequence[DataFile]) -> Iterator[pa.Table]:
     heads: list[_Head] = []
     while due or heads:
         if not heads:
-            heads.append(_Head(archive / due.pop(0).path))
+            heads.append(_Head(archive / due.pop(0).path, layout))
         limit = min(head.last for head in heads)
         while due and due[0].first <= limit:
-            heads.append(_Head(archive / due.pop(0).path))
+            heads.append(_Head(archive / due.pop(0).path, layout))
             limit = min(limit, heads[-1].last)
-        yield in_order(pa.concat_tables([head.take(limit) for head in heads]))
+        yield layout.in_order(pa.concat_tables([head.take(limit) for head in heads]))
         heads = [head for head in heads if not head.is_over]
 
 
@@ -106,8 +106,9 @@ def merged_rows(archive: Path, files: Sequence[DataFile]) -> Iterator[pa.Table]:
 class _Head:
     """A file that is being read: the rows of it that come next."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, layout: Layout) -> None:
         self.is_over = False
+        self._layout = layout
         self._file = pq.ParquetFile(path)
         self._batches = self._file.iter_batches(_ROWS)
         self._rows = pa.Table.from_batches([], self._file.schema_arrow)
@@ -116,11 +117,11 @@ class _Head:
     @property
     def last(self) -> Position:
         """Of the rows that are in memory."""
-        return position_at(self._rows, self._rows.num_rows - 1)
+        return self._layout.position_at(self._rows, self._rows.num_rows - 1)
 
     def take(self, limit: Position) -> pa.Table:
         """The rows in memory up to and with this position."""
-        count = rows_up_to(self._rows, limit)
+        count = self._layout.rows_up_to(self._rows, limit)
         taken, self._rows = self._rows.slice(0, count), self._rows.slice(count)
         self._advance()
         return taken

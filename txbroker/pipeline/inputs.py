@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import os
 from datetime import datetime
-from pathlib import Path
 from typing import TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 
 from txbroker.errors import PipelineError
-from txbroker.pipeline.archives import LEDGER_FOLDER, read_archive
+from txbroker.pipeline.archives import has_ledger, read_archive
 
 Rows: TypeAlias = "DataFrame | str | os.PathLike[str]"
 """Rows, or the path of an archive that has them."""
@@ -35,7 +34,7 @@ def history(
     `PipelineError`.
     """
     if ledger is None and not isinstance(messages, DataFrame):
-        ledger = messages if Path(messages, LEDGER_FOLDER).is_dir() else None
+        ledger = messages if has_ledger(messages) else None
     if not isinstance(messages, DataFrame):
         messages = read_archive(_session(), messages, filter=filter, since=since, until=until)
     if ledger is not None and not isinstance(ledger, DataFrame):

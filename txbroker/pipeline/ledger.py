@@ -9,7 +9,7 @@ every node is asked, not just those of zones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
@@ -21,7 +21,7 @@ from txbroker.control.channels import CALL_TIMEOUT, OPTIONS
 from txbroker.delegation.cut import Cut
 from txbroker.errors import PipelineError
 from txbroker.link.convert import cut_from_wire
-from txbroker.pipeline.ledger_batches import ledger_to_arrow
+from txbroker.pipeline.ledger_batches import gap_before, ledger_to_arrow
 from txbroker.pipeline.nodes import why
 from txbroker.pipeline.rows import CURSOR_ARROW, LEDGER_ARROW, LEDGER_COLUMNS
 from txbroker.v1.control_pb2 import StatusReply, StatusRequest
@@ -60,7 +60,10 @@ class Holder:
 
 @attrs.frozen(kw_only=True)
 class LedgerSpan:
-    """Rows of one ledger, `end` exclusive; what one task reads."""
+    """
+    Rows of one ledger, `end` exclusive; what one task reads. Where rows from `start` on are not
+    kept any more, a row `gap` comes in their place.
+    """
 
     node: str
     address: str
@@ -127,8 +130,8 @@ def ledgers(root: str) -> Ledgers:
     return attrs.evolve(known, missing=(*missing, *known.missing))
 
 
-def ledgers_of(found: Iterable[Holder]) -> Ledgers:
-    """The same of these nodes."""
+def ledgers_of(found: Iterable[Holder], reached: Mapping[str, int] | None = None) -> Ledgers:
+    """The same of these nodes; of a ledger that `reached` names from that row on."""
     spans: list[LedgerSpan] = []
     without: list[str] = []
     away: list[Holder] = []
@@ -138,35 +141,47 @@ def ledgers_of(found: Iterable[Holder]) -> Ledgers:
         elif not state.kept:
             without.append(holder.node)
         else:
-            spans += cut_spans(holder, state)
+            spans += cut_spans(holder, state, (reached or {}).get(state.ledger, 1))
     return Ledgers(spans=tuple(spans), without=tuple(without), missing=tuple(away))
 
 
 def cut_spans(holder: Holder, state: LedgerState, start: int = 1) -> Iterator[LedgerSpan]:
-    """The rows of a ledger from `start` on, in spans for tasks."""
-    for first in range(max(start, state.first), state.end, SPAN_ROWS):
-        end = min(first + SPAN_ROWS, state.end)
+    """
+    The rows of a ledger from `start` on, in spans for tasks. Of what is not kept any more the first
+    span says so; but for a reader from the beginning, whose first row shows it.
+    """
+    kept = max(start, state.first)
+    for first in range(kept, state.end, SPAN_ROWS):
         yield LedgerSpan(
-            node=holder.node, address=holder.grpc, ledger=state.ledger, start=first, end=end
+            node=holder.node,
+            address=holder.grpc,
+            ledger=state.ledger,
+            start=start if first == kept and start > 1 else first,
+            end=min(first + SPAN_ROWS, state.end),
         )
 
 
-def read_span(span: LedgerSpan) -> Iterator[pa.RecordBatch]:
+def read_span(
+    span: LedgerSpan, on_missing: Callable[[int], None] = lambda count: None
+) -> Iterator[pa.RecordBatch]:
     """
-    Its rows, as `rows.LEDGER_ARROW`; raises `PipelineError`, also where the node has another ledger
-    by now.
+    Its rows in their order, as `rows.LEDGER_ARROW`; `on_missing` is told of how many there is a row
+    `gap` instead. Raises `PipelineError`, also where the node has another ledger by now.
     """
+    missing = 0
     request = LedgerRequest(start=span.start, end=span.end, ledger=span.ledger)
     with grpc.insecure_channel(span.address, options=OPTIONS) as channel:
         try:
             for reply in JournalStub(channel).Ledger(request):
-                if reply.HasField("state") and reply.state.ledger != span.ledger:
-                    raise PipelineError(
-                        f"node {span.node} at {span.address} has another ledger by now;"
-                        " its data was replaced: run this again"
-                    )
+                if reply.HasField("state"):
+                    if reply.state.ledger != span.ledger:
+                        raise PipelineError(
+                            f"node {span.node} at {span.address} has another ledger by now;"
+                            " its data was replaced: run this again"
+                        )
+                    missing = max(0, reply.state.first - span.start)
                 for batch in reply.batches:
-                    yield ledger_to_arrow(
+                    rows = ledger_to_arrow(
                         batch.body,
                         node=span.node,
                         ledger=span.ledger,
@@ -174,6 +189,11 @@ def read_span(span: LedgerSpan) -> Iterator[pa.RecordBatch]:
                         start=span.start,
                         end=span.end,
                     )
+                    if missing and rows.num_rows:
+                        on_missing(missing)
+                        yield gap_before(rows, missing)
+                        missing = 0
+                    yield rows
         except grpc.RpcError as error:
             raise PipelineError(why(span.address, error)) from None
 
@@ -188,13 +208,16 @@ def ledger(spark: SparkSession, root: str) -> DataFrame:
 
 def read_spans(spark: SparkSession, spans: Sequence[LedgerSpan]) -> DataFrame:
     """The same for what `ledgers` has found."""
+    return plan_spans(spark, spans).mapInArrow(_read_planned, LEDGER_COLUMNS)
+
+
+def plan_spans(spark: SparkSession, spans: Sequence[LedgerSpan]) -> DataFrame:
+    """One row for each, with the fields as columns, to be read by tasks."""
     fields = [field.name for field in attrs.fields(LedgerSpan)]
     columns = "node string, address string, ledger string, start long, end long"
     rows = [attrs.astuple(span) for span in spans]
     planned = spark.createDataFrame(rows, columns).select(*fields)
-    return planned.repartition(max(len(rows), 1), "node", "start").mapInArrow(
-        _read_planned, LEDGER_COLUMNS
-    )
+    return planned.repartition(max(len(rows), 1), "node", "start")
 
 
 def _read_planned(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

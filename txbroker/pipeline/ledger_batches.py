@@ -34,6 +34,25 @@ def ledger_to_arrow(
     return whole.slice(skip, max(0, min(count, end - first) - skip))
 
 
+def gap_before(rows: pa.RecordBatch, missing: int) -> pa.RecordBatch:
+    """
+    A row `gap` of rows that were not kept until they were read, so many; `rows` come next. It has
+    the time of the first of these: what is missing is older.
+    """
+    after = rows.slice(0, 1).to_pylist()[0]
+    gap = {
+        "node": after["node"],
+        "ledger": after["ledger"],
+        "number": after["number"] - 1,
+        "kind": Kind.GAP.name.lower(),
+        "zone": "",
+        "epoch": 0,
+        "offset": missing,
+        "time": after["time"],
+    }
+    return pa.RecordBatch.from_pylist([gap], schema=LEDGER_ARROW)
+
+
 def _read(body: bytes, node: str) -> LedgerRows:
     try:
         rows = LedgerRows.FromString(body)

@@ -60,7 +60,8 @@ class Verdict(enum.Enum):
 @attrs.frozen(kw_only=True, slots=True)
 class DataFile:
     """
-    A Parquet file of rows of one zone and one day, ordered by epoch and offset.
+    A Parquet file of rows of one zone and one day, ordered by epoch and offset. What these are is
+    said by the layout of the rows (`writer.Layout`); of the rows of ledgers, "zone" is a ledger.
 
     `path` is relative to the archive; `first` and `last` are the (epoch, offset) of its first and
     its last row; `earliest` and `latest` bound the times in it, in microseconds since 1970.
@@ -276,15 +277,16 @@ def decode(data: bytes, version: int) -> tuple[Change, State | None]:
 # -- names and choices
 
 
-def zone_folder(apex: str) -> str:
+def zone_folder(apex: str, column: str = "zone") -> str:
     """
-    The folder of a zone. An apex whose percent-encoding no file system takes is cut and told apart
-    by a hash; `%~` occurs in no encoding.
+    The folder of a zone, or of a value of another column that stands in its place. An apex whose
+    percent-encoding no file system takes is cut and told apart by a hash; `%~` occurs in no
+    encoding.
     """
     name = quote(apex, safe="") or "%2E"
     if len(name) > _MAX_NAME:
         name = f"{name[:_SHORT_NAME]}%~{hashlib.sha256(apex.encode()).hexdigest()[:32]}"
-    return f"zone={name}"
+    return f"{column}={name}"
 
 
 @attrs.frozen(kw_only=True, slots=True)

@@ -40,7 +40,8 @@ LEDGER_COLUMNS = (
 """
 A row of a node's delivery ledger, in Spark's DDL. `number` is its place in that ledger, `kind` one
 of those of `txbroker.ledger.Kind` in lower case: `delivery`, `start`, `end`, `dropped`, `passage`,
-`gap`. What a kind does not speak of is null, but for `zone`, `epoch` and `offset` (of a gap: "", 0
+`gap` (which a reader puts, too, in place of rows that retention took before it had them). What a
+kind does not speak of is null, but for `zone`, `epoch` and `offset` (of a gap: "", 0
 and how many rows are missing).
 
 - `filter`: of a start or an end; of a passage the apex of the topics. `qos`: of a start or an end.

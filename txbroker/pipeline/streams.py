@@ -24,7 +24,6 @@ from txbroker.store.files import make_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
 CHECKPOINT = "_checkpoint"
 LOCK = "_lock"
@@ -108,13 +107,15 @@ def follow(
     once: bool,
     interval: str = INTERVAL,
     is_stopping: Callable[[], bool] = lambda: False,
+    between: Callable[[], None] = lambda: None,
 ) -> None:
     """
     Hand a stream's batches to `take` until all that there was at the beginning is read (`once`), or
     until `is_stopping`, asked every second. A batch that was not taken to its end comes again
-    under its name, in the next run.
+    under its name, in the next run. `between` is called every second too, but never while a batch
+    is taken.
 
-    Raises what `take` raised, or Spark's error.
+    Raises what `take` or `between` raised, or Spark's error.
     """
     failures: list[Exception] = []
     taking = threading.Lock()
@@ -136,7 +137,9 @@ def follow(
     query = writer.start()
     try:
         # A query whose batch failed may die while Spark puts that into words, and say nothing.
-        _await(query, lambda: bool(failures) or is_stopping())
+        while not (query.awaitTermination(_WATCH) or failures or is_stopping()):
+            with taking:
+                between()
         with taking:  # the batch that it is at is taken to its end
             has_ended.set()
     except Exception:
@@ -148,12 +151,6 @@ def follow(
         raise failures[0]
     if not is_stopping() and not (once and _is_complete(folder / CHECKPOINT)):
         raise PipelineError(f"{folder}: Spark's query ended before its work was done; run it again")
-
-
-def _await(query: StreamingQuery, is_stopping: Callable[[], bool]) -> None:
-    while not query.awaitTermination(_WATCH):
-        if is_stopping():
-            return
 
 
 def _is_complete(checkpoint: Path) -> bool:

@@ -1,9 +1,9 @@
 """
 SHELL: rows as Arrow batches into the data files of an archive. It runs in Spark's workers.
 
-A `RowWriter` takes batches in any order, of any zones and days, and gives files that are each of
-one zone and one day and ordered. Where rows come in order, as they do from a journal, a zone and
-day become one file; a row that belongs before what is written already begins another.
+A `RowWriter` takes batches in any order, of any zones (see `Layout`) and days, and gives files that
+are each of one zone and one day and ordered. Where rows come in order, as they do from a journal, a
+zone and day become one file; a row that belongs before what is written already begins another.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
 import attrs
 import numpy as np
@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from txbroker.pipeline.manifest import DataFile, Position, zone_folder
-from txbroker.pipeline.rows import MESSAGE_ARROW
+from txbroker.pipeline.rows import LEDGER_ARROW, MESSAGE_ARROW
 from txbroker.store.files import make_folder, sync_folder
 
 ROWS_OF_GROUP = 131_072
@@ -32,27 +32,73 @@ OPEN_FILES = 32
 COMPRESSION_LEVEL = 3
 
 _DAY = 86_400_000_000
-_DICTIONARY = ("zone", "topic", "client_id", "node")
-_DELTA = ("epoch", "offset", "created")
+_DICTIONARY = ("zone", "topic", "client_id", "node", "ledger", "kind", "filter", "left_zone")
+_DELTA = ("epoch", "offset", "created", "number", "time")
 _UNSEEN = ("payload",)  # nobody looks for a payload by its order
 _MAKE_FOLDER_TRIES = 5
+
+_Integers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 
 
 @attrs.frozen(kw_only=True, slots=True)
 class Layout:
     """
-    What rows are and how they lie in files. All have `zone`, `epoch` and `offset`. The day of a row
-    is the UTC date of the column `day`; of a file the manifest keeps the earliest time there and
-    the latest of the column `latest`.
+    What rows are and how they lie in files.
+
+    The column `zone` says which rows belong together, by `zone_folder`; what the manifest calls a
+    zone is a value of it. Among these a row's place is that of the columns `epoch` (None: always 0)
+    and `offset`. The day of a row is the UTC date of the column `day`; of a file the manifest keeps
+    the earliest time there and the latest of the column `latest`.
     """
 
     kind: str
     schema: pa.Schema
+    zone: str = "zone"
+    epoch: str | None = "epoch"
+    offset: str = "offset"
     day: str = "created"
     latest: str = "created"
 
+    def position_at(self, rows: pa.Table, index: int) -> Position:
+        """The place of a row."""
+        epoch = 0 if self.epoch is None else rows.column(self.epoch)[index].as_py()
+        return epoch, rows.column(self.offset)[index].as_py()
+
+    def in_order(self, rows: pa.Table) -> pa.Table:
+        """The rows ordered by place."""
+        epochs, offsets = self._places(rows)
+        steps = np.diff(epochs)
+        if ((steps > 0) | ((steps == 0) & (np.diff(offsets) >= 0))).all():
+            return rows
+        return rows.take(np.lexsort((offsets, epochs)))
+
+    def rows_up_to(self, rows: pa.Table, limit: Position) -> int:
+        """How many of some ordered rows stand at this place or before it."""
+        epochs, offsets = self._places(rows)
+        epoch, offset = limit
+        return int(((epochs < epoch) | ((epochs == epoch) & (offsets <= offset))).sum())
+
+    def _places(self, rows: pa.Table) -> tuple[_Integers, _Integers]:
+        offsets = _integers(rows, self.offset)
+        if self.epoch is None:
+            return np.zeros_like(offsets), offsets
+        return _integers(rows, self.epoch), offsets
+
 
 MESSAGES = Layout(kind="messages", schema=MESSAGE_ARROW)
+LEDGER = Layout(
+    kind="ledger",
+    schema=LEDGER_ARROW,
+    zone="ledger",
+    epoch=None,
+    offset="number",
+    day="time",
+    latest="time",
+)
+"""
+Rows of delivery ledgers, those of one ledger together: so the position of a "zone" is the number of
+the row to read next of that ledger.
+"""
 
 
 class RowWriter:
@@ -69,7 +115,7 @@ class RowWriter:
         """Take rows with the columns of the layout."""
         schema = self._layout.schema
         laid_out = table.select(schema.names).cast(schema)
-        for zone, day, rows in _split(laid_out, self._layout.day):
+        for zone, day, rows in _split(laid_out, self._layout):
             part = self._parts.get((zone, day))
             if part is None:
                 part = self._parts[zone, day] = _Part(self._archive, self._layout, zone, day)
@@ -131,9 +177,9 @@ class _Part:
         """Write a row group of what waits."""
         if not self._waiting:
             return
-        rows = in_order(pa.concat_tables(self._waiting))
+        rows = self._layout.in_order(pa.concat_tables(self._waiting))
         self._waiting, self._rows, self.waiting_bytes = [], 0, 0
-        if self._file is not None and position_at(rows, 0) < self._file.last:
+        if self._file is not None and self._layout.position_at(rows, 0) < self._file.last:
             self.close(done)
         if self._file is None:
             self._file = _File(self._archive, self._layout, self._zone, self._day)
@@ -155,7 +201,8 @@ class _File:
         self._layout = layout
         self._zone, self._day = zone, day
         self._archive = archive
-        self._path = archive / zone_folder(zone) / f"day={day}" / f"{uuid.uuid4().hex}.parquet"
+        of_zone = archive / zone_folder(zone, layout.zone)
+        self._path = of_zone / f"day={day}" / f"{uuid.uuid4().hex}.parquet"
         self._rows = 0
         self._times: list[tuple[int, int]] = []
         self._output = _create(self._path)
@@ -175,8 +222,8 @@ class _File:
         self._writer.write_table(rows, row_group_size=rows.num_rows)
         self._rows += rows.num_rows
         if self._first is None:
-            self._first = position_at(rows, 0)
-        self.last = position_at(rows, rows.num_rows - 1)
+            self._first = self._layout.position_at(rows, 0)
+        self.last = self._layout.position_at(rows, rows.num_rows - 1)
         earliest = int(_integers(rows, self._layout.day).min())
         self._times.append((earliest, int(_integers(rows, self._layout.latest).max())))
 
@@ -211,19 +258,19 @@ def _create(path: Path) -> IO[bytes]:
     return open(path, "xb")
 
 
-def _integers(rows: pa.Table, name: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _integers(rows: pa.Table, name: str) -> _Integers:
     column = rows.column(name)
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.int64())
     return column.to_numpy()  # type: ignore[no-any-return]
 
 
-def _split(rows: pa.Table, day: str) -> Iterator[tuple[str, int, pa.Table]]:
+def _split(rows: pa.Table, layout: Layout) -> Iterator[tuple[str, int, pa.Table]]:
     """The rows of each zone and day, in their order."""
     if not rows.num_rows:
         return
-    days = _integers(rows, day) // _DAY
-    zones = rows.column("zone").combine_chunks().dictionary_encode()
+    days = _integers(rows, layout.day) // _DAY
+    zones = rows.column(layout.zone).combine_chunks().dictionary_encode()
     names = zones.dictionary.to_pylist()
     first = int(days.min())
     keys = zones.indices.to_numpy() * (int(days.max()) - first + 1) + (days - first)
@@ -234,24 +281,3 @@ def _split(rows: pa.Table, day: str) -> Iterator[tuple[str, int, pa.Table]]:
         chosen = np.flatnonzero(keys == key)
         zone = names[zones.indices[int(chosen[0])].as_py()]
         yield zone, int(days[chosen[0]]), rows.take(chosen)
-
-
-def position_at(rows: pa.Table, index: int) -> Position:
-    """Epoch and offset of a row."""
-    return rows.column("epoch")[index].as_py(), rows.column("offset")[index].as_py()
-
-
-def in_order(rows: pa.Table) -> pa.Table:
-    """The rows ordered by epoch and offset."""
-    epochs, offsets = _integers(rows, "epoch"), _integers(rows, "offset")
-    steps = np.diff(epochs)
-    if ((steps > 0) | ((steps == 0) & (np.diff(offsets) >= 0))).all():
-        return rows
-    return rows.take(np.lexsort((offsets, epochs)))
-
-
-def rows_up_to(rows: pa.Table, limit: Position) -> int:
-    """How many of some ordered rows stand at this position or before it."""
-    epochs, offsets = _integers(rows, "epoch"), _integers(rows, "offset")
-    epoch, offset = limit
-    return int(((epochs < epoch) | ((epochs == epoch) & (offsets <= offset))).sum())

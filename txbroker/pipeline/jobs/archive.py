@@ -1,9 +1,10 @@
-"""SHELL: the job that copies the journals into an archive, and looks after it."""
+"""SHELL: the job that copies journals and delivery ledgers into an archive, and looks after it."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import attrs
 
 from txbroker.pipeline.archives import write_batch
 from txbroker.pipeline.commits import Commits
+from txbroker.pipeline.ledger_archive import KEPT, LedgerCopy
 from txbroker.pipeline.streams import INTERVAL, JobLock, Report, follow, no_report, source
 from txbroker.pipeline.upkeep import Done, Keep, Upkeep
 from txbroker.pipeline.writer import MESSAGES, Layout
@@ -28,13 +30,15 @@ def archive(
     once: bool = False,
     interval: str = INTERVAL,
     keep: Keep | None = None,
+    keep_ledger: timedelta = KEPT,
     options: Mapping[str, str] | None = None,
     report: Report = no_report,
     is_stopping: Callable[[], bool] = lambda: False,
 ) -> None:
     """
-    Copy the journals of all zones into an archive, from their beginning on; each record once,
-    however often the job is ended or killed and started again.
+    Copy the journals of all zones into an archive, from their beginning on, and the ledgers of all
+    nodes that keep one; each record and row once, however often the job is ended or killed and
+    started again. `keep` says how long messages are kept, `keep_ledger` how long rows are.
 
     `root` is the gRPC address of any node. With `once` it returns when all that was there at the
     beginning is copied, else it goes on, a batch each `interval`, until `is_stopping`. `options`
@@ -44,6 +48,7 @@ def archive(
     with JobLock(folder):
         state = Commits(folder).load()
         rows = source(spark, root, filter, folder, state, options or {})
+        ledgers = LedgerCopy(spark, root, folder, age=keep_ledger, report=report)
         archive_stream(
             rows,
             folder,
@@ -52,7 +57,10 @@ def archive(
             keep=keep or Keep(),
             report=report,
             is_stopping=is_stopping,
+            between=ledgers.between,
         )
+        if once:
+            ledgers.all()
 
 
 def archive_stream(
@@ -65,8 +73,12 @@ def archive_stream(
     layout: Layout = MESSAGES,
     report: Report = no_report,
     is_stopping: Callable[[], bool] = lambda: False,
+    between: Callable[[], None] = lambda: None,
 ) -> None:
-    """The same for any stream of such rows; the caller has the folder's lock."""
+    """
+    The messages, of any stream of such rows; the caller has the folder's lock. `between` is called
+    now and then while no batch is taken.
+    """
     upkeep = Upkeep(rows.sparkSession, Commits(folder), layout, keep)
 
     def take(batch: DataFrame, query: str, number: int) -> None:
@@ -74,7 +86,15 @@ def archive_stream(
         report("batch", {"batch": number, "rows": sum(file.rows for file in written)})
         _report_upkeep(report, upkeep.after_batch())
 
-    follow(rows, folder, take, once=once, interval=interval, is_stopping=is_stopping)
+    follow(
+        rows,
+        folder,
+        take,
+        once=once,
+        interval=interval,
+        is_stopping=is_stopping,
+        between=between,
+    )
     _report_upkeep(report, upkeep.all())
 
 

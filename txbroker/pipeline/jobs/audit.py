@@ -3,8 +3,8 @@ SHELL: what became of every acknowledged message for every durable session that 
 
 `compare` is the comparison itself, on DataFrames: messages (of an archive or the journals), rows of
 the ledgers, and how far the sessions have come. It matches distinct topics with distinct filters
-once, and joins the rest on equal values, so it costs what the deliveries cost. `gather` brings the
-latter two from the nodes of a tree. What each status means is said in docs/pipeline/audit.md.
+once, and joins the rest on equal values, so it costs what the deliveries cost. `evidence.py` brings
+the latter two from the nodes of a tree. What each status means is said in docs/pipeline/audit.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from txbroker.delegation.passage import Passage
 from txbroker.errors import PipelineError
 from txbroker.matching.index import SubscriptionIndex
 from txbroker.pipeline.coverage import Covered, Event, covered
-from txbroker.pipeline.rows import AUDIT_ARROW, AUDIT_COLUMNS, CURSOR_COLUMNS
+from txbroker.pipeline.evidence import Evidence, gather
+from txbroker.pipeline.rows import AUDIT_ARROW, AUDIT_COLUMNS
 from txbroker.pipeline.verdicts import judge
 from txbroker.place import PartKey, Place
 
@@ -50,58 +51,6 @@ _MATCHED = "topic string, filter string"
 
 _ROWS = 10_000
 """Rows that a worker hands on at once, about."""
-
-
-@attrs.frozen(kw_only=True)
-class Evidence:
-    """
-    What an audit compares: DataFrames with `MESSAGE_COLUMNS`, `LEDGER_COLUMNS` and
-    `CURSOR_COLUMNS`. `is_whole`: every node was asked for its sessions and its ledger.
-    """
-
-    messages: DataFrame
-    ledger: DataFrame
-    cursors: DataFrame
-    is_whole: bool = True
-
-
-def gather(
-    spark: SparkSession, root: str, messages: DataFrame, ledger: DataFrame | None = None
-) -> tuple[Evidence, tuple[str, ...]]:
-    """
-    What the nodes of the tree of `root` have to say of `messages`, beside rows of `ledger` that are
-    known already; raises `PipelineError`. With it one line for each thing that limits the audit.
-
-    Sessions are asked before the ledgers are read, so that what was not with its client by then has
-    its row, and after that: a session on its way from one node to another is found once.
-    """
-    from txbroker.pipeline import ledger as ledgers
-
-    found, missing = ledgers.holders(root)
-    before, away_before = ledgers.cursors(found)
-    known = ledgers.ledgers_of(found)
-    after, away_after = ledgers.cursors(found)
-    away = {one.node: one for one in (*missing, *away_before, *known.missing, *away_after)}
-    rows = ledgers.read_spans(spark, known.spans).persist()  # else each use asks the nodes again
-    notes = [
-        f"node {one.node} at {one.grpc} cannot be asked: of sessions that may be there, nothing is"
-        " called lost"
-        for one in away.values()
-    ]
-    notes += [
-        f"node {node} keeps no ledger: set `ledger: true` in its topology file"
-        for node in known.without
-    ]
-    evidence = Evidence(
-        messages=messages,
-        ledger=rows if ledger is None else rows.unionByName(ledger),
-        # Spark takes an empty chunk for the end.
-        cursors=spark.createDataFrame(
-            pa.concat_tables([before, after]).combine_chunks(), CURSOR_COLUMNS
-        ),
-        is_whole=not away,
-    )
-    return evidence, tuple(notes)
 
 
 def audit(spark: SparkSession, root: str, messages: DataFrame | None = None) -> DataFrame:

@@ -1,0 +1,82 @@
+"""Times and numbers as options of `txbroker pipeline` have them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import click
+
+from txbroker.cli.options import Apex, BadArgument
+from txbroker.config.hooks import CONVERTER, BadValue
+from txbroker.config.values import Timeout
+from txbroker.pipeline.options import parse_time
+
+
+class Moment(click.ParamType[datetime]):
+    """A time in ISO 8601 with its zone."""
+
+    name = "TIME"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime:
+        """Read it; raises `BadArgument`."""
+        moment = value if isinstance(value, datetime) else parse_time(str(value))
+        if moment is None:
+            raise BadArgument(
+                f"TIME: {value!r}: write date, time and zone, such as 2026-03-01T06:00:00Z"
+            )
+        return moment
+
+
+class Duration(click.ParamType[timedelta]):
+    """A time with its unit, as in a topology file."""
+
+    name = "TIME"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> timedelta:
+        """Read it; raises `BadArgument`."""
+        if isinstance(value, timedelta):
+            return value
+        try:
+            return timedelta(seconds=CONVERTER.structure(value, Timeout))
+        except BadValue as error:
+            raise BadArgument(f"TIME: {value!r}: {error.problem}; {error.remedy}") from None
+
+
+class Age(click.ParamType[tuple[str | None, timedelta]]):
+    """AGE, or ZONE=AGE."""
+
+    name = "[ZONE=]AGE"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str | None, timedelta]:
+        """Read it; raises `BadArgument`."""
+        if isinstance(value, tuple):
+            return value
+        zone, equals, age = str(value).rpartition("=")
+        if equals:
+            Apex().convert(zone, param, ctx)
+        return zone if equals else None, Duration().convert(age, param, ctx)
+
+
+class Speed(click.ParamType[float | None]):
+    """A factor, or `max`, which is None."""
+
+    name = "N|max"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float | None:
+        """Read it; raises `BadArgument`."""
+        try:
+            speed = None if value == "max" else float(str(value))
+        except ValueError:
+            speed = 0.0
+        if speed is not None and not 0 < speed < float("inf"):
+            raise BadArgument(f"N: {value!r}: write how many times as fast, such as 10, or max")
+        return speed
