@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
-from click.testing import CliRunner
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.pipeline.rows import messages, table
 from tests.pipeline.site import PATIENCE, house, numbered, publish, until
 from tests.pipeline.test_audit_nodes import subscribe, take
 from tests.support.nodes import NodeProcess
-from txbroker.cli import main
 from txbroker.errors import PipelineError
 from txbroker.ledger import Kind, Row, encode_rows
 from txbroker.pipeline import archive, ledger_archive, read_archive, traffic
 from txbroker.pipeline import ledger as ledgers
 from txbroker.pipeline.archives import write_batch
 from txbroker.pipeline.commits import Commits
+from txbroker.pipeline.evidence import NO_NODES, Evidence, gather, without_nodes
+from txbroker.pipeline.jobs.audit import compare
 from txbroker.pipeline.ledger import LedgerSpan, read_span
 from txbroker.pipeline.ledger_archive import LedgerCopy, next_spans
 from txbroker.pipeline.rows import LEDGER_COLUMNS
@@ -56,11 +56,9 @@ def sorted_rows(rows: DataFrame) -> list[tuple[Any, ...]]:
     return sorted(map(tuple, rows.collect()), key=lambda row: row[1:3])
 
 
-def statuses(*words: str) -> dict[str, int]:
-    """What the audit command counts."""
-    done = CliRunner().invoke(main, ["pipeline", "audit", "--json", *words])
-    assert 0 == done.exit_code, done.output
-    return dict(json.loads(done.stdout)["counts"])
+def statuses(evidence: Evidence) -> dict[str, int]:
+    """How many messages are what."""
+    return dict(Counter(row.status for row in compare(evidence).select("status").collect()))
 
 
 def test_rows_are_those_of_the_nodes(spark: SparkSession, site: Site) -> None:
@@ -74,17 +72,25 @@ def test_rows_are_those_of_the_nodes(spark: SparkSession, site: Site) -> None:
     assert {file.path.split("/")[0] for file in files} == {f"ledger={file.zone}" for file in files}
 
 
-def test_what_looks_at_history_knows_deliveries(spark: SparkSession, site: Site) -> None:
-    """Traffic has them, and the audit is the nodes' own, with or without these."""
+def test_traffic_knows_deliveries(site: Site) -> None:
+    """Of an archive that has them."""
     row = traffic(str(site.archive), depth=1).collect()[0]
-    root = ("--root", site.root.grpc)
-    expected = {"delivered": 6, "pending": 2, "dropped": 0, "unknown": 0, "lost": 0}
 
     assert (8, 6, 0.75) == (row.messages, row.deliveries, row.fan_out)
-    assert expected == statuses(*root)
-    assert expected == statuses(*root, "--archive", str(site.archive))
-    alone = statuses("--archive", str(site.archive))
-    assert {**expected, "pending": 0, "unknown": 2} == alone
+
+
+def test_the_audit_of_an_archive(spark: SparkSession, site: Site) -> None:
+    """With the nodes it is theirs; without, nobody knows where sessions are."""
+    messages = read_archive(spark, site.archive)
+    ledger = read_archive(spark, site.archive, ledger=True)
+    both = messages.unionByName(spark.read.format("txbroker").option("root", site.root.grpc).load())
+
+    with_nodes, notes = gather(spark, site.root.grpc, both, ledger)
+    alone, limits = without_nodes(spark, messages, ledger)
+
+    assert ((), (NO_NODES,)) == (notes, limits)
+    assert {"delivered": 6, "pending": 2} == statuses(with_nodes)
+    assert {"delivered": 6, "unknown": 2} == statuses(alone)
 
 
 def test_rows_come_once_however_the_job_ends(

@@ -30,6 +30,8 @@ from txbroker.errors import PipelineError
         ("archive --root h:1 --archive x --filter a/#/b", "FILTER: 'a/#/b': The wildcard #"),
         ("archive --root h:1 --archive x --keep 5", "TIME: '5': not a time; write a number"),
         ("archive --root h:1 --archive x --keep a/=5d", "ZONE: 'a/': An apex neither"),
+        ("archive --root h:1 --archive x --keep-ledger 5", "TIME: '5': not a time; write a number"),
+        ("audit --json", "--root or --archive is missing; say where the messages are"),
         ("rollup --out x", "--archive or --root is missing; say what to roll up"),
         ("rollup --archive x", "--out is missing; see --help"),
         ("rollup --archive x --out y --publish", "--publish: --root is missing"),
