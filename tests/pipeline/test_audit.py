@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from txbroker.pipeline.jobs.audit import Evidence, compare
+from txbroker.pipeline.evidence import Evidence
+from txbroker.pipeline.jobs.audit import compare
 from txbroker.pipeline.rows import (
     CURSOR_ARROW,
     CURSOR_COLUMNS,

@@ -19,7 +19,8 @@ from tests.support.nodes import NodeProcess, topology
 from tests.support.rawclient import RawClient
 from tests.system.commands import output, run, wait_until
 from txbroker.cli import main
-from txbroker.pipeline.jobs.audit import compare, count, gather
+from txbroker.pipeline.evidence import gather
+from txbroker.pipeline.jobs.audit import compare, count
 from txbroker.store.committer import Committer, Durability
 from txbroker.store.log import Log
 from txbroker.store.tables import Tables

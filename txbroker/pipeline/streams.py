@@ -143,6 +143,8 @@ def follow(
         with taking:  # the batch that it is at is taken to its end
             has_ended.set()
     except Exception:
+        with taking:
+            has_ended.set()
         if not failures:
             raise
     finally:
