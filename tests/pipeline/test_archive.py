@@ -197,7 +197,7 @@ def test_a_query_that_dies_unnoticed_is_no_success(
     def die(*_: object) -> None:
         (archive / "_checkpoint" / "commits" / "0").unlink()
 
-    monkeypatch.setattr(streams, "_await", lambda query, _: (query.awaitTermination(), die()))
+    monkeypatch.setattr(streams, "_await", lambda query, *_: (query.awaitTermination(), die()))
     with pytest.raises(PipelineError, match="ended before its work was done; run it again"):
         run_once(spark, given, archive)
 

@@ -24,6 +24,7 @@ from txbroker.store.files import make_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 CHECKPOINT = "_checkpoint"
 LOCK = "_lock"
@@ -131,15 +132,17 @@ def follow(
                 failures.append(error)
                 raise
 
+    def between_batches() -> None:
+        with taking:
+            between()
+
     checkpoint = f"file:{(folder / CHECKPOINT).resolve()}"
     writer = rows.writeStream.foreachBatch(on_batch).option("checkpointLocation", checkpoint)
     writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=interval)
     query = writer.start()
     try:
         # A query whose batch failed may die while Spark puts that into words, and say nothing.
-        while not (query.awaitTermination(_WATCH) or failures or is_stopping()):
-            with taking:
-                between()
+        _await(query, lambda: bool(failures) or is_stopping(), between_batches)
         with taking:  # the batch that it is at is taken to its end
             has_ended.set()
     except Exception:
@@ -153,6 +156,15 @@ def follow(
         raise failures[0]
     if not is_stopping() and not (once and _is_complete(folder / CHECKPOINT)):
         raise PipelineError(f"{folder}: Spark's query ended before its work was done; run it again")
+
+
+def _await(
+    query: StreamingQuery, is_stopping: Callable[[], bool], between: Callable[[], None]
+) -> None:
+    while not query.awaitTermination(_WATCH):
+        if is_stopping():
+            return
+        between()
 
 
 def _is_complete(checkpoint: Path) -> bool:
