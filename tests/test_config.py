@@ -258,7 +258,7 @@ BAD: list[tuple[str, str, str, list[str]]] = [
         ["on line 7"],
     ),
     ("unknown key", f"{KITCHEN}zones: a\n", "zones", [":7: ", "unknown key", "did you mean zone?"]),
-    ("a later key", f"{KITCHEN}ledger: false\n", "ledger", ["unknown key", "known keys"]),
+    ("a strange key", f"{KITCHEN}broker: false\n", "broker", ["unknown key", "known keys"]),
     ("a key of ours", f"{KITCHEN}source: x\n", "source", ["unknown key"]),
     ("a key that is a number", f"{KITCHEN}7: x\n", "7", ["unknown key"]),
     (

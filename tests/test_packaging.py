@@ -21,6 +21,7 @@ PACKAGE = ROOT / "txbroker"
 CORES = (
     "counters",
     "errors",
+    "ledger",
     "message",
     "place",
     "pressure",
@@ -55,7 +56,7 @@ CORES = (
 )
 SHELLS_IN_CORES = ("mqtt.hold", "mqtt.lifetime", "mqtt.protocol", "mqtt.service")
 """Modules of a core's package that are shells."""
-MAY_USE_PROTOBUF = ("link", "control", "edge.keeper", "edge.stored", "store")
+MAY_USE_PROTOBUF = ("link", "control", "edge.keeper", "edge.stored", "ledger", "store")
 CLOCKS = {"asyncio", "datetime", "random", "secrets", "select", "socket", "threading", "time"}
 
 

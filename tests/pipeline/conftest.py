@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,10 +28,24 @@ def start_spark(master: str, **settings: str) -> Any:
     return session(master, "txbroker tests", {**defaults, **settings})
 
 
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Two cores."""
+def stop_spark() -> None:
+    """End the session of this process, if it has one, and its Java."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.getActiveSession()
+    if session is not None:
+        session.stop()
+    gateway = SparkContext._gateway
+    if gateway is not None:
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait()
+        SparkContext._gateway = SparkContext._jvm = None
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
+    """Two cores; the same for all modules, unless one has ended it."""
     warehouse: Path = tmp_path_factory.mktemp("warehouse")
-    started = start_spark("local[2]", **{"spark.sql.warehouse.dir": str(warehouse)})
-    yield started
-    started.stop()
+    return start_spark("local[2]", **{"spark.sql.warehouse.dir": str(warehouse)})

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,16 @@ def test_a_job_runs_on_until_it_is_told(tmp_path: Path) -> None:
     }
 
 
+def read_to_end(descriptor: int) -> str:
+    """What a terminal has shown, as it is closed now."""
+    shown = b""
+    with suppress(OSError):
+        while piece := os.read(descriptor, 65_536):
+            shown += piece
+    os.close(descriptor)
+    return shown.decode()
+
+
 def test_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """A line with a count, no log."""
     leader, follower = pty.openpty()
@@ -120,8 +131,7 @@ def test_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
             report("begin", {"messages": 1500})
             report("acknowledged", {"messages": 1234})
         terminal.flush()
-        shown = os.read(leader, 65_536).decode()
-    os.close(leader)
+    shown = read_to_end(leader)
 
     assert "replay" in shown
     assert "1,234 messages" in shown

@@ -15,7 +15,7 @@ pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'tx
 
 import pyspark
 
-from tests.pipeline.conftest import start_spark
+from tests.pipeline.conftest import start_spark, stop_spark
 from tests.pipeline.site import Stream, house, numbered, publish
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         (home / entry.name).symlink_to(entry)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_HOME", str(home))
-        started = start_spark("local-cluster[2,1,1024]")
-        yield started
-        started.stop()
+        stop_spark()
+        yield start_spark("local-cluster[2,1,1024]")
+        stop_spark()
 
 
 def executors(spark: SparkSession) -> list[int]:

@@ -95,7 +95,7 @@ PUBLISH = wire.publish("a/x", b"1", qos=1, packet_id=1)
 BREAKS: dict[str, list[link_pb2.LinkFrame | bytes]] = {
     "no header": [PUBLISH],
     "more than announced": [batch(), PUBLISH, PUBLISH],
-    "wrong count": [batch(count=5)],
+    "wrong count": [batch(count=5, counts=[3])],
     "no such client": [batch(client=[3])],
     "a delivery": [batch(kind=link_pb2.Batch.LIVE)],
     "another stream": [batch(stream=4)],

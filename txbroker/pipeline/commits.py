@@ -106,6 +106,9 @@ class Commits:
         while True:
             state = self.load()
             self._check_kind(state, kind)
+            # Its files count as removed from now on, however long ago it was thought of: readers
+            # that begin meanwhile have them, too.
+            change = attrs.evolve(change, time=self.now())
             verdict = state.judge(change)
             if verdict is not Verdict.FITS:
                 return verdict

@@ -151,9 +151,9 @@ cdef class Input:
         return cut(bytes_of(data) + at, size - at, self.max_packet, frame)
 
     cdef bint keep(self, bytes data, size_t at) except -1:
-        """What did not go on is kept; False: it is to be worked off."""
+        """As in the reference, of what there is from `at` on."""
         cdef Frame frame
-        self.is_fed = self.look(data, at, frame) != PART
+        self.is_fed = not at or self.look(data, at, frame) != PART
         if self.is_fed:
             self.data = data
             self.at = at

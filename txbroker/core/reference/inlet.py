@@ -121,9 +121,9 @@ class Inlet:
         """That went on; gives how many publishes of a client that were."""
         return run.count
 
-    def keep(self, rest: bytes) -> bool:
+    def keep(self, data: bytes, at: int) -> bool:
         """What did not go on is kept; False: it is to be worked off."""
-        self.is_fed = not keep(rest, self._framer)
+        self.is_fed = not keep(data, at, self._framer)
         return not self.is_fed
 
     def _take(
@@ -207,9 +207,13 @@ def gather(data: bytes, max_packet: int, most: int) -> Gathered:
     return gathered
 
 
-def keep(rest: bytes, framer: Framer) -> bool:
-    """Have it cut; False: it has to be worked off, being more than the beginning of a packet."""
-    is_kept = is_part(rest, framer.max_packet)
+def keep(data: bytes, at: int, framer: Framer) -> bool:
+    """
+    Have what there is from `at` on cut; False: it has to be worked off, being more than the
+    beginning of a packet. Where nothing went on before, how a packet begins is judged, too.
+    """
+    rest = data[at:]
+    is_kept = at > 0 and is_part(rest, framer.max_packet)
     framer.feed(rest)
     if is_kept:
         assert next(framer.frames(), None) is None

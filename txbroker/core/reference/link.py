@@ -121,9 +121,9 @@ class LinkInlet:
         self._begun, self.expected = self._peeked
         return 0
 
-    def keep(self, rest: bytes) -> bool:
+    def keep(self, data: bytes, at: int) -> bool:
         """What did not go on is kept; False: it is to be worked off."""
-        self.is_fed = not keep(rest, self._framer)
+        self.is_fed = not keep(data, at, self._framer)
         return not self.is_fed
 
     def step(self) -> Run | tuple[int, bytes] | None:

@@ -177,7 +177,7 @@ class Sockets:
                 inlet.feed(data)
                 return FED
             whole = inlet.joined(data)
-            if whole is not None and inlet.keep(whole[self._take(inlet, whole, now) :]):
+            if whole is not None and inlet.keep(whole, self._take(inlet, whole, now)):
                 return 0
         except Exception as error:
             inlet.fault = error  # of one connection: the others go on
