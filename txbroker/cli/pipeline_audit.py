@@ -9,9 +9,9 @@ import click
 
 from txbroker.cli.options import BadArgument, as_json
 from txbroker.cli.output import show_json, show_table, zone_name
-from txbroker.config import Address, parse_address
+from txbroker.cli.pipeline import master, root, topics
+from txbroker.config import Address
 from txbroker.errors import PipelineError
-from txbroker.topics import TopicError, validate_topic_filter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -25,24 +25,6 @@ LOCAL_PARTITIONS = "8"
 COLUMNS = ("CLIENT", "ZONE", "EPOCH", "OFFSET", "TOPIC", "FILTER", "RECEIVED")
 
 
-def _address(_: click.Context, __: click.Parameter, value: str | None) -> Address | None:
-    if value is None:
-        return None
-    try:
-        return parse_address(value)
-    except ValueError as error:
-        raise click.BadParameter(f"{value!r}: {error}") from None
-
-
-def _filter(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
-    if value is not None:
-        try:
-            validate_topic_filter(value)
-        except TopicError as error:
-            raise click.BadParameter(f"{value!r}: {error}") from None
-    return value
-
-
 @click.command(
     epilog="""
     Examples:
@@ -53,15 +35,15 @@ def _filter(_: click.Context, __: click.Parameter, value: str | None) -> str | N
       $ txbroker pipeline audit --root 127.0.0.1:7001 --archive history
     """
 )
-@click.option("--root", metavar="HOST:PORT", callback=_address, help="A node's gRPC address.")
+@root
 @click.option("--archive", metavar="DIR", help="An archive, for what nodes do not keep any more.")
-@click.option("--filter", "topic_filter", metavar="FILTER", callback=_filter, help="MQTT filter.")
-@click.option("--master", default="local[*]", show_default=True, help="A Spark master.")
+@topics
+@master
 @as_json
 def audit(
     root: Address | None,
     archive: str | None,
-    topic_filter: str | None,
+    filter: str | None,
     master: str,
     as_json: bool,
 ) -> None:
@@ -81,7 +63,7 @@ def audit(
 
     try:
         with one_line():
-            rows, notes = _rows(root, archive, topic_filter, master)
+            rows, notes = _rows(root, archive, filter, master)
             counts, lost = count(rows, SHOWN)
     except PipelineError as error:
         raise click.ClickException(str(error)) from None
@@ -100,6 +82,7 @@ def _rows(
 ) -> tuple[DataFrame, tuple[str, ...]]:
     from txbroker.pipeline.archives import read_archive
     from txbroker.pipeline.evidence import gather, without_nodes
+    from txbroker.pipeline.inputs import journals
     from txbroker.pipeline.jobs.audit import compare
     from txbroker.pipeline.spark import session
 
@@ -115,10 +98,7 @@ def _rows(
         if root is None:
             evidence, notes = without_nodes(spark, messages, ledger)
             return compare(evidence), notes
-    reader = spark.read.format("txbroker").option("root", str(root))
-    if topic_filter is not None:
-        reader = reader.option("filter", topic_filter)
-    kept = reader.load()
+    kept = journals(spark, str(root), topic_filter)
     messages = kept if messages is None else kept.unionByName(messages)
     evidence, notes = gather(spark, str(root), messages, ledger)
     return compare(evidence), notes

@@ -10,10 +10,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 import click
 
-from txbroker.cli.options import BadArgument, Topic, as_json
+from txbroker.cli.options import BadArgument, as_json
 from txbroker.cli.output import show_json, show_table
-from txbroker.cli.pipeline import archive_folder, master, root, run_job
-from txbroker.cli.pipeline_values import Duration, Moment
+from txbroker.cli.pipeline import (
+    archive_folder,
+    master,
+    root,
+    run_job,
+    since,
+    topics,
+    until,
+)
+from txbroker.cli.pipeline_values import Duration
 from txbroker.config import Address, load_files
 
 if TYPE_CHECKING:
@@ -60,9 +68,9 @@ def history_options(command: Command) -> Command:
             archive_folder,
             root,
             topology,
-            click.option("--filter", type=Topic(wildcards=True), help="Only topics that match it."),
-            click.option("--from", "since", type=Moment(), help="From this time on."),
-            click.option("--to", "until", type=Moment(), help="Before this time."),
+            topics,
+            since,
+            until,
             master,
         )
     ):
@@ -88,16 +96,13 @@ class Source:
 
     def rows(self, spark: SparkSession) -> tuple[DataFrame, DataFrame | None]:
         """Messages and ledger: of the archive, else messages as the nodes about the root have."""
-        from txbroker.pipeline.inputs import history
+        from txbroker.pipeline.inputs import history, journals
 
         if self.archive is not None:
             return history(self.archive, filter=self.filter, since=self.since, until=self.until)
         from pyspark.sql import functions as F
 
-        reader = spark.read.format("txbroker").option("root", str(self.root))
-        if self.filter is not None:
-            reader = reader.option("filter", self.filter)
-        messages = reader.load()
+        messages = journals(spark, str(self.root), self.filter)
         if self.since is not None:
             messages = messages.where(F.col("created") >= F.lit(self.since))
         if self.until is not None:

@@ -42,6 +42,14 @@ def history(
     return messages, ledger
 
 
+def journals(spark: SparkSession, root: str, topics: str | None = None) -> DataFrame:
+    """What the journals of the nodes about `root` (a gRPC address) have of an MQTT filter now."""
+    reader = spark.read.format("txbroker").option("root", root)
+    if topics is not None:
+        reader = reader.option("filter", topics)
+    return reader.load()
+
+
 def _session() -> SparkSession:
     session = SparkSession.getActiveSession()
     if session is None:
