@@ -9,15 +9,12 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-import grpc
-
+from tests.support.history import History
 from txbroker.store.records import decode_records
 from txbroker.store.segment import Batch
-from txbroker.v1.journal_pb2 import KeptPart, PartsRequest, RecordsRequest, StoredBatch
-from txbroker.v1.journal_pb2_grpc import JournalStub
+from txbroker.v1.journal_pb2 import KeptPart, StoredBatch
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_LARGEST = ("grpc.max_receive_message_length", 320 * 1024 * 1024)
 
 
 class Row(NamedTuple):
@@ -39,20 +36,18 @@ def read(addresses: Iterable[str]) -> list[Row]:
     """Every row that the nodes at these gRPC addresses keep, each once, in order."""
     found: dict[tuple[str, int, int], Row] = {}
     for address in addresses:
-        with grpc.insecure_channel(address, options=[_LARGEST]) as channel:
-            stub = JournalStub(channel)
-            for part in stub.Parts(PartsRequest()).parts:
-                for row in _part(stub, part):
+        with History(address) as history:
+            for part in history.parts().values():
+                for row in _part(history, part):
                     key = row.zone, row.epoch, row.offset
                     assert found.setdefault(key, row) == row, f"two records at {key}"
     return sorted(found.values())
 
 
-def _part(stub: JournalStub, part: KeptPart) -> Iterable[Row]:
+def _part(history: History, part: KeptPart) -> Iterable[Row]:
     at = part.first
     while at < part.end:
-        request = RecordsRequest(zone=part.zone, epoch=part.epoch, start=at, end=part.end)
-        for reply in stub.Records(request):
+        for reply in history.replies(part.zone, part.epoch, start=at, end=part.end):
             for batch in reply.batches:
                 yield from _batch(part, batch, at, part.end)
             assert reply.through > at, f"{part.zone!r} {part.epoch}: no way on from {at}"

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import random
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.support.nodes import ROOT
+from tests.system.commands import environment, line
 
 from . import processes
 
@@ -27,10 +25,8 @@ class Query:
     def __init__(self, root: str, archive: Path, log: Path, *, master: str) -> None:
         self._archive = archive
         self._log = log
-        self._line = [
-            *(sys.executable, "-m", "txbroker.cli", "pipeline", "archive"),
-            *("--root", root, "--archive", str(archive), "--master", master),
-        ]
+        given = ("--root", root, "--archive", archive, "--master", master)
+        self._line = line("pipeline", "archive", *given)
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -94,7 +90,7 @@ class Query:
         with self._log.open("ab") as log:
             return subprocess.Popen(
                 [*self._line, *more],
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                env=environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
