@@ -1,11 +1,17 @@
-"""SHELL: the cores' `Timers` on Twisted's reactor."""
+"""SHELL: the cores' `Timers` on Twisted's reactor, and what is done again and again."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from twisted.internet.task import LoopingCall
+
+from txbroker.errors import TxbrokerError
 from txbroker.net import Clock, DelayedCall
+from txbroker.telemetry import get_logger
 from txbroker.turn import Turn
+
+log = get_logger()
 
 
 class ReactorTimers:
@@ -39,3 +45,31 @@ class Alarm:
         """Take it back, if it has not happened."""
         if self._call.active():
             self._call.cancel()
+
+
+class Periodic:
+    """
+    Work that is done at once and then again and again; an error puts it off until the next time.
+    """
+
+    def __init__(self, reactor: Clock, work: Callable[[], None]) -> None:
+        self._work = work
+        self._call = LoopingCall(self._try)
+        self._call.clock = reactor
+
+    def start(self, seconds: float) -> None:
+        """Do it now, and then each time when so many seconds have gone by."""
+        self._call.start(seconds)
+
+    def stop(self) -> None:
+        """Do it no more."""
+        if self._call.running:
+            self._call.stop()
+
+    def _try(self) -> None:
+        try:
+            self._work()
+        except TxbrokerError as error:  # the disk or the system has something against it just now
+            log.warning("work.put_off", reason=str(error))
+        except Exception:
+            log.exception("timer.failed")

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from twisted.internet.task import LoopingCall
-
 from txbroker import __version__
+from txbroker.alarms import Periodic
 from txbroker.config import NodeConfig, reread
 from txbroker.core import KIND
 from txbroker.errors import ConfigError
@@ -67,8 +66,10 @@ class Node:
         )
         self._sys = self._build_sys()
         self.edge.sys.when_federation_is_asked(self._fetch_sys)
-        self._sampler = LoopingCall(self._each_second)
-        self._publisher = LoopingCall(self._each_sys_period)
+        self._periodic = {
+            1.0: Periodic(reactor, self._each_second),
+            EVERY: Periodic(reactor, self._each_sys_period),
+        }
 
     # life
 
@@ -101,16 +102,15 @@ class Node:
             core=KIND,
             version=__version__,
         )
-        self._sampler.start(1.0).addErrback(_log_failure)
-        self._publisher.start(EVERY).addErrback(_log_failure)
+        for seconds, work in self._periodic.items():
+            work.start(seconds)
         self._control.join()
 
     async def stop(self) -> None:
         """Close listeners and connections without sending wills; then the store."""
         self._ground.space.stop()
-        for looping in (self._sampler, self._publisher):
-            if looping.running:
-                looping.stop()
+        for work in self._periodic.values():
+            work.stop()
         await self._listeners.close()
         self._edge_role.mqtt.stop()
         # Whoever keeps entries must not take this for a death, and publish their wills.
@@ -184,7 +184,3 @@ class Node:
         self.edge.backlog.look_for_cut_off(self.edge.clients.sessions.values())
         self._ground.turn.end()
         self._fetch_sys()
-
-
-def _log_failure(failure: Any) -> None:
-    log.error("timer.failed", error=str(failure.value), traceback=failure.getTraceback())
