@@ -139,13 +139,10 @@ def demonstrate(options: argparse.Namespace, directory: Path, stop: run.Stop) ->
 
 
 def _jobs(spark: Any, root: str, results: Results) -> dict[Callable[..., None], dict[str, Any]]:
-    def publish(windows: Any) -> None:
-        windows.write.format("txbroker").option("root", root).mode("append").save()
-
     common = {"spark": spark, "root": root, "interval": "2 seconds"}
     return {
         archive: {**common, "archive": results.archive},
-        rollup: {**common, "out": results.rollup, "field": FIELD, "publish": publish},
+        rollup: {**common, "out": results.rollup, "field": FIELD, "publish": root},
     }
 
 

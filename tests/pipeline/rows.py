@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -54,6 +55,25 @@ def in_order(rows: Iterable[Any]) -> list[tuple[Any, ...]]:
     names = MESSAGE_ARROW.names
     found = [tuple(_plain(row[name]) for name in names) for row in rows]
     return sorted(found, key=lambda row: row[:3])
+
+
+class Published:
+    """In place of `txbroker.pipeline.sink.Topics`: topics and JSON that were published."""
+
+    def __init__(self) -> None:
+        self.messages: list[tuple[str, dict[str, Any]]] = []
+
+    def __call__(self, root: str) -> Self:
+        return self
+
+    def publish(self, rows: Any, name: str) -> None:
+        assert ["topic", "payload", "qos", "retain"] == rows.columns
+        for row in rows.collect():
+            assert (1, True) == (row["qos"], row["retain"])
+            self.messages.append((row["topic"], json.loads(bytes(row["payload"]))))
+
+    def forget(self, name: str) -> None:
+        """There is nothing to forget."""
 
 
 def _plain(value: Any) -> Any:

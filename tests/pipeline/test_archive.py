@@ -14,6 +14,7 @@ from pathlib import Path
 import attrs
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -25,6 +26,8 @@ from txbroker.pipeline.archives import read_archive, write_batch
 from txbroker.pipeline.commits import Commits
 from txbroker.pipeline.compaction import TARGET, plan_merges
 from txbroker.pipeline.jobs.archive import archive_stream
+from txbroker.pipeline.lookups import looked_up
+from txbroker.pipeline.reasons import SLOW_START, told_at
 from txbroker.pipeline.rows import MESSAGE_COLUMNS
 from txbroker.pipeline.streams import JobLock
 from txbroker.pipeline.upkeep import Keep, Upkeep
@@ -93,6 +96,37 @@ def test_files_are_of_a_zone_and_day_and_ordered(spark: SparkSession, tmp_path: 
             (row["zone"], row["created"].date().isoformat()) for row in rows
         }
         assert file.bytes == (tmp_path / file.path).stat().st_size
+
+
+def test_a_plan_is_no_larger_for_more_zones(spark: SparkSession, tmp_path: Path) -> None:
+    """However many have a file of which a part is wanted."""
+    zones = [f"home/{number}" for number in range(40)]
+    rows = messages(zones, range(1, 6))
+    write_batch(frame(spark, rows, 1), tmp_path, "q", 0)
+
+    def found(some: Sequence[str]) -> DataFrame:
+        start, end = (dict.fromkeys(some, (1, offset)) for offset in (2, 4))
+        return read_archive(spark, tmp_path, start=start, end=end)
+
+    def depth(rows: DataFrame) -> int:
+        return len(rows._jdf.queryExecution().analyzed().toString().splitlines())
+
+    assert depth(found(zones[:1])) == depth(found(zones))
+    assert in_order(row for row in rows if 2 <= row["offset"] < 4) == in_order(
+        found(zones).collect()
+    )
+
+
+def test_values_are_looked_up_in_a_query(spark: SparkSession) -> None:
+    """Thousands of them, under any text; null where there is none."""
+    values = {"": {"n": 2**62}, "ü\"\\'/": {"n": -1}} | {f"k{n}": {"n": n} for n in range(3000)}
+    keys = spark.createDataFrame([(key,) for key in [*values, "none"]], "key string")
+
+    found = keys.select("key", looked_up(values, "struct<n:bigint>", F.col("key")).alias("value"))
+
+    assert {**{key: value["n"] for key, value in values.items()}, "none": None} == {
+        row["key"]: row["value"] and row["value"]["n"] for row in found.collect()
+    }
 
 
 @pytest.mark.parametrize(
@@ -200,6 +234,65 @@ def test_a_query_that_dies_unnoticed_is_no_success(
     monkeypatch.setattr(streams, "_await", lambda query, *_: (query.awaitTermination(), die()))
     with pytest.raises(PipelineError, match="ended before its work was done; run it again"):
         run_once(spark, given, archive)
+
+
+@pytest.mark.parametrize(("slow", "ends"), [(4, True), (5, False)])
+def test_a_query_whose_python_is_slow_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: int, ends: bool
+) -> None:
+    """On a busy machine; not for ever, and not for any other reason."""
+    outcomes: list[Exception | None] = [
+        *[StreamingQueryException(f"{SLOW_START}. SQLSTATE: XXKST") for _ in range(slow)],
+        None,
+    ]
+    asked = []
+
+    def run(*_: object) -> None:
+        asked.append(_)
+        outcome = outcomes.pop(0)
+        if outcome is not None:
+            raise outcome
+
+    monkeypatch.setattr(streams, "_follow", run)
+
+    def follow() -> None:
+        streams.follow(None, tmp_path, no_commit, once=True)  # type: ignore[arg-type]
+
+    if ends:
+        follow()
+        outcomes.append(StreamingQueryException("all is lost"))
+        with pytest.raises(PipelineError, match="all is lost"):
+            follow()
+    else:
+        with pytest.raises(PipelineError, match="the machine is too busy"):
+            follow()
+    assert slow + (2 if ends else 0) == len(asked)
+
+
+def test_what_stands_in_the_way_of_a_job_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    """A file where a folder is to be, in the workers; a checkpoint that is damaged."""
+    given, archive = tmp_path / "given", tmp_path / "archive"
+    feed(given, [messages(["home"], range(3))])
+    archive.mkdir()
+    (archive / "zone=home").write_text("")
+
+    with pytest.raises(PipelineError, match=r"/zone=home: cannot be written: .*; check space and"):
+        run_once(spark, given, archive)
+    (archive / "zone=home").unlink()
+    run_once(spark, given, archive)
+    (archive / "_checkpoint" / "commits" / "0").write_text("garbage")
+    with pytest.raises(PipelineError, match=r"/_checkpoint/commits/0: damaged.*; delete .*: the j"):
+        run_once(spark, given, archive)
+    with pytest.raises(PipelineError, match=r"/given: It is gone."), told_at(given):
+        raise PySparkException("It is gone.")
+
+
+@pytest.mark.parametrize("folder", ["file", "file/inside", "/proc/none"])
+def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path, folder: str) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(PipelineError, match=r"is not a folder; give another|; give a folder that"):
+        JobLock(tmp_path / folder).__enter__()
 
 
 @pytest.mark.timeout(300)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,6 +18,7 @@ from tests.pipeline.rows import messages, table
 from tests.pipeline.site import PATIENCE, house, numbered, publish, until
 from tests.pipeline.test_audit_nodes import subscribe, take
 from tests.support.nodes import NodeProcess
+from tests.system import commands
 from txbroker.errors import PipelineError
 from txbroker.ledger import Kind, Row, encode_rows
 from txbroker.pipeline import archive, ledger_archive, read_archive, traffic
@@ -54,6 +58,11 @@ def site(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 def sorted_rows(rows: DataFrame) -> list[tuple[Any, ...]]:
     return sorted(map(tuple, rows.collect()), key=lambda row: row[1:3])
+
+
+def version_of_ledger(site: Site) -> int:
+    """How often the archive of the ledgers was committed to."""
+    return Commits(site.archive / "_ledger").load().version
 
 
 def statuses(evidence: Evidence) -> dict[str, int]:
@@ -112,13 +121,38 @@ def test_rows_come_once_however_the_job_ends(
         with pytest.raises(RuntimeError):
             LedgerCopy(spark, site.root.grpc, site.archive).all()
         monkeypatch.setattr(Commits, "commit", commit)
-    version = Commits(site.archive / "_ledger").load().version
+    version = version_of_ledger(site)
     LedgerCopy(spark, site.root.grpc, site.archive).between()
 
-    assert version == Commits(site.archive / "_ledger").load().version
+    assert version == version_of_ledger(site)
     found = read_archive(spark, site.archive, ledger=True)
     assert sorted_rows(ledgers.ledger(spark, site.root.grpc)) == sorted_rows(found)
     assert 8 == found.where("kind = 'delivery' and client_id = 'panel'").count()
+
+
+def test_rows_come_once_though_the_job_is_killed(spark: SparkSession, site: Site) -> None:
+    """With kill -9, before its commit and behind it."""
+    program = [sys.executable, "-m", "tests.pipeline.killed_copy", site.root.grpc]
+    versions = [version_of_ledger(site)]
+    for when in ("before", "behind"):
+        subscribe(site.root, f"killed-{when}", "home/#")
+        done = subprocess.run(
+            [*program, site.archive, when],
+            env=commands.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=110,
+        )
+        assert -signal.SIGKILL == done.returncode, done.stdout
+        versions.append(version_of_ledger(site))
+    LedgerCopy(spark, site.root.grpc, site.archive).all()
+
+    first, before, behind = versions
+    assert (first, first + 1) == (before, behind)
+    found = read_archive(spark, site.archive, ledger=True)
+    assert sorted_rows(ledgers.ledger(spark, site.root.grpc)) == sorted_rows(found)
+    assert {"killed-before", "killed-behind"} <= {row.client_id for row in found.collect()}
 
 
 def test_a_node_that_is_away_is_left_for_later(
@@ -130,7 +164,7 @@ def test_a_node_that_is_away_is_left_for_later(
     subscribe(site.root, "late", "home/+")
     subscribe(site.root, "later", "home/+")
     site.kitchen.terminate()
-    before = Commits(site.archive / "_ledger").load().version
+    before = version_of_ledger(site)
 
     def report(event: str, fields: Mapping[str, Any]) -> None:
         told.append(fields)
@@ -140,7 +174,7 @@ def test_a_node_that_is_away_is_left_for_later(
 
     clients = {row.client_id for row in read_archive(spark, site.archive, ledger=True).collect()}
     assert {"late", "later"} <= clients
-    assert 2 <= Commits(site.archive / "_ledger").load().version - before
+    assert 2 <= version_of_ledger(site) - before
     away = [line for fields in told for line in fields.get("ledger_away", ())]
     assert [True, True] == ["kitchen" in away[0], "127.0.0.1:1" in away[1]]
     site.kitchen.start()

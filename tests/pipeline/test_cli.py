@@ -32,6 +32,10 @@ from txbroker.errors import PipelineError
         ("archive --root h:1 --archive x --keep 5", "TIME: '5': not a time; write a number"),
         ("archive --root h:1 --archive x --keep a/=5d", "ZONE: 'a/': An apex neither"),
         ("archive --root h:1 --archive x --keep-ledger 5", "TIME: '5': not a time; write a number"),
+        (
+            "archive --root h:1 --archive x --master lokal",
+            "URL: 'lokal': no Spark master; local[N]",
+        ),
         ("audit --json", "--root or --archive is missing; say where the messages are"),
         ("rollup --out x", "--archive or --root is missing; say what to roll up"),
         ("rollup --archive x", "--out is missing; see --help"),
@@ -64,6 +68,20 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
         package.archive  # noqa: B018
     with pytest.raises(AttributeError):
         package.no_such_job  # noqa: B018
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1:99999", "nowhere.invalid:7077"])
+def test_without_a_spark_master(address: str) -> None:
+    """In a moment, before there is any Spark."""
+    pytest.importorskip("pyspark", reason="PySpark is not installed")
+    done = CliRunner().invoke(
+        main,
+        ["pipeline", "archive", *f"--root h:1 --archive x --master spark://{address}".split()],
+    )
+
+    assert 1 == done.exit_code
+    assert 1 == len(done.stderr.splitlines())
+    assert done.stderr.startswith(f"Error: spark://{address}: no Spark master answers (")
 
 
 def test_jobs_are_functions_of_the_package() -> None:

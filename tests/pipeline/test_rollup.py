@@ -17,8 +17,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.pipeline.rows import Row, message, shuffled, table
+from tests.pipeline.rows import Published, Row, message, shuffled, table
+from tests.pipeline.site import publish, publishers
 from tests.pipeline.test_archive import feed, frame, parquet_stream
+from tests.support.nodes import NodeProcess, topology
 from txbroker.errors import PipelineError
 from txbroker.pipeline import rollup
 from txbroker.pipeline.archives import write_batch
@@ -224,20 +226,16 @@ def test_a_stream_is_rolled_up_and_published(
     """
     given, out = tmp_path / "given", tmp_path / "out"
     monkeypatch.setattr(rollup_module, "source", lambda *_: parquet_stream(spark, given))
-    published: list[tuple[str, dict[str, Any]]] = []
-
-    def publish(windows: DataFrame) -> None:
-        assert ["topic", "payload", "qos", "retain"] == windows.columns
-        for row in windows.collect():
-            assert (1, True) == (row["qos"], row["retain"])
-            published.append((row["topic"], json.loads(bytes(row["payload"]))))
+    topics = Published()
+    monkeypatch.setattr(rollup_module, "Topics", topics)
+    published = topics.messages
 
     def at(zone: str, offset: int, seconds: float) -> Row:
         created = START + timedelta(seconds=seconds)
         return message(zone, offset, topic=f"{zone}/t", payload=b"%d" % offset, created=created)
 
     def run() -> None:
-        rollup(spark, root="x:1", out=out, publish=publish, once=True)
+        rollup(spark, root="x:1", out=out, publish="x:1", once=True)
 
     feed(given, [[at("a", 1, 0), at("a", 2, 30), at("b", 1, 3)], [at("a", 3, 65)]])
     run()
@@ -259,6 +257,46 @@ def test_a_stream_is_rolled_up_and_published(
     found = collected(read_rollup(spark, out))
     assert (3, 1.0, 8 / 3, 5.0, 5.0, 0) == found["a/t", START]
     assert (1, 2.0, 2.0, 2.0, 2.0, 0) == found["b/t", START + 6 * MINUTE]
+
+
+def test_windows_are_published_once_whatever_happens(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    To a real node: with batches that come again, before and after the commit of their windows, and
+    a node that was killed in between. What the node remembers of them is gone afterwards.
+    """
+    with NodeProcess(tmp_path, topology("house", zone="")) as node:
+
+        def send(*seconds: int) -> None:
+            at = ((START + timedelta(seconds=number)).isoformat() for number in seconds)
+            publish(node, [("home/t", json.dumps({"at": moment, "v": 1})) for moment in at])
+
+        def run() -> None:
+            arguments: dict[str, Any] = {"field": "v", "time_field": "at", "once": True}
+            rollup(spark, root=node.grpc, out=tmp_path / "out", publish=node.grpc, **arguments)
+
+        def published() -> list[float]:
+            rows = spark.read.format("txbroker").option("root", node.grpc)
+            rows = rows.option("filter", "home/+/rollup/#").load().orderBy("offset").collect()
+            starts = (json.loads(row["payload"])["start"] for row in rows)
+            return [(datetime.fromisoformat(start) - START) / MINUTE for start in starts]
+
+        send(0, 30, 75, 135)
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(OSError):
+            patch.setattr(Commits, "commit", fail)
+            run()
+        assert ([0, 1], 1) == (published(), len(publishers(node)))
+        node.kill()
+        node.start()
+        run()
+        assert ([0, 1], []) == (published(), publishers(node))
+        last = max((tmp_path / "out" / "_checkpoint" / "commits").glob("[0-9]*"))
+        last.unlink()
+        last.with_name(f".{last.name}.crc").unlink()
+        send(195)
+        run()
+        assert ([0, 1, 2], []) == (published(), publishers(node))
 
 
 def fail(*_: object) -> None:

@@ -7,6 +7,7 @@ All in one file: test files run in processes of their own, and a Spark takes lon
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'txbroker[pipeline]'")
+
+from pyspark.errors import PySparkException
 
 from tests.pipeline.site import (
     Stream,
@@ -176,6 +179,23 @@ def test_mistakes_are_one_line(
     assert "\n" not in str(caught.value)
 
 
+def test_a_program_ends_with_the_line(spark: SparkSession, site: Any, tmp_path: Path) -> None:
+    """Without `one_line`, too: it is what Python prints last of Spark's exception."""
+    stream = Stream(spark, tmp_path, site[0].grpc, filter="a/#/b")
+    actions = (
+        lambda: history(spark, site[0], filter="a/#/b").count(),
+        lambda: _run(stream),
+        lambda: spark.range(1).write.format("txbroker").mode("append").save(),
+    )
+    for action, said in zip(
+        actions, ("option filter: 'a/#/b'", "option filter: 'a/#/b'", "column payload"), strict=True
+    ):
+        with pytest.raises(PySparkException) as caught:
+            action()
+        last = traceback.format_exception(caught.value)[-1].rstrip().splitlines()[-1]
+        assert last.startswith(f"txbroker: {said}")
+
+
 def test_a_batch_does_not_pass_over_a_node_that_is_away(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -320,13 +340,17 @@ def test_a_corrupt_checkpoint_is_one_line(spark: SparkSession, tmp_path: Path) -
         stream = Stream(spark, tmp_path, root.grpc)
         _run(stream)
         log = stream.checkpoint / "offsets" / "0"
-        for text in (log.read_text().replace('"epoch"', '"era"'), "nonsense"):
+        for text, remedy in (
+            (log.read_text().replace('"epoch"', '"era"'), "name another checkpointLocation"),
+            (log.read_text()[:-10], "delete the checkpoint: a job goes on where"),
+            ("nonsense", "delete the checkpoint: a job goes on where"),
+        ):
             log.write_text(text)
             (stream.checkpoint / "offsets" / ".0.crc").unlink(missing_ok=True)
-            (stream.checkpoint / "commits" / "0").unlink(missing_ok=True)
             with pytest.raises(PipelineError) as caught, one_line():
                 _run(stream)
-            assert "checkpoint" in str(caught.value) or "log" in str(caught.value)
+            assert "checkpoint" in str(caught.value)
+            assert remedy in str(caught.value)
             assert "\n" not in str(caught.value)
 
 

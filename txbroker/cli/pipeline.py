@@ -11,22 +11,21 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from txbroker.cli.options import BadArgument, HostPort, Topic
-from txbroker.cli.pipeline_values import Age, Duration, Moment, Speed
+from txbroker.cli.pipeline_values import Age, Duration, Master, Moment, Speed
 from txbroker.cli.progress import Reporter
 from txbroker.config import Address
 from txbroker.errors import TxbrokerError
 from txbroker.pipeline import with_extra
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 T = TypeVar("T")
 
@@ -42,7 +41,7 @@ topics = click.option("--filter", type=Topic(wildcards=True), help="Only topics 
 since = click.option("--from", "since", type=Moment(), help="From this time on.")
 until = click.option("--to", "until", type=Moment(), help="Before this time.")
 master = click.option(
-    "--master", default="local[*]", metavar="URL", help="Spark master; default: this machine."
+    "--master", type=Master(), default="local[*]", help="Spark master; default: this machine."
 )
 once = click.option("--once", is_flag=True, help="End when all that is there now is done.")
 
@@ -144,6 +143,11 @@ def archive(
 )
 @click.option("--field", metavar="A.B.C", help="Where the number stands in JSON payloads.")
 @click.option(
+    "--time-field",
+    metavar="A.B.C",
+    help="Where the time stands in them; without it, the time of receipt counts.",
+)
+@click.option(
     "--watermark",
     type=Duration(),
     default="10s",
@@ -162,6 +166,7 @@ def rollup(
     until: datetime | None,
     window: timedelta,
     field: str | None,
+    time_field: str | None,
     watermark: timedelta,
     publish: bool,
     once: bool,
@@ -179,11 +184,15 @@ def rollup(
     if publish and root is None:
         raise BadArgument("--publish: --root is missing; say where to publish")
 
+    untimed = 0
+
     def run(spark: SparkSession, job: Job) -> str:
         from txbroker.pipeline.jobs.rollup import rollup as roll_up
 
-        def to_topics(windows: DataFrame) -> None:
-            windows.write.format("txbroker").mode("append").option("root", str(root)).save()
+        def report(event: str, fields: Mapping[str, Any]) -> None:
+            nonlocal untimed
+            job.report(event, fields)
+            untimed += fields.get("untimed", 0)
 
         roll_up(
             spark,
@@ -195,15 +204,21 @@ def rollup(
             until=until,
             window=window,
             field=field,
+            time_field=time_field,
             watermark=watermark,
-            publish=to_topics if publish else None,
+            publish=str(root) if publish else None,
             once=once,
-            report=job.report,
+            report=report,
             is_stopping=job.is_stopping,
         )
         return f"{job.report.rows} rows of windows added in {folder}"
 
     run_job("rollup", master, run, follows=archive is None)
+    if untimed:
+        click.echo(
+            f"{untimed} messages say no time at {time_field}: they are in a window without a start",
+            err=True,
+        )
 
 
 @pipeline.command()
@@ -301,11 +316,11 @@ def run_job(
     name: str, master: str, run: Callable[[SparkSession, Job], str], *, follows: bool
 ) -> None:
     """Run a job and print its result, if any; a failure is one line and status 1."""
-    with _failures_in_a_line():
+    try:
         with_extra()
-        from txbroker.pipeline.spark import session
+        from txbroker.pipeline.spark import one_line, session
 
-        with Reporter(name) as report:
+        with one_line(), Reporter(name) as report:
             job = Job(report, follows=follows)
             spark = session(master, f"txbroker {name}", SETTINGS)
             # What goes wrong is told in a line, once; not in the traces of two languages.
@@ -315,21 +330,5 @@ def run_job(
             result = run(spark, job)
         if result:
             click.echo(result)
-
-
-# internal
-
-
-@contextmanager
-def _failures_in_a_line() -> Iterator[None]:
-    try:
-        yield
     except (TxbrokerError, OSError) as error:
         raise click.ClickException(str(error)) from None
-    except Exception as error:
-        # Spark's own, and those of its bridge to Java, which the extra brings.
-        if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
-            raise
-        from txbroker.pipeline.spark import reason
-
-        raise click.ClickException(reason(error)) from None

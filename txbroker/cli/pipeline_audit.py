@@ -9,18 +9,16 @@ import click
 
 from txbroker.cli.options import BadArgument, as_json
 from txbroker.cli.output import show_json, show_table, zone_name
-from txbroker.cli.pipeline import master, root, topics
+from txbroker.cli.pipeline import Job, master, root, run_job, topics
 from txbroker.config import Address
-from txbroker.errors import PipelineError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import SparkSession
+
+    from txbroker.pipeline.evidence import Evidence
 
 SHOWN = 100
 """Lost messages that are named, at the most."""
-
-LOCAL_PARTITIONS = "8"
-"""Of each shuffle, where Spark runs in this process."""
 
 COLUMNS = ("CLIENT", "ZONE", "EPOCH", "OFFSET", "TOPIC", "FILTER", "RECEIVED")
 
@@ -57,51 +55,47 @@ def audit(
     """
     if root is None and archive is None:
         raise BadArgument("--root or --archive is missing; say where the messages are")
-    # Spark is loaded by what needs it.
-    from txbroker.pipeline.jobs.audit import count
-    from txbroker.pipeline.spark import one_line
+    counts: dict[str, int] = {}
+    lost: list[dict[str, Any]] = []
+    notes: list[str] = []
 
-    try:
-        with one_line():
-            rows, notes = _rows(root, archive, filter, master)
-            counts, lost = count(rows, SHOWN)
-    except PipelineError as error:
-        raise click.ClickException(str(error)) from None
+    def run(spark: SparkSession, job: Job) -> str:
+        from txbroker.pipeline.jobs.audit import compare, count
+
+        evidence, limits = _evidence(spark, root, archive, filter)
+        found, named = count(compare(evidence), SHOWN)
+        counts.update(found)
+        lost.extend(named)
+        notes.extend(limits)
+        return ""
+
+    run_job("audit", master, run, follows=False)
     for note in notes:
         click.echo(note, err=True)
     if as_json:
-        show_json({"counts": counts, "lost": lost, "notes": list(notes)})
+        show_json({"counts": counts, "lost": lost, "notes": notes})
     else:
         _show(counts, lost)
     if counts["lost"]:
         sys.exit(1)
 
 
-def _rows(
-    root: Address | None, archive: str | None, topic_filter: str | None, master: str
-) -> tuple[DataFrame, tuple[str, ...]]:
+def _evidence(
+    spark: SparkSession, root: Address | None, archive: str | None, topic_filter: str | None
+) -> tuple[Evidence, tuple[str, ...]]:
     from txbroker.pipeline.archives import read_archive
     from txbroker.pipeline.evidence import gather, without_nodes
     from txbroker.pipeline.inputs import journals
-    from txbroker.pipeline.jobs.audit import compare
-    from txbroker.pipeline.spark import session
 
-    # Of 200, Spark's default, most would be empty on one machine, and each costs a Python process.
-    settings = (
-        {"spark.sql.shuffle.partitions": LOCAL_PARTITIONS} if master.startswith("local") else {}
-    )
-    spark = session(master, "txbroker audit", settings)
     messages, ledger = None, None
     if archive is not None:
         messages = read_archive(spark, archive, filter=topic_filter)
         ledger = read_archive(spark, archive, ledger=True)
         if root is None:
-            evidence, notes = without_nodes(spark, messages, ledger)
-            return compare(evidence), notes
+            return without_nodes(spark, messages, ledger)
     kept = journals(spark, str(root), topic_filter)
     messages = kept if messages is None else kept.unionByName(messages)
-    evidence, notes = gather(spark, str(root), messages, ledger)
-    return compare(evidence), notes
+    return gather(spark, str(root), messages, ledger)
 
 
 def _show(counts: dict[str, int], lost: list[dict[str, Any]]) -> None:

@@ -164,6 +164,7 @@ def traffic(
 
     def run(spark: SparkSession, _: object) -> str:
         from txbroker.pipeline.jobs.traffic import traffic as count_up
+        from txbroker.pipeline.reasons import told_at
 
         nonlocal count
         seconds = None if window is None else window.total_seconds()
@@ -171,7 +172,8 @@ def traffic(
         table = count_up(messages, ledger, depth=depth, window=seconds, owners=source.owners())
         if out is not None:
             _check_new(out)
-            table.write.parquet(out)
+            with told_at(out):
+                table.write.parquet(out)
             table = spark.read.parquet(out)
         table = table.localCheckpoint()
         count = table.count()

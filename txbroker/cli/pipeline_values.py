@@ -10,6 +10,7 @@ import click
 from txbroker.cli.options import Apex, BadArgument
 from txbroker.config.hooks import CONVERTER, BadValue
 from txbroker.config.values import Timeout
+from txbroker.pipeline.masters import REMEDY, is_master
 from txbroker.pipeline.options import parse_time
 
 
@@ -62,6 +63,20 @@ class Age(click.ParamType[tuple[str | None, timedelta]]):
         if equals:
             Apex().convert(zone, param, ctx)
         return zone if equals else None, Duration().convert(age, param, ctx)
+
+
+class Master(click.ParamType[str]):
+    """A Spark master."""
+
+    name = "URL"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """Read it; raises `BadArgument`."""
+        if not is_master(str(value)):
+            raise BadArgument(f"URL: {value!r}: no Spark master; {REMEDY}")
+        return str(value)
 
 
 class Speed(click.ParamType[float | None]):

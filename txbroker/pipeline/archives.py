@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ from txbroker.errors import PipelineError
 from txbroker.pipeline import options as options_module
 from txbroker.pipeline import topic_filters
 from txbroker.pipeline.commits import Commits
+from txbroker.pipeline.lookups import looked_up
 from txbroker.pipeline.manifest import (
     DataFile,
     Position,
@@ -109,7 +110,7 @@ def microseconds(time: datetime | None) -> int | None:
     return None if time is None else options_module.microseconds(time)
 
 
-def _conditions(wanted: Wanted, files: Iterable[DataFile], layout: Layout) -> Iterator[Column]:
+def _conditions(wanted: Wanted, files: Sequence[DataFile], layout: Layout) -> Iterator[Column]:
     """What rows must hold for beside being in one of the files."""
     from pyspark.sql import functions as F
 
@@ -123,19 +124,24 @@ def _conditions(wanted: Wanted, files: Iterable[DataFile], layout: Layout) -> It
     if wanted.until is not None:
         yield time < F.timestamp_micros(F.lit(wanted.until))
     # Only zones that have a file with rows on both sides are asked row by row.
-    for file in files:
-        start, end = (of and of.get(file.zone) for of in (wanted.start, wanted.end))
-        if start and file.first < start:
-            yield (F.col("zone") != file.zone) | ~_is_before(start)
-        if end and file.last >= end:
-            yield (F.col("zone") != file.zone) | _is_before(end)
+    starts, ends = wanted.start or {}, wanted.end or {}
+    cut = {file.zone for file in files if file.first < starts.get(file.zone, file.first)}
+    if cut:
+        yield ~_is_before({zone: starts[zone] for zone in cut}, is_otherwise=False)
+    cut = {file.zone for file in files if file.zone in ends and file.last >= ends[file.zone]}
+    if cut:
+        yield _is_before({zone: ends[zone] for zone in cut}, is_otherwise=True)
 
 
-def _is_before(position: Position) -> Column:
+def _is_before(positions: Mapping[str, Position], *, is_otherwise: bool) -> Column:
+    """Whether a row stands before the position of its zone; `is_otherwise` where it has none."""
     from pyspark.sql import functions as F
 
-    epoch, offset = position
-    return (F.col("epoch") < epoch) | ((F.col("epoch") == epoch) & (F.col("offset") < offset))
+    values = {
+        zone: {"epoch": epoch, "offset": offset} for zone, (epoch, offset) in positions.items()
+    }
+    limit = looked_up(values, "struct<epoch:bigint,offset:bigint>", F.col("zone"))
+    return F.coalesce(F.struct("epoch", "offset") < limit, F.lit(is_otherwise))
 
 
 # -- writing

@@ -80,7 +80,7 @@ class Following:
         The positions at which a batch from `start` ends, over `most` records at the most; raises
         `PipelineError` where records were lost.
         """
-        positions = positions_from(start, "the query's checkpoint")
+        positions = _saved(start)
         if not self._look():
             return positions_to(positions)
         logs = self._found.logs()
@@ -112,8 +112,8 @@ class Following:
 
         Nodes that keep some of it are waited for: after a restart the same batch must be read.
         """
-        starts = positions_from(start, "the query's checkpoint")
-        ends = positions_from(end, "the query's checkpoint")
+        starts = _saved(start)
+        ends = _saved(end)
         due = {z: (starts[z], ends[z]) for z in ends if z in starts and starts[z] < ends[z]}
         whole: list[Span] = []
         for log in self._known_logs(due):
@@ -208,6 +208,17 @@ class Following:
                     f"zone {zone!r} cannot be read: its node cannot be reached; start it, and start"
                     " the query again"
                 )
+
+
+def _saved(value: Mapping[str, Any]) -> Positions:
+    """Positions of the query's checkpoint; raises `PipelineError`."""
+    try:
+        return positions_from(value, "the query's checkpoint")
+    except PipelineError as error:
+        raise PipelineError(
+            f"{error}; it is damaged, or of another query: name another checkpointLocation, or of a"
+            " job move _checkpoint away"
+        ) from None
 
 
 def _tell_cut_off(log: Log, at: Position) -> None:

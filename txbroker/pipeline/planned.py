@@ -166,7 +166,9 @@ def write_files(
                 file.write_text(_text(host, own), encoding="utf-8")
                 files.append(file)
     except OSError as error:
-        raise PipelineError(f"{folder}: cannot be written: {error.strerror}") from None
+        raise PipelineError(
+            f"{folder}: cannot be written: {error.strerror}; name another folder"
+        ) from None
     _, errors = inspect_files([*today, *files])
     if errors:
         raise PipelineError(f"the planned files do not go with today's: {errors[0]}")

@@ -15,6 +15,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import attrs
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
@@ -26,10 +27,14 @@ from txbroker.pipeline.options import SinkOptions, sink_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
 CHUNK = 10_000
 """Rows of one session; packet ids end at 65,535, and a session is saved as a whole."""
+
+NAMED = "batch"
+"""In the place of a stream's batch number."""
 
 BATCH_ID = "streaming.sql.batchId"
 QUERY_ID = "sql.streaming.queryId"
@@ -88,7 +93,7 @@ class Writer(DataSourceArrowWriter):
         self._query = options.query or secrets.token_hex(8)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        return _write(self._options, self._query, "batch", iterator)
+        return _write(self._options, self._query, NAMED, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         if not self._options.query:
@@ -105,7 +110,7 @@ class Writer(DataSourceArrowWriter):
             for one in messages:
                 if isinstance(one, Written):
                     for chunk in range(one.sessions):
-                        publishing.forget(client_id(self._query, "batch", one.partition, chunk))
+                        publishing.forget(client_id(self._query, NAMED, one.partition, chunk))
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -116,16 +121,44 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         query, batch = _property(QUERY_ID), int(_property(BATCH_ID))
-        _forget_partition(self._options, query, batch - 1, _partition())
+        if batch:
+            _forget_partition(self._options, query, batch - 1, _partition())
         return _write(self._options, query, batch, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Tasks have ended the sessions of their partitions; the last batch may have had more."""
         written = [one for one in messages if isinstance(one, Written)]
         partition = len(written)
-        while written and _forget_partition(
-            self._options, written[0].query, batchId - 1, partition
+        while (
+            batchId
+            and written
+            and _forget_partition(self._options, written[0].query, batchId - 1, partition)
         ):
+            partition += 1
+
+
+@attrs.frozen
+class Topics:
+    """
+    Where a job publishes batches that it commits itself, under names, each once; `root` is a node's
+    gRPC address.
+    """
+
+    root: str
+
+    def publish(self, rows: DataFrame, name: str) -> None:
+        """
+        Publish rows (`COLUMNS`). Again under the same name it adds nothing; what comes again are
+        the same rows in the same order, in partitions of the same numbers. Without a name it adds
+        them each time. Raises Spark's errors.
+        """
+        named = {"query": name} if name else {}
+        rows.write.format("txbroker").mode("append").options(root=self.root, **named).save()
+
+    def forget(self, name: str) -> None:
+        """What was published under a name is committed, and does not come again."""
+        partition = 0
+        while _forget_partition(SinkOptions(root=self.root), name, NAMED, partition):
             partition += 1
 
 
@@ -163,15 +196,14 @@ def _write(
     return Written(query, partition, len(rows), sessions)
 
 
-def _forget_partition(options: SinkOptions, query: str, batch: int, partition: int) -> bool:
+def _forget_partition(options: SinkOptions, query: str, batch: int | str, partition: int) -> bool:
     """The sessions of a batch that is committed end; whether there were any."""
     from txbroker.pipeline.publishing import Publishing
 
     chunk = 0
-    if batch >= 0:
-        with Publishing(options) as publishing:
-            while publishing.forget(client_id(query, batch, partition, chunk)):
-                chunk += 1
+    with Publishing(options) as publishing:
+        while publishing.forget(client_id(query, batch, partition, chunk)):
+            chunk += 1
     return chunk > 0
 
 

@@ -40,7 +40,10 @@ FORMAT = "txbroker"
 
 def register(spark: SparkSession) -> None:
     """See `txbroker.pipeline.register`."""
+    from txbroker.pipeline.notes import tell_lines
+
     spark.dataSource.register(Source)
+    tell_lines()
     # Off by default, and then Spark refuses sources that take filters.
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
+import socket
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from txbroker.errors import PipelineError, TxbrokerError
+from txbroker.errors import PipelineError
 from txbroker.pipeline.java import find_java
+from txbroker.pipeline.masters import REMEDY, addresses, is_here, is_master
+from txbroker.pipeline.reasons import is_sparks, line_of
 
 DEFAULTS = {
     "spark.ui.enabled": "false",
@@ -20,13 +21,16 @@ DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.python.filterPushdown.enabled": "true",
+    # Spark walks its plans by recursion, with frames that are larger until they are compiled, which
+    # takes long on a machine that is busy. Its own tests run with as much.
+    "spark.driver.defaultJavaOptions": "-Xss4m",
+    "spark.executor.defaultJavaOptions": "-Xss4m",
 }
 LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 """For masters of this machine: nothing listens on other addresses."""
 
-_OURS = re.compile(r"^(?:\w+\.)*txbroker\.errors\.\w+: (.+)$", re.MULTILINE)
-_ERROR_CLASS = re.compile(r"^\[[A-Z_.]+\]\s*")
-_SECONDARY = re.compile(r"Caused by: [\w.$]+(?:Exception|Error): (.+)")
+ANSWER = 10.0
+"""Seconds for which a standalone master may be silent."""
 
 
 def session(
@@ -36,16 +40,22 @@ def session(
 ) -> SparkSession:
     """
     A session that the source and the sink are registered with; raises `PipelineError`, also where
-    no Java is found. Spark's own settings (`spark-defaults.conf`) hold, `settings` win over all.
+    no Java is found or the master is none. Spark's own settings (`spark-defaults.conf`) hold,
+    `settings` win over all.
     """
     from txbroker.pipeline.source import register
 
+    if not is_master(master):
+        raise PipelineError(f"master: {master!r}: {REMEDY}")
+    _check_answers(master)
     os.environ["JAVA_HOME"] = str(find_java())
     # Workers run the same Python, and find the same package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    is_local = master.startswith("local")
+    if is_here(master):
+        # Else Spark looks for an address of this machine that others see, and says so.
+        os.environ.setdefault("SPARK_LOCAL_IP", LOCAL["spark.driver.host"])
     builder = SparkSession.builder.master(master).appName(name)
-    chosen = {**DEFAULTS, **(LOCAL if is_local else {}), **(settings or {})}
+    chosen = {**DEFAULTS, **(LOCAL if is_here(master) else {}), **(settings or {})}
     for key, value in chosen.items():
         builder = builder.config(key, value)
     try:
@@ -57,29 +67,33 @@ def session(
     return spark
 
 
+def _check_answers(master: str) -> None:
+    """Raise `PipelineError` where no standalone master is; Spark takes a minute to say so."""
+    trouble = None
+    for address in addresses(master):
+        try:
+            socket.create_connection(address, ANSWER).close()
+            return
+        except (OSError, OverflowError) as error:
+            trouble = error
+    if trouble is not None:
+        raise PipelineError(
+            f"{master}: no Spark master answers ({trouble}); is it running, and is the address"
+            " right?"
+        )
+
+
 @contextmanager
 def one_line() -> Iterator[None]:
-    """What Spark raises inside is raised as `PipelineError`, with the line that matters."""
+    """What Spark or its bridge to Java raises becomes `PipelineError`, of the line that matters."""
     try:
         yield
-    except TxbrokerError:
-        raise
-    except PySparkException as error:
+    except Exception as error:
+        if not is_sparks(error):
+            raise
         raise PipelineError(reason(error)) from error
 
 
 def reason(error: BaseException) -> str:
-    """
-    One line that says what was wrong: the text of our own error where one is inside, which Spark
-    wraps in the traces of its processes; else the first line of what Spark says.
-    """
-    text = str(error)
-    ours = _OURS.findall(text)
-    if ours:
-        return str(ours[-1]).strip()
-    lines = [line for line in map(str.strip, text.splitlines()) if line]
-    if not lines:
-        return type(error).__name__
-    first = _ERROR_CLASS.sub("", lines[0])
-    causes = _SECONDARY.findall(text)
-    return f"{first}: {causes[-1].strip()}" if causes and causes[-1] not in first else first
+    """One line that says what was wrong, see `reasons.line_of`."""
+    return line_of(str(error)) or type(error).__name__

@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self
 
 from txbroker.errors import PipelineError
+from txbroker.pipeline.checkpoints import check_checkpoint
 from txbroker.pipeline.manifest import State
 from txbroker.pipeline.positions import Position, positions_to
+from txbroker.pipeline.reasons import is_slow_start, told_at
 from txbroker.store.files import make_folder
 
 if TYPE_CHECKING:
@@ -30,6 +32,9 @@ CHECKPOINT = "_checkpoint"
 LOCK = "_lock"
 INTERVAL = "10 seconds"
 """Between two batches of a job that runs on."""
+
+STARTS = 5
+"""How often a query is started whose Python does not begin in Spark's ten seconds."""
 
 _WATCH = 1
 
@@ -55,10 +60,10 @@ class JobLock:
         try:
             make_folder(self._path.parent)
             file = open(self._path, "a+")
+        except FileExistsError as error:
+            raise PipelineError(f"{error.filename}: is not a folder; give another one") from None
         except OSError as error:
-            raise PipelineError(
-                f"{self._path}: {error.strerror}; give a folder that can be written to"
-            ) from None
+            raise self._unusable(error) from None
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -67,11 +72,19 @@ class JobLock:
             raise PipelineError(
                 f"{self._path.parent}: {holder} runs a job in this folder; stop that one first"
             ) from None
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-        file.flush()
+        try:
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+            file.flush()
+        except OSError as error:
+            raise self._unusable(error) from None
         self._file = file
         return self
+
+    def _unusable(self, error: OSError) -> PipelineError:
+        return PipelineError(
+            f"{self._path}: {error.strerror}; give a folder that can be written to, with space"
+        )
 
     def __exit__(self, *_: object) -> None:
         if self._file is not None:
@@ -116,8 +129,34 @@ def follow(
     under its name, in the next run. `between` is called every second too, but never while a batch
     is taken.
 
-    Raises what `take` or `between` raised, or Spark's error.
+    Raises what `take` or `between` raised, or `PipelineError`; of what Spark says, in a line.
     """
+    for left in reversed(range(STARTS)):
+        check_checkpoint(folder / CHECKPOINT)
+        try:
+            with told_at(folder):
+                _follow(rows, folder, take, once, interval, is_stopping, between)
+            break
+        except PipelineError as error:
+            if not left or not is_slow_start(error.__cause__):
+                raise
+    if not is_stopping() and not (once and _is_complete(folder / CHECKPOINT)):
+        raise PipelineError(f"{folder}: Spark's query ended before its work was done; run it again")
+
+
+# internal
+
+
+def _follow(
+    rows: DataFrame,
+    folder: Path,
+    take: TakeBatch,
+    once: bool,
+    interval: str,
+    is_stopping: Callable[[], bool],
+    between: Callable[[], None],
+) -> None:
+    """The query from one start to its end."""
     failures: list[Exception] = []
     taking = threading.Lock()
     has_ended = threading.Event()
@@ -154,8 +193,6 @@ def follow(
         query.stop()
     if failures:
         raise failures[0]
-    if not is_stopping() and not (once and _is_complete(folder / CHECKPOINT)):
-        raise PipelineError(f"{folder}: Spark's query ended before its work was done; run it again")
 
 
 def _await(

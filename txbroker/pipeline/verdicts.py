@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from txbroker.delegation.passage import Passage
 from txbroker.pipeline.rows import AUDIT_ARROW
@@ -63,16 +64,21 @@ def verdict(row: Mapping[str, Any], passages: Sequence[Passage], *, is_whole: bo
 def judge(
     passages: Sequence[Passage], *, is_whole: bool
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """On a worker: such rows to rows of `rows.AUDIT_ARROW`."""
+    """On a worker: such rows, those without a `status`, to rows of `rows.AUDIT_ARROW`."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             times = batch.column("created").cast(pa.int64())
             numbers = batch.set_column(batch.schema.get_field_index("created"), "created", times)
-            found = [verdict(row, passages, is_whole=is_whole) for row in numbers.to_pylist()]
+            open_ = batch.column("status").is_null()
+            found = [
+                verdict(row, passages, is_whole=is_whole)
+                for row in numbers.filter(open_).to_pylist()
+            ]
             same = [batch.column(name) for name in AUDIT_ARROW.names[:-1]]
-            yield pa.RecordBatch.from_arrays(
-                [*same, pa.array(found, pa.string())], names=AUDIT_ARROW.names
+            status = pc.replace_with_mask(
+                batch.column("status"), open_, pa.array(found, pa.string())
             )
+            yield pa.RecordBatch.from_arrays([*same, status], names=AUDIT_ARROW.names)
 
     return run

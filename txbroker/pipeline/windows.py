@@ -5,6 +5,9 @@ topic.
 A batch of messages becomes *partial* rows, one for each zone, topic and window in it. Partial rows
 of a window add up, whenever they came: that is what makes a rollup exact however late a message is
 read.
+
+A message is of the window in which it was received, or with a `time_field` of the time that its
+payload says. Messages that say none are in a window of their own, whose start is null.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import attrs
 import pyarrow as pa
 
 from txbroker.errors import PipelineError
-from txbroker.pipeline.numbers import is_own, numbers_in
+from txbroker.pipeline.numbers import is_own, numbers_in, times_in
 from txbroker.pipeline.rows import TIME
 from txbroker.pipeline.writer import Layout
 
@@ -44,7 +47,13 @@ PARTIAL_ARROW = pa.schema(
 """
 What a batch says of a zone, topic and window. `count` messages had numbers and `other` had none;
 `epoch`, `offset` and `created` are of the last message, `last` the last number.
+
+With a `time_field`, `created` is the latest time that messages with a number say, or any message
+where none has one; none is later than its receipt.
 """
+
+UNTIMED = timedelta(days=-1) // timedelta(microseconds=1)
+"""Start and time of partial rows of messages that say no time; what is said is from 1970 on."""
 
 FINISHED = ("topic", "start", "end", "count", "min", "mean", "max", "last", "other")
 
@@ -56,15 +65,22 @@ class Windows:
     """
     What is rolled up: windows of `length` (whole seconds, beginning at multiples of it since 1970
     UTC), of the numbers that payloads are, or that stand at `field` (`a.b.c`) in payloads of JSON.
+    They go by the time of receipt, or by the one at `time_field` in the same JSON.
     """
 
     length: timedelta = MINUTE
     field: str | None = None
+    time_field: str | None = None
 
     def __attrs_post_init__(self) -> None:
         """Raises `PipelineError`."""
         if self.length < timedelta(seconds=1) or self.length % timedelta(seconds=1):
             raise PipelineError(f"window {self.length}: whole seconds are wanted, such as 60s, 5m")
+        if self.time_field is not None and self.field is None:
+            raise PipelineError(
+                f"time field {self.time_field!r}: a payload that has it is no plain number; give"
+                " the field with the number, too"
+            )
 
     @property
     def label(self) -> str:
@@ -85,16 +101,15 @@ def partial_rows(rows: DataFrame, windows: Windows) -> DataFrame:
     """Message rows of a batch as `PARTIAL_ARROW`; the topics of rollups are left out."""
     from pyspark.sql import functions as F
 
-    length = windows.microseconds
-    micros = F.unix_micros("created")
-    value = numbers_in(F.col("payload"), windows.field)
-    place = F.struct("epoch", "offset")
     numbers = (
-        rows.where(~is_own(F.col("topic")))
-        .withColumn("start", F.timestamp_micros(micros - F.pmod(micros, F.lit(length))))
-        .withColumn("value", value)
-        .withColumn("place", place)
+        _timed(rows.where(~is_own(F.col("topic"))), windows)
+        .withColumn("value", numbers_in(F.col("payload"), windows.field))
+        .withColumn("place", F.struct("epoch", "offset"))
     )
+    has_value = F.col("value").isNotNull()
+    latest = F.max("time")
+    if windows.time_field is not None:
+        latest = F.coalesce(F.max(F.when(has_value, F.col("time"))), latest)
     found = numbers.groupBy("zone", "topic", "start").agg(
         F.max("place").alias("place"),
         F.count("value").alias("count"),
@@ -102,25 +117,56 @@ def partial_rows(rows: DataFrame, windows: Windows) -> DataFrame:
         F.min("value").alias("min"),
         F.max("value").alias("max"),
         F.sum("value").alias("sum"),
-        F.max_by("value", F.when(F.col("value").isNotNull(), F.col("place"))).alias("last"),
-        F.max("created").alias("created"),
+        F.max_by("value", F.when(has_value, _order(windows, "time", "place"))).alias("last"),
+        latest.alias("created"),
     )
     found = found.withColumn("epoch", F.col("place.epoch"))
     return found.withColumn("offset", F.col("place.offset")).select(*PARTIAL_ARROW.names)
+
+
+def _timed(rows: DataFrame, windows: Windows) -> DataFrame:
+    """With the time by which each goes, and the start of its window; both `UNTIMED` without one."""
+    from pyspark.sql import functions as F
+
+    time = F.unix_micros("created")
+    if windows.time_field is not None:
+        rows = rows.withColumn("said", times_in(F.col("payload"), windows.time_field))
+        # Nothing is later than its receipt: so no clock closes a window before its time.
+        time = F.when(F.col("said") >= 0, F.least("said", time)).otherwise(UNTIMED)
+    start = F.col("micros") - F.pmod("micros", F.lit(windows.microseconds))
+    return (
+        rows.withColumn("micros", time)
+        .withColumn(
+            "start", F.timestamp_micros(F.when(F.col("micros") < 0, UNTIMED).otherwise(start))
+        )
+        .withColumn("time", F.timestamp_micros("micros"))
+    )
+
+
+def _order(windows: Windows, time: str, *place: str) -> Column:
+    """Which of two messages or rows of a zone is the later one."""
+    from pyspark.sql import functions as F
+
+    return F.struct(*place) if windows.time_field is None else F.struct(time, *place)
 
 
 def finished_rows(partials: DataFrame, windows: Windows) -> DataFrame:
     """
     Partial rows added up: `topic, start, end, count, min, mean, max, last, other`, one row for each
     topic and window. Where a topic was of two zones within a window, the zone that received
-    something last has the last number.
+    something last has the last number. Messages that say no time have a row whose start is null.
     """
     return added_up(partials, windows).select(*FINISHED)
 
 
-def rollup_rows(rows: DataFrame, window: timedelta = MINUTE, field: str | None = None) -> DataFrame:
+def rollup_rows(
+    rows: DataFrame,
+    window: timedelta = MINUTE,
+    field: str | None = None,
+    time_field: str | None = None,
+) -> DataFrame:
     """The windows of message rows, as `finished_rows` has them. Raises `PipelineError`."""
-    windows = Windows(length=window, field=field)
+    windows = Windows(length=window, field=field, time_field=time_field)
     return finished_rows(partial_rows(rows, windows), windows)
 
 
@@ -140,11 +186,13 @@ def added_up(partials: DataFrame, windows: Windows) -> DataFrame:
             F.max("created").alias("created"),
         ]
 
+    start = F.when(F.unix_micros("start") != UNTIMED, F.col("start"))
     # One exchange serves both steps.
     by_zone = (
-        partials.repartition("topic", "start")
+        partials.withColumn("start", start)
+        .repartition("topic", "start")
         .groupBy("zone", "topic", "start")
-        .agg(*added(F.struct("epoch", "offset")))
+        .agg(*added(_order(windows, "created", "epoch", "offset")))
     )
     latest = F.struct("created", "zone")
     found = by_zone.groupBy("topic", "start").agg(

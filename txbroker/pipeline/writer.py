@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from txbroker.errors import PipelineError
 from txbroker.pipeline.manifest import DataFile, Position, zone_folder
 from txbroker.pipeline.rows import LEDGER_ARROW, MESSAGE_ARROW
 from txbroker.store.files import make_folder, sync_folder
@@ -142,11 +143,17 @@ class RowWriter:
 
 
 def write_rows(archive: str, layout: Layout, batches: Iterable[pa.RecordBatch]) -> list[DataFile]:
-    """All of some batches, as `RowWriter` does."""
+    """All of some batches, as `RowWriter` does; raises `PipelineError` where files cannot be."""
     writer = RowWriter(archive, layout)
-    for batch in batches:
-        writer.write(pa.Table.from_batches([batch]))
-    return writer.finish()
+    try:
+        for batch in batches:
+            writer.write(pa.Table.from_batches([batch]))
+        return writer.finish()
+    except OSError as error:
+        raise PipelineError(
+            f"{error.filename or archive}: cannot be written: {error.strerror or error}; check"
+            " space and rights there"
+        ) from None
 
 
 # internal

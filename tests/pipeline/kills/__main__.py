@@ -3,16 +3,19 @@ The command: `python -m tests.pipeline.kills [--seed N] [--kills N] [--master M]
 
 A streaming archive of three nodes under load, while the query, Spark's workers and nodes are killed
 at random moments; status 1 when the archive is not what the journals are. The folder is kept then.
+With `--master standalone` Spark is a cluster of its own, whose executors and workers are killed.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shutil
 import sys
 import tempfile
 from pathlib import Path
 
+from tests.pipeline.standalone import Standalone
 from txbroker.pipeline.spark import session
 
 from .play import Play
@@ -27,11 +30,18 @@ def main() -> int:
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="txbroker-kills-"))
     print(f"seed {options.seed}, {options.kills} kills, {options.master}", flush=True)
-    play = Play(
-        folder, options.seed, master=options.master, say=lambda line: print(line, flush=True)
-    )
     try:
-        play.run(options.kills)
+        with contextlib.ExitStack() as stack:
+            play = Play(
+                folder,
+                options.seed,
+                master=options.master,
+                say=lambda line: print(line, flush=True),
+                cluster=stack.enter_context(Standalone(folder / "spark"))
+                if options.master == "standalone"
+                else None,
+            )
+            play.run(options.kills)
         print(play.reckon(session()), flush=True)
     except AssertionError as error:
         print(f"{error}\nseed {options.seed}: what is left is in {folder}")

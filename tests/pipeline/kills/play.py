@@ -15,6 +15,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from tests.pipeline.standalone import Standalone
 from tests.support.nodes import NodeProcess, topology
 from txbroker.pipeline import read_archive
 
@@ -35,7 +36,16 @@ class Broken(AssertionError):
 class Play:
     """Three zones on three nodes, an edge, a publisher at the edge, a query at the root."""
 
-    def __init__(self, folder: Path, seed: int, *, master: str, say: Say) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        seed: int,
+        *,
+        master: str,
+        say: Say,
+        cluster: Standalone | None = None,
+    ) -> None:
+        """With a `cluster` that one is the master, whatever `master` says."""
         self._chance = random.Random(seed)
         self._seed = seed
         self._say = say
@@ -45,7 +55,14 @@ class Play:
         b = NodeProcess(folder, topology("b", zone="b", parent=root.grpc))
         self._edge = NodeProcess(folder, topology("edge", parent=root.grpc))
         self._owners = (root, a, b)
-        self._query = Query(root.grpc, self.archive, folder / "query.log", master=master)
+        self._cluster = cluster
+        self._query = Query(
+            root.grpc,
+            self.archive,
+            folder / "query.log",
+            master=master if cluster is None else cluster.url,
+            environment=None if cluster is None else cluster.environment(),
+        )
 
     def run(self, kills: int) -> None:
         """Play it to the end; raises `QueryFailed`, or whatever the nodes do wrong."""
@@ -102,9 +119,16 @@ class Play:
         return "query killed behind a commit"
 
     def _kill_worker(self) -> str:
-        query = self._query
-        query.wait(lambda: query.kill_worker(self._chance), "worker of Spark")
-        return "worker of Spark killed"
+        query, cluster = self._query, self._cluster
+        if cluster is None:
+            query.wait(lambda: query.kill_worker(self._chance), "worker of Spark")
+            return "worker of Spark killed"
+        if self._chance.random() < 0.5:
+            query.wait(lambda: cluster.kill_executor(self._chance), "executor of Spark")
+            return "executor of Spark killed"
+        query.wait(lambda: cluster.kill_worker(self._chance), "worker of Spark")
+        cluster.replace_workers()
+        return "worker of Spark killed with its executor"
 
     def _kill_node(self) -> str:
         node = self._chance.choice(self._owners)

@@ -41,6 +41,11 @@ def kill(*pids: int) -> None:
             pass
 
 
+def is_executor(process: Process) -> bool:
+    """Whether it runs Spark's tasks in a process of its own."""
+    return "CoarseGrainedExecutorBackend" in process.command
+
+
 def _all() -> list[Process]:
     found = []
     for folder in Path("/proc").glob("[0-9]*"):

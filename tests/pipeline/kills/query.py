@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.system.commands import environment, line
+from tests.system import commands
 
 from . import processes
 
@@ -22,11 +22,20 @@ class QueryFailed(AssertionError):
 class Query:
     """`txbroker pipeline archive` on the node at `root` into `archive`."""
 
-    def __init__(self, root: str, archive: Path, log: Path, *, master: str) -> None:
+    def __init__(
+        self,
+        root: str,
+        archive: Path,
+        log: Path,
+        *,
+        master: str,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._environment = environment or commands.environment()
         self._archive = archive
         self._log = log
         given = ("--root", root, "--archive", archive, "--master", master)
-        self._line = line("pipeline", "archive", *given)
+        self._line = commands.line("pipeline", "archive", *given)
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -35,15 +44,7 @@ class Query:
 
     def finish(self) -> None:
         """Start it once more, for what there is now, and wait for its end."""
-        process = self._run("--once")
-        try:
-            status = process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            raise QueryFailed(f"still runs after {PATIENCE} s:\n{self._tail()}") from None
-        finally:
-            processes.kill(process.pid)
-        if status:
-            raise QueryFailed(f"ended with status {status}:\n{self._tail()}")
+        self._wait_end(self._run("--once"))
 
     def kill(self) -> None:
         """Kill it and all that it started, Spark's Java with it."""
@@ -53,11 +54,18 @@ class Query:
             self._process.wait()
             self._process = None
 
+    def stop(self) -> None:
+        """Tell it to end, and wait until it has."""
+        assert self._process is not None
+        self._process.terminate()
+        self._wait_end(self._process)
+        self._process = None
+
     def kill_worker(self, chance: random.Random) -> bool:
         """Kill one of Spark's workers, an executor where it has any; False if none runs now."""
         assert self._process is not None
         inner = processes.below(self._process.pid)
-        executors = [p for p in inner if "CoarseGrainedExecutorBackend" in p.command]
+        executors = [p for p in inner if processes.is_executor(p)]
         workers = executors or [
             p for p in inner if "pyspark" in p.command and "daemon" in p.command
         ]
@@ -84,13 +92,27 @@ class Query:
                 raise QueryFailed(f"no {what} in {PATIENCE} s:\n{self._tail()}")
             time.sleep(0.001)
 
+    def has_begun(self, batch: int) -> bool:
+        """Whether Spark has planned the batch: its tasks run, or are about to."""
+        return (self._archive / "_checkpoint" / "offsets" / str(batch)).exists()
+
     # internal
+
+    def _wait_end(self, process: subprocess.Popen[bytes]) -> None:
+        try:
+            status = process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            raise QueryFailed(f"still runs after {PATIENCE} s:\n{self._tail()}") from None
+        finally:
+            processes.kill(process.pid)
+        if status:
+            raise QueryFailed(f"ended with status {status}:\n{self._tail()}")
 
     def _run(self, *more: str) -> subprocess.Popen[bytes]:
         with self._log.open("ab") as log:
             return subprocess.Popen(
                 [*self._line, *more],
-                env=environment(),
+                env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -21,12 +21,13 @@ from txbroker.errors import PipelineError
 from txbroker.matching.index import SubscriptionIndex
 from txbroker.pipeline.coverage import Covered, Event, covered
 from txbroker.pipeline.evidence import Evidence, gather
+from txbroker.pipeline.lookups import looked_up
 from txbroker.pipeline.rows import AUDIT_ARROW, AUDIT_COLUMNS
 from txbroker.pipeline.verdicts import judge
 from txbroker.place import PartKey, Place
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 STATUSES = ("delivered", "pending", "dropped", "unknown", "lost")
 
@@ -47,7 +48,7 @@ _COVERED_ARROW = pa.schema(
         ("said", pa.int64()),
     ]
 )
-_MATCHED = "topic string, filter string"
+_MATCHED = "zone string, epoch long, offset long, topic string, created timestamp, filter string"
 
 _ROWS = 10_000
 """Rows that a worker hands on at once, about."""
@@ -79,20 +80,8 @@ def compare(evidence: Evidence) -> DataFrame:
     held = _covered(evidence.ledger, passages).cache()
     told = _told(_owed(evidence.messages, held, books), evidence.ledger).cache()
     done = told.where("delivered").withColumn("status", f.lit("delivered"))
-    open_ = told.where("not delivered")
-    dropped = evidence.ledger.where("kind = 'dropped'").select(
-        *_KEY[:3], f.col("offset").alias("first"), f.col("through").alias("last")
-    )
-    is_dropped = f.col("offset").between(f.col("first"), f.col("last"))
-    gone = _where_any(open_, dropped, is_dropped, "dropped")
-    left = _where_none(open_, dropped, is_dropped)
-    cursors = evidence.cursors.select(*_KEY[:3], f.col("offset").alias("come"), "open")
-    is_to_come = (f.col("offset") > f.col("come")) | f.expr("array_contains(open, offset)")
-    pending = _where_any(left, cursors, is_to_come, "pending")
-    suspects = _where_none(left, cursors, is_to_come)
-    judged = _judged(suspects, evidence, passages, books)
-    found = [frame.select(*AUDIT_ARROW.names) for frame in (done, gone, pending, judged)]
-    return found[0].union(found[1]).union(found[2]).union(found[3])
+    rest = _judged(_explained(told.where("not delivered"), evidence), evidence, passages, books)
+    return done.select(*AUDIT_ARROW.names).union(rest)
 
 
 def count(rows: DataFrame, shown: int) -> tuple[dict[str, int], list[dict[str, Any]]]:
@@ -105,7 +94,7 @@ def count(rows: DataFrame, shown: int) -> tuple[dict[str, int], list[dict[str, A
     counts = {status: found.get(status, 0) for status in STATUSES}
     if not counts["lost"]:
         return counts, []
-    lost = kept.where("status = 'lost'").drop("status").orderBy(*_KEY).limit(shown).toArrow()
+    lost = rows.where("status = 'lost'").drop("status").orderBy(*_KEY).limit(shown).toArrow()
     return counts, [{**row, "created": row["created"].isoformat()} for row in lost.to_pylist()]
 
 
@@ -147,10 +136,9 @@ def _passages(ledger: DataFrame) -> tuple[Passage, ...]:
     rows = (
         ledger.where("kind = 'passage'")
         .select("filter", "left_zone", "left_epoch", "through", "zone", "epoch", "offset")
-        .distinct()
         .collect()
     )
-    return tuple(
+    found = (
         Passage(
             apex=row.filter,
             left=Place(PartKey(row.left_zone, row.left_epoch), row.through),
@@ -158,6 +146,7 @@ def _passages(ledger: DataFrame) -> tuple[Passage, ...]:
         )
         for row in rows
     )
+    return tuple(dict.fromkeys(found))  # several nodes may have written one down
 
 
 def _covered(ledger: DataFrame, passages: tuple[Passage, ...]) -> DataFrame:
@@ -224,14 +213,12 @@ def _owed(messages: DataFrame, held: DataFrame, books: tuple[_Book, ...]) -> Dat
     wanted = messages.where("qos > 0").select("zone", "epoch", "offset", "topic", "created")
     if since is not None:
         wanted = wanted.where(f.unix_micros("created") > since)
-    wanted = wanted.persist()  # else the nodes are read twice
     filters = [row.filter for row in held.select("filter").distinct().collect()]
-    pairs = wanted.select("topic").distinct().mapInArrow(_match(filters), _MATCHED)
     within = f.col("within")
     is_below = f.col("topic").startswith(f.concat(within, f.lit("/")))
     is_within = (within == "") | (f.col("topic") == within) | is_below
     return (
-        wanted.join(pairs, "topic")
+        wanted.mapInArrow(_match(filters), _MATCHED)
         .join(held, ["filter", "zone", "epoch"])
         .where((f.col("offset") > f.col("since")) & (f.col("offset") <= f.col("until")))
         .where(is_within)
@@ -239,20 +226,21 @@ def _owed(messages: DataFrame, held: DataFrame, books: tuple[_Book, ...]) -> Dat
 
 
 def _match(filters: list[str]) -> Callable[[Iterable[pa.RecordBatch]], Any]:
-    """On a worker: distinct topics to all pairs of a topic and a filter that matches it."""
+    """On a worker: messages to all pairs of a message and a filter that matches its topic."""
 
     def match(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        index: SubscriptionIndex[str, str] = SubscriptionIndex(cache_limit=1)
+        index: SubscriptionIndex[str, str] = SubscriptionIndex()
         for topic_filter in filters:
             index.add(topic_filter, topic_filter, topic_filter)
         for batch in batches:
-            found = [
-                (topic, topic_filter)
-                for topic in batch.column("topic").to_pylist()
-                for _, topic_filter in index.match(topic)
+            topics = batch.column("topic").dictionary_encode()
+            matched = [
+                [one for _, one in index.match(name)] for name in topics.dictionary.to_pylist()
             ]
-            columns = [pa.array([one[place] for one in found], pa.string()) for place in (0, 1)]
-            yield pa.RecordBatch.from_arrays(columns, names=["topic", "filter"])
+            places = topics.indices.to_pylist()
+            rows = [row for row, place in enumerate(places) for _ in matched[place]]
+            found = pa.array([one for place in places for one in matched[place]], pa.string())
+            yield batch.take(pa.array(rows, pa.int64())).append_column("filter", found)
 
     return match
 
@@ -288,46 +276,53 @@ def _told(owed: DataFrame, ledger: DataFrame) -> DataFrame:
 # -- what became of the rest
 
 
-def _where_any(rows: DataFrame, facts: DataFrame, condition: Column, status: str) -> DataFrame:
-    """The rows for which some fact of the same session and part meets the condition."""
+def _explained(rows: DataFrame, evidence: Evidence) -> DataFrame:
+    """With the status that facts about the same session and part say of each, else null."""
     from pyspark.sql import functions as f
 
-    return _join(rows, facts, condition, "left_semi").withColumn("status", f.lit(status))
-
-
-def _where_none(rows: DataFrame, facts: DataFrame, condition: Column) -> DataFrame:
-    return _join(rows, facts, condition, "left_anti")
-
-
-def _join(rows: DataFrame, facts: DataFrame, condition: Column, how: str) -> DataFrame:
-    named = facts.toDF(*(f"fact_{name}" if name in _KEY else name for name in facts.columns))
-    same = [rows[name] == named[f"fact_{name}"] for name in _KEY[:3]]
-    for one in same:
-        condition = condition & one
-    return rows.join(named, condition, how)
+    part = _KEY[:3]
+    dropped = evidence.ledger.where("kind = 'dropped'").select(
+        *part, f.struct(f.col("offset").alias("first"), "through").alias("range")
+    )
+    cursors = evidence.cursors.select(
+        *part, f.struct(f.col("offset").alias("come"), "open").alias("cursor")
+    )
+    known = rows.join(
+        dropped.groupBy(*part).agg(f.collect_list("range").alias("dropped")), list(part), "left"
+    ).join(
+        cursors.groupBy(*part).agg(f.collect_list("cursor").alias("cursors")), list(part), "left"
+    )
+    offset = f.col("offset")
+    is_dropped = f.exists("dropped", lambda one: offset.between(one["first"], one["through"]))
+    is_to_come = f.exists(
+        "cursors", lambda one: (offset > one["come"]) | f.array_contains(one["open"], offset)
+    )
+    status = f.when(is_dropped, "dropped").when(is_to_come, "pending")
+    return known.withColumn("status", status).drop("dropped", "cursors")
 
 
 def _judged(
-    suspects: DataFrame,
+    rows: DataFrame,
     evidence: Evidence,
     passages: tuple[Passage, ...],
     books: tuple[_Book, ...],
 ) -> DataFrame:
-    """What no fact about their very part explains."""
+    """The same, with a status for each, as `AUDIT_COLUMNS`."""
     from pyspark.sql import functions as f
 
     sessions = evidence.cursors.groupBy("client_id").agg(
         f.min("kept").alias("kept"),
         f.collect_list(f.struct("zone", "epoch", f.col("offset").alias("come"))).alias("parts"),
     )
-    known = suspects.join(sessions, "client_id", "left")
+    known = rows.join(sessions, "client_id", "left")
+    known = known.withColumn("parts", f.when(f.col("status").isNull(), f.col("parts")))
     gaps: dict[str, int] = {}
     for book in books:
         if book.gap is not None:
             gaps[book.node] = max(book.gap, gaps.get(book.node, 0))
     if gaps:
         nodes = evidence.ledger.where(f.col("node").isin(list(gaps))).where("client_id is not null")
-        told = f.coalesce(*(f.when(f.col("node") == node, gap) for node, gap in gaps.items()))
+        told = looked_up(gaps, "bigint", f.col("node"))
         known = known.join(
             nodes.groupBy("client_id").agg(f.max(told).alias("gap")), "client_id", "left"
         )

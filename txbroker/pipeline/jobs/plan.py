@@ -21,6 +21,7 @@ from txbroker.pipeline.expected import Expected, Flow, Places, expect
 from txbroker.pipeline.grouping import regroup
 from txbroker.pipeline.inputs import Rows, history
 from txbroker.pipeline.jobs.traffic import MESSAGE_KEY, deliveries, subtree
+from txbroker.pipeline.lookups import looked_up
 from txbroker.pipeline.planned import Host, Member, PlannedNode, Ports, plan_nodes
 
 DEPTH = 4
@@ -184,15 +185,14 @@ def _ties(flows: DataFrame, apexes: Sequence[str], depth: int) -> dict[tuple[str
 
 def _zone_of(apexes: Sequence[str], depth: int, column: str = "subtree") -> Column:
     """The longest of the apexes that a topic's first levels are at or below; null: none."""
-    return _looked_up({apex: apex for apex in apexes}, depth, column)
+    return _longest({apex: apex for apex in apexes}, depth, column)
 
 
-def _looked_up(values: Mapping[str, str], depth: int, column: str = "subtree") -> Column:
+def _longest(values: Mapping[str, str], depth: int, column: str = "subtree") -> Column:
     """The value of the longest key that a topic's first levels are at or below."""
-    pairs = F.create_map(*(F.lit(text) for pair in sorted(values.items()) for text in pair))
     levels = sorted({key.count("/") + 1 if key else 0 for key in values}, reverse=True)
     tops = (F.substring_index(column, "/", level) for level in levels if level <= depth)
-    return F.coalesce(*(F.try_element_at(pairs, top) for top in tops))
+    return F.coalesce(*(looked_up(values, "string", top) for top in tops))
 
 
 def _located(flows: DataFrame, places: Places, depth: int) -> tuple[DataFrame, DataFrame]:
@@ -204,12 +204,12 @@ def _located(flows: DataFrame, places: Places, depth: int) -> tuple[DataFrame, D
     """
     rows = flows.withColumns(
         {
-            "before": _looked_up({zone: zone for zone in places.before}, depth),
-            "after": _looked_up({zone: zone for zone in places.after}, depth),
+            "before": _longest({zone: zone for zone in places.before}, depth),
+            "after": _longest({zone: zone for zone in places.after}, depth),
         }
     )
-    rows = rows.withColumn("best", _looked_up(places.after, depth))
-    host = _named(places.hosts, "best")
+    rows = rows.withColumn("best", _longest(places.after, depth))
+    host = looked_up(places.hosts, "string", F.col("best"))
     at = rows.withColumn("host", host).groupBy("client_id", "host", "best")
     sums = at.agg(
         F.sum(_events()).alias("events"),
@@ -229,11 +229,6 @@ def _located(flows: DataFrame, places: Places, depth: int) -> tuple[DataFrame, D
     )
     moved = clients.select("client_id", F.col("node").alias("moved"))
     return clients, rows.drop("best").join(moved, "client_id")
-
-
-def _named(values: Mapping[str, str], key: str) -> Column:
-    pairs = F.create_map(*(F.lit(text) for pair in sorted(values.items()) for text in pair))
-    return F.try_element_at(pairs, F.col(key))
 
 
 def _collected(located: DataFrame) -> list[Flow]:

@@ -62,7 +62,9 @@ def report(
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise PipelineError(f"{file}: cannot be written: {error.strerror}") from None
+        raise PipelineError(
+            f"{file}: cannot be written: {error.strerror}; name another file"
+        ) from None
     return file
 
 

@@ -6,9 +6,9 @@ committed like the rows of an archive. Partial rows of a window add up, whenever
 message that is read late, from a zone that could not be reached, still counts in its window. So
 there is no state beside the files, and what is read is always exact (`read_rollup`).
 
-A window is *closed* when its zone has a message from `watermark` behind its end; then it is
-published, if that is wanted. What comes for a closed window counts in the files, and is not
-published any more.
+A window is *closed* when its zone has a message from `watermark` behind its end, by the time that
+messages go by; then it is published, if that is wanted. What comes for a closed window counts in
+the files, and is not published any more.
 """
 
 from __future__ import annotations
@@ -25,13 +25,16 @@ from txbroker.errors import PipelineError
 from txbroker.pipeline import topic_filters
 from txbroker.pipeline.archives import microseconds, read_archive, read_files, write_files
 from txbroker.pipeline.commits import Commits
+from txbroker.pipeline.lookups import looked_up
 from txbroker.pipeline.manifest import DataFile, State, Verdict, Wanted, select
+from txbroker.pipeline.sink import Topics
 from txbroker.pipeline.streams import INTERVAL, JobLock, Report, follow, no_report, source
 from txbroker.pipeline.upkeep import Keep, Upkeep
 from txbroker.pipeline.windows import (
     FINISHED,
     MINUTE,
     PARTIALS,
+    UNTIMED,
     Windows,
     added_up,
     finished_rows,
@@ -39,7 +42,7 @@ from txbroker.pipeline.windows import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 WATERMARK = timedelta(seconds=10)
 FOR_EVER = Keep(age=timedelta(days=100_000))
@@ -62,7 +65,13 @@ def read_rollup(
     from pyspark.sql import functions as F
 
     state = Commits(path).load_existing(PARTIALS.kind)
-    wanted = Wanted(topics=filter, since=microseconds(since), until=microseconds(until))
+    # Who names a time asks for no messages without one.
+    first = None if until is None else 0
+    wanted = Wanted(
+        topics=filter,
+        since=first if since is None else microseconds(since),
+        until=microseconds(until),
+    )
     partials = read_files(spark, Path(path), select(state.files.values(), wanted), PARTIALS)
     if filter is not None:
         partials = partials.where(topic_filters.matches(F.col("topic"), filter))
@@ -84,8 +93,9 @@ def rollup(
     until: datetime | None = None,
     window: timedelta = MINUTE,
     field: str | None = None,
+    time_field: str | None = None,
     watermark: timedelta = WATERMARK,
-    publish: Callable[[DataFrame], None] | None = None,
+    publish: str | None = None,
     once: bool = False,
     interval: str = INTERVAL,
     options: Mapping[str, str] | None = None,
@@ -97,17 +107,19 @@ def rollup(
     returns; or the journals of the nodes about `root`, and then as `archive` does with `once`,
     `interval` and `is_stopping`.
 
-    `publish` is given the windows that have closed, as `publishable` has them, before the commit:
+    `publish` is the gRPC address of a node: windows that have closed go to topics there, as
+    `publishable` has them, before the commit. Of the journals each goes there once; of an archive,
     after a crash perhaps once more. A folder is of one kind of rollup: another window, field,
     filter or range of time is refused. Raises `PipelineError`, and Spark's errors.
     """
     if (root is None) == (archive is None):
         raise PipelineError("rollup reads either an archive or the nodes about a root; name one")
     folder = Path(out)
-    windows = Windows(length=window, field=field)
+    windows = Windows(length=window, field=field, time_field=time_field)
     settings = {
         "window": windows.label,
         "field": field,
+        "time_field": time_field,
         "filter": filter,
         "since": microseconds(since),
         "until": microseconds(until),
@@ -117,7 +129,8 @@ def rollup(
         commits = Commits(folder)
         state = commits.load()
         _check_settings(folder, state, settings)
-        job = _Job(commits, windows, settings, watermark, publish, report)
+        topics = None if publish is None else Topics(publish)
+        job = _Job(commits, windows, settings, watermark, topics, report)
         if archive is not None:
             rows = read_archive(
                 spark, archive, filter=filter, since=since, until=until, start=state.positions
@@ -174,20 +187,23 @@ class _Job:
         windows: Windows,
         settings: Mapping[str, Any],
         watermark: timedelta,
-        publish: Callable[[DataFrame], None] | None,
+        topics: Topics | None,
         report: Report,
     ) -> None:
         self._commits = commits
         self._windows = windows
         self._settings = settings
         self._watermark = watermark // timedelta(microseconds=1)
-        self._publish = publish
+        self._topics = topics
         self._report = report
 
     def take(self, rows: DataFrame, query: str, number: int) -> None:
         """Roll up a batch, once."""
         state = self._commits.load()
+        # With another watermark other windows have closed: that is another batch for the sink.
+        name = f"{query}-{number}-{self._watermark}" if query else ""
         if query and state.has_batch(query, number):
+            self._forget(name)
             return
         # One task writes: there is far less of this than of messages, and files are few then.
         partials = partial_rows(rows, self._windows).repartition(1)
@@ -197,20 +213,40 @@ class _Job:
         change = self._commits.change(
             added=tuple(files), query=query, batch=number, settings=self._settings
         )
-        if self._publish is not None:
+        if self._topics is not None:
             closed = self._closed(rows.sparkSession, state, state.apply(change), files)
-            self._publish(publishable(closed, self._windows.label))
+            self._topics.publish(publishable(closed, self._windows.label), name)
         if self._commits.commit(change, PARTIALS.kind) is Verdict.LOST:
             raise PipelineError(
                 f"{self._commits.archive}: another process changed the files of batch {number};"
                 " run the job again"
             )
-        self._report("batch", {"batch": number, "rows": sum(file.rows for file in files)})
+        self._forget(name)
+        told = {"batch": number, "rows": sum(file.rows for file in files)}
+        untimed = self._untimed(rows.sparkSession, files)
+        self._report("batch", {**told, "untimed": untimed} if untimed else told)
+
+    def _forget(self, name: str) -> None:
+        if self._topics is not None and name:
+            self._topics.forget(name)
+
+    def _untimed(self, spark: SparkSession, files: Iterable[DataFile]) -> int:
+        """How many messages of a batch say no time."""
+        from pyspark.sql import functions as F
+
+        of_them = [file for file in files if file.latest == UNTIMED]
+        if not of_them:
+            return 0
+        partials = read_files(spark, self._commits.archive, of_them, PARTIALS)
+        return int(partials.agg(F.sum(F.col("count") + F.col("other"))).collect()[0][0])
 
     def _closed(
         self, spark: SparkSession, before: State, after: State, files: Iterable[DataFile]
     ) -> DataFrame:
-        """The windows that this batch closes, with all that is known of them."""
+        """
+        The windows that this batch closes, with all that is known of them, in one partition and
+        always in the same order.
+        """
         from pyspark.sql import functions as F
 
         behind = self._watermark + self._windows.microseconds
@@ -220,20 +256,15 @@ class _Job:
         wanted = Wanted(since=min(low.values()))
         chosen = list(select(after.files.values(), wanted))
         partials = read_files(spark, self._commits.archive, chosen, PARTIALS)
-        start, zone = F.unix_micros("start"), F.col("zone")
+        start = F.unix_micros("start")
+        before_it, with_it = (looked_up(of, "bigint", F.col("zone")) for of in (low, high))
         return (
             added_up(partials.where(start > F.lit(wanted.since)), self._windows)
-            .where((start > _by_zone(low)[zone]) & (start <= _by_zone(high)[zone]))
+            .where((start > before_it) & (start <= with_it))
             .select(*FINISHED)
             .repartition(1)
             .sortWithinPartitions("start", "topic")
         )
-
-
-def _by_zone(numbers: Mapping[str, int]) -> Column:
-    from pyspark.sql import functions as F
-
-    return F.create_map(*(F.lit(each) for pair in numbers.items() for each in pair))
 
 
 def _check_settings(folder: Path, state: State, settings: Mapping[str, Any]) -> None:
@@ -250,4 +281,5 @@ def _windows_of(state: State) -> Windows:
     label = str(state.settings["window"])
     units = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
     length = timedelta(**{units[label[-1]]: int(label[:-1])})
-    return Windows(length=length, field=state.settings["field"])
+    settings = state.settings
+    return Windows(length=length, field=settings["field"], time_field=settings.get("time_field"))
