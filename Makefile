@@ -32,6 +32,7 @@ $(STAMP): $(NEEDED)
 	touch $@
 
 $(WHOLE): $(NEEDED)
+	@echo 'installing Spark and what goes with it: some minutes, the first time'
 	$(MAKE) --always-make EXTRAS=dev,pipeline $(STAMP)
 	touch $@
 

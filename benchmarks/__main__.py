@@ -17,7 +17,7 @@ from benchmarks.brokers import contestants
 from benchmarks.generator import ROOT, Figures, RunFailed
 from benchmarks.kept import Kept, facts
 from benchmarks.measure import measure
-from benchmarks.processes import BrokerFailed, find_program
+from benchmarks.processes import BrokerFailed, come_first, find_program
 from benchmarks.scenarios import SCENARIOS, Scenario
 from benchmarks.table import between_markers, figures_table, targets_table
 
@@ -35,6 +35,8 @@ def main() -> None:
     try:
         find_program("mosquitto", "mosquitto")
         find_program("nats-server", "nats-server")
+        if given.realtime:
+            come_first()
         generator.build()
         chosen = choose(given)
         kept, failures = run(chosen, given)
@@ -59,6 +61,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="the scenarios of make bench-quick")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--seconds", type=float, help="of publishing in each run")
+    parser.add_argument(
+        "--realtime", action="store_true", help="brokers and load come before all else; as root"
+    )
     parser.add_argument("--core", default="compiled", help="the one that nodes have to run")
     parser.add_argument("--json", type=Path, help="a file for the figures of all runs")
     parser.add_argument("--write", action="store_true", help="to docs/ and benchmarks/results/")
@@ -104,7 +109,7 @@ def run(chosen: Sequence[Scenario], given: argparse.Namespace) -> tuple[Kept, li
                     print(failures[-1], file=sys.stderr, flush=True)
         results[scenario.name] = runs
         print("\n".join(list(figures_table([scenario], results))[2:]), flush=True)
-    return Kept(facts=facts(given.core, given.runs), results=results), failures
+    return Kept(facts=facts(given.core, given.runs, given.realtime), results=results), failures
 
 
 def report(chosen: Sequence[Scenario], kept: Kept) -> str:

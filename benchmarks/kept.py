@@ -34,13 +34,14 @@ class Kept:
         return Kept(**json.loads(text))
 
 
-def facts(core: str, runs: int) -> str:
-    """What was measured, on what, and how often."""
+def facts(core: str, runs: int, realtime: bool) -> str:
+    """What was measured, on what, how, and how often."""
     model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     return (
         f"Core of txbroker: {core}; Python {platform.python_version()}; "
         f"Mosquitto {version('mosquitto', '-h')}, nats-server {version('nats-server', '-v')}; "
-        f"Linux {platform.release()}, {os.cpu_count()} × {model[1] if model else 'CPU'}; "
+        f"Linux {platform.release()}, {os.cpu_count()} × {model[1] if model else 'CPU'}"
+        f"{', scheduled before all else (--realtime)' if realtime else ''}; "
         f"medians of {runs} {'run' if runs == 1 else 'runs'} (least–most)."
     )
 

@@ -85,6 +85,17 @@ def wait_until_ready(
     raise BrokerFailed(f"{process.args!r} is not ready: {log.read_text()[-1000:]}")
 
 
+def come_first() -> None:
+    """
+    Have this process, and all that it starts from now on, scheduled before whatever else the
+    machine does, taking turns with one another; raises `BrokerFailed` where that is not allowed.
+    """
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    except OSError as error:
+        raise BrokerFailed(f"--realtime is for root: {error.strerror}") from error
+
+
 def end(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
     """Have a process end by a signal; one that does not is killed."""
     process.send_signal(number)
