@@ -26,7 +26,7 @@ def hello(*filters: str, edge: str = "e", incarnation: int = 1) -> Greeting:
 
 def arrive(authority: Authority, greeting: Greeting) -> tuple[Peer, EdgeRecorder]:
     port = EdgeRecorder()
-    accepted = authority.connect(greeting, port)
+    accepted = authority.reception.connect(greeting, port)
     assert accepted is not None
     return accepted[0], port
 
@@ -112,7 +112,7 @@ def test_messages_have_one_order_for_all_edges() -> None:
     events: Events = []
     for name, topic_filter in (("one", "a"), ("two", "#")):
         port = EdgeRecorder(events, name)
-        assert authority.connect(hello(topic_filter, edge=name), port)
+        assert authority.reception.connect(hello(topic_filter, edge=name), port)
     for topic, qos in (("a", 0), ("b", 1), ("a", 2)):
         say(authority, topic, topic, qos)
 
@@ -140,8 +140,8 @@ def test_wildcards_leave_dollar_topics_alone(topic_filter: str) -> None:
     authority, _ = serving()
     peer, port = arrive(authority, hello(topic_filter))
     assert say(authority, "$app/x", "1", retain=True) is Verdict.TAKEN
-    authority.add_interest(peer, topic_filter, 1, True)
-    authority.add_interest(peer, "$app/#", 2, True)
+    authority.reception.add_interest(peer, topic_filter, 1, True)
+    authority.reception.add_interest(peer, "$app/#", 2, True)
     say(authority, "$app/x", "2")
 
     assert [("answer", 1, 1, []), ("answer", 2, 1, ["1"]), ("deliver", 2, "2")] == port.events
@@ -152,8 +152,8 @@ def test_edge_without_interest_gets_nothing() -> None:
     authority, _ = serving()
     peer, port = arrive(authority, hello("a", "b"))
     say(authority, "a", "1")
-    authority.remove_interest(peer, "a")
-    authority.remove_interest(peer, "never/had")
+    authority.reception.remove_interest(peer, "a")
+    authority.reception.remove_interest(peer, "never/had")
     say(authority, "a", "2")
     say(authority, "b", "3")
 
@@ -168,10 +168,10 @@ def test_interest_is_answered_before_what_comes_after_it() -> None:
     authority, _ = serving()
     peer, port = arrive(authority, hello())
     say(authority, "a", "1", retain=True)
-    authority.add_interest(peer, "a", 7, True)
+    authority.reception.add_interest(peer, "a", 7, True)
     say(authority, "a", "2", retain=True)
-    authority.add_interest(peer, "a", 8, True)
-    authority.add_interest(peer, "+", 9, False)
+    authority.reception.add_interest(peer, "a", 8, True)
+    authority.reception.add_interest(peer, "+", 9, False)
 
     assert [
         ("answer", 7, 1, ["1"]),
@@ -188,7 +188,7 @@ def test_empty_payload_clears_what_is_retained() -> None:
     say(authority, "a", "1", retain=True)
     say(authority, "a", "", retain=True)
     say(authority, "a", "not retained")
-    authority.add_interest(peer, "a", 1, True)
+    authority.reception.add_interest(peer, "a", 1, True)
 
     assert ("deliver", 2, "") == port.events[1]
     assert ("answer", 1, 3, []) == port.events[-1]
@@ -214,7 +214,7 @@ def test_newer_link_takes_over() -> None:
     authority, _ = serving()
     _, old = arrive(authority, hello("a"))
     peer, new = arrive(authority, hello("a"))
-    authority.disconnect(peer, old)
+    authority.reception.disconnect(peer, old)
     say(authority, "a", "1")
 
     assert [("close",)] == old.events
@@ -239,13 +239,13 @@ def test_older_process_is_turned_away() -> None:
     authority, _ = serving()
     peer, port = arrive(authority, hello("a", incarnation=2))
 
-    assert authority.connect(hello("b", incarnation=1), EdgeRecorder()) is None
+    assert authority.reception.connect(hello("b", incarnation=1), EdgeRecorder()) is None
     assert ([], {"a"}) == (port.events, peer.filters)
 
 
 def resume(authority: Authority, position: int, *filters: str) -> tuple[list[str], int]:
     greeting = Greeting(edge="e", incarnation=1, filters=filters, position=position)
-    accepted = authority.connect(greeting, EdgeRecorder())
+    accepted = authority.reception.connect(greeting, EdgeRecorder())
     assert accepted is not None
     found = [record.message for record in caught_up(authority, accepted)]
     return payloads(found), accepted[1].missed
@@ -256,7 +256,7 @@ def test_edge_resumes_after_its_position() -> None:
     authority, _ = serving()
     peer, port = arrive(authority, hello("a", "b"))
     say(authority, "a", "1")
-    authority.disconnect(peer, port)
+    authority.reception.disconnect(peer, port)
     for topic, payload, qos in (("a", "2", 1), ("a", "3", 0), ("x", "4", 1), ("b", "5", 2)):
         say(authority, topic, payload, qos)
 
@@ -271,7 +271,7 @@ def test_edge_hears_how_much_it_missed() -> None:
     authority, journal = authority_of("", DelegationTable(""))
     authority.open(1)
     peer, port = arrive(authority, hello("a"))
-    authority.disconnect(peer, port)
+    authority.reception.disconnect(peer, port)
     for number in range(1, 6):
         say(authority, "a", str(number))
     journal.trim(3)
@@ -298,14 +298,14 @@ def test_resume_leaves_out_what_waits_for_a_claim() -> None:
     authority, _ = serving()
     peer, port = arrive(authority, hello("#"))
     say(authority, "y", "1")
-    authority.disconnect(peer, port)
+    authority.reception.disconnect(peer, port)
     peer.unclaimed["z"] = 1
     for topic, payload in (("z", "2"), ("y", "3"), ("z", "4"), ("y", "5")):
         say(authority, topic, payload)
 
     unclaimed = resume(authority, 3, "#")
     greeting = Greeting(edge="e", incarnation=1, filters=("#",), claims={"z": None}, position=3)
-    claimed = caught_up(authority, authority.connect(greeting, EdgeRecorder()))
+    claimed = caught_up(authority, authority.reception.connect(greeting, EdgeRecorder()))
 
     assert (["5"], 0) == unclaimed
     assert ["2", "4", "5"] == payloads(record.message for record in claimed)
@@ -317,7 +317,7 @@ def test_edge_that_is_away_makes_room_for_a_new_one(monkeypatch: pytest.MonkeyPa
     authority, _ = serving()
     arrive(authority, hello("a", edge="stays"))
     peer, port = arrive(authority, hello("a", edge="leaves"))
-    authority.disconnect(peer, port)
+    authority.reception.disconnect(peer, port)
     arrive(authority, hello("a", edge="new"))
     arrive(authority, hello("a", edge="one too many"))
 

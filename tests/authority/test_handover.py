@@ -32,7 +32,7 @@ def known(authority: Authority, edge: str) -> Peer:
 
 def arrive(authority: Authority, edge: str, *filters: str) -> EdgeRecorder:
     port = EdgeRecorder()
-    assert authority.connect(Greeting(edge=edge, incarnation=1, filters=filters), port)
+    assert authority.reception.connect(Greeting(edge=edge, incarnation=1, filters=filters), port)
     return port
 
 
@@ -83,7 +83,7 @@ def test_bulk_has_what_is_retained_within_the_apex() -> None:
     for topic in ("z", "z/a", "zz", "y"):
         authority.publish(retained(topic, topic))
 
-    outgoing = authority.prepare("z")
+    outgoing = authority.subtrees.prepare("z")
 
     assert [["z", "z/a"]] == [payloads(part.retained) for part in outgoing.bulk()]
 
@@ -97,7 +97,7 @@ def test_rest_has_what_changed_after_the_bulk() -> None:
     table.commit(cut("other"))
     arrive(authority, "e", "z/kept", "y", "+/kept")
     authority.marks["e", 1, "", 1] = 9
-    outgoing = authority.prepare("z")
+    outgoing = authority.subtrees.prepare("z")
     incoming = Incoming()
     for part in outgoing.bulk():
         incoming.take(part)
@@ -106,7 +106,7 @@ def test_rest_has_what_changed_after_the_bulk() -> None:
     authority.publish(retained("z/cleared", ""))
     authority.publish(retained("z/new", "new"))
     authority.publish(retained("y/new", "new"))
-    authority.fence(outgoing)
+    authority.subtrees.fence(outgoing)
     for part in outgoing.rest():
         incoming.take(part)
 
@@ -125,10 +125,10 @@ def test_rest_has_what_changed_after_the_bulk() -> None:
 def test_fence_parks_the_subtree_only() -> None:
     """What is being handed over waits; the rest of the zone goes on."""
     authority, _ = serving()
-    outgoing = authority.prepare("z")
+    outgoing = authority.subtrees.prepare("z")
 
     before = authority.publish(Message("z/a", b"", 1))
-    offset = authority.fence(outgoing)
+    offset = authority.subtrees.fence(outgoing)
     after = [authority.publish(Message(topic, b"", 1)) for topic in ("z/a", "z", "zz", "y")]
 
     assert (Verdict.TAKEN, 1) == (before, offset)
@@ -139,22 +139,22 @@ def test_fence_parks_the_subtree_only() -> None:
 def test_fence_lies_at_a_record_that_an_edge_can_get_to() -> None:
     """A position is never told to lie at a QoS 0 record, and the successor waits for a position."""
     authority, _ = serving()
-    outgoing = authority.prepare("z")
+    outgoing = authority.subtrees.prepare("z")
     for qos in (1, 2, 0, 0):
         authority.publish(Message("y", b"", qos))
 
-    assert (2, 2) == (authority.fence(outgoing), authority.delivered)
+    assert (2, 2) == (authority.subtrees.fence(outgoing), authority.delivered)
 
 
 def test_handover_that_came_to_nothing_leaves_the_zone_here() -> None:
     """The fence goes, and whoever parked tries again."""
     authority, _ = serving()
     port = arrive(authority, "e", "#")
-    outgoing = authority.prepare("z")
-    authority.fence(outgoing)
+    outgoing = authority.subtrees.prepare("z")
+    authority.subtrees.fence(outgoing)
     assert authority.publish(Message("z/a", b"no", 1)) is Verdict.PARKED
 
-    authority.roll_back(outgoing)
+    authority.subtrees.roll_back(outgoing)
     again = authority.publish(Message("z/a", b"yes", 1))
 
     assert again is Verdict.TAKEN
@@ -164,10 +164,10 @@ def test_handover_that_came_to_nothing_leaves_the_zone_here() -> None:
 def test_changes_are_no_longer_noted_after_the_handover() -> None:
     """A handover that is over costs nothing more, and the next one starts anew."""
     authority, _ = serving()
-    outgoing = authority.prepare("z")
-    authority.roll_back(outgoing)
+    outgoing = authority.subtrees.prepare("z")
+    authority.subtrees.roll_back(outgoing)
     authority.publish(retained("z/a"))
-    authority.fence(outgoing)
+    authority.subtrees.fence(outgoing)
 
     assert [()] == [part.retained for part in outgoing.rest()]
 
@@ -183,15 +183,15 @@ def test_completed_handover_is_a_cut_in_every_stream() -> None:
     events: Events = []
     for name, filters in (("inside", ["z/+"]), ("across", ["+/a"])):
         greeting = Greeting(edge=name, incarnation=1, filters=tuple(filters))
-        assert authority.connect(greeting, EdgeRecorder(events, name))
+        assert authority.reception.connect(greeting, EdgeRecorder(events, name))
     away = arrive(authority, "away", "z/+", "y")
-    authority.disconnect(known(authority, "away"), away)
+    authority.reception.disconnect(known(authority, "away"), away)
     authority.publish(retained("z/a", "last"))
-    outgoing = authority.prepare("z")
-    authority.fence(outgoing)
+    outgoing = authority.subtrees.prepare("z")
+    authority.subtrees.fence(outgoing)
 
     table.commit(cut("z", 3))
-    authority.complete(outgoing)
+    authority.subtrees.complete(outgoing)
 
     assert [
         ("inside", "deliver", 1, "last"),
@@ -214,10 +214,10 @@ def test_zone_that_was_given_back_ends_in_every_stream() -> None:
     authority, _ = serving("z", epoch=4)
     port = arrive(authority, "e", "z/#")
     authority.publish(retained("z/a", "last"))
-    outgoing = authority.prepare("z")
-    authority.fence(outgoing)
+    outgoing = authority.subtrees.prepare("z")
+    authority.subtrees.fence(outgoing)
 
-    authority.complete(outgoing)
+    authority.subtrees.complete(outgoing)
 
     assert [("deliver", 1, "last"), ("gone", "z", 4), ("unpark",)] == port.events
     assert authority.publish(Message("z/a", b"", 1)) is Verdict.NOT_AUTHORITATIVE
@@ -227,11 +227,11 @@ def test_zone_that_was_given_back_ends_in_every_stream() -> None:
 def test_two_subtrees_are_handed_over_at_a_time() -> None:
     """Each handover has its own fence."""
     authority, table = serving()
-    one, two = authority.prepare("one"), authority.prepare("two")
-    authority.fence(one)
-    authority.fence(two)
+    one, two = authority.subtrees.prepare("one"), authority.subtrees.prepare("two")
+    authority.subtrees.fence(one)
+    authority.subtrees.fence(two)
     table.commit(cut("one"))
-    authority.complete(one)
+    authority.subtrees.complete(one)
 
     verdicts = [authority.publish(Message(topic, b"", 1)) for topic in ("one/x", "two/x")]
 
@@ -268,12 +268,12 @@ def test_inherited_deliveries_wait_for_the_claim() -> None:
     port = EdgeRecorder()
     greeting = Greeting(edge="e", incarnation=1, filters=("z/#",))
 
-    accepted = authority.connect(greeting, port)
+    accepted = authority.reception.connect(greeting, port)
     assert accepted is not None
     peer, before_claim = accepted
     authority.publish(Message("z/a", b"2", 1))
     authority.publish(Message("z/a", b"not kept", 0))
-    claimed = caught_up(authority, (peer, authority.sync(peer, ["z/#"], {"z": None})))
+    claimed = caught_up(authority, (peer, authority.reception.sync(peer, ["z/#"], {"z": None})))
     authority.publish(Message("z/a", b"4", 1))
 
     assert [] == caught_up(authority, (peer, before_claim))
@@ -289,12 +289,12 @@ def test_next_handover_waits_for_claims() -> None:
     incoming.take(Snapshot(interests=(EdgeInterest(edge="e", incarnation=1, filters=("a/#",)),)))
     authority.absorb("a", incoming)
 
-    assert authority.awaits_claims("a/b")
-    assert authority.awaits_claims("")
-    assert not authority.awaits_claims("b")
+    assert authority.subtrees.awaits_claims("a/b")
+    assert authority.subtrees.awaits_claims("")
+    assert not authority.subtrees.awaits_claims("b")
     peer = known(authority, "e")
-    authority.sync(peer, ["a/#"], {"a": None})
-    assert not authority.awaits_claims("a/b")
+    authority.reception.sync(peer, ["a/#"], {"a": None})
+    assert not authority.subtrees.awaits_claims("a/b")
 
 
 def test_claim_counts_once() -> None:
@@ -307,10 +307,10 @@ def test_claim_counts_once() -> None:
         edge="e", incarnation=1, filters=("z/#",), claims={"z": None, "unknown": None}
     )
 
-    accepted = authority.connect(greeting, EdgeRecorder())
+    accepted = authority.reception.connect(greeting, EdgeRecorder())
     first = caught_up(authority, accepted)
     assert accepted is not None
-    again = authority.sync(accepted[0], ["z/#"], {"z": None})
+    again = authority.reception.sync(accepted[0], ["z/#"], {"z": None})
 
     assert ["1"] == payloads(r.message for r in first)
     assert [] == caught_up(authority, (accepted[0], again))
@@ -320,7 +320,7 @@ def test_interest_of_a_newer_process_is_not_overridden() -> None:
     """What is inherited of an earlier incarnation is nobody's."""
     authority, _ = serving("z")
     greeting = Greeting(edge="e", incarnation=5, filters=("z/new",))
-    accepted = authority.connect(greeting, EdgeRecorder())
+    accepted = authority.reception.connect(greeting, EdgeRecorder())
     assert accepted is not None
 
     interest = EdgeInterest(edge="e", incarnation=4, filters=("z/old",))
@@ -341,7 +341,7 @@ def test_zone_that_comes_back_is_absorbed_behind_a_claim() -> None:
     authority.announce_end("z", 3)
     for topic in ("z/a", "y"):
         authority.publish(Message(topic, topic.encode(), 1))
-    claimed = caught_up(authority, (peer, authority.sync(peer, ["#"], {"z": None})))
+    claimed = caught_up(authority, (peer, authority.reception.sync(peer, ["#"], {"z": None})))
 
     assert [("deliver", 1, "0"), ("gone", "z", 3), ("deliver", 3, "y")] == port.events
     assert [(2, "z/a")] == [(r.offset, r.message.payload.decode()) for r in claimed]
@@ -368,14 +368,14 @@ def test_interest_that_touches_a_fence_waits_for_its_end() -> None:
     authority, _ = serving()
     port = arrive(authority, "e")
     peer = known(authority, "e")
-    outgoing = authority.prepare("z")
-    authority.fence(outgoing)
-    authority.add_interest(peer, "#", 1, True)
-    authority.add_interest(peer, "z/given up", 2, True)
-    authority.add_interest(peer, "y", 3, True)
-    authority.remove_interest(peer, "z/given up")
+    outgoing = authority.subtrees.prepare("z")
+    authority.subtrees.fence(outgoing)
+    authority.reception.add_interest(peer, "#", 1, True)
+    authority.reception.add_interest(peer, "z/given up", 2, True)
+    authority.reception.add_interest(peer, "y", 3, True)
+    authority.reception.remove_interest(peer, "z/given up")
     before = port.events[:]
-    authority.roll_back(outgoing)
+    authority.subtrees.roll_back(outgoing)
 
     assert [("answer", 3, 0, [])] == before
     assert [("answer", 1, 0, []), ("unpark",)] == port.events[1:]
@@ -386,11 +386,11 @@ def test_interest_that_waits_goes_with_its_link() -> None:
     """The next link's greeting has it."""
     authority, _ = serving()
     arrive(authority, "e")
-    outgoing = authority.prepare("z")
-    authority.fence(outgoing)
-    authority.add_interest(known(authority, "e"), "#", 1, True)
+    outgoing = authority.subtrees.prepare("z")
+    authority.subtrees.fence(outgoing)
+    authority.reception.add_interest(known(authority, "e"), "#", 1, True)
     again = arrive(authority, "e", "y")
-    authority.roll_back(outgoing)
+    authority.subtrees.roll_back(outgoing)
 
     assert [("unpark",)] == again.events
     assert {"y"} == known(authority, "e").filters
@@ -407,12 +407,12 @@ def test_edge_that_was_away_hears_what_came_back_meanwhile() -> None:
     table.commit(cut("again", 9))
     peer = known(authority, "e")
     hello = Greeting(edge="e", incarnation=1, filters=("#",))
-    before = authority.returned(hello)
-    knows = authority.returned(attrs.evolve(hello, claims={"back": 0}))
-    authority.sync(peer, ["#"], {"back": None})
+    before = authority.reception.returned(hello)
+    knows = authority.reception.returned(attrs.evolve(hello, claims={"back": 0}))
+    authority.reception.sync(peer, ["#"], {"back": None})
 
     assert [Returned(apex="back", epoch=3, offset=0, is_inherited=True)] == before
-    assert ([], []) == (knows, authority.returned(hello))
+    assert ([], []) == (knows, authority.reception.returned(hello))
 
 
 def test_zone_that_went_out_again_has_taken_along_what_an_edge_wants_of_it() -> None:
@@ -428,6 +428,6 @@ def test_zone_that_went_out_again_has_taken_along_what_an_edge_wants_of_it() -> 
     arrive(authority, "e")
     connected = set(known(authority, "e").filters)
     authority.absorb("z", hand_over(interest))
-    authority.sync(known(authority, "e"), [], {})
+    authority.reception.sync(known(authority, "e"), [], {})
 
     assert ({"#"}, set(), set()) == (while_here, connected, known(authority, "e").filters)

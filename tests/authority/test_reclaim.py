@@ -34,7 +34,7 @@ class Parent:
 
     def reclaim(self) -> None:
         self.table.reclaim("z", self.authority.delivered)
-        self.authority.reclaim("z", 3)
+        self.authority.subtrees.reclaim("z", 3)
 
     def restart(self) -> None:
         self.authority = authority_over(self.journal, "", self.table)
@@ -42,17 +42,17 @@ class Parent:
 
     def connect(self, hello: Greeting) -> tuple[Peer, EdgeRecorder, list[str]]:
         """As a link does; with what the edge catches up with."""
-        back = self.authority.returned(hello)
+        back = self.authority.reception.returned(hello)
         inherited = tuple(one.apex for one in back if one.is_inherited)
         port = EdgeRecorder()
-        accepted = self.authority.connect(attrs.evolve(hello, returned=inherited), port)
+        accepted = self.authority.reception.connect(attrs.evolve(hello, returned=inherited), port)
         found = payloads(r.message for r in caught_up(self.authority, accepted))
         assert accepted is not None
         return accepted[0], port, found
 
     def claim(self, peer: Peer) -> list[str]:
         """The edge has heard of it."""
-        claimed = self.authority.sync(peer, ["#"], {"z": None})
+        claimed = self.authority.reception.sync(peer, ["#"], {"z": None})
         return payloads(r.message for r in caught_up(self.authority, (peer, claimed)))
 
 
@@ -77,13 +77,13 @@ def test_edge_that_nobody_knew_is_told_when_it_comes() -> None:
     parent = Parent()
     parent.reclaim()
     parent.say("z/a", "y", "z/b")
-    told = parent.authority.returned(HELLO)
+    told = parent.authority.reception.returned(HELLO)
     peer, port, resumed = parent.connect(attrs.evolve(HELLO, position=1))
     parent.say("z/a", "y")
 
     assert (TOLD, ["2", "4"], [("deliver", 7, "7")]) == (told, resumed, port.events)
     assert ["3", "5", "6"] == parent.claim(peer)
-    assert [] == parent.authority.returned(HELLO)
+    assert [] == parent.authority.reception.returned(HELLO)
 
 
 def test_edge_that_has_heard_elsewhere_catches_up_at_once() -> None:
@@ -93,7 +93,7 @@ def test_edge_that_has_heard_elsewhere_catches_up_at_once() -> None:
     parent.say("z/a", "y")
     hello = attrs.evolve(HELLO, claims={"z": None})
 
-    assert TOLD == parent.authority.returned(hello)
+    assert TOLD == parent.authority.reception.returned(hello)
     assert ["3"] == parent.connect(hello)[2]
 
 
@@ -103,12 +103,12 @@ def test_who_has_claimed_is_remembered_over_a_restart() -> None:
     parent.reclaim()
     peer, _, _ = parent.connect(HELLO)
     parent.claim(peer)
-    parent.authority.on_claimed(peer, ["z"])
+    parent.authority.reception.on_claimed(peer, ["z"])
     parent.restart()
     newer = attrs.evolve(HELLO, incarnation=2)
 
-    assert [] == parent.authority.returned(newer)
-    assert TOLD == parent.authority.returned(attrs.evolve(HELLO, edge="f"))
+    assert [] == parent.authority.reception.returned(newer)
+    assert TOLD == parent.authority.reception.returned(attrs.evolve(HELLO, edge="f"))
 
 
 def test_edge_that_dies_before_it_is_done_is_told_again() -> None:
@@ -119,7 +119,7 @@ def test_edge_that_dies_before_it_is_done_is_told_again() -> None:
     parent.claim(peer)
     parent.connect(attrs.evolve(HELLO, incarnation=2))
 
-    assert TOLD == parent.authority.returned(attrs.evolve(HELLO, incarnation=2))
+    assert TOLD == parent.authority.reception.returned(attrs.evolve(HELLO, incarnation=2))
 
 
 def test_nobody_is_told_when_the_subtree_is_delegated_again() -> None:
@@ -128,7 +128,7 @@ def test_nobody_is_told_when_the_subtree_is_delegated_again() -> None:
     parent.reclaim()
     parent.table.commit(cut("z", 5))
 
-    assert [] == parent.authority.returned(HELLO)
+    assert [] == parent.authority.reception.returned(HELLO)
     peer, _, _ = parent.connect(HELLO)
     assert {} == peer.unclaimed
 

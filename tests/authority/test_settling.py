@@ -29,7 +29,7 @@ class Zone:
         greeting = Greeting(
             edge="e", incarnation=1, filters=("#",), stream=stream, position=position
         )
-        accepted = self.authority.connect(greeting, port)
+        accepted = self.authority.reception.connect(greeting, port)
         assert accepted is not None
         return accepted[0]
 
@@ -42,7 +42,7 @@ class Zone:
 
     def ask(self, request: int = 1) -> None:
         """What is retained?"""
-        self.authority.add_interest(self.peer, "#", request, True)
+        self.authority.reception.add_interest(self.peer, "#", request, True)
 
     def restart(self) -> None:
         """The process died and is back."""
@@ -130,8 +130,8 @@ def test_topic_that_was_delivered_behind_a_fence_stays_fenced() -> None:
     """Who gets it is looked up then; that must not let the next publish through."""
     zone = Zone()
     zone.say("z/a", "1")
-    outgoing = zone.authority.prepare("z")
-    zone.authority.fence(outgoing)
+    outgoing = zone.authority.subtrees.prepare("z")
+    zone.authority.subtrees.fence(outgoing)
     zone.journal.sync()
 
     assert [("deliver", 1, "1"), ("durable", 1)] == zone.events
@@ -145,13 +145,13 @@ def test_topic_that_was_read_from_the_journal_stays_refused() -> None:
     zone.journal.sync()
     zone.table.commit(cut("z"))
     zone.authority.announce(cut("z"))
-    accepted = zone.authority.connect(
+    accepted = zone.authority.reception.connect(
         Greeting(edge="f", incarnation=1, filters=("#",), position=0), EdgeRecorder()
     )
     assert accepted is not None
-    chunk = zone.authority.backlog(*accepted, 0, 1)
+    _, records = zone.authority.reception.backlog(*accepted, 0, 1)
 
-    assert 1 == len(chunk.records)
+    assert 1 == len(records)
     assert zone.say("z/a", "2") is Verdict.NOT_AUTHORITATIVE
 
 
@@ -238,10 +238,10 @@ def test_cuts_and_the_end_keep_their_place() -> None:
 def test_rest_of_a_handover_can_be_had_when_the_fence_has_settled() -> None:
     """What was taken for the subtree is retained and delivered by then."""
     zone = Zone()
-    outgoing = zone.authority.prepare("z")
+    outgoing = zone.authority.subtrees.prepare("z")
     list(outgoing.bulk())
     zone.say("z/a", "last", retain=True)
-    zone.authority.fence(outgoing)
+    zone.authority.subtrees.fence(outgoing)
     parts: list[Snapshot] = []
     zone.authority.in_order(lambda: parts.extend(outgoing.rest()))
     zone.say("elsewhere", "goes on")
@@ -295,14 +295,14 @@ def test_position_that_is_told_survives() -> None:
     zone.restart()
     zone.say("a", "2")
     zone.journal.sync()
-    accepted = zone.authority.connect(
+    accepted = zone.authority.reception.connect(
         Greeting(edge="e", incarnation=1, filters=("#",), position=told[2]), EdgeRecorder()
     )
     assert accepted is not None
-    chunk = zone.authority.backlog(*accepted, told[2], zone.authority.delivered)
+    _, records = zone.authority.reception.backlog(*accepted, told[2], zone.authority.delivered)
 
     assert ("answer", 1, 1, []) == told
-    assert [b"2"] == [record.message.payload for record in chunk.records]
+    assert [b"2"] == [record.message.payload for record in records]
 
 
 def test_claim_that_was_not_finished_survives() -> None:
@@ -313,13 +313,13 @@ def test_claim_that_was_not_finished_survives() -> None:
     zone.authority.absorb("z", incoming)
     zone.say("z/a", "1")
     zone.journal.sync()
-    zone.authority.sync(zone.peer, ["#"], {"z": None})
+    zone.authority.reception.sync(zone.peer, ["#"], {"z": None})
     zone.restart()
     peer = zone.authority.peers.get("e")
     assert peer is not None
     open_ = dict(peer.unclaimed)
-    zone.authority.sync(peer, ["#"], {"z": None})
-    zone.authority.on_claimed(peer, ["z"])
+    zone.authority.reception.sync(peer, ["#"], {"z": None})
+    zone.authority.reception.on_claimed(peer, ["z"])
     zone.restart()
 
     assert {"z": 0} == open_
@@ -332,10 +332,10 @@ def test_what_an_edge_has_not_claimed_is_kept_for_it() -> None:
     zone.say("a", "1")
     zone.journal.sync()
     part, other = PartKey("", 1), PartKey("x", 4)
-    zone.authority.keep(zone.peer, {part: 9})
+    zone.authority.reception.keep(zone.peer, {part: 9})
     zone.peer.unclaimed["z"] = 1
-    zone.authority.keep(zone.peer, {part: 9, other: 3})
-    zone.authority.keep(zone.peer, {})
+    zone.authority.reception.keep(zone.peer, {part: 9, other: 3})
+    zone.authority.reception.keep(zone.peer, {})
 
     kept = [noted for noted in zone.journal.noted if not noted.startswith("e from")]
     assert ["e  9", "e  1", "e x 3", "e  1"] == kept
@@ -350,7 +350,7 @@ def test_hello_ends_the_earlier_link_before_it_is_answered() -> None:
     zone.say("a", "1")
     greeting = Greeting(edge="e", incarnation=1, filters=("#",), stream=2)
 
-    assert zone.authority.expect(greeting)
+    assert zone.authority.reception.expect(greeting)
     assert [("close",)] == zone.events
     assert zone.peer.port is None
 
@@ -363,6 +363,6 @@ def test_hello_that_comes_late_is_refused() -> None:
     zone.authority.marks["e", 1, "", 2] = 7
     late = Greeting(edge="e", incarnation=1, filters=(), stream=1)
 
-    assert not zone.authority.expect(late)
-    assert zone.authority.connect(late, EdgeRecorder()) is None
+    assert not zone.authority.reception.expect(late)
+    assert zone.authority.reception.connect(late, EdgeRecorder()) is None
     assert ([], {("e", 1, "", 2): 7}) == (newer.events, zone.authority.marks)

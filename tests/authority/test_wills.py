@@ -22,7 +22,7 @@ def will(number: int = 7, qos: int = 1) -> Message:
 
 def watched(authority: Authority) -> EdgeRecorder:
     port = EdgeRecorder()
-    assert authority.connect(Greeting(edge="e", incarnation=1, filters=("#",)), port)
+    assert authority.reception.connect(Greeting(edge="e", incarnation=1, filters=("#",)), port)
     return port
 
 
@@ -59,8 +59,8 @@ def test_it_is_known_where_its_topic_went() -> None:
     """Its mark goes along with a subtree, and is kept for the next process."""
     authority, _, _ = serving()
     authority.publish(will(), ("edge", 1, "", 1), 1)
-    outgoing = authority.prepare("w")
-    authority.fence(outgoing)
+    outgoing = authority.subtrees.prepare("w")
+    authority.subtrees.fence(outgoing)
     marks = [key for part in outgoing.rest() for key, _ in part.marks]
 
     assert mark_of_will(WILL) in marks

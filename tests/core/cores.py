@@ -16,6 +16,7 @@ from txbroker.core.reference.inlet import Inlet
 from txbroker.core.reference.link import LinkInlet
 from txbroker.core.reference.outlet import Outlet
 from txbroker.core.reference.packets import encode_length
+from txbroker.core.reference.records import StoredRecords
 from txbroker.core.reference.run import Run
 from txbroker.matching.index import SubscriptionIndex
 
@@ -29,6 +30,7 @@ REFERENCE: Any = SimpleNamespace(
     Outlet=Outlet,
     Run=Run,
     Sieve=Sieve,
+    StoredRecords=StoredRecords,
     Target=Target,
     Tree=SubscriptionIndex,
     accept=accept,

@@ -275,6 +275,19 @@ def test_many_batches_of_one_record(core: Any) -> None:
     assert sum(range(1000)) == len(filled.payloads.data)
 
 
+def damaged(made: list[Source], seed: int, changes: int) -> bytes:
+    """A body that somebody has spoiled."""
+    body = bytearray(encode_records(pieces_of(made), {("e", 1, "z", 2): 3}, "n"))
+    chance = random.Random(seed)
+    for _ in range(changes):
+        place = chance.randrange(len(body))
+        if chance.random() < 0.7:
+            body[place] = chance.choice([0, 1, 2, 127, 128, 255, chance.randrange(256)])
+        else:
+            del body[place : place + chance.randrange(4)]
+    return bytes(body)
+
+
 def outcome(core: Any, body: bytes, count: int, places: bytes) -> Any:
     """All that a core makes of a batch."""
     found: list[Any] = []
@@ -304,14 +317,7 @@ def outcome(core: Any, body: bytes, count: int, places: bytes) -> Any:
 def test_both_agree_on_what_somebody_has_spoiled(
     made: list[Source], seed: int, changes: int, count: int | None, places: bytes
 ) -> None:
-    body = bytearray(encode_records(pieces_of(made), {("e", 1, "z", 2): 3}, "n"))
-    chance = random.Random(seed)
-    for _ in range(changes):
-        place = chance.randrange(len(body))
-        if chance.random() < 0.7:
-            body[place] = chance.choice([0, 1, 2, 127, 128, 255, chance.randrange(256)])
-        else:
-            del body[place : place + chance.randrange(4)]
-    given = bytes(body), len(flat(made, "n")) if count is None else count, places
+    number = len(flat(made, "n")) if count is None else count
+    given = damaged(made, seed, changes), number, places
 
     assert outcome(REFERENCE, *given) == outcome(COMPILED, *given)

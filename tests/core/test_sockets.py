@@ -227,12 +227,14 @@ def test_what_is_to_be_kept_is_when_that_is_asked_for(core: Any) -> None:
     kept: list[bytes] = []
     with a_bench(core) as bench:
         bench.connect_subscriber()
-        bench.way = (*WAY[:3], lambda run: kept.append(run.raw))
-        assert [] == bench.wait(publish(b"a"))
-        assert not kept and publish(b"a") == bench.subscriber.outlet.take()
-        bench.sockets.tell()
-        bench.sockets.tell()
-        assert [publish(b"a")] == kept
+        bench.way = (*WAY[:3], lambda runs: kept.extend(run.raw for run in runs))
+        for timeout in (0.0, 60.0, None):  # others are waited for, but not for so long
+            assert [] == bench.wait(publish(b"a"), timeout)
+            assert not kept and publish(b"a") == bench.reader.recv(100)
+            bench.sockets.tell()
+            bench.sockets.tell()
+            assert [publish(b"a")] == kept
+            kept.clear()
 
 
 @both
@@ -316,6 +318,33 @@ def test_what_is_for_an_owner_elsewhere_goes_there(core: Any) -> None:
         sender.room = 0
         assert [(bench.number, FED)] == bench.wait(publish(b"far/a"))
         assert ["other", "other"] == bench.found
+
+
+@both
+def test_what_is_for_one_owner_goes_there_by_whatever_apex(core: Any) -> None:
+    packets = publish(b"far/a", b"1") + publish(b"farther", b"2")
+    with a_bench(core) as bench:
+        bench.exchange.routes.set("farther", "other")
+        bench.add_sender("other", 150)
+        assert bench.wait(packets) is None
+        assert b"<publisher>\2\0\0\0" + packets == bench.reader.recv(1000)
+
+
+@both
+def test_a_node_without_a_zone(core: Any) -> None:
+    """Also while some client's output is full: only the owner gets what a client publishes."""
+    packet = publish(b"far/a", b"1")
+    with a_bench(core) as bench:
+        bench.add_sender("other")
+        bench.sockets = bench.exchange.make_sockets()
+        bench.sockets.wire_owners(bench.find)
+        bench.sockets.add(bench.number, bench.publisher.inlet)
+        assert bench.wait(packet) is None
+        bench.subscriber.outlet.send(bytes(HIGH_MARK))
+        assert [] == bench.wait(packet)
+        assert bench.publisher.inlet.fault is None
+        bench.exchange.send_outputs()
+        assert 2 * (b"<publisher>\1\0\0\0" + packet) == bench.reader.recv(1000)
 
 
 @both

@@ -195,14 +195,15 @@ class World:
     def _wait(self, inlet: Any, data: bytes, allows: int, room: int) -> Any:
         kept: list[bytes] = []
         calls = self.calls
-        keep = (lambda run: kept.append(bytes(run.raw))) if allows & 1 else None
+        keep = (lambda runs: kept.extend(bytes(r.raw) for r in runs)) if allows & 1 else None
         self.way = (VALUES[1], VALUES[1], VALUES[1], keep) if allows & 2 else None
         self.sender.room = room
         self.left = []
         near, far = socket.socketpair()
         out, other = socket.socketpair()
         with near, far, out, other, epoll() as watching:
-            near.setblocking(False)
+            for end in (near, out):
+                end.setblocking(False)
             watching.register(near.fileno(), EPOLLIN)
             self.sockets.add(near.fileno(), inlet)
             self.to_others.descriptor = out.fileno()

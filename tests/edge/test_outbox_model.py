@@ -606,8 +606,8 @@ class Machine(RuleBasedStateMachine):
             return
         giver = child if child.authority.serving else parent
         taker = parent if giver is child else child
-        outgoing = giver.authority.prepare(apex)
-        giver.authority.fence(outgoing)
+        outgoing = giver.authority.subtrees.prepare(apex)
+        giver.authority.subtrees.fence(outgoing)
         self.pending = (giver, taker), outgoing
 
     @precondition(lambda self: self.pending is not None)
@@ -619,7 +619,7 @@ class Machine(RuleBasedStateMachine):
         else:
             (giver, _), outgoing = self.pending
             self.pending = None
-            giver.authority.roll_back(outgoing)
+            giver.authority.subtrees.roll_back(outgoing)
 
     def _commit(self) -> None:
         (giver, taker), outgoing = self.pending
@@ -644,7 +644,7 @@ class Machine(RuleBasedStateMachine):
             taker.table.take_over(subtree)
             taker.authority.open(taker.epoch, incoming)
             giver.table.commit(cut(apex, taker.epoch))
-        giver.authority.complete(outgoing)
+        giver.authority.subtrees.complete(outgoing)
 
     def _parent_of(self, apex: str) -> Owner | None:
         above = [self.owners[x] for x in APEXES if x != apex and (not x or apex.startswith(x))]

@@ -43,14 +43,14 @@ class OwnBench(EdgeBench):
     def another_edge(self, *filters: str) -> None:
         """A recorder shows what the authority hands out."""
         greeting = Greeting(edge="other", incarnation=1, filters=filters)
-        assert self.authority.connect(greeting, self.port)
+        assert self.authority.reception.connect(greeting, self.port)
 
     def delegate(self, apex: str, epoch: int = 1) -> Cut:
-        outgoing = self.authority.prepare(apex)
-        self.authority.fence(outgoing)
+        outgoing = self.authority.subtrees.prepare(apex)
+        self.authority.subtrees.fence(outgoing)
         given = cut(apex, epoch)
         self.table.commit(given)
-        self.authority.complete(outgoing)
+        self.authority.subtrees.complete(outgoing)
         return given
 
 
@@ -98,14 +98,14 @@ def test_publishes_wait_while_a_subtree_is_handed_over() -> None:
     bench.open()
     bench.another_edge("#")
     client = Client(bench, "c")
-    outgoing = bench.authority.prepare("a")
-    bench.authority.fence(outgoing)
+    outgoing = bench.authority.subtrees.prepare("a")
+    bench.authority.subtrees.fence(outgoing)
     client.publish("a/x", "1")
     client.publish("b", "2")
     client.publish("a/x", "3")
     parked = (client.got(), bench.take())
     bench.table.commit(cut("a"))
-    bench.authority.complete(outgoing)
+    bench.authority.subtrees.complete(outgoing)
     bench.know("a")
 
     assert ([], []) == parked
@@ -122,11 +122,11 @@ def test_publishes_go_on_when_the_handover_came_to_nothing() -> None:
     bench.open()
     bench.another_edge("#")
     client = Client(bench, "c")
-    outgoing = bench.authority.prepare("a")
-    bench.authority.fence(outgoing)
+    outgoing = bench.authority.subtrees.prepare("a")
+    bench.authority.subtrees.fence(outgoing)
     client.publish("a/x", "1")
     client.publish("b", "2")
-    bench.authority.roll_back(outgoing)
+    bench.authority.subtrees.roll_back(outgoing)
 
     assert ["Puback", "Puback"] == client.got()
     assert [("other edge", "deliver", 1, "1"), ("other edge", "deliver", 2, "2")] == [
@@ -166,11 +166,11 @@ def test_zone_that_is_given_back_leaves_its_publishes_to_the_parent() -> None:
     bench.open(4)
     client = Client(bench, "c")
     client.subscribe("a/x")
-    outgoing = bench.authority.prepare("a")
-    bench.authority.fence(outgoing)
+    outgoing = bench.authority.subtrees.prepare("a")
+    bench.authority.subtrees.fence(outgoing)
     client.publish("a/x", "1")
     client.got()
-    bench.authority.complete(outgoing)
+    bench.authority.subtrees.complete(outgoing)
     bench.online("")
 
     assert bench.edge.zones.get("a") is None
@@ -294,7 +294,7 @@ class StraightBench(OwnBench):
         self.another_edge("x")
 
     def fence(self) -> None:
-        self.authority.fence(self.authority.prepare("x"))
+        self.authority.subtrees.fence(self.authority.subtrees.prepare("x"))
 
     def take_back(self) -> None:
         peer = self.authority.peers.get("edge")

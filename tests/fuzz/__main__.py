@@ -8,7 +8,6 @@ was. All that this needs and makes is in build/fuzz.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import shutil
 import subprocess
 import sys
@@ -17,12 +16,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.fuzz import seeds
-from tests.fuzz.build import BATCH, BUILD, ROOT, build, environment, install
+from tests.fuzz.build import (
+    BATCH,
+    BUILD,
+    CURRENT,
+    ROOT,
+    SMALLEST,
+    build,
+    environment,
+    install,
+    keep,
+)
 
 SHARE = 0.3
 """What hypothesis gets of the time."""
 
-FOUND = BUILD / "found"
 OPTIONS = ["-max_len=1500", "-timeout=60", "-rss_limit_mb=4096", "-detect_leaks=0"]
 OPTIONS += ["-print_funcs=0", "-print_final_stats=1", f"-artifact_prefix={BUILD}/artifact-"]
 
@@ -38,9 +46,11 @@ def run(name: str, *arguments: str, log: Path | None = None, full_stacks: bool =
     return done.returncode == 0
 
 
-def search(name: str, *arguments: str, current: str) -> None:
-    """Run one of the two searches; exits where it found something."""
+def search(name: str, *arguments: str, suffix: str = "") -> None:
+    """Run one of the two searches, of inputs with this suffix; exits where it found something."""
     shutil.rmtree(BATCH, ignore_errors=True)
+    smallest, current = BUILD / (SMALLEST + suffix), BUILD / (CURRENT + suffix)
+    smallest.unlink(missing_ok=True)
     log, begin = BUILD / f"{name}.log", time.monotonic()
     is_good = run(name, *arguments, log=log)
     took = time.monotonic() - begin
@@ -50,8 +60,10 @@ def search(name: str, *arguments: str, current: str) -> None:
         print(f"fuzz: {name}: nothing was found in {took:.0f} s: {' '.join(told[-1:])}")
         return
     print(*lines[-60:], sep="\n")
-    found = culprit(sorted(BATCH.iterdir())) if BATCH.exists() else [BUILD / current]
-    kept = [keep(path) for path in found]
+    found = [smallest if smallest.exists() else current]
+    if BATCH.exists():
+        found = culprit(sorted(BATCH.iterdir()))
+    kept = [keep(path.read_bytes(), suffix) for path in found]
     print(f"fuzz: {name}: something was found after {took:.0f} s; the output is in {log}")
     if len(kept) > 1:
         sys.exit(f"fuzz: it takes several inputs: {' '.join(map(str, kept))}")
@@ -70,13 +82,6 @@ def culprit(paths: list[Path]) -> list[Path]:
     return paths
 
 
-def keep(path: Path) -> Path:
-    """Where an input is found from now on."""
-    FOUND.mkdir(exist_ok=True)
-    name = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
-    return Path(shutil.copy(path, FOUND / (name + path.suffix))).relative_to(ROOT)
-
-
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10, help="for both together")
@@ -92,7 +97,7 @@ def main(words: Sequence[str] | None = None) -> None:
     share = {None: SHARE, "generated": 1, "fuzzer": 0}[options.only]
     seconds = options.minutes * 60
     if share:
-        search("generated", str(seconds * share), current="current.steps")
+        search("generated", str(seconds * share), suffix=".steps")
     if share < 1:
         fuzz(round(seconds * (1 - share)), options.seed)
 
@@ -103,7 +108,7 @@ def fuzz(seconds: int, seed: str) -> None:
     corpus.mkdir(exist_ok=True)
     seeds.write(start)
     limits = (f"-max_total_time={seconds}", f"-seed={seed}")
-    search("fuzzer", str(corpus), str(start), *limits, *OPTIONS, current="current")
+    search("fuzzer", str(corpus), str(start), *limits, *OPTIONS)
 
 
 if __name__ == "__main__":

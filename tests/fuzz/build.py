@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -14,6 +15,10 @@ BUILD = ROOT / "build" / "fuzz"
 EXTENSION = BUILD / "compiled.so"
 SITE = BUILD / "site"
 BATCH = BUILD / "batch"
+FOUND = BUILD / "found"
+
+CURRENT, SMALLEST = "current", "smallest"
+"""In `BUILD`: the input that a search tries now, and the smallest on which the cores disagreed."""
 
 ATHERIS = "atheris >= 3, < 4"
 
@@ -36,6 +41,14 @@ def _run(*command: str) -> None:
     done = subprocess.run(command, cwd=ROOT)
     if done.returncode:
         sys.exit(f"fuzz: {command[0]} failed")
+
+
+def keep(data: bytes, suffix: str) -> Path:
+    """Where an input is found from now on."""
+    FOUND.mkdir(exist_ok=True)
+    path = FOUND / (hashlib.sha256(data).hexdigest()[:12] + suffix)
+    path.write_bytes(data)
+    return path.relative_to(ROOT)
 
 
 def compiler() -> str:

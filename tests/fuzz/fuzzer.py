@@ -35,8 +35,8 @@ def main() -> None:
     watch = Watch()
 
     def target(data: bytes) -> None:
-        watch.begin(data)
-        check(data)
+        with watch.trying(data):
+            check(data)
 
     check(b"")
     gc.collect()

@@ -19,8 +19,8 @@ def main() -> None:
     watch = Watch(".steps")
 
     def assert_alike(cache_limit: int, done: list[tuple[Any, ...]]) -> None:
-        watch.begin(repr((cache_limit, done)).encode())
-        compare(cache_limit, done)
+        with watch.trying(repr((cache_limit, done)).encode()):
+            compare(cache_limit, done)
 
     test_agreement.assert_alike = assert_alike
     tests = [test for test in vars(test_agreement).values() if hasattr(test, "hypothesis")]

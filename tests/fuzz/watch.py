@@ -1,20 +1,23 @@
-"""What is being tried is on the disk before it is, and it is looked for what is left over."""
+"""
+What is being tried is on the disk before it is, what disagrees stays there, and it is looked for
+what is left over.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.fuzz import sanitized
-from tests.fuzz.build import BATCH, BUILD
-from tests.fuzz.target import objects_left
+from tests.fuzz.build import BATCH, BUILD, CURRENT, SMALLEST, keep
+from tests.fuzz.target import Disagreement, objects_left
 
 EACH = 200
 """Inputs after which it is looked for what was left over."""
-
-CURRENT = "current"
 
 
 class Watch:
@@ -24,10 +27,33 @@ class Watch:
         self._suffix = suffix
         self._inputs: list[bytes] = []
         self._file = os.open(BUILD / (CURRENT + suffix), os.O_CREAT | os.O_RDWR)
+        self._smallest: int | None = None
         self.tried = 0
 
-    def begin(self, data: bytes) -> None:
-        """This input is tried now: if the process dies, it is what is in the file."""
+    @contextmanager
+    def trying(self, data: bytes) -> Iterator[None]:
+        """
+        This input is tried meanwhile: if the process dies, it is what is in the file.
+
+        Where the cores disagree, the first such input is kept at once, as what looks for a smaller
+        one may be ended, or not find any; and then the smallest.
+        """
+        self._begin(data)
+        try:
+            yield
+        except Disagreement:
+            self._keep(data)
+            raise
+
+    def _keep(self, data: bytes) -> None:
+        if self._smallest is None:
+            kept = keep(data, self._suffix)
+            print(f"fuzz: the first input on which the cores disagree is in {kept}", flush=True)
+        if self._smallest is None or len(data) < self._smallest:
+            self._smallest = len(data)
+            (BUILD / (SMALLEST + self._suffix)).write_bytes(data)
+
+    def _begin(self, data: bytes) -> None:
         if len(self._inputs) == EACH:
             self._look_for_leaks()
         self.tried += 1

@@ -25,12 +25,14 @@ class World(worlds.World):
         self.sieve = core.Sieve(lambda topic: len(topic) % 2 == 1)
 
     def do_stored(self, first: int, head: bytes, packets: bytes, count: int, places: bytes) -> Any:
-        """A batch that somebody sends, for columns and for a sieve."""
+        """A batch that somebody sends, for columns, for a sieve, and for records."""
         found: list[Any] = []
         body = head + packets
+        records = self.core.StoredRecords(5, 100, room=2000, least=1)
         for work in (
             lambda: self.columns.add(first, 7, body, count, places),
             lambda: self.sieve.sift(first, body, count, 2, 200),
+            lambda: (records.add(first, body, count, places), all_of(records)),
         ):
             try:
                 found.append(work())
@@ -124,3 +126,11 @@ class World(worlds.World):
             with far:
                 got.append(b"".join(iter(partial(far.recv, 1 << 20), b"")) + outlet.take())
         return got, left if are_taken else None
+
+
+def all_of(records: Any) -> Any:
+    """What is in stored records, looked at in every way."""
+    found = [records.record(place) for place in range(len(records))]
+    places = records.find(["#", "+/b", "a"], 6, 20), records.place_above(50)
+    sums = records.size_above(7), records.offsets(), records.packets()
+    return records.through, found, places, sums

@@ -12,7 +12,7 @@ from tests.support.recorders import cut
 from txbroker.delegation.cut import Cut
 from txbroker.edge.route import State
 from txbroker.link.convert import cut_to_wire
-from txbroker.link.frames import LinkError, encode_frame
+from txbroker.link.frames import LINK_VERSION, LinkError, encode_frame
 from txbroker.v1 import link_pb2
 from txbroker.v1.link_pb2 import LinkFrame
 
@@ -45,7 +45,7 @@ def test_cut_that_does_not_lead_deeper_is_refused(kind: str, where: Cut) -> None
         "refusal": LinkFrame(refusal=link_pb2.Refusal(stream=1, sequence=1, cut=wire)),
     }
     fresh = Link(pair.edge, pair.route, pair.host)
-    welcome = link_pb2.Welcome(version=1, zone="a", epoch=1, credit=1000)
+    welcome = link_pb2.Welcome(version=LINK_VERSION, zone="a", epoch=1, credit=1000)
     receive(fresh.edge_end, encode_frame(LinkFrame(welcome=welcome)))
     with pytest.raises(LinkError):
         receive(fresh.edge_end, encode_frame(frames[kind]))

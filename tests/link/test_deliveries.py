@@ -85,7 +85,7 @@ class Lines:
         )
         self.port = Port(self)
         greeting = Greeting(edge="e", incarnation=1, filters=filters or ("#",), position=position)
-        accepted = self.authority.connect(greeting, self.port)
+        accepted = self.authority.reception.connect(greeting, self.port)
         assert accepted is not None
         self.deliveries.peer, catch_up = accepted
         self.deliveries.catch_up(catch_up)
@@ -186,9 +186,9 @@ def test_tells_keep_their_place_among_what_is_read() -> None:
     lines.say(10)
     peer = lines.authority.peers.get("e")
     assert peer is not None
-    lines.authority.add_interest(peer, "r", 1, True)
+    lines.authority.reception.add_interest(peer, "r", 1, True)
     lines.say(2, "r", retain=True)
-    lines.authority.add_interest(peer, "r", 2, True)
+    lines.authority.reception.add_interest(peer, "r", 2, True)
     lines.say(1)
     last = "22"  # is retained
 
@@ -209,10 +209,10 @@ def test_filter_that_is_withdrawn_behind_a_cut_takes_nothing_away_before_it() ->
     lines = Lines()
     lines.connect(None, "z/a", "t")
     lines.say(10, "z/a")
-    outgoing = lines.authority.prepare("z")
-    lines.authority.fence(outgoing)
+    outgoing = lines.authority.subtrees.prepare("z")
+    lines.authority.subtrees.fence(outgoing)
     lines.table.commit(cut("z"))
-    lines.authority.complete(outgoing)
+    lines.authority.subtrees.complete(outgoing)
     lines.say(1)
 
     assert [*numbers(1, 10), "cut", "11"] == lines.drain()
@@ -318,7 +318,7 @@ def inherit(lines: Lines) -> None:
 def claim(lines: Lines) -> None:
     peer = lines.authority.peers.get("e")
     assert peer is not None
-    lines.deliveries.catch_up(lines.authority.sync(peer, ["#"], {"z": None}))
+    lines.deliveries.catch_up(lines.authority.reception.sync(peer, ["#"], {"z": None}))
     lines.deliveries.tell(LinkFrame(claimed=link_pb2.Claimed(apexes=["z"])))
 
 

@@ -172,13 +172,13 @@ def test_refusal_waits_for_what_was_taken_before() -> None:
 def test_refusal_after_a_fence_waits_as_well() -> None:
     """The same where the publish was parked first."""
     pair = Pair(lazy=True)
-    outgoing = pair.authority.prepare("a")
-    pair.authority.fence(outgoing)
+    outgoing = pair.authority.subtrees.prepare("a")
+    pair.authority.subtrees.fence(outgoing)
     pair.client.publish("b", b"1")
     pair.client.publish("a/x", b"2")
     pair.link.pump()
     pair.table.commit(cut("a"))
-    pair.authority.complete(outgoing)
+    pair.authority.subtrees.complete(outgoing)
     pair.link.pump()
     before = pair.client.acknowledged
     pair.journal.sync()

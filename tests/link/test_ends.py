@@ -23,7 +23,7 @@ from txbroker.edge.edge import Edge
 from txbroker.edge.route import State
 from txbroker.link.batches import CREDIT_BYTES
 from txbroker.link.deliveries import WINDOW
-from txbroker.link.frames import LinkError, encode_frame, packets_of
+from txbroker.link.frames import LINK_VERSION, LinkError, encode_frame, packets_of
 from txbroker.message import Message
 from txbroker.v1 import link_pb2, types_pb2
 from txbroker.v1.link_pb2 import LinkFrame
@@ -179,13 +179,13 @@ def test_publish_during_a_fence_waits_and_is_tried_again() -> None:
     client = Client(bench.edge, "c")
     client.subscribe(("#", 1))
     bench.link.pump()
-    outgoing = bench.authority.prepare("a")
-    bench.authority.fence(outgoing)
+    outgoing = bench.authority.subtrees.prepare("a")
+    bench.authority.subtrees.fence(outgoing)
     for number in range(3):
         client.publish("a/x", b"%d" % number)
     bench.link.pump()
     assert client.payloads == []
-    bench.authority.roll_back(outgoing)
+    bench.authority.subtrees.roll_back(outgoing)
     bench.link.pump()
 
     assert client.payloads == [b"0", b"1", b"2"]
@@ -195,13 +195,13 @@ def test_interest_during_a_fence_is_answered_after_it() -> None:
     """The new owner's snapshot would not have it (protocol rule 12)."""
     bench = Bench()
     client = Client(bench.edge, "c")
-    outgoing = bench.authority.prepare("a")
-    bench.authority.fence(outgoing)
+    outgoing = bench.authority.subtrees.prepare("a")
+    bench.authority.subtrees.fence(outgoing)
     client.subscribe(("a/#", 1))
     other = client.subscribe(("b", 1))
     bench.link.pump()
     assert client.subacks == [other]
-    bench.authority.roll_back(outgoing)
+    bench.authority.subtrees.roll_back(outgoing)
     bench.link.pump()
 
     assert len(client.subacks) == 2
@@ -211,13 +211,13 @@ def test_interest_given_up_during_a_fence() -> None:
     """It does not come back when the fence is lifted."""
     bench = Bench()
     client = Client(bench.edge, "c")
-    outgoing = bench.authority.prepare("a")
-    bench.authority.fence(outgoing)
+    outgoing = bench.authority.subtrees.prepare("a")
+    bench.authority.subtrees.fence(outgoing)
     client.subscribe(("a/#", 1))
     bench.link.pump()
     client.unsubscribe("a/#")
     bench.link.pump()
-    bench.authority.roll_back(outgoing)
+    bench.authority.subtrees.roll_back(outgoing)
     bench.link.pump()
 
     assert bench.filters() == set()
@@ -309,7 +309,13 @@ def test_newer_link_of_the_same_edge_takes_over() -> None:
 
 def hello(**fields: object) -> bytes:
     """A Hello that would be accepted, but for these fields."""
-    values = {"version": 1, "token": b"token", "edge": "edge", "incarnation": 1, "stream": 1}
+    values = {
+        "version": LINK_VERSION,
+        "token": b"token",
+        "edge": "edge",
+        "incarnation": 1,
+        "stream": 1,
+    }
     return encode_frame(LinkFrame(hello=link_pb2.Hello(**{**values, **fields})))
 
 
@@ -324,7 +330,8 @@ BAD_FOR_AN_OWNER = {
     "no hello": batch() + PUBLISH,
     "heartbeat first": encode_frame(LinkFrame(heartbeat=link_pb2.Heartbeat())),
     "wrong token": hello(token=b"guess"),
-    "newer version": hello(version=99),
+    "newer version": hello(version=LINK_VERSION + 1),
+    "older version": hello(version=LINK_VERSION - 1),
     "two hellos": hello() + hello(),
     "publish without a batch": hello() + PUBLISH,
     "more than the batch says": hello() + batch() + PUBLISH + PUBLISH,
@@ -362,7 +369,7 @@ def make_route() -> object:
 
 def welcome(**fields: object) -> bytes:
     """A Welcome for the root zone."""
-    values = {"version": 1, "zone": "", "epoch": 1, "credit": 1000}
+    values = {"version": LINK_VERSION, "zone": "", "epoch": 1, "credit": 1000}
     return encode_frame(LinkFrame(welcome=link_pb2.Welcome(**{**values, **fields})))
 
 
@@ -372,7 +379,8 @@ BAD_FOR_AN_EDGE = {
     "two welcomes": welcome() + welcome(),
     "another zone": welcome(zone="a"),
     "no epoch": welcome(epoch=0),
-    "newer version": welcome(version=9),
+    "newer version": welcome(version=LINK_VERSION + 1),
+    "older version": welcome(version=LINK_VERSION - 1),
     "delivery without a batch": welcome() + ONLINE + PUBLISH,
     "a publish batch": welcome() + ONLINE + batch(kind=link_pb2.Batch.PUBLISH),
     "no offsets": welcome() + ONLINE + batch(kind=link_pb2.Batch.LIVE),

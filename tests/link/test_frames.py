@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from txbroker.link.frames import FrameReader, LinkError, encode_frame, packets_of
+from txbroker.link.frames import LINK_VERSION, FrameReader, LinkError, encode_frame, packets_of
 from txbroker.message import Message
 from txbroker.mqtt.encoding import encode
 from txbroker.mqtt.packets import Pingreq, Publish
@@ -16,7 +16,9 @@ from txbroker.v1.link_pb2 import LinkFrame
 LIMIT = 1000
 
 FRAMES = [
-    LinkFrame(hello=link_pb2.Hello(version=1, token=b"t", edge="e", filters=["#", "a/+"])),
+    LinkFrame(
+        hello=link_pb2.Hello(version=LINK_VERSION, token=b"t", edge="e", filters=["#", "a/+"])
+    ),
     LinkFrame(taken=link_pb2.Taken(stream=1, sequence=1 << 40)),
     LinkFrame(cut=types_pb2.Cut(apex="a/b", epoch=3, node="n", grpc="h:1")),
     LinkFrame(heartbeat=link_pb2.Heartbeat()),

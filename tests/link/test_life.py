@@ -66,7 +66,8 @@ class Pair:
 def watch(pair: Pair) -> EdgeRecorder:
     """Another edge, which sees in which order the owner takes what."""
     port = EdgeRecorder()
-    assert pair.authority.connect(Greeting(edge="other", incarnation=1, filters=("#",)), port)
+    greeting = Greeting(edge="other", incarnation=1, filters=("#",))
+    assert pair.authority.reception.connect(greeting, port)
     return port
 
 
@@ -101,10 +102,10 @@ def test_no_cut_overtakes_a_delivery() -> None:
     pair.client.subscribe(("a/x", 1))
     pair.link.pump()
     pair.say("a/x", b"last")
-    outgoing = pair.authority.prepare("a")
-    pair.authority.fence(outgoing)
+    outgoing = pair.authority.subtrees.prepare("a")
+    pair.authority.subtrees.fence(outgoing)
     pair.authority._table.commit(cut("a"))
-    pair.authority.complete(outgoing)
+    pair.authority.subtrees.complete(outgoing)
     pair.link.pump()
 
     assert [b"last"] == pair.client.payloads
@@ -203,7 +204,7 @@ def test_edge_gets_all_that_came_since_the_owner_was_restarted(epoch: int, offse
     pair.link.cut()
     pair.restart_owner(epoch)
     known = Greeting(edge="edge", incarnation=1, filters=("x",))
-    pair.authority.connect(known, EdgeRecorder())
+    pair.authority.reception.connect(known, EdgeRecorder())
     pair.say("x", b"new")
     pair.connect()
     pair.say("x", b"live")
@@ -319,13 +320,13 @@ def test_zone_that_goes_keeps_the_edge_silent_until_its_last_words() -> None:
     pair.client.subscribe(("a/x", 1))
     pair.link.pump()
     pair.say("a/x", b"last")
-    outgoing = pair.authority.prepare("a")
-    pair.authority.fence(outgoing)
+    outgoing = pair.authority.subtrees.prepare("a")
+    pair.authority.subtrees.fence(outgoing)
     pair.client.publish("a/x", b"parked")
     pair.link.edge_end.flush()
     receive(pair.link.owner_end, bytes(pair.link.up))
     pair.link.up.clear()
-    pair.authority.complete(outgoing)
+    pair.authority.subtrees.complete(outgoing)
     pair.link.pump()
 
     assert ([b"last"], []) == (pair.client.payloads, pair.client.acknowledged)

@@ -212,18 +212,18 @@ class World:
         self.journal.sync(through)
 
     def hand_over(self) -> None:
-        is_claimed = not self.authority.awaits_claims("z")  # a handover waits for that
+        is_claimed = not self.authority.subtrees.awaits_claims("z")  # a handover waits for that
         if not self.is_away and not self.is_moving and is_claimed:
             self.is_moving = True
-            outgoing = self.authority.prepare("z")
-            self.authority.fence(outgoing)
+            outgoing = self.authority.subtrees.prepare("z")
+            self.authority.subtrees.fence(outgoing)
             self.authority.in_order(lambda: self.commit(outgoing))
 
     def commit(self, outgoing: Outgoing) -> None:
         self.is_moving, self.is_away = False, True
         self.epoch += 1
         self.table.commit(cut("z", self.epoch))
-        self.authority.complete(outgoing)
+        self.authority.subtrees.complete(outgoing)
 
     def take_back(self) -> None:
         if self.is_away:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 
 import attrs
@@ -261,3 +263,15 @@ def test_no_keep_alive(bench: Bench) -> None:
     assert not bench.clock.getDelayedCalls()
     bench.clock.advance(3600.0)
     assert not client.transport.disconnecting
+
+
+def test_a_session_that_is_over_is_freed_at_once(bench: Bench) -> None:
+    """Not by the collector, which thousands that come and go would keep busy."""
+    client = bench.client()
+    gc.disable()
+    try:
+        session = weakref.ref(bench.edge.edge.clients.sessions["c"])
+        client.say(wire.BYE)
+        assert session() is None
+    finally:
+        gc.enable()

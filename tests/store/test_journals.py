@@ -76,7 +76,7 @@ def test_messages_come_back_by_offset(tmp_path: Path) -> None:
     made = [message("a", 0), message("b", 1, True), message("ü", 2, client="d"), message("", 1)]
     offsets = [part.append(one, LIVE, i, time=50 + i) for i, one in enumerate(made)]
     assert ([1, 2, 3, 4], 5) == (offsets, part.next)
-    assert () == part.read(0).records
+    assert [] == list(part.read(0).records)
     store.end_turn()
     for _ in range(2):
         chunk = part.read(0)
@@ -139,7 +139,7 @@ def test_a_chunk_is_bounded(tmp_path: Path, limit: int, size: int) -> None:
     found: list[int] = []
     while records := part.read(found[-1] if found else 0, limit, size).records:
         assert len(records) <= limit
-        assert sum(record.message.size for record in records[:-1]) < size
+        assert sum(len(record.message.link_packet) for record in list(records)[:-1]) < size
         found += [record.offset for record in records]
 
     assert list(range(1, 61)) == found
@@ -160,7 +160,7 @@ def test_reading_goes_over_holes_and_what_is_gone(tmp_path: Path) -> None:
     assert [1, 100, 101] == [record.offset for record in part.read(0).records]
     assert (1, 101) == (part.read(0, 1).through, part.read(0).through)
     assert [100, 101] == [record.offset for record in part.read(30).records]
-    assert ((), 101) == (part.read(101).records, part.read(101).through)
+    assert ([], 101) == (list(part.read(101).records), part.read(101).through)
     for _ in range(3):
         part.append(Message("home/garage/big", bytes(1_500_000), 1), LIVE, 9, time=0)
     store.end_turn()

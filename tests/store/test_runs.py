@@ -124,11 +124,11 @@ def test_the_mark_of_a_run_is_that_of_its_last_message(tmp_path: Path) -> None:
     store = Store(tmp_path)
     part = store.part()
     part.append_run(run("a", "b"), LIVE, 12, time=0)
-    part.append_run(run("c", "d", qos=0), None, 0, time=0)
+    part.append_qos0([run("c", "d", qos=0)], time=0)
     part.append(message("e"), OUTBOX, 9, time=0)
     part.append_run(run("f"), LIVE, 13, time=0)
     store.end_turn()
-    part.append_run(run("g", qos=0), None, 0, time=0)
+    part.append_qos0([run("g", qos=0)], time=0)
     store.bench.wait("written")
     store.end_turn()
     store.start()
@@ -189,7 +189,7 @@ def test_runs_of_qos_0_are_kept_where_the_key_says_so(tmp_path: Path, keeps_qos0
         zone = Zone(tmp_path, keeps_qos0=keeps_qos0)
         zone.open(1)
         offsets = [
-            zone.store.append_run(run("a", "b", qos=0), None, 0),
+            zone.store.append_qos0([run("a", qos=0), run("b", qos=0)]),
             zone.store.append_run(run("c", "d", qos=2), KEY_OF_LINK, 2),
             zone.store.append(message("e", 0), None, 0),
             zone.store.append_run(run("f"), None, 0),
@@ -199,7 +199,7 @@ def test_runs_of_qos_0_are_kept_where_the_key_says_so(tmp_path: Path, keeps_qos0
         zone.disk.close()
         return offsets, found
 
-    kept = ([1, 3, 5, 6], list("abcdef")), ([0, 1, 0, 3], list("cdf"))
+    kept = ([2, 3, 5, 6], list("abcdef")), ([0, 1, 0, 3], list("cdf"))
     assert kept[not keeps_qos0] == run_apart(scenario())
 
 
@@ -211,7 +211,7 @@ def test_runs_are_told_of_when_they_are_durable(tmp_path: Path) -> None:
         zone.open(1)
         told: list[int] = []
         zone.authority.on_durable = told.append  # type: ignore[method-assign]
-        zone.store.append_run(run("a", qos=0), None, 0)
+        zone.store.append_qos0([run("a", qos=0)])
         await drained(zone)
         zone.store.append_run(run("b", "c"), None, 0)
         zone.store.append_run(run("d", "e", qos=2), None, 0)

@@ -73,7 +73,7 @@ class Zone:
     def open(self, epoch: int) -> None:
         self.authority.open(epoch)
         greeting = Greeting(edge="e", incarnation=1, filters=("#",), stream=epoch)
-        assert self.authority.connect(greeting, self.port)
+        assert self.authority.reception.connect(greeting, self.port)
 
     def say(self, text: str) -> None:
         self.authority.publish(Message("t", text.encode(), 1))

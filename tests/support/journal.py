@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import attrs
 
+from tests.support.stored import GivenRecords
 from txbroker.authority.authority import Authority
 from txbroker.authority.handover import MarkKey
 from txbroker.authority.journal import Chunk, Record, ZoneState
@@ -85,8 +86,6 @@ class MemoryJournal:
         return self.offset
 
     def append_run(self, run: Run, key: MarkKey | None, sequence: int) -> int:
-        if not run.qos and not self.keeps_qos0:
-            return 0
         first = self.offset + 1
         assert isinstance(run, CoreRun)
         for index in range(run.count):
@@ -96,11 +95,18 @@ class MemoryJournal:
         self._ends.update(dict.fromkeys(range(first, self.offset + 1), self.offset))
         return first
 
+    def append_qos0(self, runs: Sequence[Run]) -> int:
+        if not self.keeps_qos0:
+            return 0
+        for run in runs:
+            self.append_run(run, None, 0)
+        return self.offset
+
     def read(self, after: int, through: int) -> Chunk:
         due = [r for r in self.records if after < r.offset <= through and r.message.qos]
         records = due[:3]
         end = through if len(due) <= 3 else records[-1].offset
-        return Chunk(records=tuple(records), through=end, first=self.first)
+        return Chunk(records=GivenRecords(records), through=end, first=self.first)
 
     def note_retained(self, topics: Iterable[str]) -> None:
         self.noted.extend(topics)
@@ -134,8 +140,8 @@ def caught_up(authority: Authority, accepted: tuple[Peer, CatchUp] | None) -> li
     found: list[Record] = []
     after, until = catch_up.after, authority.delivered
     while after is not None and after < until:
-        chunk = authority.backlog(peer, catch_up, after, until)
-        found += chunk.records
+        chunk, records = authority.reception.backlog(peer, catch_up, after, until)
+        found += records
         after = chunk.through
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 
+from tests.support.stored import GivenRecords
 from txbroker.authority.journal import Chunk, Record
 from txbroker.delegation.passage import Passage
 from txbroker.edge.chunks import Missing
@@ -186,7 +187,7 @@ class JournalsRecorder:
         if len(due) > self.limit:
             through = due[self.limit - 1].offset
         return Chunk(
-            records=tuple(due[: self.limit]),
+            records=GivenRecords(due[: self.limit]),
             through=through,
             first=self.trimmed.get(part, 0) + 1,
             last=end,

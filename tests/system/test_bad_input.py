@@ -24,7 +24,7 @@ from tests.support import wire
 from tests.support.nodes import NodeProcess, parse_address, topology
 from tests.support.rawclient import RawClient
 from txbroker.cli import main
-from txbroker.link.frames import encode_frame
+from txbroker.link.frames import LINK_VERSION, encode_frame
 from txbroker.v1 import link_pb2
 
 from .commands import environment, failure
@@ -403,7 +403,7 @@ def test_mqtt_client_on_the_link_port(pair: tuple[NodeProcess, NodeProcess]) -> 
     with socket.create_connection(parse_address(a.link), timeout=8) as connection:
         connection.sendall(wire.connect("stranger") + wire.publish("a/x", b"no", retain=True))
         assert b"" == read_to_end(connection)
-    hello = link_pb2.Hello(version=1, token=b"guess", edge="root", zone="a", stream=1)
+    hello = link_pb2.Hello(version=LINK_VERSION, token=b"guess", edge="root", zone="a", stream=1)
     frame = encode_frame(link_pb2.LinkFrame(hello=hello))
     mark = a.mark()
     with socket.create_connection(a.mqtt, timeout=8) as connection:

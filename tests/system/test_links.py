@@ -14,7 +14,7 @@ from tests.support import wire
 from tests.support.nodes import NodeProcess, parse_address
 from tests.support.rawclient import RawClient
 from tests.support.wire import PUBACK
-from txbroker.link.frames import encode_frame
+from txbroker.link.frames import LINK_VERSION, encode_frame
 from txbroker.v1 import control_pb2, link_pb2, types_pb2
 from txbroker.v1.control_pb2_grpc import ControlStub
 
@@ -39,11 +39,21 @@ class Fuzz:
         """A Hello that is right, but for these fields."""
         self._incarnation += 1
         request = control_pb2.OpenLinkRequest(
-            edge="fuzz", incarnation=self._incarnation, zone="a", epoch=1
+            edge="fuzz",
+            incarnation=self._incarnation,
+            zone="a",
+            epoch=1,
+            link_version=LINK_VERSION,
         )
         reply = ControlStub(self._channel).OpenLink(request, timeout=5)
         assert reply.authoritative
-        right = {"version": 1, "token": reply.token, "edge": "fuzz", "zone": "a", "stream": 1}
+        right = {
+            "version": LINK_VERSION,
+            "token": reply.token,
+            "edge": "fuzz",
+            "zone": "a",
+            "stream": 1,
+        }
         right["incarnation"] = self._incarnation
         return link_pb2.LinkFrame(hello=link_pb2.Hello(**{**right, **fields}))
 
@@ -103,7 +113,7 @@ BREAKS: dict[str, list[link_pb2.LinkFrame | bytes]] = {
     "wildcard": [batch(), wire.publish("a/#", b"1", qos=1, packet_id=1)],
     "ill-formed topic": [batch(), wire.publish(b"a/\xff", b"1", qos=1, packet_id=1)],
     "QoS 3": [batch(), wire.packet(3, 6, wire.string("a/x") + b"\x00\x01")],
-    "a second hello": [link_pb2.LinkFrame(hello=link_pb2.Hello(version=1))],
+    "a second hello": [link_pb2.LinkFrame(hello=link_pb2.Hello(version=LINK_VERSION))],
     "a wrong restart": [link_pb2.LinkFrame(restart=link_pb2.Restart(stream=9, sequence=7))],
     "endless length": [b"\x00\xff\xff\xff\xff\x7f"],
     "another type": [wire.PING],

@@ -17,6 +17,7 @@ import pytest
 
 from tests.support.nodes import NodeProcess, topology
 from tests.support.rawclient import RawClient
+from txbroker.link.frames import LINK_VERSION
 from txbroker.v1 import control_pb2
 from txbroker.v1.control_pb2_grpc import ControlStub
 
@@ -201,7 +202,9 @@ def test_calls_about_a_zone_are_for_its_present_epoch(line: Line) -> None:
     reclaim = ask(line.root, "Reclaim", control_pb2.ReclaimRequest(zone="a", epoch=1))
     assert not reclaim.done and "delegated at epoch 3, not 1" in reclaim.reason
     line.start(line.a)
-    link = control_pb2.OpenLinkRequest(edge="e", incarnation=1, zone="a", epoch=epoch + 1)
+    link = control_pb2.OpenLinkRequest(
+        edge="e", incarnation=1, zone="a", epoch=epoch + 1, link_version=LINK_VERSION
+    )
     assert not ask(line.a, "OpenLink", link).authoritative
     link.epoch = epoch
     assert ask(line.a, "OpenLink", link).authoritative

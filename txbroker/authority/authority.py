@@ -3,9 +3,10 @@ One zone at its authoritative node.
 
 What is decided here: the order of the zone's messages (their offsets), what is retained, and when a
 message may be delivered and acknowledged: QoS 1 and 2 when they are durable, QoS 0 at once
-(protocol rules 3 and 5). What is not: whether a topic is ours now (the `Bailiwick`), how a copy
-travels (an `EdgePort` does that), how it is stored (the `Journal`), who may own the zone (the
-delegation table and the parent), what a client of an edge is told.
+(protocol rules 3 and 5). What is not: how an edge comes and what it wants (the `Reception`), how
+parts of the zone go and come back (`Subtrees`), whether a topic is ours now (the `Bailiwick`), how
+a copy travels (an `EdgePort` does that), how it is stored (the `Journal`), who may own the zone
+(the delegation table and the parent), what a client of an edge is told.
 
 Deliveries to one edge form one stream, and everything whose place among them matters travels in it:
 answers to interest requests with the retained messages (rule 9), zone cuts and the end of the zone
@@ -14,26 +15,17 @@ answers to interest requests with the retained messages (rule 9), zone cuts and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-
-import attrs
+from collections.abc import Callable, Iterable, Sequence
 
 from txbroker.authority.bailiwick import Bailiwick
-from txbroker.authority.handover import EdgeInterest, Incoming, MarkKey
-from txbroker.authority.journal import Chunk, Journal, Record, Unclaimed
+from txbroker.authority.handover import Incoming, MarkKey
+from txbroker.authority.journal import Journal, Record, Unclaimed
 from txbroker.authority.outgoing import Outgoing
-from txbroker.authority.peer import (
-    CatchUp,
-    EdgePort,
-    Greeting,
-    ParkedInterest,
-    Peer,
-    Returned,
-    Verdict,
-)
+from txbroker.authority.peer import EdgePort, Peer, Verdict
 from txbroker.authority.peers import Peers
+from txbroker.authority.reception import Reception
 from txbroker.authority.settling import Settling, Taken
+from txbroker.authority.subtrees import Subtrees
 from txbroker.authority.wills import TakenWills
 from txbroker.core import Exchange, Run
 from txbroker.delegation.cut import Cut
@@ -42,7 +34,6 @@ from txbroker.delegation.table import DelegationTable
 from txbroker.matching.retained import RetainedTree
 from txbroker.message import Message
 from txbroker.place import PartKey, Place
-from txbroker.topics import is_filter_within, is_within
 
 
 class Authority:
@@ -67,7 +58,9 @@ class Authority:
         self._awaiting: dict[EdgePort, None] = {}
         self._bailiwick = Bailiwick(apex, table, exchange)
         self._ours = self._bailiwick.ours
-        self._outgoing: list[Outgoing] = []
+        self.reception = Reception(self, table, journal, self._bailiwick)
+        self.subtrees = Subtrees(self, table, journal, self._bailiwick)
+        self.outgoing: list[Outgoing] = []
 
     # from the edges: publishes
 
@@ -109,7 +102,7 @@ class Authority:
         if run.qos:
             self.take_run(run, key, sequence)
         else:
-            self.keep_qos0(run)
+            self.keep_qos0((run,))
             self._deliver_run(run)
         return True
 
@@ -126,11 +119,9 @@ class Authority:
         """Whether messages of QoS 0 become records, too."""
         return self._journal.keeps_qos0
 
-    def keep_qos0(self, run: Run) -> None:
-        """Append a run of QoS 0, where those become records, too; it is delivered at once."""
-        first = self._journal.append_run(run, None, 0)
-        if first:
-            self.offset = first + run.count - 1
+    def keep_qos0(self, runs: Sequence[Run]) -> None:
+        """Append runs of QoS 0, where those become records, too; they are delivered at once."""
+        self.offset = self._journal.append_qos0(runs) or self.offset
 
     @property
     def settles_at(self) -> int:
@@ -140,6 +131,10 @@ class Authority:
     def await_durable(self, port: EdgePort) -> None:
         """Tell the port's `on_durable` once what it has published so far is durable."""
         self._awaiting[port] = None
+
+    def forget(self, port: EdgePort) -> None:
+        """The port is gone: nothing is told it any more."""
+        self._awaiting.pop(port, None)
 
     def cut_for(self, topic: str) -> Cut | None:
         """The cut that a refused topic lies under; None when the zone itself is not ours."""
@@ -242,221 +237,14 @@ class Authority:
         else:
             self.retained.remove(topic)  # [MQTT-3.3.1-10]
         self._journal.note_retained((topic,))
-        for outgoing in self._outgoing:
+        for outgoing in self.outgoing:
             outgoing.note(topic)
 
     def in_order(self, action: Callable[[], None]) -> None:
         """Run it when everything that was taken before it is durable and delivered."""
         self._settling.in_order(action)
 
-    # from the edges: interest
-
-    def expect(self, greeting: Greeting) -> bool:
-        """
-        An edge will `connect` when what was taken before is durable; False: it has begun anew.
-
-        Nothing more is taken by an earlier link of it: the marks that it is told are its last ones.
-        """
-        peer = self.peers.get(greeting.edge)
-        if peer is None:
-            return True
-        if (peer.incarnation, peer.stream) > (greeting.incarnation, greeting.stream):
-            return False  # a Hello may come late
-        peer.disconnect("a newer link of this edge took over")
-        return True
-
-    def connect(self, greeting: Greeting, port: EdgePort) -> tuple[Peer, CatchUp] | None:
-        """
-        An edge is here; its interest replaces what was known of it.
-
-        None: a newer link or incarnation of the edge is known, this one is to be closed.
-        """
-        if not self.expect(greeting):
-            return None
-        peer = self.peers.greet(greeting.edge, greeting.incarnation)
-        assert peer is not None
-        peer.port, peer.stream = port, greeting.stream
-        for key in [key for key in self.marks if greeting.closes(key, self.apex)]:
-            del self.marks[key]
-        self.peers.replace_filters(peer, greeting.filters, self._unheard(peer, greeting.claims))
-        with self._noting_claims(peer):
-            claimed = peer.claim(greeting)
-        catch_up = self._catch_up(claimed, greeting.position)
-        start = self.delivered if catch_up.after is None else catch_up.after
-        self._journal.note_edge(peer.edge, start)
-        return peer, catch_up
-
-    def keep(self, peer: Peer, places: dict[PartKey, int]) -> None:
-        """What the edge's sessions need lies above these offsets, and what it is still to claim."""
-        claims, part = peer.open_claims().values(), PartKey(self.apex, self.epoch)
-        if claims:
-            places = {**places, part: min(*claims, places.get(part, self.delivered))}
-        self._journal.keep(peer.edge, places)
-
-    def sync(self, peer: Peer, filters: Iterable[str], claims: Mapping[str, int | None]) -> CatchUp:
-        """Replace a connected edge's interest; what it claims is to be sent first."""
-        with self._noting_claims(peer):
-            catch_up = self._catch_up(peer.claim_more(claims), None)
-        self.peers.replace_filters(peer, filters, self._unheard(peer))
-        completes = tuple(sorted(apex for apex in claims if apex not in peer.unclaimed))
-        return attrs.evolve(catch_up, completes=completes)
-
-    def on_claimed(self, peer: Peer, apexes: Iterable[str]) -> None:
-        """The edge has processed what waited for its claims: all is live, or resumes, from here."""
-        with self._noting_claims(peer):
-            peer.forget_claims(apexes)
-
-    def _unheard(self, peer: Peer, claims: Iterable[str] = ()) -> set[str]:
-        """
-        Apexes that came back and that the edge has not claimed, nor does now. One that was
-        delegated again since has taken along what the edge wants of it.
-        """
-        unclaimed = peer.unclaimed.keys() - set(claims)
-        return {apex for apex in unclaimed if self._table.lookup(apex) is None}
-
-    @contextmanager
-    def _noting_claims(self, peer: Peer) -> Iterator[None]:
-        before = peer.open_claims()
-        yield
-        if peer.open_claims() != before:
-            self._journal.note_unclaimed((peer.edge,))
-
-    def _catch_up(self, claimed: dict[str, int], position: int | None) -> CatchUp:
-        starts = list(claimed.values()) + ([] if position is None else [position])
-        if not starts or min(starts) >= self.delivered:
-            return CatchUp()
-        after = min(starts)
-        missed = self._journal.read(after, after).missed(after)
-        return CatchUp(after=after, claimed=claimed, resumed=position, missed=missed)
-
-    def backlog(self, peer: Peer, catch_up: CatchUp, after: int, through: int) -> Chunk:
-        """The next records of a catch-up."""
-        chunk = self._journal.read(after, through)
-        due = [record for record in chunk.records if catch_up.has(record)]
-        return attrs.evolve(chunk, records=tuple(self.peers.wanted(peer, due)))
-
-    def returned(self, greeting: Greeting) -> list[Returned]:
-        """Apexes that came back here, and that the edge may not know of."""
-        reclaimed = self._table.reclaimed_at()
-        return [
-            Returned(
-                apex=apex,
-                epoch=self._table.epoch_of(apex) - 1,
-                offset=offset,
-                is_inherited=apex not in reclaimed,
-            )
-            for apex, offset in self.peers.unclaimed_of(greeting.edge).items()
-            if greeting.is_before(apex, offset)
-            and apex != self.apex
-            and self._table.get(apex) is None
-        ]
-
-    def disconnect(self, peer: Peer, port: EdgePort) -> None:
-        """The edge's link is gone; its interest stays, so that it can resume."""
-        self._awaiting.pop(port, None)
-        if peer.port is port:
-            peer.port = None
-
-    def add_interest(self, peer: Peer, topic_filter: str, request: int, retained: bool) -> None:
-        """Count the filter from here on and answer in the edge's stream."""
-        port = peer.port
-        if self._bailiwick.is_fenced and self._bailiwick.park(
-            ParkedInterest(peer, port, topic_filter, request, retained)
-        ):
-            return
-        self.peers.add_filter(peer, topic_filter)
-        if port is not None:
-            self.in_order(lambda: self._answer(peer, port, topic_filter, request, retained))
-
-    def add_interest_now(self, peer: Peer, topic_filter: str) -> list[Message] | None:
-        """The same where the answer is due now: the retained messages; None: it is not."""
-        if self._bailiwick.is_fenced or not self._settling.is_empty:
-            return None
-        self.peers.add_filter(peer, topic_filter)
-        if not self.retained:
-            return []
-        return [message for _, message in self.retained.match(topic_filter)]
-
-    def _answer(
-        self, peer: Peer, port: EdgePort, topic_filter: str, request: int, retained: bool
-    ) -> None:
-        if peer.port is port:
-            found = [m for _, m in self.retained.match(topic_filter)] if retained else []
-            port.answer(request, self.delivered, found)
-
-    def remove_interest(self, peer: Peer, topic_filter: str) -> None:
-        """The last client of the edge left the filter."""
-        self._bailiwick.withdraw(peer, topic_filter)
-        self.peers.remove_filter(peer, topic_filter)
-
-    # from the handover
-
-    def interests_within(self, apex: str) -> Iterable[EdgeInterest]:
-        """Who wants what of the subtree."""
-        return self.peers.within(apex)
-
-    def cuts_within(self, apex: str) -> tuple[Cut, ...]:
-        """The delegations that go along with the subtree."""
-        return tuple(cut for cut in self._table.cuts() if is_within(cut.apex, apex))
-
-    def awaits_claims(self, apex: str) -> bool:
-        """Whether edges have not claimed yet what they inherited of the subtree or around it."""
-        return self.peers.await_claims(apex)
-
-    def hold(self, apex: str) -> None:
-        """
-        A subtree has come back: take nothing for it before `let_go`.
-
-        The edges that are here claim it first, so that no record of it lies below the position of
-        one that had not heard of it.
-        """
-        self._bailiwick.fence(apex)
-
-    def is_claimed(self, apex: str) -> bool:
-        """Whether all edges that are here have claimed what they inherited of the subtree."""
-        return not self.peers.await_claims(apex, connected=True)
-
-    def let_go(self, apex: str) -> None:
-        """The subtree is served from now on."""
-        self._lift(apex)
-
-    def prepare(self, apex: str) -> Outgoing:
-        """Start to hand the subtree over; it is served here until the fence."""
-        outgoing = Outgoing(self, apex)
-        self._outgoing.append(outgoing)
-        return outgoing
-
-    def fence(self, outgoing: Outgoing) -> int:
-        """
-        Take nothing more for the subtree; returns the offset of the last QoS 1 or 2 record before
-        that: a position never gets to a QoS 0 one, and whoever waits for it would wait for ever.
-
-        The rest may be copied when what was taken before has settled: `in_order` tells.
-        """
-        self._bailiwick.fence(outgoing.apex)
-        return self.settles_at
-
-    def roll_back(self, outgoing: Outgoing) -> None:
-        """The handover came to nothing; the subtree is served here on."""
-        self._end(outgoing)
-
-    def complete(self, outgoing: Outgoing) -> None:
-        """The parent has committed: the subtree is another node's, and every edge is told."""
-        apex = outgoing.apex
-        if apex == self.apex:
-            self.close()
-        else:
-            self._discard_retained(apex)
-            for peer in self.peers:
-                # One that is connected may have records of the subtree to come before the cut; it
-                # withdraws its filters itself when it hears of that.
-                if peer.port is None:
-                    for topic_filter in [f for f in peer.filters if is_filter_within(f, apex)]:
-                        self.peers.remove_filter(peer, topic_filter)
-            cut = self._table.get(apex)
-            if cut is not None:
-                self.announce(cut.cut)
-        self._end(outgoing)
+    # from whoever decides on the zone
 
     def announce(self, cut: Cut) -> None:
         """Tell every connected edge of a cut, in its stream."""
@@ -467,18 +255,6 @@ class Authority:
         """Tell every connected edge that this delegation ended: a child's, or the zone's own."""
         self._bailiwick.judge_anew()
         self.in_order(lambda: self._tell(lambda port: port.tell_gone(apex, epoch, offset)))
-
-    def reclaim(self, apex: str, epoch: int) -> None:
-        """
-        A subtree is this zone's again, from the offset on that the table says, and its last owner,
-        of `epoch`, has not said what edges want of it: each one, known or not, gets nothing of it
-        before it has claimed it, and then all.
-        """
-        offset = self._table.reclaimed_at()[apex]
-        self.peers.reclaim(apex, offset)
-        self._journal.note_unclaimed([peer.edge for peer in self.peers])
-        self._journal.note_reclaimed(apex, offset)
-        self.announce_end(apex, epoch, offset)
 
     def suspend(self) -> None:
         """
@@ -492,7 +268,7 @@ class Authority:
     def close(self) -> None:
         """The zone was handed over: every edge is told, and nothing of it is kept."""
         self.suspend()
-        self.in_order(lambda: self._discard_retained(self.apex))
+        self.in_order(lambda: self.discard_retained(self.apex))
 
     def open(self, epoch: int, incoming: Incoming | None = None) -> None:
         """Serve the zone from now on; offsets start anew with the epoch."""
@@ -505,6 +281,12 @@ class Authority:
         self._bailiwick.judge_anew()
         if incoming is not None:
             self.absorb(self.apex, incoming)
+
+    def discard_retained(self, apex: str) -> None:
+        """Drop the retained messages of a subtree, which are its new owner's."""
+        topics = [topic for topic, _ in self.retained.within(apex)]
+        self.retained.discard_within(apex)
+        self._journal.note_retained(topics)
 
     def absorb(self, apex: str, incoming: Incoming) -> None:
         """Take in a subtree that was served elsewhere until now."""
@@ -546,23 +328,6 @@ class Authority:
         for known in state.unclaimed:
             self.peers.restore(known)
 
-    def _discard_retained(self, apex: str) -> None:
-        topics = [topic for topic, _ in self.retained.within(apex)]
-        self.retained.discard_within(apex)
-        self._journal.note_retained(topics)
-
     def _tell(self, say: Callable[[EdgePort], None]) -> None:
         for port in self.peers.ports():
             say(port)
-
-    def _end(self, outgoing: Outgoing) -> None:
-        self._outgoing.remove(outgoing)
-        self._lift(outgoing.apex)
-
-    def _lift(self, apex: str) -> None:
-        parked = self._bailiwick.lift(apex)
-        if self.serving:
-            for asked in parked:
-                if asked.port is asked.peer.port:
-                    self.add_interest(asked.peer, asked.topic_filter, asked.request, asked.retained)
-        self._tell(lambda port: port.unpark())

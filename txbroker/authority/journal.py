@@ -9,16 +9,20 @@ what they inherited) is told here, too; the store decides when it is written.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 import attrs
 
 from txbroker.authority.handover import EdgeInterest, MarkKey
+from txbroker.core import StoredRecords
 from txbroker.delegation.passage import Passage
 from txbroker.message import Message
 from txbroker.place import PartKey, Place
 from txbroker.runs import Run
+
+MADE_BYTES = 512
+"""What a record that was made takes beside two copies of its packet, about."""
 
 
 @attrs.define(slots=True, eq=False)
@@ -27,6 +31,44 @@ class Record:
 
     offset: int
     message: Message
+
+
+class Records:
+    """
+    Records in order, of which `stored` has what is stored: one is made when somebody wants it, and
+    then kept for the next one who does. A place is the index of a record.
+    """
+
+    __slots__ = ("_made", "_made_size", "stored")
+
+    def __init__(self, stored: StoredRecords) -> None:
+        self.stored = stored
+        self._made: dict[int, Record] = {}
+        self._made_size = 0
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+    def __getitem__(self, place: int) -> Record:
+        try:
+            return self._made[place]
+        except KeyError:
+            return self._make(place)
+
+    def __iter__(self) -> Iterator[Record]:
+        return map(self.__getitem__, range(len(self)))
+
+    @property
+    def size(self) -> int:
+        """Bytes that all this takes, about."""
+        return self.stored.size + self._made_size
+
+    def _make(self, place: int) -> Record:
+        offset, topic, payload, qos, retain, client, node, packet = self.stored.record(place)
+        message = Message(topic, payload, qos, retain, client, None, node, packet)
+        record = self._made[place] = Record(offset, message)
+        self._made_size += MADE_BYTES + 2 * len(packet)
+        return record
 
 
 @attrs.frozen(kw_only=True)
@@ -38,7 +80,7 @@ class Chunk:
     those that leave or enter the part within what was looked at.
     """
 
-    records: tuple[Record, ...]
+    records: Records
     through: int
     first: int
     last: int = 0
@@ -99,9 +141,12 @@ class Journal(Protocol):
 
     def append_run(self, run: Run, key: MarkKey | None, sequence: int) -> int:
         """
-        Add a record for each message; the offset of the first, which the others' follow, or 0 where
-        none is kept. `key` and `sequence` are the origin id of the last one, where it has one.
+        Add a record for each message of QoS 1 and 2; the offset of the first, which the others'
+        follow. `key` and `sequence` are the origin id of the last one, where it has one.
         """
+
+    def append_qos0(self, runs: Sequence[Run]) -> int:
+        """The same for runs of QoS 0; the last offset, or 0 where they are not kept."""
 
     def read(self, after: int, through: int) -> Chunk:
         """The next records of QoS 1 and 2 above `after`, none above `through`."""

@@ -35,7 +35,9 @@ class Outgoing:
         yield from in_parts([message for message in now.values() if message is not None])
         yield Snapshot(
             cleared=tuple(topic for topic, message in now.items() if message is None),
-            interests=tuple(self._authority.interests_within(self.apex)),
-            delegations=self._authority.cuts_within(self.apex),
+            interests=tuple(self._authority.peers.within(self.apex)),
+            delegations=tuple(
+                cut for cut in self._authority.cuts() if is_within(cut.apex, self.apex)
+            ),
             marks=tuple(self._authority.marks.items()),
         )

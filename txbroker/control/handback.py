@@ -78,8 +78,8 @@ class HandBack:
             await self._copy_journal(call)
             await self._leave(call)
             # What edges have inherited here and not claimed yet would not go along.
-            authority = self._authority
-            await wait_until(lambda: not authority.awaits_claims(authority.apex), CLAIM_WAIT)
+            apex, subtrees = self._authority.apex, self._authority.subtrees
+            await wait_until(lambda: not subtrees.awaits_claims(apex), CLAIM_WAIT)
             async with self._exchange, self._ownership:
                 self._departure.resign()
                 await self._hand_over(call)
@@ -121,7 +121,7 @@ class HandBack:
         await _ready(call)
 
     async def _hand_over(self, call: Any) -> None:
-        outgoing = self._authority.prepare(self._authority.apex)
+        outgoing = self._authority.subtrees.prepare(self._authority.apex)
         try:
             self._standing.set_fenced(True)
             try:
@@ -142,7 +142,7 @@ class HandBack:
         authority = self._authority
         for part in outgoing.bulk():
             await write(call, HandBackRequest(snapshot=snapshot_to_wire(part)), HANDOVER_STEP)
-        offset = authority.fence(outgoing)
+        offset = authority.subtrees.fence(outgoing)
         self._is_fenced = True
         await settled(authority)
         for part in outgoing.rest():
@@ -175,7 +175,7 @@ class HandBack:
             await asyncio.sleep(LONGEST_PAUSE)
 
     def _roll_back(self, outgoing: Outgoing) -> None:
-        self._authority.roll_back(outgoing)
+        self._authority.subtrees.roll_back(outgoing)
         try:
             self._standing.set_fenced(False)
         except StoreError as error:
@@ -190,7 +190,7 @@ class HandBack:
         except StoreError as error:
             # The next life asks the parent first, which then hands the zone over.
             log.error("state.unsaved", reason=str(error))
-        self._authority.complete(outgoing)
+        self._authority.subtrees.complete(outgoing)
         self._turn.end()
         log.info("zone.retired", zone=self._authority.apex, epoch=epoch)
 

@@ -251,8 +251,8 @@ class Parent:
         authority, standing = self._authority, self._standing
         assert authority is not None
         # What edges have inherited here and not claimed yet would not go along.
-        await wait_until(lambda: not authority.awaits_claims(cut.apex), CLAIM_WAIT)
-        outgoing = authority.prepare(cut.apex)
+        await wait_until(lambda: not authority.subtrees.awaits_claims(cut.apex), CLAIM_WAIT)
+        outgoing = authority.subtrees.prepare(cut.apex)
         log.info("handover.prepare", zone=cut.apex, peer=cut.node, epoch=cut.epoch)
         try:
             passage = await self._copy(outgoing, cut, context)
@@ -264,10 +264,10 @@ class Parent:
             standing.table.note(passage)
             standing.save()
         except BaseException:
-            authority.roll_back(outgoing)
+            authority.subtrees.roll_back(outgoing)
             log.warning("handover.rolled_back", zone=cut.apex, peer=cut.node)
             raise
-        authority.complete(outgoing)
+        authority.subtrees.complete(outgoing)
         self._turn.end()
         log.info("handover.committed", zone=cut.apex, peer=cut.node, epoch=cut.epoch)
         for entry in moved:
@@ -280,7 +280,7 @@ class Parent:
         assert self._authority is not None
         for part in outgoing.bulk():
             await write(context, JoinReply(snapshot=snapshot_to_wire(part)), HANDOVER_STEP)
-        offset = self._authority.fence(outgoing)
+        offset = self._authority.subtrees.fence(outgoing)
         await settled(self._authority)
         for part in outgoing.rest():
             await write(context, JoinReply(snapshot=snapshot_to_wire(part)), HANDOVER_STEP)

@@ -15,18 +15,17 @@ import grpc.aio
 
 from txbroker.aio import Tasks
 from txbroker.authority.authority import Authority
-from txbroker.authority.journal import Chunk, Record
+from txbroker.authority.journal import Chunk, Records
 from txbroker.control.channels import Channels
 from txbroker.control.convert import passages_from_wire, passages_to_wire
+from txbroker.core import StoredRecords
 from txbroker.delegation.passage import FOREVER
-from txbroker.edge.chunks import Missing
+from txbroker.edge.chunks import SPAN, Missing
 from txbroker.edge.zonemap import ZoneMap
-from txbroker.link.frames import FrameReader
-from txbroker.message import Message
-from txbroker.mqtt.packets import Publish
 from txbroker.place import PartKey
 from txbroker.standing import Standing
 from txbroker.store.disk import Disk
+from txbroker.store.records import to_batch
 from txbroker.topics import is_within
 from txbroker.v1 import control_pb2
 
@@ -84,7 +83,7 @@ class JournalReader:
         else:
             # The own zone's part may go on when the zone is open.
             is_closed = authority is None or not is_own or part.epoch < authority.epoch
-        found = self._disk.read(kept, after, max(through, after))
+        found = self._disk.read(kept, after, max(through, after), SPAN)
         # The fence of a part that ended may lie behind its last record.
         looked = FOREVER - 1 if is_closed and found.through >= found.last else found.through
         met = tuple(p for p in self._table.passages() if p.is_met(part, after, looked))
@@ -106,8 +105,8 @@ class JournalReader:
             kept=True,
             through=found.through,
             first=found.first,
-            offsets=[record.offset for record in found.records],
-            packets=b"".join(record.message.link_packet for record in found.records),
+            offsets=found.records.stored.offsets(),
+            packets=found.records.stored.packets(),
             last=found.last,
             rest=found.rest,
             closed=found.is_closed,
@@ -171,13 +170,11 @@ class JournalReader:
 
 
 def _chunk(reply: control_pb2.ReadReply) -> Chunk:
-    packets = [p for p in FrameReader().read(reply.packets) if isinstance(p, Publish)]
-    records = tuple(
-        Record(offset, Message(packet.topic, packet.payload, packet.qos, packet.retain))
-        for offset, packet in zip(reply.offsets, packets, strict=True)
-    )
+    stored = StoredRecords()
+    if reply.offsets:
+        stored.add(*to_batch(reply.offsets, reply.packets))
     return Chunk(
-        records=records,
+        records=Records(stored),
         through=reply.through,
         first=reply.first,
         last=reply.last,

@@ -69,7 +69,7 @@ class Reclaimer:
                 )
             )
             self._standing.save()
-            self._authority.reclaim(zone, epoch)
+            self._authority.subtrees.reclaim(zone, epoch)
             self._parent.serve_below(zone)
             log.warning("zone.reclaimed", zone=zone, peer=cut.node, epoch=epoch)
             return table.epoch_of(zone)

@@ -126,6 +126,9 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             return reply
         if request.epoch > authority.epoch:
             return reply  # granted anew, and this node has not heard of it
+        formats = self._links.formats
+        if not formats.is_ours(request.edge, request.link_version, authority.apex):
+            return control_pb2.OpenLinkReply(link_version=formats.ours)
         token = self._links.issue(request.edge, request.incarnation)
         if token is None:
             await context.abort(
@@ -138,6 +141,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             token=token,
             epoch=authority.epoch,
             passages=passages_to_wire(authority.passages),
+            link_version=formats.ours,
         )
         if authority.predecessor is not None:
             reply.predecessor.CopyFrom(place_to_wire(authority.predecessor))

@@ -211,16 +211,16 @@ class TakeBack:
         """It is committed, whatever happens now."""
         assert self._authority is not None and self._holding is not None
         self._holding.absorb()
-        self._authority.hold(begin.zone)
+        self._authority.subtrees.hold(begin.zone)
         try:
             self._parent.serve_again(begin.zone, begin.epoch)
             log.info("handback.committed", zone=begin.zone, peer=begin.node)
             epoch = self._standing.table.epoch_of(begin.zone)
             await context.write(HandBackReply(committed=control_pb2.Committed(epoch=epoch)))
-            is_claimed = self._authority.is_claimed
+            is_claimed = self._authority.subtrees.is_claimed
             await wait_until(lambda: is_claimed(begin.zone), CLAIM_WAIT)
         finally:
-            self._authority.let_go(begin.zone)
+            self._authority.subtrees.let_go(begin.zone)
             self._turn.end()
 
 

@@ -36,6 +36,7 @@ __all__ = [
     "Sender",
     "Sieve",
     "Sockets",
+    "StoredRecords",
     "Target",
     "Way",
     "accept",
@@ -57,6 +58,7 @@ if not TYPE_CHECKING and os.environ.get("TXBROKER_PURE") != "1":
             Sender,
             Sieve,
             Sockets,
+            StoredRecords,
             Target,
             accept,
         )
@@ -73,5 +75,6 @@ if TYPE_CHECKING or KIND == "python":
     from txbroker.core.reference.inlet import Inlet
     from txbroker.core.reference.link import LinkInlet
     from txbroker.core.reference.outlet import Outlet
+    from txbroker.core.reference.records import StoredRecords
     from txbroker.core.reference.run import Run
     from txbroker.core.reference.sockets import Sender, Sockets

@@ -17,8 +17,8 @@ from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrno
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.errno cimport EAGAIN, EINTR, errno
-from libc.math cimport ceil
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.math cimport INFINITY, ceil
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 from libcpp cimport bool as cbool
 from libcpp.string cimport string
@@ -36,6 +36,7 @@ from txbroker.core.reference.flows import Flow
 from txbroker.core.reference.link import LONGEST_KNOWN as _LONGEST_KNOWN
 from txbroker.core.reference.link import MOST_KNOWN as _MOST_KNOWN
 from txbroker.core.reference.outlet import MOST as _MOST
+from txbroker.core.reference.records import WholeRecord as _WholeRecord
 from txbroker.core.reference.run import Entry as EntryTuple
 from txbroker.core.reference.sockets import FED as _FED
 from txbroker.core.reference.stored import malformed as _malformed
@@ -62,3 +63,4 @@ include "native/exchange.pxi"
 include "native/accept.pxi"
 include "native/sockets.pxi"
 include "native/columns.pxi"
+include "native/records.pxi"

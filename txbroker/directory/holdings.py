@@ -159,9 +159,9 @@ class Holdings:
 
     def supersede(self, client_id: str) -> int:
         """End the kept session for a clean one; the last incarnation known of its id, or 0."""
-        known = self.held.get(client_id), self.arriving.get(client_id), self.tombstone(client_id)
-        if known == (None, None, None):
+        if not (client_id in self.held or client_id in self.arriving or client_id in self._gone):
             return 0
+        known = self.held.get(client_id), self.arriving.get(client_id), self.tombstone(client_id)
         self.drop(client_id)
         return max(one.incarnation for one in known if one is not None)
 

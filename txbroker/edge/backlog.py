@@ -14,9 +14,9 @@ counted as it comes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import groupby
+from itertools import groupby, islice
 
 import attrs
 
@@ -25,7 +25,7 @@ from txbroker.counters import Counters
 from txbroker.delegation.passage import FOREVER, Passage
 from txbroker.edge.chunks import Chunks, Missing, Reader
 from txbroker.edge.route import Route
-from txbroker.edge.selecting import above, granted_qos, message_at, wanted
+from txbroker.edge.selecting import Found, message_at, wanted
 from txbroker.edge.zonemap import ZoneMap
 from txbroker.message import OVERHEAD
 from txbroker.mqtt.cursor import Cursor, Waiting
@@ -37,6 +37,11 @@ from txbroker.topics import is_within
 
 TURN = 8
 """Chunks that are worked through before others have their turn."""
+
+STEP = 512
+"""Of one chunk what is a session's, at the most, that is given to it, or counted, at a time."""
+
+_place = partial(tuple.__new__, Place)  # in half the time: there is one for each delivery
 
 _UNKNOWN = 1 << 62
 """Bytes, where nothing says that it is less."""
@@ -195,13 +200,14 @@ class Backlog:
         if chunk is None:
             return self._chunks.is_unreachable(cursor.part)
         waiting.rest = chunk.rest if chunk.last >= waiting.end else _UNKNOWN
-        for record in above(chunk, seen):
-            if not is_counting:
-                waiting.rest += record.message.size
-            elif record.offset <= waiting.end and granted_qos(session, cursor.part, record):
-                waiting.add(record.message)
-        if is_counting:
-            waiting.seen = min(max(chunk.through, seen), waiting.end)
+        if not is_counting:
+            waiting.rest += chunk.records.stored.size_above(seen)
+            return True
+        found = wanted(session, cursor.part, chunk, seen)
+        for _, offset, size, _ in islice(found, STEP):
+            if offset <= waiting.end:
+                waiting.add(size)
+        waiting.seen = min(max(_before(found, chunk.through), seen), waiting.end)
         return True
 
     # internal: one session
@@ -295,25 +301,32 @@ class Backlog:
             cursor.offset = chunk.first - 1
         if chunk.is_closed:
             cursor.until = chunk.last
-        limit = min(_limit(session, cursor), chunk.through)
+        self._give(session, cursor, chunk, excess)
+        session.sender.send_queued()
+        return True
+
+    def _give(self, session: Session, cursor: Cursor, chunk: Chunk, excess: _Excess) -> None:
+        limit = min(cursor.limit(session.places.behind), chunk.through)
         since, dropped = cursor.offset, 0
-        for record, qos in wanted(session, cursor, chunk):
-            if record.offset > limit:
+        part, records, waiting = cursor.part, chunk.records, cursor.waiting
+        found = wanted(session, part, chunk, since)
+        for place, offset, size, qos in islice(found, STEP):
+            if offset > limit:
                 break
             if excess.messages > 0 or excess.size > 0:
                 excess.messages -= 1
-                excess.size -= record.message.size
+                excess.size -= size
                 session.sender.drop(qos)
-                dropped = record.offset
-            elif not session.sender.queue(record.message, qos, Place(cursor.part, record.offset)):
-                limit = record.offset - 1
+                dropped = offset
+            elif not session.sender.queue(records[place].message, qos, _place((part, offset))):
+                limit = offset - 1
                 break
-            if cursor.waiting is not None:
-                cursor.waiting.take(record.offset, record.message)
-        _record_drop(session, cursor.part, since + 1, dropped)
+            if waiting is not None:
+                waiting.take(offset, size)
+        else:
+            limit = _before(found, limit)
+        _record_drop(session, part, since + 1, dropped)
         cursor.offset = max(cursor.offset, limit)
-        session.sender.send_queued()
-        return True
 
     def _leave(self, session: Session, part: PartKey) -> None:
         """
@@ -368,6 +381,12 @@ class Backlog:
                     self.wake(session)
 
 
+def _before(found: Iterator[Found], limit: int) -> int:
+    """The offset before what is left, or the limit."""
+    left = next(found, None)
+    return limit if left is None else min(limit, left[1] - 1)
+
+
 def _record_drop(session: Session, part: PartKey, first: int, last: int) -> None:
     """The session does not get what is its of these; nothing where the last is before the first."""
     recording = session.watcher.recording
@@ -376,20 +395,4 @@ def _record_drop(session: Session, part: PartKey, first: int, last: int) -> None
 
 
 def _is_gated(session: Session, cursor: Cursor) -> bool:
-    if session.sender.is_late(cursor.part):
-        return True
-    after = cursor.after
-    if after is not None:
-        earlier = session.places.behind.get(after.part)
-        if earlier is not None and earlier.offset < after.offset:
-            return True
-        cursor.after = None
-    return cursor.offset >= _limit(session, cursor)
-
-
-def _limit(session: Session, cursor: Cursor) -> int:
-    """The offset beyond which another part has to be finished first."""
-    if not cursor.stops:
-        return 1 << 62
-    cursor.stops = tuple(stop for stop in cursor.stops if stop.part in session.places.behind)
-    return min((stop.offset for stop in cursor.stops), default=1 << 62)
+    return session.sender.is_late(cursor.part) or cursor.has_to_wait(session.places.behind)

@@ -1,9 +1,10 @@
 """
 The chunks of journals that an edge's sessions read, shared where their ranges meet.
 
-A chunk begins where somebody needs it and ends at a multiple of `SPAN` offsets at the latest, so
-sessions that come by at about the same time soon read the same ones (protocol rule 23). It may be
-cut short, by its size or because there was no more yet; then the next one begins where it ended.
+A chunk begins where somebody needs it and has `SPAN` offsets at the most, mostly one or more whole
+batches, and whoever comes by reads on in it: so sessions that come at about the same time soon read
+the same ones (protocol rule 23). It may be cut short, by its size or because there was no more yet;
+then the next one begins where it ended.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from txbroker.mqtt.session import Session
 from txbroker.place import PartKey
 from txbroker.timers import Timers
 
-SPAN = 512
-"""Offsets in one chunk, at the most."""
+SPAN = 4096
+"""Offsets in one chunk, at the most; which of them are whose is found out by the core."""
 
 CHUNKS = 64
 CACHE_BYTES = 16 * 1024 * 1024
@@ -74,6 +75,7 @@ class Chunks:
         self._end = end
         self._met = met
         self._kept: OrderedDict[tuple[PartKey, int], Chunk] = OrderedDict()
+        self._sizes: dict[tuple[PartKey, int], int] = {}
         self._starts: dict[PartKey, list[int]] = {}
         self._size = 0
         self._asked: dict[tuple[PartKey, int], set[Session]] = {}
@@ -112,18 +114,18 @@ class Chunks:
         if offset >= chunk.through and not (chunk.is_closed and offset >= chunk.last):
             return None
         self._kept.move_to_end(key)
+        self._weigh(key)
         return chunk
 
     def _ask(self, part: PartKey, offset: int, session: Session) -> bool:
-        """Ask for what follows the offset, up to the next border; True where it is here at once."""
+        """Ask for what follows the offset; True where it is here at once."""
         key = part, offset
         waiting = self._asked.get(key)
         if waiting is not None:
             waiting.add(session)
             return False
         self._asked[key] = {session}
-        border = (offset // SPAN + 1) * SPAN
-        self._reader.read(part, offset, border, lambda found: self._on_read(key, found))
+        self._reader.read(part, offset, offset + SPAN, lambda found: self._on_read(key, found))
         return key not in self._asked
 
     def _on_read(self, key: tuple[PartKey, int], found: Chunk | Missing) -> None:
@@ -154,23 +156,23 @@ class Chunks:
             self._wake(session)
 
     def _keep(self, key: tuple[PartKey, int], chunk: Chunk) -> None:
-        known = self._kept.pop(key, None)
-        if known is None:
+        if self._kept.pop(key, None) is None:
             insort(self._starts.setdefault(key[0], []), key[1])
-        else:
-            self._size -= _size(known)
         self._kept[key] = chunk
-        self._size += _size(chunk)
+        self._weigh(key)
+
+    def _weigh(self, key: tuple[PartKey, int]) -> None:
+        """A chunk grows as sessions take records of it; the last one used stays in any case."""
+        size = self._kept[key].records.size
+        self._size += size - self._sizes.get(key, 0)
+        self._sizes[key] = size
         while len(self._kept) > 1 and (len(self._kept) > CHUNKS or self._size > CACHE_BYTES):
             self._drop(*next(iter(self._kept)))
 
     def _drop(self, part: PartKey, start: int) -> None:
-        self._size -= _size(self._kept.pop((part, start)))
+        del self._kept[part, start]
+        self._size -= self._sizes.pop((part, start))
         starts = self._starts[part]
         del starts[bisect_right(starts, start) - 1]
         if not starts:
             del self._starts[part]
-
-
-def _size(chunk: Chunk) -> int:
-    return sum(record.message.size for record in chunk.records)

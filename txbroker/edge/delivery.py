@@ -160,7 +160,7 @@ class Delivery:
         cursor = places.behind.get(part)
         if cursor is not None:
             if cursor.waiting is not None:
-                cursor.waiting.add(message)
+                cursor.waiting.add(message.size)
             return  # it comes from the journal, in its turn
         if places.had and places.has_had(place, message.topic):
             return

@@ -77,9 +77,9 @@ class OwnZone:
             in_doubt=tuple(edge.keys_in_doubt(cut.apex)),
         )
         # What came back shortly before the process ended, which then did not see to it.
-        back = authority.returned(greeting)
+        back = authority.reception.returned(greeting)
         inherited = tuple(one.apex for one in back if one.is_inherited)
-        accepted = authority.connect(attrs.evolve(greeting, returned=inherited), self)
+        accepted = authority.reception.connect(attrs.evolve(greeting, returned=inherited), self)
         assert accepted is not None, "no newer process has this node's data"
         self._peer, caught_up = accepted
         for one in back:
@@ -161,7 +161,7 @@ class OwnZone:
         left = self._edge.exchange.pass_on(run, *way)
         if left is None:
             return False
-        self._authority.keep_qos0(run)
+        self._authority.keep_qos0((run,))
         self.leave(run, left)
         return True
 
@@ -195,7 +195,7 @@ class OwnZone:
     def add_interest(self, topic_filter: str, request: int, *, retained: bool) -> None:
         """Ask for deliveries, and once for the `retained` messages."""
         assert self._peer is not None
-        self._authority.add_interest(self._peer, topic_filter, request, retained)
+        self._authority.reception.add_interest(self._peer, topic_filter, request, retained)
 
     def answer_now(self, topic_filter: str) -> tuple[Place, list[Message]] | None:
         """
@@ -205,7 +205,7 @@ class OwnZone:
         route, peer = self._route, self._peer
         if route is None or peer is None:
             return None
-        retained = self._authority.add_interest_now(peer, topic_filter)
+        retained = self._authority.reception.add_interest_now(peer, topic_filter)
         if retained is None:
             return None
         offset = self._authority.delivered
@@ -216,12 +216,12 @@ class OwnZone:
     def remove_interest(self, topic_filter: str) -> None:
         """No more deliveries."""
         assert self._peer is not None
-        self._authority.remove_interest(self._peer, topic_filter)
+        self._authority.reception.remove_interest(self._peer, topic_filter)
 
     def sync(self, filters: Iterable[str], claims: Iterable[str]) -> None:
         """Replace the interest and claim what was inherited."""
         assert self._peer is not None
-        self._catch_up(self._authority.sync(self._peer, filters, self._processed(claims)))
+        self._catch_up(self._authority.reception.sync(self._peer, filters, self._processed(claims)))
         self._complete(tuple(claims))
 
     def beat(self) -> None:
@@ -232,7 +232,7 @@ class OwnZone:
     def keep(self, places: dict[PartKey, int]) -> None:
         """What this node's sessions need lies above these offsets."""
         if self._peer is not None:
-            self._authority.keep(self._peer, places)
+            self._authority.reception.keep(self._peer, places)
 
     def close(self, reason: str) -> None:
         """There is no connection to close."""
@@ -386,8 +386,8 @@ class OwnZone:
         authority, after = self._authority, catch_up.after
         until = authority.delivered
         while after is not None and after < until and self._peer is not None:
-            chunk = authority.backlog(self._peer, catch_up, after, until)
-            for record in chunk.records:
+            chunk, records = authority.reception.backlog(self._peer, catch_up, after, until)
+            for record in records:
                 self.deliver(record)
             after = chunk.through
 
@@ -403,7 +403,7 @@ class OwnZone:
     def _complete(self, claims: Collection[str]) -> None:
         assert self._route is not None
         assert self._peer is not None
-        done = partial(self._authority.on_claimed, self._peer, claims)
+        done = partial(self._authority.reception.on_claimed, self._peer, claims)
         self._edge.on_claimed(self._route, claims, done)
 
     def _claims(self, route: Route) -> tuple[str, ...]:

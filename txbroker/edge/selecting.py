@@ -2,55 +2,60 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator
 
-from txbroker.authority.journal import Chunk, Record
+from txbroker.authority.journal import Chunk
 from txbroker.message import Message
-from txbroker.mqtt.cursor import Cursor
 from txbroker.mqtt.session import Session
 from txbroker.place import PartKey, Place
 
+AT_ONCE = 16
+"""Records that are looked up at first, then twice as many: there may be room for few of them."""
 
-def above(chunk: Chunk, offset: int) -> Iterator[Record]:
-    """The chunk's records behind the offset."""
-    records = chunk.records
-    first = bisect_left(records, offset + 1, key=lambda record: record.offset)
-    return iter(records[first:])
+
+Found = tuple[int, int, int, int]
+"""What a session gets: the record's place, offset and size, and with which QoS."""
 
 
 def message_at(chunk: Chunk, offset: int) -> Message | None:
     """The message at the offset, if the journal has it still."""
-    record = next(above(chunk, offset - 1), None)
-    return record.message if record is not None and record.offset == offset else None
+    records = chunk.records
+    place = records.stored.place_above(offset - 1)
+    if place == len(records) or records[place].offset != offset:
+        return None
+    return records[place].message
 
 
-def wanted(session: Session, cursor: Cursor, chunk: Chunk) -> Iterator[tuple[Record, int]]:
-    """What the session gets of what lies behind its cursor, and with which QoS."""
-    part = cursor.part
-    known: dict[tuple[str, int], int] = {}
-    # Records of one topic and QoS are alike to it, unless one of its filters began among them.
+def wanted(session: Session, part: PartKey, chunk: Chunk, after: int) -> Iterator[Found]:
+    """What the session gets of what lies behind the offset."""
+    known: dict[str, int] = {}
+    # Records of one topic are alike to it, unless one of its filters began among them.
     is_alike = part not in session.places.had and all(
-        s.starts.get(part, 0) <= cursor.offset for s in session.subscriptions.values()
+        s.starts.get(part, 0) <= after for s in session.subscriptions.values()
     )
-    for record in above(chunk, cursor.offset):
-        message = record.message
-        key = message.topic, message.qos
-        qos = known.get(key)
-        if qos is None or not is_alike:
-            qos = known[key] = granted_qos(session, part, record)
-        if qos:
-            yield record, qos
+    # Most of a chunk is not the session's: what many sessions cost that come back at once is what
+    # they get, not the product of all.
+    stored = chunk.records.stored
+    most = AT_ONCE
+    while found := stored.find(session.subscriptions, after, most):
+        for place, offset, topic, level, size in found:
+            granted = known.get(topic)
+            if granted is None or not is_alike:
+                granted = known[topic] = granted_qos(session, Place(part, offset), topic)
+            if granted:
+                yield place, offset, size, granted if granted < level else level
+        if len(found) < most:
+            return
+        after, most = offset, 2 * most
 
 
-def granted_qos(session: Session, part: PartKey, record: Record) -> int:
-    """With which QoS the session gets the record; 0: not at all, as QoS 0 is not queued."""
+def granted_qos(session: Session, place: Place, topic: str) -> int:
+    """With which QoS the session gets a record at most; 0: not at all, as that is not queued."""
     granted = 0
-    topic = record.message.topic
-    if session.places.had and session.places.has_had(Place(part, record.offset), topic):
+    if session.places.had and session.places.has_had(place, topic):
         return 0
     for subscription in session.matching(topic):
-        is_its = subscription.starts.get(part, 0) < record.offset
-        if is_its and part.zone not in subscription.pending:
+        is_its = subscription.starts.get(place.part, 0) < place.offset
+        if is_its and place.part.zone not in subscription.pending:
             granted = max(granted, subscription.qos)
-    return min(granted, record.message.qos)
+    return granted

@@ -127,8 +127,9 @@ class Subscriptions:
             self._interests.cancel(subscribing)
             if subscribing.alarm is not None:
                 subscribing.alarm.cancel()
+        is_here = session.sink is not None
         for topic_filter, subscription in session.subscriptions.items():
-            if session.sink is not None:
+            if is_here:
                 self._delivery.ignore(session, subscription)
             if not is_sys(topic_filter):
                 self._interests.remove(topic_filter)

@@ -194,12 +194,14 @@ class Deliveries:
         self._reads += 1
         until = self._authority.delivered if backlog.until is None else backlog.until
         if backlog.after < until:
-            chunk = self._authority.backlog(self.peer, backlog.catch_up, backlog.after, until)
+            chunk, records = self._authority.reception.backlog(
+                self.peer, backlog.catch_up, backlog.after, until
+            )
             missed = chunk.missed(backlog.after)
             if missed:
                 self._counters.add("link.missed", missed)
             backlog.after = chunk.through
-            for batch in _batches(chunk.records):
+            for batch in _batches(records):
                 self._give(batch, link_pb2.Batch.CATCH_UP, out)
         if backlog.after < until:
             return False

@@ -24,6 +24,7 @@ from txbroker.edge.edge import Edge
 from txbroker.edge.route import Route, State
 from txbroker.link.convert import cut_from_wire
 from txbroker.link.edge_end import EdgeEnd
+from txbroker.link.formats import Formats
 from txbroker.link.wire import LinkProtocol
 from txbroker.net import Clock
 from txbroker.pressure import Pressure
@@ -64,6 +65,7 @@ class Dialer:
         turn: Turn,
         pressure: Pressure,
     ) -> None:
+        self.formats = Formats()
         self._clock = clock
         self._dialing = dialing
         self._channels = channels
@@ -202,11 +204,16 @@ class Dialer:
             incarnation=self._edge.incarnation,
             zone=route.apex,
             epoch=cut.epoch,
+            link_version=self.formats.ours,
         )
         try:
             reply = await self._channels.stub(cut.grpc).OpenLink(request, timeout=CALL_TIMEOUT)
         except grpc.aio.AioRpcError as error:
             raise NotYet(error.details() or error.code().name) from error
+        if (reply.authoritative or reply.link_version) and not self.formats.is_ours(
+            cut.node, reply.link_version, route.apex
+        ):
+            raise NotYet("the node has another link format")
         if reply.authoritative:
             has_predecessor = reply.HasField("predecessor")
             predecessor = place_from_wire(reply.predecessor) if has_predecessor else None

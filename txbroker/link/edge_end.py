@@ -27,6 +27,7 @@ from txbroker.link.frames import (
     FrameReader,
     LinkError,
     Write,
+    check_version,
     encode_frame,
     packets_of,
 )
@@ -338,8 +339,7 @@ class EdgeEnd:
     def _on_welcome(self, welcome: link_pb2.Welcome) -> None:
         if self._epoch:
             raise LinkError("a link has one Welcome")
-        if welcome.version > LINK_VERSION:
-            raise LinkError(f"link format {welcome.version} is newer than {LINK_VERSION}")
+        check_version(welcome.version)
         if welcome.zone != self._route.apex or not welcome.epoch:
             raise LinkError(f"the owner serves zone {welcome.zone!r}, not {self._route.apex!r}")
         self._epoch = self._consumer.epoch = welcome.epoch

@@ -22,8 +22,8 @@ from txbroker.mqtt.return_codes import ProtocolViolation
 from txbroker.runs import Octets
 from txbroker.v1.link_pb2 import LinkFrame
 
-LINK_VERSION = 1
-"""Version of the format; a newer one is refused in one line."""
+LINK_VERSION = 2
+"""Version of the format; another one, newer or older, is refused in one line (`check_version`)."""
 
 LARGEST = 268_435_460
 """Bytes of the largest packet that MQTT's framing can spell."""
@@ -40,6 +40,12 @@ class Write(Protocol):
 
 class LinkError(PeerError):
     """The other end of a link broke a rule of the link's format."""
+
+
+def check_version(version: int) -> None:
+    """Raises `LinkError` unless the other end's format is this one; `OpenLink` has told it so."""
+    if version != LINK_VERSION:
+        raise LinkError(f"the other end has link format {version}, this node {LINK_VERSION}")
 
 
 def encode_frame(frame: LinkFrame) -> bytes:

@@ -12,6 +12,7 @@ from twisted.internet.protocol import Factory
 from txbroker.authority.authority import Authority
 from txbroker.counters import Counters
 from txbroker.delegation.passage import Passage
+from txbroker.link.formats import Formats
 from txbroker.link.owner_end import OwnerEnd
 from txbroker.link.wire import SILENCE, LinkProtocol
 from txbroker.net import Clock, DelayedCall
@@ -46,6 +47,7 @@ class LinkListener(Factory):
         self.pressure = pressure
         self.counters = counters
         self.max_links = max_links
+        self.formats = Formats()
         self._space = space
         self._turn = turn
         self._clock = clock

@@ -23,7 +23,14 @@ from txbroker.delegation.cut import Cut
 from txbroker.link.batches import CREDIT_BYTES
 from txbroker.link.convert import claims_from_wire, cut_to_wire, key_from_mark, mark_to_wire
 from txbroker.link.deliveries import WINDOW, Deliveries
-from txbroker.link.frames import LINK_VERSION, FrameReader, LinkError, Write, encode_frame
+from txbroker.link.frames import (
+    LINK_VERSION,
+    FrameReader,
+    LinkError,
+    Write,
+    check_version,
+    encode_frame,
+)
 from txbroker.link.intake import Intake
 from txbroker.message import Message
 from txbroker.mqtt.packets import Publish
@@ -176,7 +183,7 @@ class OwnerEnd:
         self._held.clear()
         self._host.pressure.forget(self)
         if self.peer is not None:
-            self._authority.disconnect(self.peer, self)
+            self._authority.reception.disconnect(self.peer, self)
 
     # from the authority (EdgePort)
 
@@ -289,14 +296,14 @@ class OwnerEnd:
             case "sync":
                 self._on_sync(peer, frame.sync)
             case "claimed":
-                self._authority.on_claimed(peer, frame.claimed.apexes)
+                self._authority.reception.on_claimed(peer, frame.claimed.apexes)
             case "position":
                 if frame.position.consumed > self._deliveries.consumed:
                     self._deliveries.consumed = frame.position.consumed
                     self._host.pressure.renew(self, PATIENCE)
             case "low_water":
                 kept = {PartKey(k.zone, k.epoch): k.offset for k in frame.low_water.kept}
-                self._authority.keep(peer, kept)
+                self._authority.reception.keep(peer, kept)
             case "heartbeat":
                 pass
             case _:
@@ -304,16 +311,17 @@ class OwnerEnd:
                 self._host.counters.add("link.unknown_frame")
 
     def _on_interest(self, peer: Peer, interest: link_pb2.InterestRequest) -> None:
+        reception = self._authority.reception
         if interest.remove:
-            self._authority.remove_interest(peer, interest.filter)
+            reception.remove_interest(peer, interest.filter)
             return
         _check_filters((interest.filter,))
-        self._authority.add_interest(peer, interest.filter, interest.request, interest.retained)
+        reception.add_interest(peer, interest.filter, interest.request, interest.retained)
 
     def _on_sync(self, peer: Peer, sync: link_pb2.InterestSync) -> None:
         _check_filters(sync.filters)
         claims = claims_from_wire(sync.claims, self._authority.epoch)
-        catch_up = self._authority.sync(peer, sync.filters, claims)
+        catch_up = self._authority.reception.sync(peer, sync.filters, claims)
         self._catch_up(catch_up)
         if catch_up.completes:
             claimed = link_pb2.Claimed(apexes=catch_up.completes)
@@ -324,8 +332,7 @@ class OwnerEnd:
             raise LinkError("a link has one Hello")
         if not hello.stream:
             raise LinkError("a Hello names its stream")
-        if hello.version > LINK_VERSION:
-            raise LinkError(f"link format {hello.version} is newer than {LINK_VERSION}")
+        check_version(hello.version)
         if not self._host.redeem(hello.token, hello.edge, hello.incarnation):
             raise LinkError("the token is not valid; OpenLink gives one for each link")
         authority = self._authority
@@ -348,7 +355,7 @@ class OwnerEnd:
         mark = (hello.edge, hello.incarnation, authority.apex, hello.stream)
         self._intake.open(hello.stream, mark, has_gaps=False)
         # Its marks are an answer to its publishes: they, too, wait until these are durable.
-        authority.expect(greeting)
+        authority.reception.expect(greeting)
         authority.in_order(lambda: self._accept(greeting, hello.in_doubt))
 
     def _accept(self, greeting: Greeting, in_doubt: Iterable[types_pb2.Mark]) -> None:
@@ -356,9 +363,9 @@ class OwnerEnd:
         if self._is_lost:
             return
         # What came back while the edge was away: it has nothing more to come from elsewhere.
-        back = authority.returned(greeting)
+        back = authority.reception.returned(greeting)
         inherited = tuple(one.apex for one in back if one.is_inherited)
-        accepted = authority.connect(attrs.evolve(greeting, returned=inherited), self)
+        accepted = authority.reception.connect(attrs.evolve(greeting, returned=inherited), self)
         if accepted is None:
             self._host.counters.add("link.refused")
             self._close(f"a newer link of edge {greeting.edge!r} is known")

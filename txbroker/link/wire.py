@@ -103,9 +103,10 @@ class LinkProtocol(Protocol):
         if self.end is not None:
             self.end.inlet.feed(data)
         self.fed()
+        self._turn.end()
 
     def fed(self) -> None:
-        """Something was read, and is in the inlet."""
+        """Something was read, and is in the inlet; the caller ends the turn."""
         try:
             if self.end is not None:
                 self.end.inlet.heard_at = self._clock.seconds()
@@ -113,7 +114,6 @@ class LinkProtocol(Protocol):
         except LinkError as error:
             self._counters.add("link.refused")
             self.drop(str(error))
-        self._turn.end()
 
     def connectionLost(self, reason: Failure | None = None) -> None:
         if self._pulse.running:

@@ -9,6 +9,7 @@ without passing here. What there is no room for is left to the journal, as with 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from txbroker.message import Message
 from txbroker.mqtt.output import Output
@@ -16,11 +17,18 @@ from txbroker.mqtt.ports import Sink
 from txbroker.mqtt.window import SessionLimits
 from txbroker.place import Place
 
+if TYPE_CHECKING:
+    from txbroker.mqtt.session import Session
+
 
 class CleanSender(Output):
     """What goes to the client of a clean session."""
 
-    __slots__ = ()
+    __slots__ = ("_is_closed",)
+
+    def __init__(self, session: Session, *, limits: SessionLimits) -> None:
+        super().__init__(session, limits=limits)
+        self._is_closed = False
 
     # from the session: its life
 
@@ -32,6 +40,8 @@ class CleanSender(Output):
     def close(self) -> None:
         """Nothing goes to the client any more."""
         self.detach()
+        self._is_closed = True
+        del self._session  # two that know each other would stay for the collector
 
     # from the edge: messages to the client
 
@@ -45,7 +55,7 @@ class CleanSender(Output):
         from is always taken; the oldest of it is dropped beyond the limits.
         """
         if self.sink is None:
-            return place is None or self._session.is_over
+            return place is None or self._is_closed
         outlet, topic = self.sink.outlet, message.topic.encode()
         if place is not None:
             part, offset = place
@@ -75,7 +85,7 @@ class CleanSender(Output):
     @property
     def is_hungry(self) -> bool:
         """Whether there is something to read for it that it can take."""
-        return self._session.is_behind and self.has_room()
+        return self.has_room() and self._session.is_behind
 
     def has_room(self) -> bool:
         """Whether something that can be read again later is worth bringing now."""

@@ -67,6 +67,11 @@ def decode(first_byte: int, body: bytes) -> Packet:
     known = _DECODERS.get(first_byte)
     if known is not None:
         return known(body)
+    empty = _EMPTY.get(first_byte)
+    if empty is not None:
+        if body:
+            raise trailing()
+        return empty
     kind = first_byte >> 4
     if kind in (0, 15):
         raise ProtocolViolation("section 2.2.1", f"Packet type {kind} is reserved.")
@@ -113,13 +118,6 @@ def _decode_ack(kind: Callable[[int], Packet], body: bytes) -> Packet:
     if len(body) > 2:
         raise trailing()
     return kind(_packet_id(body))
-
-
-def _decode_empty(packet: Packet, body: bytes) -> Packet:
-    """PINGREQ, PINGRESP and DISCONNECT."""
-    if body:
-        raise trailing()
-    return packet
 
 
 def _decode_connect(body: bytes) -> Connect:
@@ -270,10 +268,9 @@ _DECODERS: Final[dict[int, Callable[[bytes], Packet]]] = {
     0x90: _decode_suback,
     0xA2: _decode_unsubscribe,
     0xB0: partial(_decode_ack, Unsuback),
-    0xC0: partial(_decode_empty, Pingreq()),
-    0xD0: partial(_decode_empty, Pingresp()),
-    0xE0: partial(_decode_empty, Disconnect()),
 }
+
+_EMPTY: Final[dict[int, Packet]] = {0xC0: Pingreq(), 0xD0: Pingresp(), 0xE0: Disconnect()}
 
 _FLAG_RULES: Final = {
     # The types for which the standard says it once more than in [MQTT-2.2.2-2].

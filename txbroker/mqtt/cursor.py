@@ -60,7 +60,7 @@ class Subscription:
 
     def begin(self, part: PartKey, offset: int) -> None:
         """Nothing of the part up to this offset is its."""
-        self.starts = _shared_starts((*self.starts.items(), (part, offset)))
+        self.starts = _shared_starts(tuple(self.starts.items()), part, offset)
 
     def forget_part(self, part: PartKey) -> None:
         """Nothing of the part will ever come again."""
@@ -93,9 +93,11 @@ class Subscription:
 
 
 @lru_cache(maxsize=16)
-def _shared_starts(starts: tuple[tuple[PartKey, int], ...]) -> Mapping[PartKey, int]:
-    """Very many subscriptions that were made at about the same time have the same ones."""
-    return dict(starts)
+def _shared_starts(
+    starts: tuple[tuple[PartKey, int], ...], part: PartKey, offset: int
+) -> Mapping[PartKey, int]:
+    """With one more; very many subscriptions made at about the same time have the same ones."""
+    return {**dict(starts), part: offset}
 
 
 @attrs.define(slots=True, eq=False)
@@ -113,16 +115,16 @@ class Waiting:
     messages: int = 0
     size: int = 0
 
-    def add(self, message: Message) -> None:
-        """One that was counted, or came live."""
+    def add(self, size: int) -> None:
+        """One of this size was counted, or came live."""
         self.messages += 1
-        self.size += message.size
+        self.size += size
 
-    def take(self, offset: int, message: Message) -> None:
-        """One waits no longer."""
+    def take(self, offset: int, size: int) -> None:
+        """One of this size waits no longer."""
         if offset <= self.seen or offset > self.end:
             self.messages -= 1
-            self.size -= message.size
+            self.size -= size
 
     def uncounted(self, offset: int) -> int:
         """How many there may be that are not counted, above this offset."""
@@ -165,3 +167,20 @@ class Cursor:
     stops: tuple[Place, ...] = ()
     is_over: bool = False
     waiting: Waiting | None = None
+
+    def has_to_wait(self, behind: Mapping[PartKey, Cursor]) -> bool:
+        """Whether another part has to be taken first; `behind`: all cursors of the session."""
+        after = self.after
+        if after is not None:
+            earlier = behind.get(after.part)
+            if earlier is not None and earlier.offset < after.offset:
+                return True
+            self.after = None
+        return self.offset >= self.limit(behind)
+
+    def limit(self, behind: Mapping[PartKey, Cursor]) -> int:
+        """The offset beyond which another part has to be finished first."""
+        if not self.stops:
+            return 1 << 62
+        self.stops = tuple(stop for stop in self.stops if stop.part in behind)
+        return min((stop.offset for stop in self.stops), default=1 << 62)

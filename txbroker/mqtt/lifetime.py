@@ -76,9 +76,6 @@ class Lifetime:
     def makeConnection(self, transport: Transport) -> None:
         """As Twisted's protocols have it."""
         self.transport = transport
-        self.connectionMade()
-
-    def connectionMade(self) -> None:
         service = self._service
         self._is_open = True
         if len(service.connections) >= service.max_connections:

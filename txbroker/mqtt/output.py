@@ -58,6 +58,8 @@ class Output:
 
     def catch_up(self, part: PartKey) -> None:
         """The session has caught up in the part: what is live may follow."""
+        if self.sink is None:
+            return
         self._give_later(part)
         if not self._session.is_behind:
             self._dropping -= {True}
@@ -69,10 +71,12 @@ class Output:
         The same, but behind what the session has to catch up with in the part: a live message does
         not overtake the backlog of a session that returns.
         """
+        if self.sink is None:
+            return
         if part not in self._session.places.behind:
             self._give_later(part)
             self.deliver_qos0(message)
-        elif self.sink is not None:
+        else:
             if self._later is None:
                 self._later = {}
             later = self._later.setdefault(part, [])

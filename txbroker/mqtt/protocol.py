@@ -71,14 +71,11 @@ class MqttProtocol(Lifetime):
     def dataReceived(self, data: Octets) -> None:
         self._inlet.feed(data)
         self.fed()
-
-    def fed(self) -> None:
-        """Something was read, and is in the inlet."""
-        self._work()
         self._service.turn.end()
 
     def connectionLost(self, reason: Failure | None = None) -> None:
-        self._leave(will=True)
+        if self._is_open:
+            self._leave(will=True)
         self._cancel_deadline()
         self.outlet.connection = None  # two that know each other would stay for the collector
         self._service.turn.end()
@@ -128,8 +125,8 @@ class MqttProtocol(Lifetime):
 
     # internal: packets
 
-    def _work(self) -> None:
-        """Take what has come, as far as it may be taken now."""
+    def fed(self) -> None:
+        """Take what has come, as far as it may be taken now; the caller ends the turn."""
         if self._is_working:
             return
         self._is_working = True
@@ -154,8 +151,8 @@ class MqttProtocol(Lifetime):
     def _step(self) -> bool:
         """Take what comes up to the next single packet, and that; False: there is no more."""
         inlet, session = self._inlet, self._session
-        if session is not None:
-            inlet.takes_qos12 = session.has_received and self._may_gather(session)
+        if session is not None and session.has_received:
+            inlet.takes_qos12 = self._may_gather(session)
         frame = inlet.step()
         if inlet.has_heard and self._keep_alive:  # whole packets, not bytes [MQTT-3.1.2-24]
             inlet.heard_at = self._service.clock.seconds()
@@ -188,9 +185,10 @@ class MqttProtocol(Lifetime):
             self._look_at_queue()
         if not session.clean and inlet.pubacks:
             session.sender.on_pubacks(inlet.pubacks)
-        for run in (inlet.qos0, inlet.qos12):
-            if run is not None:
-                self._service.edge.clients.publish_run(run)
+        if inlet.qos0 is not None:
+            self._service.edge.clients.publish_run(inlet.qos0)
+        if inlet.qos12 is not None:
+            self._service.edge.clients.publish_run(inlet.qos12)
 
     def _on_connect(self, packet: Connect) -> None:
         client_id = packet.client_id or self._service.make_client_id()  # [MQTT-3.1.3-6]
@@ -224,7 +222,7 @@ class MqttProtocol(Lifetime):
         if self._is_arriving:
             self._is_arriving = False
             self.transport.resumeProducing()
-            self._work()
+            self.fed()
 
     def _open_inlet(self, session: Session) -> None:
         flows = session.receiver.plain if session.has_received else None
@@ -282,7 +280,7 @@ class MqttProtocol(Lifetime):
         suback = encode_suback(packet.packet_id, [qos for _, qos in packet.filters])
 
         def acknowledge() -> None:
-            if session.sink is self:
+            if self._session is session:
                 self.outlet.send(suback)  # [MQTT-3.8.4-1]
 
         self._service.edge.subscriptions.subscribe(session, packet, acknowledge)
@@ -292,7 +290,7 @@ class MqttProtocol(Lifetime):
         assert session is not None
 
         def acknowledge() -> None:
-            if session.sink is self:
+            if self._session is session:
                 self.outlet.send(encode(Unsuback(packet.packet_id)))  # [MQTT-3.10.4-4]
 
         self._service.edge.subscriptions.unsubscribe(session, packet.filters, acknowledge)
@@ -341,7 +339,7 @@ class MqttProtocol(Lifetime):
         refused = hold.take_refused()
         if refused is not None:
             self._on_publish(refused)
-        self._work()
+        self.fed()
 
 
 _HANDLERS: Final[dict[type, Callable[[MqttProtocol, Any], None]]] = {

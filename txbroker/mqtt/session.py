@@ -30,7 +30,8 @@ class Session:
     The session of one client id at one node; `clean`: it ends with its connection.
 
     `places` say how far it has come in the journals, `sender` has what goes to the client and
-    `receiver` what comes from it; what concerns more than one of them is here.
+    `receiver` what comes from it (`has_received`: it is there by now); what concerns more than one
+    of them is here.
     """
 
     __slots__ = (
@@ -41,6 +42,7 @@ class Session:
         "away_since",
         "clean",
         "client_id",
+        "has_received",
         "held_size",
         "incarnation",
         "is_over",
@@ -67,6 +69,7 @@ class Session:
         make_sender = CleanSender if clean else Sender
         self.sender: Sender | CleanSender = make_sender(self, limits=limits)
         self._receiver: Receiver | None = None
+        self.has_received = False
         self.watcher = watcher
         self._matching: dict[str, tuple[Subscription, ...]] | None = None
 
@@ -92,12 +95,8 @@ class Session:
         """What comes from the client; made when it first publishes what has to be acknowledged."""
         if self._receiver is None:
             self._receiver = Receiver(self)
+            self.has_received = True
         return self._receiver
-
-    @property
-    def has_received(self) -> bool:
-        """Whether there is a `receiver` by now."""
-        return self._receiver is not None
 
     @property
     def may_gather(self) -> bool:

@@ -96,9 +96,10 @@ class Disk:
             data / "outbox", self.committer, self.tables, _on_trimmed, data=data, now=wall
         )
 
-    def read(self, part: Part, after: int, through: int) -> Chunk:
+    def read(self, part: Part, after: int, through: int, limit: int = 512) -> Chunk:
         """
-        The next records of QoS 1 and 2 of a part above `after`, none above `through`.
+        The next records of QoS 1 and 2 of a part above `after`, none above `through`: those among
+        the first `limit` of all.
 
         Where they are corrupt the node ends: it never serves silently truncated data.
         """
@@ -106,20 +107,16 @@ class Disk:
             self.committer.write()
             through = min(through, part.log.written)
         try:
-            found = part.read(after)
+            found = part.read(after, limit, through=through, least=1)
         except StoreError as error:
             self._on_failed(error)
             raise
-        records = tuple(
-            record for record in found.records if record.message.qos and record.offset <= through
-        )
-        end = max(through if not found.records else min(found.through, through), after)
         return Chunk(
-            records=records,
-            through=end,
+            records=found.records,
+            through=found.through,
             first=found.earliest,
             last=part.log.written,
-            rest=part.log.size_above(end),
+            rest=part.log.size_above(found.through),
         )
 
     def keep_ledger(

@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -21,7 +21,8 @@ from urllib.parse import quote
 import attrs
 
 from txbroker.authority.handover import MarkKey, mark_of_will
-from txbroker.authority.journal import Record
+from txbroker.authority.journal import Record, Records
+from txbroker.core import StoredRecords
 from txbroker.errors import CallerError, StoreError
 from txbroker.message import Message
 from txbroker.place import PartKey
@@ -46,6 +47,9 @@ A batch ends when it holds so many bytes, before it would hold more records, or 
 A run is never split: by a run less one byte a batch may be larger than `BATCH_BYTES`.
 """
 
+LAST = (1 << 63) - 1
+"""No offset is higher."""
+
 FORMAT = 1
 """Version of `part.json`; a newer one is refused."""
 
@@ -57,12 +61,12 @@ _DROPPED = ".dropped"
 @attrs.frozen(kw_only=True)
 class Chunk:
     """
-    Records read at once: all that are kept above `after` (of `Part.read`) up to `through`.
+    Records read at once: what was asked for above `after` (of `Part.read`) up to `through`.
 
     `earliest` is the offset of the first record kept at all.
     """
 
-    records: tuple[Record, ...]
+    records: Records
     through: int
     earliest: int
 
@@ -139,42 +143,48 @@ class Part:
         self, run: Run, origin_key: MarkKey | None, last_sequence: int, *, time: int
     ) -> int:
         """
-        Stage all messages of a run; returns the offset of the first, which the others' follow.
+        Stage all messages of a run of QoS 1 or 2; returns the offset of the first, which the
+        others' follow.
 
         `origin_key` and `last_sequence` are the origin id of the last message, None and 0 where it
         has none. What it costs does not depend on how many messages there are.
         """
-        if not 0 < run.count <= MOST:
-            raise CallerError(f"A run has 1 to {MOST} messages, not {run.count}.")
-        offset = self._gather(run, run.count, run.size, time)
+        offset = self._gather_run(run, time)
         if origin_key is not None:
             self._marks[origin_key] = last_sequence
-        if run.qos:
-            self._end_with_turn()
+        self._end_with_turn()
         return offset
+
+    def append_qos0(self, runs: Sequence[Run], *, time: int) -> int:
+        """Stage all messages of one or more runs of QoS 0; returns the offset of the last."""
+        for run in runs:
+            self._gather_run(run, time)
+        return self._first + self._count - 1
 
     def skip_to(self, offset: int) -> None:
         """Let the next message have `offset` at least; what lies between stays empty for ever."""
         self._stage()
         self._first = max(self._first, offset)
 
-    def read(self, after: int, limit: int = 512, size: int = BATCH_BYTES) -> Chunk:
+    def read(
+        self,
+        after: int,
+        limit: int = 512,
+        size: int = 2 * BATCH_BYTES,
+        *,
+        through: int = LAST,
+        least: int = 0,
+    ) -> Chunk:
         """
-        What is written above the offset `after`: at most `limit` records, and a little over `size`
-        bytes at most. Raises `CorruptLog`.
+        What is written above the offset `after` up to `through`, with the QoS `least` or a higher
+        one, of `limit` records at most, and of packets of a little over `size` bytes at most.
+        Raises `CorruptLog`.
         """
-        records: list[Record] = []
-        through, room = after, size
+        stored = StoredRecords(after, through, most=limit, room=size, least=least)
         for batch in self.log.batches(after):
-            through = max(through, batch.first - 1)
-            skip = max(0, after + 1 - batch.first)
-            found = decode_records(batch, skip, limit - len(records), room)
-            room -= sum(record.message.size for record in found)
-            records += found
-            through = records[-1].offset
-            if room <= 0 or len(records) >= limit:
+            if not stored.add(batch.first, batch.body, batch.count):
                 break
-        return Chunk(records=tuple(records), through=through, earliest=self.log.first)
+        return Chunk(records=Records(stored), through=stored.through, earliest=self.log.first)
 
     def origins(self, after: int = 0) -> Iterator[Marks]:
         """The marks of the batches with offsets above `after`; raises `CorruptLog`."""
@@ -197,6 +207,11 @@ class Part:
         self.log.close()
 
     # -- internal
+
+    def _gather_run(self, run: Run, time: int) -> int:
+        if not 0 < run.count <= MOST:
+            raise CallerError(f"A run has 1 to {MOST} messages, not {run.count}.")
+        return self._gather(run, run.count, run.size, time)
 
     def _gather(self, piece: Piece, count: int, size: int, time: int) -> int:
         """Put a piece into the batch that is gathered, or a new one; the offset of its first."""

@@ -78,6 +78,16 @@ def encode_records(pieces: Sequence[Piece], marks: Mapping[MarkKey, int], node: 
     return b"".join((*parts, *packets))
 
 
+def to_batch(offsets: Sequence[int], packets: bytes) -> tuple[int, bytes, int, bytes]:
+    """
+    What `StoredRecords.add` takes, of packets that nobody says who published. The offsets are in
+    order, and the last one is at most 65,535 above the first; raises `OverflowError`.
+    """
+    body = b"".join((_HEAD.pack(0, 0, 1, 1), _text(""), _text(""), packets))
+    places = array("H", [offset - offsets[0] for offset in offsets])
+    return offsets[0], body, len(offsets), _little(places).tobytes()
+
+
 def _places(run: Run, publishers: dict[tuple[str, str], int], node: str) -> array[int]:
     """For each message of a run the index of its publisher; new ones are added."""
     edge = run.edge or node

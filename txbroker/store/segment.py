@@ -33,7 +33,7 @@ from txbroker.store.files import Descriptor
 FORMAT = 2
 """Version of the files and of the records in them; another one is refused."""
 
-BLOCK = 256 * 1024
+BLOCK = 320 * 1024
 """Bytes read at a time."""
 
 INDEX_STEP = 16 * 1024

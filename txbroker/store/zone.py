@@ -9,7 +9,7 @@ replayed. Whole changes (a subtree that came in) are written together with their
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from txbroker.authority.authority import Authority
 from txbroker.authority.handover import EdgeInterest, MarkKey
@@ -119,19 +119,25 @@ class ZoneStore:
 
     def append_run(self, run: Run, key: MarkKey | None, sequence: int) -> int:
         """
-        Add a record for each message; the offset of the first, which the others' follow, or 0 where
-        none is kept. `key` and `sequence` are the origin id of the last one, where it has one.
+        Add a record for each message of QoS 1 and 2; the offset of the first, which the others'
+        follow. `key` and `sequence` are the origin id of the last one, where it has one.
         """
-        if not run.qos and not self.keeps_qos0:
-            return 0
         assert self._part is not None
-        if run.qos and not self._is_asked:
+        if not self._is_asked:
             self._ask()
             self._time = self._now()
-        time = self._time if run.qos else self._now()
-        offset = self._part.append_run(run, key, sequence, time=time)
+        offset = self._part.append_run(run, key, sequence, time=self._time)
         self._ceiling.pass_offset(offset + run.count - 1)
         return offset
+
+    def append_qos0(self, runs: Sequence[Run]) -> int:
+        """The same for runs of QoS 0; the last offset, or 0 where they are not kept."""
+        if not self.keeps_qos0:
+            return 0
+        assert self._part is not None
+        last = self._part.append_qos0(runs, time=self._now())
+        self._ceiling.pass_offset(last)
+        return last
 
     def read(self, after: int, through: int) -> Chunk:
         """The next records of QoS 1 and 2 above `after`, none above `through`."""

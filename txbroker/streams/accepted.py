@@ -58,7 +58,7 @@ class AcceptedStream:
         self._outlet: Outlet | None = None
         self._producer: Any = None
         self._waiting: Unsent | None = None
-        reactor.addReader(self)
+        reactor.watch(descriptor, self)
 
     # to protocols
 
@@ -103,14 +103,15 @@ class AcceptedStream:
         if not self._is_ending:
             self._end()
             if self._waiting is None:
-                self.reactor.endSoon(self, CONNECTION_DONE)
+                self.reactor.endSoon(self, self._descriptor, CONNECTION_DONE)
+            else:
+                self.reactor.removeReader(self)
 
     def abortConnection(self) -> None:
         """Close it soon, and send nothing more."""
         if self._descriptor >= 0:
             self._end()
-            self.reactor.removeWriter(self)
-            self.reactor.endSoon(self, ABORTED)
+            self.reactor.endSoon(self, self._descriptor, ABORTED)
 
     def pauseProducing(self) -> None:
         """Read no more."""
@@ -188,9 +189,8 @@ class AcceptedStream:
             return
         if not self._is_ending:
             self._end()
-        if self._waiting is not None:
-            self.reactor.removeWriter(self)
-            self._waiting = None
+        self._waiting = None
+        self.reactor.forget(descriptor)
         self.reactor.sockets.remove(descriptor)
         self._descriptor = -1
         if reason.value is ABORTED:
@@ -206,11 +206,10 @@ class AcceptedStream:
     # internal
 
     def _end(self) -> None:
-        """It is neither read nor written any more, but for what waits."""
+        """Nothing more is taken from either side."""
         self._is_ending = True
         if self._outlet is not None:
             self._outlet.descriptor = -1
-        self.reactor.removeReader(self)
 
 
 def read_some(descriptor: int, reactor: Any, protocol: Any) -> Exception | None:

@@ -138,20 +138,30 @@ class Poller:
 
     # from accepted connections
 
-    def endSoon(self, stream: AcceptedStream, why: Exception) -> None:
+    def watch(self, number: int, stream: AcceptedStream) -> None:
+        """As `addReader`, for one that is new."""
+        self._make_room(number)
+        self._epoll.register(number, EPOLLIN)
+        self._watched[number] = stream
+        self._interest[number] = EPOLLIN
+
+    def endSoon(self, stream: AcceptedStream, number: int, why: Exception) -> None:
         """Tell it that it is at its end, in this turn, but not before the caller has returned."""
+        self.forget(number)
         if not self._ending and not self._is_serving:
             self._loop.call_soon(self._end_batch)
         self._ending.append((stream, why))
+
+    def forget(self, number: int) -> None:
+        """A descriptor is about to be closed, which takes it out of the epoll."""
+        self._interest[number] = 0
+        self._watched[number] = None
 
     # internal: who is watched
 
     def _add(self, descriptor: Descriptor, kind: int) -> None:
         number = descriptor.fileno()
-        if number >= len(self._watched):
-            more = number + 1
-            self._interest.extend(bytes(more))
-            self._watched.extend([None] * more)
+        self._make_room(number)
         if self._watched[number] is not descriptor:
             self._epoll.register(number, kind)
             self._watched[number] = descriptor
@@ -159,6 +169,12 @@ class Poller:
         elif not self._interest[number] & kind:
             self._interest[number] |= kind
             self._epoll.modify(number, self._interest[number])
+
+    def _make_room(self, number: int) -> None:
+        if number >= len(self._watched):
+            more = number + 1
+            self._interest.extend(bytes(more))
+            self._watched.extend([None] * more)
 
     def _remove(self, descriptor: Descriptor, kind: int) -> None:
         number = descriptor.fileno()
@@ -206,7 +222,10 @@ class Poller:
             descriptor = watched[number]
             if events == FED:
                 if descriptor is not None:
-                    self._work(descriptor)
+                    try:
+                        descriptor.fed()
+                    except Exception as error:
+                        self._fail(descriptor, error)
                 continue
             # An error or a hang-up is for whoever waits, as with select(2).
             if descriptor is not None and events & ~EPOLLOUT and interest[number] & EPOLLIN:
@@ -228,12 +247,6 @@ class Poller:
                         self._disconnect(descriptor, why, is_read=False)
         self._is_serving = False
         self._end_all()
-
-    def _work(self, descriptor: AcceptedStream) -> None:
-        try:
-            descriptor.fed()
-        except Exception as error:
-            self._fail(descriptor, error)
 
     def _end_batch(self) -> None:
         self._turn.share(self._end_all)

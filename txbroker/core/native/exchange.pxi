@@ -223,15 +223,18 @@ cdef class Exchange:
 
     cdef object route_of(self, Run run):
         """The one of `routes` by which all of a run goes, if there is one."""
-        cdef uint32_t number
+        cdef uint32_t number, last
         cdef size_t index
         if self.look_up(run) < run.entries_.size():
             return None
-        number = self.plans.at(run.entries_[0].plan).route
+        last = self.plans.at(run.entries_[0].plan).route
+        route = self.routes.value(last)
         for index in range(1, run.entries_.size()):
-            if self.plans.at(run.entries_[index].plan).route != number:
+            number = self.plans.at(run.entries_[index].plan).route
+            if number != last and self.routes.value(number) is not route:
                 return None
-        return self.routes.value(number)
+            last = number
+        return route
 
     def taken(self, Run run not None, verdict):
         """How many messages at the beginning of a run get this verdict of `bounds`."""

@@ -2,6 +2,7 @@
 
 cdef extern from "Python.h":
     int _PyBytes_Resize(PyObject** data, Py_ssize_t size) except -1
+    const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
 
 cdef extern from "native/bytes.hpp" namespace "txbroker" nogil:
     ctypedef unsigned char Byte
@@ -211,6 +212,7 @@ cdef extern from "native/stored.hpp" namespace "txbroker":
         size_t topic_end
         size_t payload
         size_t end
+        Byte first
 
     Problem read_packets(
         const Byte* body, size_t size, size_t count, Opened& opened, vector[Packet]& packets
@@ -244,4 +246,31 @@ cdef extern from "native/stored.hpp" namespace "txbroker":
         Problem add(
             uint64_t first, int64_t time, const Byte* body, size_t size, size_t records,
             const Byte* places, size_t places_size,
+        ) except +
+
+cdef extern from "native/records.hpp" namespace "txbroker":
+    cppclass Text:
+        const Byte* at
+        size_t size
+
+    cppclass RecordData:
+        uint64_t through
+        Publishers publishers
+        void set(uint64_t after, uint64_t end, uint64_t most, uint64_t room, Byte least)
+        size_t count()
+        size_t topics()
+        size_t size()
+        const string& packets()
+        int64_t offset(size_t place)
+        uint32_t topic(size_t place)
+        size_t length(size_t place)
+        int32_t publisher(size_t place)
+        Packet packet(size_t place)
+        Problem add(
+            uint64_t first, const Byte* body, size_t size, size_t count, const Byte* places,
+            size_t places_size, cbool& more,
+        ) except +
+        size_t place_above(uint64_t offset)
+        void find(
+            const vector[Text]& filters, uint64_t after, size_t most, vector[size_t]& found
         ) except +

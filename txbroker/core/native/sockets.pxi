@@ -16,6 +16,12 @@ cdef enum:
 cdef timespec MOMENT = timespec(0, 20_000)
 
 
+# What is to be kept waits for others to be kept with, in bytes and seconds.
+cdef enum:
+    KEPT_SIZE = 1024 * 1024
+cdef double KEPT_FOR = 0.01
+
+
 cdef double monotonic() noexcept nogil:
     cdef timespec now
     clock_gettime(CLOCK_MONOTONIC, &now)
@@ -83,7 +89,9 @@ cdef class Sockets:
     cdef object leave
     cdef object find_edge
     cdef object find_owner
-    cdef list kept  # what is to be kept, and how
+    cdef list kept  # how, and what
+    cdef size_t kept_size
+    cdef double kept_until
     cdef dict answers  # of Python, since it last had a turn
     cdef cbool has_left
     cdef cbool is_rushed
@@ -98,7 +106,7 @@ cdef class Sockets:
     def __cinit__(self, Exchange exchange not None):
         self.exchange = exchange
         self.inlets = []
-        self.ask = self.find_edge = self.find_owner = _nobody
+        self.ask = self.leave = self.find_edge = self.find_owner = _nobody
         self.answers = {}
         self.kept = []
 
@@ -127,14 +135,14 @@ cdef class Sockets:
         """As in the reference."""
         self.exchange.tell()
         if self.kept:
-            kept, self.kept = self.kept, []
-            for keep, run in kept:
-                keep(run)
+            kept, self.kept, self.kept_size = self.kept, [], 0
+            for keep, runs in kept:
+                keep(runs)
 
     def wait(self, epoll, bytearray interest not None, timeout, clock):
         """As in the reference."""
         cdef epoll_event events[BATCH]
-        cdef double until = -1
+        cdef double until = INFINITY, end
         cdef int number = epoll.fileno(), count, most = -1
         cdef list left
         if timeout is not None:
@@ -142,8 +150,9 @@ cdef class Sockets:
         self.has_left = False
         self.answers.clear()
         while True:
-            if until >= 0:
-                most = <int>min(max(0.0, ceil(1000 * (until - monotonic()))), 1e9)
+            end = min(until, self.kept_until) if self.kept else until
+            if end != INFINITY:
+                most = <int>min(max(0.0, ceil(1000 * (end - monotonic()))), 1e9)
             self.rested -= monotonic()
             with nogil:
                 if self.is_rushed and most:
@@ -158,8 +167,8 @@ cdef class Sockets:
             left = self.serve(events, count, interest, clock)
             if left or self.has_left or not self.exchange.send_all():
                 return left
-            if until >= 0 and monotonic() >= until:
-                return None
+            if self.kept_size >= KEPT_SIZE or (end != INFINITY and monotonic() >= end):
+                return left if self.kept else None
 
     cdef int note_round(self, double now) except -1:
         """It was woken."""
@@ -298,9 +307,18 @@ cdef class Sockets:
         for sender in senders:
             (<Sender>sender).put(run)
         if keep is not None:
-            self.kept.append((keep, run))
-            self.has_left = True
+            self.keep(keep, run)
         return self.exchange.fan_out(run, None) if is_here else []
+
+    cdef int keep(self, how, Run run) except -1:
+        """With others, soon: before anything else of Python has a turn."""
+        if not self.kept:
+            self.kept_until = monotonic() + KEPT_FOR
+        if not self.kept or self.kept[-1][0] != how:
+            self.kept.append((how, []))
+        (<list>(<tuple>self.kept[-1])[1]).append(run)
+        self.kept_size += run.size
+        return 0
 
     cdef list send(self, Run run):
         """To an owner elsewhere; None: there is none, or it has to wait."""

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from txbroker.core.reference.stored import (
-    NAME,
     ORDER,
     REST,
     Malformed,
@@ -15,6 +14,7 @@ from txbroker.core.reference.stored import (
     Packet,
     little,
     malformed,
+    names_of,
     open_body,
     packet_at,
     places_of,
@@ -128,7 +128,7 @@ class Columns:
         if first + at_places[0] < self._next or first + at_places[-1] >= self._end:
             raise Malformed(ORDER)
         packets = _packets(body, opened, count)
-        publishers = [_names(*one) for one in opened.publishers]
+        publishers = [names_of(*one) for one in opened.publishers]
         topics = b"".join([body[one.topic : one.topic_end] for one in packets])
         payloads = b"".join([body[one.payload : one.end] for one in packets if self._has_payload])
         if (
@@ -214,10 +214,3 @@ def _packets(body: bytes, opened: Opened, count: int) -> list[Packet]:
     if at != len(body):
         raise Malformed(REST)
     return packets
-
-
-def _names(client: bytes, node: bytes) -> tuple[str, str]:
-    try:
-        return client.decode(), node.decode()
-    except UnicodeDecodeError:
-        raise Malformed(NAME) from None

@@ -27,7 +27,7 @@ BATCH = 128
 FED = 1 << 30
 """In the place of what epoll says of a descriptor: it was read, and that is to be worked on."""
 
-Way = tuple[Any, Any, Any, Callable[[Run], None] | None]
+Way = tuple[Any, Any, Any, Callable[[list[Run]], None] | None]
 """By which route, with which verdict, which edge this node's own is, and what keeps runs."""
 
 Left = list[tuple[Any, int]]
@@ -92,11 +92,11 @@ class Sockets:
         self._exchange = exchange
         self._inlets: dict[int, Inlet | LinkInlet] = {}
         self._ask: Callable[[], Way | None] = lambda: None
-        self._leave: Callable[[Run, Left], None]
+        self._leave: Callable[[Run, Left], None] = lambda _, __: None
         self._find_edge: Callable[[Any], Sender | None] = lambda _: None
         self._find_owner: Callable[[Any], Sender | None] = lambda _: None
         self._answers: dict[Any, Any] = {}
-        self._kept: list[tuple[Callable[[Run], None], Run]] = []
+        self._kept: list[tuple[Callable[[list[Run]], None], Run]] = []
         self._has_left = False
 
     def wire_zone(
@@ -129,7 +129,7 @@ class Sockets:
         self._exchange.tell()
         kept, self._kept = self._kept, []
         for keep, run in kept:
-            keep(run)
+            keep([run])
 
     def wait(
         self,
@@ -145,7 +145,8 @@ class Sockets:
         Returns what is for others: descriptors with what `epoll` says of each, or `FED` for what
         was read and is in the inlet (if that is more of a long packet that is not whole yet, it may
         be missing); whoever gets them has to `tell` first, even if there are none. None: there is
-        nothing. `interest` has EPOLLIN where a descriptor may be read.
+        nothing. `interest` has EPOLLIN where a descriptor may be read. What is to be kept may wait
+        for 10 ms, to be kept with others, but never until anybody else has a turn.
         """
         self._has_left = False
         self._answers.clear()
@@ -160,7 +161,8 @@ class Sockets:
                     left.append((descriptor, told))
         finally:
             self._exchange.is_quiet = False
-        return left if left or self._has_left or not self._exchange.send_all() else None
+        has_more = left or self._has_left or not self._exchange.send_all() or self._kept
+        return left if has_more else None
 
     def _read(self, inlet: Inlet | LinkInlet, descriptor: int, now: float) -> int:
         """What is for others of what it has brought: `FED`, that it is at its end, or 0."""
@@ -240,7 +242,6 @@ class Sockets:
             sender.send(run)
         if keep is not None:
             self._kept.append((keep, run))
-            self._has_left = True
         return self._exchange.fan_out(run, None) if here in edges else []
 
     def _send(self, run: Run) -> Left | None:

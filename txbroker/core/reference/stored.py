@@ -92,7 +92,7 @@ def open_body(body: bytes, count: int) -> Opened:
     return Opened(publishers, places, names, at)
 
 
-def packet_at(body: bytes, at: int) -> Packet:
+def packet_at(body: bytes | bytearray, at: int) -> Packet:
     """The PUBLISH that begins there; raises `Malformed`."""
     start, at, size = at, at + 1, len(body)
     length = shift = 0
@@ -127,6 +127,14 @@ def topic_of(raw: bytes) -> str:
     except (UnicodeDecodeError, TopicError):
         raise Malformed(TOPIC) from None
     return name
+
+
+def names_of(client: bytes, node: bytes) -> tuple[str, str]:
+    """Who published; raises `Malformed`."""
+    try:
+        return client.decode(), node.decode()
+    except UnicodeDecodeError:
+        raise Malformed(NAME) from None
 
 
 def places_of(raw: bytes, count: int) -> array[int] | range:

@@ -1,0 +1,189 @@
+"""
+How the edges of a zone come, resume and leave, and what each of them wants.
+
+An edge may be behind, and it may have inherited what another node served when it was here last:
+that it has to claim before it gets anything of it. What is sent to it live is the `Authority`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import attrs
+
+from txbroker.authority.bailiwick import Bailiwick
+from txbroker.authority.journal import Chunk, Journal, Record
+from txbroker.authority.peer import CatchUp, EdgePort, Greeting, ParkedInterest, Peer, Returned
+from txbroker.delegation.table import DelegationTable
+from txbroker.message import Message
+from txbroker.place import PartKey
+
+if TYPE_CHECKING:
+    from txbroker.authority.authority import Authority
+
+
+class Reception:
+    """Of the edges of one authority, whose `Peers` know them."""
+
+    def __init__(
+        self, authority: Authority, table: DelegationTable, journal: Journal, bailiwick: Bailiwick
+    ) -> None:
+        self._authority = authority
+        self._peers = authority.peers
+        self._table = table
+        self._journal = journal
+        self._bailiwick = bailiwick
+
+    # a link of an edge comes and goes
+
+    def expect(self, greeting: Greeting) -> bool:
+        """
+        An edge will `connect` when what was taken before is durable; False: it has begun anew.
+
+        Nothing more is taken by an earlier link of it: the marks that it is told are its last ones.
+        """
+        peer = self._peers.get(greeting.edge)
+        if peer is None:
+            return True
+        if (peer.incarnation, peer.stream) > (greeting.incarnation, greeting.stream):
+            return False  # a Hello may come late
+        peer.disconnect("a newer link of this edge took over")
+        return True
+
+    def connect(self, greeting: Greeting, port: EdgePort) -> tuple[Peer, CatchUp] | None:
+        """
+        An edge is here; its interest replaces what was known of it.
+
+        None: a newer link or incarnation of the edge is known, this one is to be closed.
+        """
+        if not self.expect(greeting):
+            return None
+        peer = self._peers.greet(greeting.edge, greeting.incarnation)
+        assert peer is not None
+        peer.port, peer.stream = port, greeting.stream
+        marks, apex = self._authority.marks, self._authority.apex
+        for key in [key for key in marks if greeting.closes(key, apex)]:
+            del marks[key]
+        self._peers.replace_filters(peer, greeting.filters, self._unheard(peer, greeting.claims))
+        with self._noting_claims(peer):
+            claimed = peer.claim(greeting)
+        catch_up = self._catch_up(claimed, greeting.position)
+        start = self._authority.delivered if catch_up.after is None else catch_up.after
+        self._journal.note_edge(peer.edge, start)
+        return peer, catch_up
+
+    def returned(self, greeting: Greeting) -> list[Returned]:
+        """Apexes that came back here, and that the edge may not know of."""
+        reclaimed = self._table.reclaimed_at()
+        return [
+            Returned(
+                apex=apex,
+                epoch=self._table.epoch_of(apex) - 1,
+                offset=offset,
+                is_inherited=apex not in reclaimed,
+            )
+            for apex, offset in self._peers.unclaimed_of(greeting.edge).items()
+            if greeting.is_before(apex, offset)
+            and apex != self._authority.apex
+            and self._table.get(apex) is None
+        ]
+
+    def disconnect(self, peer: Peer, port: EdgePort) -> None:
+        """The edge's link is gone; its interest stays, so that it can resume."""
+        self._authority.forget(port)
+        if peer.port is port:
+            peer.port = None
+
+    # what an edge is behind with
+
+    def sync(self, peer: Peer, filters: Iterable[str], claims: Mapping[str, int | None]) -> CatchUp:
+        """Replace a connected edge's interest; what it claims is to be sent first."""
+        with self._noting_claims(peer):
+            catch_up = self._catch_up(peer.claim_more(claims), None)
+        self._peers.replace_filters(peer, filters, self._unheard(peer))
+        completes = tuple(sorted(apex for apex in claims if apex not in peer.unclaimed))
+        return attrs.evolve(catch_up, completes=completes)
+
+    def on_claimed(self, peer: Peer, apexes: Iterable[str]) -> None:
+        """The edge has processed what waited for its claims: all is live, or resumes, from here."""
+        with self._noting_claims(peer):
+            peer.forget_claims(apexes)
+
+    def backlog(
+        self, peer: Peer, catch_up: CatchUp, after: int, through: int
+    ) -> tuple[Chunk, list[Record]]:
+        """The next chunk of a catch-up, and what of it the edge gets."""
+        chunk = self._journal.read(after, through)
+        due = [record for record in chunk.records if catch_up.has(record)]
+        return chunk, self._peers.wanted(peer, due)
+
+    def keep(self, peer: Peer, places: dict[PartKey, int]) -> None:
+        """What the edge's sessions need lies above these offsets, and what it is still to claim."""
+        authority, claims = self._authority, peer.open_claims().values()
+        if claims:
+            part = PartKey(authority.apex, authority.epoch)
+            places = {**places, part: min(*claims, places.get(part, authority.delivered))}
+        self._journal.keep(peer.edge, places)
+
+    # what an edge wants
+
+    def add_interest(self, peer: Peer, topic_filter: str, request: int, retained: bool) -> None:
+        """Count the filter from here on and answer in the edge's stream."""
+        port = peer.port
+        if self._bailiwick.is_fenced and self._bailiwick.park(
+            ParkedInterest(peer, port, topic_filter, request, retained)
+        ):
+            return
+        self._peers.add_filter(peer, topic_filter)
+        if port is not None:
+            self._authority.in_order(
+                lambda: self._answer(peer, port, topic_filter, request, retained)
+            )
+
+    def add_interest_now(self, peer: Peer, topic_filter: str) -> list[Message] | None:
+        """The same where the answer is due now: the retained messages; None: it is not."""
+        if self._bailiwick.is_fenced or not self._authority.is_settled:
+            return None
+        self._peers.add_filter(peer, topic_filter)
+        retained = self._authority.retained
+        return [message for _, message in retained.match(topic_filter)] if retained else []
+
+    def remove_interest(self, peer: Peer, topic_filter: str) -> None:
+        """The last client of the edge left the filter."""
+        self._bailiwick.withdraw(peer, topic_filter)
+        self._peers.remove_filter(peer, topic_filter)
+
+    # internal
+
+    def _unheard(self, peer: Peer, claims: Iterable[str] = ()) -> set[str]:
+        """
+        Apexes that came back and that the edge has not claimed, nor does now. One that was
+        delegated again since has taken along what the edge wants of it.
+        """
+        unclaimed = peer.unclaimed.keys() - set(claims)
+        return {apex for apex in unclaimed if self._table.lookup(apex) is None}
+
+    @contextmanager
+    def _noting_claims(self, peer: Peer) -> Iterator[None]:
+        before = peer.open_claims()
+        yield
+        if peer.open_claims() != before:
+            self._journal.note_unclaimed((peer.edge,))
+
+    def _catch_up(self, claimed: dict[str, int], position: int | None) -> CatchUp:
+        starts = list(claimed.values()) + ([] if position is None else [position])
+        if not starts or min(starts) >= self._authority.delivered:
+            return CatchUp()
+        after = min(starts)
+        missed = self._journal.read(after, after).missed(after)
+        return CatchUp(after=after, claimed=claimed, resumed=position, missed=missed)
+
+    def _answer(
+        self, peer: Peer, port: EdgePort, topic_filter: str, request: int, retained: bool
+    ) -> None:
+        if peer.port is port:
+            authority = self._authority
+            found = [m for _, m in authority.retained.match(topic_filter)] if retained else []
+            port.answer(request, authority.delivered, found)

@@ -1,0 +1,201 @@
+"""Records of a journal as they are stored, found by filter; messages are made of few of them."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from txbroker.core.reference.columns import LAST
+from txbroker.core.reference.stored import (
+    ORDER,
+    REST,
+    Malformed,
+    malformed,
+    names_of,
+    open_body,
+    packet_at,
+    places_of,
+    topic_of,
+)
+from txbroker.message import OVERHEAD
+from txbroker.topics import matches
+
+RECORD_BYTES = 64
+TOPIC_BYTES = 160
+"""What a record, and a topic, takes beside its packet, about."""
+
+
+Found = tuple[int, int, str, int, int]
+"""What says whether somebody gets a record: its place, offset, topic, QoS and `Message.size`."""
+
+
+class WholeRecord(NamedTuple):
+    """A record; `client` and `node`: who published it, and where; `packet`: the raw PUBLISH."""
+
+    offset: int
+    topic: str
+    payload: bytes
+    qos: int
+    retain: bool
+    client: str
+    node: str
+    packet: bytes
+
+
+class StoredRecords:
+    """
+    Those of the records of a part above the offset `after` up to `through` that have the QoS
+    `least` or a higher one: `add` its batches in their order. Others are looked at, too; it ends
+    with `most` of them, or when they take `room` bytes. To be read once each, batches are not
+    divided where that can be helped.
+
+    A place is the index of a record that is here.
+    """
+
+    def __init__(
+        self,
+        after: int = 0,
+        through: int = LAST,
+        *,
+        most: int = LAST,
+        room: int = LAST,
+        least: int = 0,
+    ) -> None:
+        self._after = after
+        self._end = max(after, through)
+        self._most = most
+        self._room = room
+        self._least = least
+        self._is_begun = False
+        self._packets = bytearray()
+        self._offsets: list[int] = []
+        self._starts: list[int] = []
+        self._topics: list[str] = []  # one for each record; those that are equal are the same
+        self._names: dict[bytes, str] = {}
+        self._publishers: list[tuple[str, str]] = []
+        self.through = after
+        """All up to this offset was looked at."""
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    @property
+    def size(self) -> int:
+        """Bytes that all this takes, about."""
+        return (
+            len(self._packets) + RECORD_BYTES * len(self._offsets) + TOPIC_BYTES * len(self._names)
+        )
+
+    def add(self, first: int, body: bytes, count: int, places: bytes = b"") -> bool:
+        """
+        The next batch, as in `Columns.add`, which may begin before what is asked for; nothing is
+        kept of the body. Returns whether another one like it is of use, too.
+
+        Raises `PeerError` where it is malformed; then this is of use no more.
+        """
+        try:
+            return self._add(first, body, count, places)
+        except Malformed as error:
+            raise malformed(first, error.problem) from None
+
+    def place_above(self, offset: int) -> int:
+        """The place of the first record above the offset."""
+        return bisect_right(self._offsets, offset)
+
+    def find(self, filters: Iterable[str], after: int, most: int) -> list[Found]:
+        """The first records above the offset that one of the filters matches."""
+        wanted = list(filters)
+        known: dict[str, bool] = {}
+        found: list[Found] = []
+        for place in range(self.place_above(after), len(self._offsets)):
+            topic = self._topics[place]
+            if topic not in known:
+                known[topic] = any(matches(one, topic) for one in wanted)
+            if known[topic]:
+                if len(found) >= most:
+                    break
+                found.append(self._found(place))
+        return found
+
+    def size_above(self, offset: int) -> int:
+        """`Message.size` of all above the offset."""
+        places = range(self.place_above(offset), len(self._offsets))
+        return sum(self._found(place)[-1] for place in places)
+
+    def record(self, place: int) -> WholeRecord:
+        """All of the record; raises `IndexError`."""
+        at = self._starts[place]
+        one = packet_at(self._packets, at)
+        packet = bytes(self._packets[at : one.end])
+        return WholeRecord(
+            self._offsets[place],
+            self._topics[place],
+            packet[one.payload - at :],
+            packet[0] >> 1 & 3,
+            packet[0] & 1 == 1,
+            *self._publishers[place],
+            packet,
+        )
+
+    def offsets(self) -> list[int]:
+        """Those of all."""
+        return list(self._offsets)
+
+    def packets(self) -> bytes:
+        """The raw PUBLISH packets of all."""
+        return bytes(self._packets)
+
+    def _found(self, place: int) -> Found:
+        packets, at, topic = self._packets, self._starts[place], self._topics[place]
+        one = packet_at(packets, at)
+        size = one.end - one.payload + len(topic) + OVERHEAD
+        return place, self._offsets[place], topic, packets[at] >> 1 & 3, size
+
+    def _add(self, first: int, body: bytes, count: int, places: bytes) -> bool:
+        opened = open_body(body, count)
+        at_places = places_of(places, count)
+        if first + at_places[-1] > LAST:
+            raise Malformed(ORDER)
+        publishers = [names_of(*one) for one in opened.publishers]
+        self.through = max(self.through, min(first + at_places[0] - 1, self._end))
+        is_whole = first + at_places[-1] <= self._end and self._has_room(count, len(body))
+        if self._is_begun and first <= self._end and not is_whole:
+            return False
+        at = opened.packets
+        for index, place in enumerate(at_places):
+            one = packet_at(body, at)
+            if first + place > self._end:
+                self.through = self._end
+                return False
+            if first + place > self._after:
+                if first + place <= self.through:
+                    raise Malformed(ORDER)
+                who = publishers[opened.places[index] if opened.places is not None else 0]
+                raw = body[one.topic : one.topic_end]
+                if not self._take(first + place, body[at : one.end], raw, who):
+                    return False
+            at = one.end
+        if at != len(body):
+            raise Malformed(REST)
+        return self._has_room(count, len(body))
+
+    def _has_room(self, count: int, size: int) -> bool:
+        return count <= self._most and size <= self._room
+
+    def _take(self, offset: int, packet: bytes, raw: bytes, who: tuple[str, str]) -> bool:
+        """Look at the next one; whether there is room for another one."""
+        self.through = offset
+        self._is_begun = True
+        self._most -= 1
+        self._room -= len(packet)
+        if packet[0] >> 1 & 3 >= self._least:
+            topic = self._names.get(raw)
+            if topic is None:
+                topic = self._names[raw] = topic_of(raw)
+            self._offsets.append(offset)
+            self._starts.append(len(self._packets))
+            self._topics.append(topic)
+            self._publishers.append(who)
+            self._packets += packet
+        return self._most > 0 and self._room > 0

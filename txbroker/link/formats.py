@@ -1,0 +1,42 @@
+"""SHELL: what is said of nodes whose links have another format than this node's."""
+
+from __future__ import annotations
+
+from txbroker.link.frames import LINK_VERSION
+from txbroker.telemetry import get_logger
+
+log = get_logger()
+
+
+class Formats:
+    """
+    The formats of other nodes, each of which asks, or is asked, again and again.
+
+    `ours` is this node's format.
+    """
+
+    def __init__(self, ours: int = LINK_VERSION) -> None:
+        self.ours = ours
+        self._told: dict[str, int] = {}
+
+    def is_ours(self, node: str, version: int, zone: str) -> bool:
+        """
+        Whether a link for `zone` with this node is possible; that it is not is logged once, at
+        both of them, until it is or the format is yet another one.
+
+        A node that names no format (0) has one from before they were named here.
+        """
+        if version == self.ours:
+            self._told.pop(node, None)
+            return True
+        if self._told.get(node) != version:
+            self._told[node] = version
+            older = f"node {node!r}" if version < self.ours else "this node"
+            log.warning(
+                "link.other_format",
+                peer=node,
+                zone=zone,
+                reason=f"node {node!r} has link format {version}, this node {self.ours}: what is"
+                f" published waits; stop {older} and start it with the other's txbroker",
+            )
+        return False
