@@ -78,8 +78,9 @@ class Drain:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether all there is was sent, and only answers are due."""
-        return self.stream is not None and not self._unread and self._position >= self.outbox.last
+        """Whether all that is durable was sent: only the disk and answers are due."""
+        durable = self.outbox.log.durable
+        return self.stream is not None and not self._unread and self._position >= durable
 
     @property
     def state(self) -> DrainState:

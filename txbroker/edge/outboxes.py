@@ -154,7 +154,12 @@ class Outboxes:
         ]
 
     def is_at_end(self, route: Route) -> bool:
-        """Whether all that was left for this owner is sent, and only answers are due."""
+        """
+        Whether all that was left for this owner, and is durable, is sent.
+
+        The rest takes a commit and an answer. It is waited for: a client that goes on has something
+        on its way to the disk at any time, and if more went behind that, no end would ever come.
+        """
         return route.port is not None and all(
             drain.is_at_end for drain in route.drains if drain.is_busy
         )
