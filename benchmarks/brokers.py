@@ -1,10 +1,12 @@
 """
-Who is measured: txbroker as its users launch it, Mosquitto and nats-server from Debian's packages.
+Who is measured: txbroker as its users launch it, Mosquitto and nats-server from Debian's packages,
+and a relay that only copies bytes.
 
 Each of `CONTESTANTS` makes a `Site`, the brokers of one run, fresh, with their data in a folder
 that goes away. The forms of a site (`FORMS`) are one broker; `hop1`, where publishers and
-subscribers are at neighbours; `hop2`, where the owner or a third broker is in between; `zonesN`, N
-zones with a node each, whose clients are at the node of their own zone.
+subscribers are at neighbours; `hop2`, where the owner or a third broker is in between; `zones`,
+where who is measured says how many zones there are, with a node each, whose clients are at the node
+of their own zone (`of_zones`).
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import Any
 
 import attrs
 
+from benchmarks.generator import PROGRAM
 from benchmarks.node import Node
 from benchmarks.processes import BrokerFailed, find_program, free_port, listens, running
 
@@ -143,6 +146,23 @@ def nats_server(form: str) -> Iterator[Site]:
             yield Site(publish_ports=(port,), subscribe_ports=(port,), pids=(process.pid,))
 
 
+@contextlib.contextmanager
+def relay(form: str) -> Iterator[Site]:
+    """
+    No brokers: processes that hand on the bytes of publishers without a look at them, one for each
+    zone. What several of them take more than one is what the machine takes for several processes.
+    """
+    with contextlib.ExitStack() as stack:
+        ports, pids = [], []
+        for _ in _zones(form):
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="relay-bench-")))
+            port = free_port()
+            command = [str(PROGRAM), "--mode", "relay", "--ports", str(port)]
+            pids.append(stack.enter_context(running(command, folder, listens(port))).pid)
+            ports.append(port)
+        yield _site(form, tuple(ports), tuple(pids))
+
+
 KEEP_MEMORY = (
     f"MALLOC_MMAP_THRESHOLD_={1 << 25}",
     f"MALLOC_TRIM_THRESHOLD_={1 << 28}",
@@ -150,18 +170,35 @@ KEEP_MEMORY = (
 )
 """For glibc: take memory from the heap in large pieces, and keep it."""
 
+ZONES = (1, 2, 4)
+"""Zones, with a node each, that are measured beside each other."""
+
 MOSQUITTOS = ("mosquitto", "mosquitto nodelay")
+
+
+def of_zones(name: str, count: int) -> str:
+    """Who serves that many zones, in the form `zones`, with that many processes."""
+    return f"{name}, {count} zone{'s' * (count > 1)}"
+
+
+def _in_zones(make: Contestant, count: int) -> Contestant:
+    return lambda _: make(f"zones{count}")
 
 
 def contestants(core: str) -> dict[str, Contestant]:
     """All of them by name, the nodes with the core that is to be measured."""
     node = partial(txbroker, core=core)
+    fast: Contestant = partial(node, journal="qos12")
+    pairs: tuple[tuple[str, Contestant], ...] = (("txbroker qos12", fast), ("relay", relay))
     return {
         "mosquitto": partial(mosquitto, no_delay=False),
         "mosquitto nodelay": partial(mosquitto, no_delay=True),
-        "mosquitto keeping": partial(mosquitto, no_delay=True, keeps_memory=True),
+        "tuned mosquitto": partial(mosquitto, no_delay=True, keeps_memory=True),
         "nats-server": nats_server,
         "txbroker": node,
-        "txbroker qos12": partial(node, journal="qos12"),
+        "txbroker qos12": fast,
         "txbroker memory": partial(node, durability="memory"),
+        **{
+            of_zones(name, count): _in_zones(make, count) for name, make in pairs for count in ZONES
+        },
     }

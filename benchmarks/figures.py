@@ -80,7 +80,7 @@ def verdict(results: Results, scenario: str, target: Target) -> Verdict | None:
             their_name="",
             ratio=ours.median,
         )
-    theirs = _theirs(results, scenario, target)
+    theirs = best(results[scenario], target.against, target.figure)
     if theirs is None:
         return None
     name, value = theirs
@@ -92,12 +92,3 @@ def verdict(results: Results, scenario: str, target: Target) -> Verdict | None:
         their_name=name,
         ratio=ours.median / value.median,
     )
-
-
-def _theirs(results: Results, scenario: str, target: Target) -> tuple[str, Spread] | None:
-    against = target.against or ""
-    if against.startswith("scenario:"):
-        other = against.removeprefix("scenario:")
-        value = spread(results.get(other, {}).get(target.contestant, ()), target.figure)
-        return None if value is None else (other, value)
-    return best(results[scenario], against, target.figure)

@@ -11,8 +11,9 @@ import matplotlib
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 
-from benchmarks.figures import Results, Verdict, best, spread, verdict
-from benchmarks.scenarios import ZONES, Scenario
+from benchmarks.brokers import ZONES, of_zones
+from benchmarks.figures import Results, Verdict, spread, verdict
+from benchmarks.scenarios import FAST, SCALING, Scenario
 
 matplotlib.use("Agg")
 # The same picture from the same figures, so that git sees changes only where something changed.
@@ -86,10 +87,11 @@ def _latency(file: Path, scenarios: Sequence[Scenario], results: Results) -> Pat
 
 def _scaling(file: Path, results: Results) -> Path | None:
     points = []
-    for scenario in ZONES:
-        found = best(results.get(scenario.name, {}), "txbroker", "per_cpu_second")
+    runs = results.get(SCALING.name, {})
+    for count in ZONES:
+        found = spread(runs.get(of_zones(FAST, count), ()), "per_cpu_second")
         if found is not None:
-            points.append((int(scenario.name.removeprefix("zones-")), found[1]))
+            points.append((count, found))
     if not points:
         return None
     figure, axes = pyplot.subplots(figsize=(5, 3))

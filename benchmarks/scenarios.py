@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import attrs
 
-from benchmarks.brokers import MOSQUITTOS
+from benchmarks.brokers import MOSQUITTOS, ZONES, of_zones
 from benchmarks.generator import Arguments
 from benchmarks.targets import Target
 
@@ -128,7 +128,7 @@ PAYLOADS = tuple(
         name=f"payload-{name}",
         title=f"payload of {text}, 1→1",
         arguments={"size": size, "outstanding": outstanding},
-        contestants=(*MOSQUITTOS, *(["mosquitto keeping"] if size == 1 << 20 else []), FAST),
+        contestants=(*MOSQUITTOS, *(["tuned mosquitto"] if size == 1 << 20 else []), FAST),
         targets=(_rate(FAST, 1, 2),) if size == 1 << 20 else (),
     )
     for name, text, size, outstanding in (
@@ -260,18 +260,17 @@ HOP_QOS1 = Scenario(
     form="hop1",
 )
 
-ZONES = tuple(
-    Scenario(
-        name=f"zones-{count}",
-        title=f"{count} zone{'s' * (count > 1)}, 8→8 within the zones",
-        arguments={"publishers": 8, "subscribers": 8},
-        contestants=(FAST,),
-        targets=(
-            (Target("per_cpu_second", FAST, 0.9, 1.0, "scenario:zones-1"),) if count > 1 else ()
-        ),
-        form=f"zones{count}",
-    )
-    for count in (1, 2, 4)
+ONE_ZONE = of_zones(FAST, 1)
+
+SCALING = Scenario(
+    name="zones",
+    title="8→8 within 1, 2 and 4 zones",
+    arguments={"publishers": 8, "subscribers": 8},
+    contestants=tuple(of_zones(name, count) for count in ZONES for name in (FAST, "relay")),
+    targets=tuple(
+        Target("per_cpu_second", of_zones(FAST, count), 0.9, 1.0, ONE_ZONE) for count in ZONES[1:]
+    ),
+    form="zones",
 )
 
 SCENARIOS = (
@@ -282,5 +281,5 @@ SCENARIOS = (
     *CONNECTIONS,
     *HOPS,
     HOP_QOS1,
-    *ZONES,
+    SCALING,
 )

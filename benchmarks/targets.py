@@ -26,8 +26,8 @@ class Target:
     """
     A bound for `figure` of `contestant`, divided by that of `against`.
 
-    `against` is "mosquitto" (the better of both ways to run it), another contestant, a scenario
-    as "scenario:NAME" (the same contestant there), or None: the figure itself is bounded.
+    `against` is "mosquitto" (the better of both ways to run it), another contestant, or None: the
+    figure itself is bounded.
     """
 
     figure: str

@@ -14,8 +14,6 @@ RESULTS = {
         "txbroker": [{"rate": rate, "p99_us": 300.0, "base_mb": 50.0} for rate in (1.0, 9.0, 5.0)],
         "nats-server": [{"rate": 20.0}],
     },
-    "zones-1": {"txbroker": [{"per_cpu_second": 10.0}]},
-    "zones-2": {"txbroker": [{"per_cpu_second": 8.0}]},
     "failed": {"mosquitto": [], "txbroker": [{"rate": 1.0}]},
 }
 
@@ -64,15 +62,6 @@ def test_a_target_may_be_a_bound_by_itself() -> None:
 
     assert found is not None
     assert (None, 50, "must") == (found.theirs, found.ratio, found.reached)
-
-
-def test_a_target_may_be_against_another_scenario() -> None:
-    """The same contestant there."""
-    target = Target("per_cpu_second", "txbroker", 0.9, 1.0, "scenario:zones-1")
-    found = verdict(RESULTS, "zones-2", target)
-
-    assert found is not None
-    assert ("zones-1", 0.8, "no") == (found.their_name, found.ratio, found.reached)
 
 
 @pytest.mark.parametrize("scenario", ["failed", "not measured"])

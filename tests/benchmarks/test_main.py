@@ -18,8 +18,10 @@ KEPT = Kept(
     results={
         "1-1": {"mosquitto": [{"rate": 1e5}], "txbroker qos12": [{"rate": 5e6}]},
         "latency": {"txbroker qos12": [{"rate": 1e3, "p50_us": 30.0, "p99_us": 90.0}]},
-        "zones-1": {"txbroker qos12": [{"per_cpu_second": 1e6}]},
-        "zones-2": {"txbroker qos12": [{"per_cpu_second": 9e5}]},
+        "zones": {
+            "txbroker qos12, 1 zone": [{"per_cpu_second": 1e6}],
+            "txbroker qos12, 2 zones": [{"per_cpu_second": 9e5}],
+        },
     },
 )
 
