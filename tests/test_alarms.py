@@ -7,7 +7,7 @@ import json
 import pytest
 from twisted.internet.task import Clock
 
-from txbroker.alarms import Periodic
+from txbroker.alarms import BEAT, Heart
 from txbroker.errors import StoreError
 from txbroker.telemetry import configure
 
@@ -25,14 +25,31 @@ def test_an_error_puts_it_off_until_the_next_time(capfd: pytest.CaptureFixture[s
             raise outcome
 
     configure("here")
-    periodic = Periodic(clock, work)
-    periodic.start(10.0)
-    clock.pump([10.0, 10.0, 10.0])
-    assert [0.0, 10.0, 20.0, 30.0] == done
-    periodic.stop()
+    heart = Heart(clock)
+    heart.every(1.0, work)
+    heart.start()
+    clock.pump([BEAT] * 6)
+    assert [0.0, 1.0, 2.0, 3.0] == done
+    heart.stop()
     clock.advance(100.0)
     assert 4 == len(done)
 
     events = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
     assert ["work.put_off", "timer.failed"] == [event["event"] for event in events]
     assert "no file" == events[0]["reason"] and "KeyError" in events[1]["traceback"]
+
+
+def test_all_that_is_due_is_done_at_one_moment() -> None:
+    """In the order in which it was said; nothing wakes the node in between."""
+    done: list[tuple[float, str]] = []
+    clock = Clock()
+    heart = Heart(clock)
+    for seconds, name in ((1.0, "a"), (BEAT, "b"), (2.0, "c")):
+        heart.every(seconds, lambda name=name: done.append((clock.seconds(), name)))
+    heart.start()
+    clock.pump([BEAT] * 4)
+
+    assert ["abc", "b", "ab", "b", "abc"] == [
+        "".join(name for at, name in done if at == moment) for moment in (0.0, 0.5, 1.0, 1.5, 2.0)
+    ]
+    assert 1 == len(clock.getDelayedCalls())

@@ -10,7 +10,7 @@ from tests.support.clock import Clock
 from txbroker.config import Reserve
 from txbroker.counters import Counters
 from txbroker.store import space
-from txbroker.store.space import LOOK_EVERY, DiskSpace
+from txbroker.store.space import LOOK_OFTEN, DiskSpace
 
 TOTAL = 64 << 20
 TENTH = TOTAL // 10
@@ -33,7 +33,7 @@ class Disk:
         )
         self.told: list[bool] = []
         self.space.when_changed(lambda: self.told.append(self.space.is_short))
-        self.space.start()
+        self.space.look()
 
     def measure(self, folder: Path) -> tuple[int, int]:
         assert Path("data") == folder
@@ -44,7 +44,7 @@ class Disk:
     def is_short(self, free: int) -> bool:
         """Whether it is at the next look, with so many bytes free."""
         self.free = free
-        self.clock.advance(LOOK_EVERY)
+        self.space.look()
         return self.space.is_short
 
 
@@ -83,6 +83,24 @@ def test_a_roomy_disk_is_not_measured_at_each_write(monkeypatch: pytest.MonkeyPa
     disk.free = TENTH - 1
     disk.space.note_written()
     assert disk.space.is_short
+
+
+def test_a_short_disk_is_looked_at_often() -> None:
+    """Its clients wait; who does not wait any more costs nothing."""
+    disk = Disk()
+    assert disk.is_short(TENTH - 1)
+
+    disk.free = TOTAL
+    disk.clock.advance(LOOK_OFTEN)
+    assert not disk.space.is_short
+    disk.free = TENTH - 1
+    disk.clock.advance(10 * LOOK_OFTEN)
+    assert not disk.space.is_short
+
+    disk.space.look()
+    disk.space.stop()
+    disk.space.look()
+    assert not disk.clock.alarms
 
 
 def test_most_of_a_tiny_disk_is_usable() -> None:
@@ -145,15 +163,6 @@ def test_a_folder_that_cannot_be_measured_changes_nothing() -> None:
 
     disk.error = None
     assert not disk.is_short(TOTAL)
-
-
-def test_looking_ends() -> None:
-    """With the node."""
-    disk = Disk()
-
-    disk.space.stop()
-
-    assert not disk.clock.alarms
 
 
 def test_a_real_folder(tmp_path: Path) -> None:

@@ -43,9 +43,8 @@ TIMEOUT = 1.0
 TAKE_TIMEOUT = 5.0
 """Seconds for an answer; a session can be some megabytes."""
 
-BEAT = 0.1
-TICK = 0.5
-"""Seconds between two looks at what is due: to keepers that wait for something, and else."""
+OFTEN = 0.1
+"""Seconds between two looks at what is due to keepers while they wait for something."""
 
 SETTLE_PAUSE = 0.02
 """Seconds between two looks when the node stops."""
@@ -78,6 +77,7 @@ class DirectoryShell(directory_pb2_grpc.DirectoryServicer):
         self._counters = counters
         self._now = now
         self._ready = asyncio.Event()
+        self._is_hurrying = False
 
     def wire(self, directory: Directory) -> None:
         """The directory that this is the shell of."""
@@ -88,8 +88,15 @@ class DirectoryShell(directory_pb2_grpc.DirectoryServicer):
     def start(self) -> None:
         """The directory is started: serve and tell."""
         self._ready.set()
-        self._tasks.start(self._beat())
-        self._tasks.start(self._tick())
+
+    def beat(self) -> None:
+        """Now and then, every second or so: look what is due."""
+        self._directory.tick()
+        self.flush()
+        if self._has_to_hurry and not self._is_hurrying:
+            self._is_hurrying = True
+            self._tasks.start(self._hurry())
+        self._turn.end()
 
     async def settle(self, seconds: float) -> None:
         """Return when the keepers that answer have heard all there is to say, or time is over."""
@@ -264,20 +271,17 @@ class DirectoryShell(directory_pb2_grpc.DirectoryServicer):
             directory.registrar.failed(name, batch, self._now())
         self.wake()
 
-    async def _beat(self) -> None:
-        while True:
-            is_alone = self._directory.members.is_alone
-            is_quiet = is_alone or self._directory.registrar.is_settled
-            await asyncio.sleep(TICK if is_quiet else BEAT)
-            if not self._directory.members.is_alone:
-                self.flush()
-                self._turn.end()
+    @property
+    def _has_to_hurry(self) -> bool:
+        """Whether keepers are waited for."""
+        return not (self._directory.members.is_alone or self._directory.registrar.is_settled)
 
-    async def _tick(self) -> None:
-        while True:
-            await asyncio.sleep(TICK)
-            self._directory.tick()
+    async def _hurry(self) -> None:
+        while self._has_to_hurry:
+            await asyncio.sleep(OFTEN)
+            self.flush()
             self._turn.end()
+        self._is_hurrying = False
 
 
 def _checked(request: Request) -> Request:

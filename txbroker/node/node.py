@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from txbroker import __version__
-from txbroker.alarms import Periodic
+from txbroker.alarms import BEAT, Heart
 from txbroker.config import NodeConfig, reread
 from txbroker.core import KIND
 from txbroker.errors import ConfigError
@@ -22,6 +22,7 @@ from txbroker.node.edge import EdgeRole
 from txbroker.node.ground import Ground
 from txbroker.node.owner import OwnerRole
 from txbroker.node.status import Status
+from txbroker.store.space import LOOK_EVERY
 from txbroker.sysinfo import EVERY, Rates, SysInfo
 from txbroker.telemetry import get_logger
 
@@ -66,10 +67,11 @@ class Node:
         )
         self._sys = self._build_sys()
         self.edge.sys.when_federation_is_asked(self._fetch_sys)
-        self._periodic = {
-            1.0: Periodic(reactor, self._each_second),
-            EVERY: Periodic(reactor, self._each_sys_period),
-        }
+        self._heart = Heart(reactor)
+        self._heart.every(BEAT, self._edge_role.directory_shell.beat)
+        self._heart.every(LOOK_EVERY, ground.space.look)
+        self._heart.every(1.0, self._each_second)
+        self._heart.every(EVERY, self._each_sys_period)
 
     # life
 
@@ -79,7 +81,7 @@ class Node:
         called when all is made that stays, before the node says that it is ready.
         """
         owner, standing = self._owner, self.standing
-        self._ground.space.start()
+        self._ground.space.look()
         await self._control.start(
             self._listeners, status=self._status.reply, sys_values=self._sys.values
         )
@@ -102,19 +104,17 @@ class Node:
             core=KIND,
             version=__version__,
         )
-        for seconds, work in self._periodic.items():
-            work.start(seconds)
+        self._heart.start()
         self._control.join()
 
     async def stop(self) -> None:
         """Close listeners and connections without sending wills; then the store."""
         self._ground.space.stop()
-        for work in self._periodic.values():
-            work.stop()
         await self._listeners.close()
         self._edge_role.mqtt.stop()
         # Whoever keeps entries must not take this for a death, and publish their wills.
         await self._edge_role.directory_shell.settle(SETTLE_GRACE)
+        self._heart.stop()
         self.parent.close()
         await self._ground.tasks.stop()
         await self._ground.channels.close()

@@ -22,8 +22,8 @@ log = get_logger()
 
 LOOK_EVERY = 1.0
 LOOK_OFTEN = 0.2
-"""Seconds between two looks at the disk, beside one after each write: in general, and while it is
-short."""
+"""Seconds between two looks at the disk, beside one after each write: the node's, and its own while
+it is short."""
 
 MARGIN = 1.25
 """So many times the reserve must be free before publishes are taken again, so that a disk that
@@ -61,6 +61,7 @@ class DiskSpace:
         self._measure = measure
         self._is_low = False
         self._is_roomy = False
+        self._is_stopped = False
         self._refusal: str | None = None
         self._alarm: Cancellable | None = None
         self._on_change: list[Callable[[], None]] = []
@@ -68,16 +69,10 @@ class DiskSpace:
 
     # from the node
 
-    def start(self) -> None:
-        """Look now, and again and again from now on."""
-        self.look()
-        delay = LOOK_OFTEN if self.is_short else LOOK_EVERY
-        self._alarm = self._timers.call_later(delay, self.start)
-
     def stop(self) -> None:
-        """Look no more."""
-        if self._alarm is not None:
-            self._alarm.cancel()
+        """Look no more by itself."""
+        self._is_stopped = True
+        self._cancel()
 
     def set_reserve(self, reserve: Reserve) -> None:
         """Another watermark, from now on."""
@@ -85,15 +80,11 @@ class DiskSpace:
         self.look()
 
     def look(self) -> None:
-        """Measure, and tell whom it concerns where that changes something."""
-        try:
-            self.free, total = self._measure(self._folder)
-        except OSError:
-            return  # a folder that is gone is told by whoever writes to it
-        reserve = self._reserve.of(total)
-        self._is_low = self.free < (reserve * MARGIN if self._is_low else reserve)
-        self._is_roomy = self.free > reserve + ROOMY
-        self._settle(f"{self.free} bytes are free, {reserve} are to stay so")
+        """Measure, and tell whom it concerns where that changes something; soon again if short."""
+        self._cancel()
+        self._look()
+        if self.is_short and not self._is_stopped:
+            self._alarm = self._timers.call_later(LOOK_OFTEN, self._look_again)
 
     # from the committer
 
@@ -125,6 +116,25 @@ class DiskSpace:
         self._waiting.pop(waiter, None)
 
     # internal
+
+    def _look_again(self) -> None:
+        self._alarm = None
+        self.look()
+
+    def _cancel(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+
+    def _look(self) -> None:
+        try:
+            self.free, total = self._measure(self._folder)
+        except OSError:
+            return  # a folder that is gone is told by whoever writes to it
+        reserve = self._reserve.of(total)
+        self._is_low = self.free < (reserve * MARGIN if self._is_low else reserve)
+        self._is_roomy = self.free > reserve + ROOMY
+        self._settle(f"{self.free} bytes are free, {reserve} are to stay so")
 
     def _settle(self, reason: str) -> None:
         is_short = self._is_low or self._refusal is not None
