@@ -255,6 +255,51 @@ async def test_one_turn_for_all_that_are_ready() -> None:
 
 
 @on_loop
+async def test_what_was_said_before_the_accept_is_read_with_it() -> None:
+    """Whoever connects and says who it is has its answer one round of the loop earlier."""
+    async with streams() as bench:
+        rounds: list[list[bytes]] = []
+
+        class Rounds:
+            def flush(self) -> None:
+                rounds.append([peer.received for peer in bench.peers])
+
+        with mock.patch.object(bench.port.factory, "buildProtocol") as build:
+
+            def make(_: object) -> Peer:
+                bench.turn.mark_dirty(Rounds())
+                bench.peers.append(Peer())
+                return bench.peers[-1]
+
+            build.side_effect = make
+            with socket.create_connection(("127.0.0.1", bench.port.getHost().port)) as client:
+                client.sendall(b"hello")
+                await until(lambda: bool(rounds))
+
+                assert [[b"hello"]] == rounds
+
+
+@on_loop
+async def test_an_error_in_the_first_read_is_not_of_the_others() -> None:
+    """Its connection is closed; who comes behind it is served."""
+    async with streams() as bench:
+        with mock.patch.object(Peer, "dataReceived", side_effect=[KeyError("x"), None]) as received:
+            clients = []
+            for _ in range(2):
+                clients.append(
+                    socket.create_connection(("127.0.0.1", bench.port.getHost().port), timeout=10)
+                )
+                clients[-1].sendall(b"hello")
+            await until(lambda: received.call_count == 2)
+            await until(lambda: bench.peers[0].reason is KeyError)
+
+        assert b"" == await read_all(clients[0])
+        assert bench.peers[1].reason is None
+        for client in clients:
+            client.close()
+
+
+@on_loop
 async def test_an_error_of_one_is_not_of_the_others() -> None:
     """It is logged; its connection is closed."""
     async with streams() as bench:

@@ -145,6 +145,14 @@ class Poller:
         self._watched[number] = stream
         self._interest[number] = EPOLLIN
 
+    def readNow(self, stream: AcceptedStream) -> None:
+        """Who has just connected has often said something already; an end is met again later."""
+        if self._interest[stream.fileno()] & EPOLLIN:
+            try:
+                stream.doRead()
+            except Exception as error:
+                self._fail(stream, error)
+
     def endSoon(self, stream: AcceptedStream, number: int, why: Exception) -> None:
         """Tell it that it is at its end, in this turn, but not before the caller has returned."""
         self.forget(number)

@@ -183,7 +183,9 @@ class StreamPort(Port):
             if protocol is None:
                 os.close(descriptor)
         if protocol is not None:
-            protocol.makeConnection(AcceptedStream(descriptor, protocol, self.reactor))
+            stream = AcceptedStream(descriptor, protocol, self.reactor)
+            protocol.makeConnection(stream)
+            self.reactor.readNow(stream)
 
     def _pause(self, error: OSError) -> None:
         # Whoever has to wait stays in the backlog; asking for them at once would only spin.
