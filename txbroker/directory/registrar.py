@@ -29,8 +29,13 @@ PENDING = 10_000
 
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 1.0
-HEARTBEAT = 1.0
-"""Seconds: between attempts (doubled from the first on), and between signs of life."""
+"""Seconds between attempts, doubled from the first on."""
+
+HEARTBEAT = 0.9
+"""
+Seconds between an answer and the next sign of life, which goes with the next beat of the node's
+heart: one each second, as two beats are over just before the answer is a second old.
+"""
 
 
 @attrs.define(slots=True, eq=False)
