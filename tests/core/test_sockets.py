@@ -13,7 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.core.cores import COMPILED, REFERENCE, Client, both, needs_compiled, publish
+from tests.core.cores import (
+    COMPILED,
+    REFERENCE,
+    Client,
+    answer,
+    both,
+    needs_compiled,
+    publish,
+)
 from txbroker.core import FED
 from txbroker.core.reference.outlet import HIGH_MARK
 from txbroker.core.reference.packets import encode_length
@@ -199,6 +207,92 @@ def test_long_packets_are_whole_however_they_come(core: Any, size: int, cut: int
             if left and bench.publisher.inlet.step() is None and bench.publisher.inlet.qos0:
                 found += bench.publisher.inlet.qos0.raw
         assert data == found
+
+
+PUBACK, PUBREC, PUBREL, PUBCOMP = 0x40, 0x50, 0x62, 0x70
+
+
+def with_window(bench: Bench, qos: int, count: int, inflight: int = 10) -> Any:
+    """The outlet of the client that is read, with so many messages in its window, or behind it."""
+    outlet = bench.publisher.outlet
+    outlet.open_window(inflight, 1 << 20)
+    for number in range(1, count + 1):
+        assert outlet.give(b"t", b"", qos, 1, "part", number)
+    outlet.take()
+    outlet.descriptor = bench.written.fileno()
+    return outlet
+
+
+@both
+def test_nobody_has_to_hear_of_acknowledgements_at_a_window(core: Any) -> None:
+    with a_bench(core) as bench:
+        bench.connect_subscriber()
+        outlet = with_window(bench, 1, 3)
+        assert bench.wait(answer(PUBACK, 1) + answer(PUBACK, 3)) is None
+        assert (1, 17.0) == (outlet.in_flight, bench.publisher.inlet.heard_at)
+
+        assert bench.wait(answer(PUBACK, 2) + publish(b"a") + answer(PUBACK, 2)[:3]) is None
+        assert (0, 1) == (outlet.in_flight, bench.exchange.received)
+        assert bench.publisher.inlet.first_byte == PUBACK
+
+
+@both
+def test_what_waits_behind_a_window_is_launched_at_once(core: Any) -> None:
+    with a_bench(core) as bench:
+        outlet = with_window(bench, 1, 4, inflight=2)
+        outlet.is_told = True
+        assert bench.wait(answer(PUBACK, 1) + answer(PUBACK, 2)) is None
+        assert (2, 0) == (outlet.in_flight, outlet.waiting)
+        assert publish(b"t", b"", 1, 3) + publish(b"t", b"", 1, 4) == bench.reader.recv(100)
+
+
+@both
+def test_the_answers_of_qos_2_are_given_at_once(core: Any) -> None:
+    with a_bench(core) as bench:
+        outlet = with_window(bench, 2, 1)
+        assert bench.wait(answer(PUBREC, 1) + answer(PUBREL, 7)) is None
+        assert answer(PUBREL, 1) + answer(PUBCOMP, 7) == bench.reader.recv(100)
+        assert bench.wait(answer(PUBCOMP, 1)) is None
+        assert 0 == outlet.in_flight
+
+
+@both
+def test_others_hear_of_acknowledgements_that_they_may_have_to_act_on(core: Any) -> None:
+    """There is news of the window, or the session is behind, or gone, or durable."""
+    one = answer(PUBACK, 1)
+    with a_bench(core) as bench:
+        outlet = with_window(bench, 1, 2, inflight=1)
+        assert [(bench.number, FED)] == bench.wait(one)
+        assert 1 == outlet.waiting
+    with a_bench(core) as bench:
+        outlet = with_window(bench, 1, 1)
+        outlet.is_direct = False
+        assert [(bench.number, FED)] == bench.wait(one)
+        assert 1 == outlet.in_flight
+    with a_bench(core) as bench:
+        with_window(bench, 1, 1)
+        bench.publisher.inlet.close()
+        assert [(bench.number, FED)] == bench.wait(one)
+    with a_bench(core) as bench:
+        durable = bench.publisher
+        durable.inlet.open(durable.session, "durable", durable.flows, clean=False)
+        assert [(bench.number, FED)] == bench.wait(one)
+        assert durable.inlet.step() is None and [1] == durable.inlet.pubacks
+
+
+@both
+@pytest.mark.parametrize(
+    "data",
+    [answer(PUBACK, 0), b"\x40\x03\0\x01\0", answer(0x41, 1), answer(0x90, 1), b"\xc0\0"],
+    ids=["no id", "too long", "flags", "suback", "ping"],
+)
+def test_what_only_resembles_an_acknowledgement_is_for_others(core: Any, data: bytes) -> None:
+    with a_bench(core) as bench:
+        outlet = with_window(bench, 1, 2)
+        assert [(bench.number, FED)] == bench.wait(answer(PUBACK, 1) + data)
+        assert 1 == outlet.in_flight
+        first_byte, body = bench.publisher.inlet.step()
+        assert data == bytes((first_byte, len(body))) + body
 
 
 @both

@@ -131,6 +131,10 @@ cdef class Input:
         whole, self.data = self.data, b""
         return whole
 
+    cdef size_t answered(self, bytes data, size_t at) except? 0:
+        """As in the reference, from `at` on; where that ends."""
+        return at
+
     cdef Run peek(self, bytes data, size_t at):
         """The run there, where it may go on at once; it ends at `peeked`."""
         return None
@@ -303,6 +307,19 @@ cdef class Inlet(Input):
         self.is_fed = self.has_more or self.fault is not None
         return found
 
+    cdef size_t answered(self, bytes data, size_t at) except? 0:
+        cdef Frame frame
+        if self.session is None or not self.outlet.is_calm():
+            return at
+        self.has_landed = False
+        while self.look(data, at, frame) == WHOLE:
+            if not self.take_answer(frame, bytes_of(data) + at):
+                break
+            at += frame.stop
+        if self.has_landed:
+            self.outlet.launch()
+        return at
+
     cdef Run peek(self, bytes data, size_t at):
         cdef Gathered plain
         cdef Frame frame
@@ -320,12 +337,16 @@ cdef class Inlet(Input):
     ) except -1:
         """Deal with the packet at `at`; False: it is for others."""
         cdef const Byte* packet = self.bytes_at(self.at)
+        if packet[0] >> 4 != 3:
+            return self.take_answer(frame, packet)
+        if packet[0] & 6:
+            return self.take_publish(frame, serial, others)
+        return self.take_publish(frame, serial, plain)
+
+    cdef bint take_answer(self, const Frame& frame, const Byte* packet) except -1:
+        """Deal with the packet if it answers one; False: it is for others."""
         cdef Byte first_byte = packet[0]
         cdef uint16_t packet_id
-        if first_byte >> 4 == 3:
-            if first_byte & 6:
-                return self.take_publish(frame, serial, others)
-            return self.take_publish(frame, serial, plain)
         if frame.stop - frame.body != 2:
             return False
         packet_id = packet[frame.body] << 8 | packet[frame.body + 1]

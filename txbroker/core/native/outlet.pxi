@@ -185,6 +185,10 @@ cdef class Outlet:
             return False
         return (self.window.fills and not self.is_told) or self.window.waiting() > QUEUE_HIGH_MARK
 
+    cdef bint is_calm(self) noexcept:
+        """As in the reference."""
+        return self.has_window and self.is_direct and not self.has_news()
+
     # the window of a clean session
 
     cdef Window* own_window(self) except NULL:

@@ -244,12 +244,13 @@ cdef class Sockets:
 
     cdef size_t take(self, Input inlet, bytes data, double now) except? 0:
         """Have go on at once what can; where that ends."""
-        cdef size_t at = 0
+        cdef size_t at = inlet.answered(data, 0)
         cdef Run run = inlet.peek(data, at)
         while run is not None and self.pass_on(inlet, run):
-            inlet.heard_at = now
-            at = inlet.peeked
+            at = inlet.answered(data, inlet.peeked)
             run = inlet.peek(data, at)
+        if at:
+            inlet.heard_at = now
         return at
 
     cdef bint pass_on(self, Input inlet, Run run) except -1:

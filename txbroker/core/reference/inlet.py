@@ -104,6 +104,25 @@ class Inlet:
         self.is_fed = self.has_more or self.fault is not None
         return found
 
+    def answered(self, data: bytes) -> int:
+        """
+        Deal with the acknowledgements that `data` begins with, as far as nobody else has to hear of
+        them; how many bytes these are.
+        """
+        if self._session is None or not self._outlet.is_calm:
+            return 0
+        framer, at = Framer(self._framer.max_packet), 0
+        framer.feed(data)
+        self.has_landed = False
+        with suppress(ProtocolViolation):
+            for first_byte, body in framer.frames():
+                if not self._take_answer(first_byte, body):
+                    break
+                at = len(data) - framer.pending
+        if self.has_landed:
+            self._outlet.pump()
+        return at
+
     def peek(self, data: bytes) -> tuple[Run, int] | None:
         """
         The run that `data` is, and where it ends: plain publishes of QoS 0, and nothing behind them
@@ -134,6 +153,10 @@ class Inlet:
             return False
         if first_byte >> 4 == 3:
             return self._take_publish(first_byte, body, gathered, serial)
+        return self._take_answer(first_byte, body)
+
+    def _take_answer(self, first_byte: int, body: bytes) -> bool:
+        """Deal with a packet if it answers one; False: it is for others."""
         if len(body) != 2 or body == b"\0\0":
             return False
         packet_id = int.from_bytes(body)

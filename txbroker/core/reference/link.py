@@ -86,6 +86,10 @@ class LinkInlet:
         self._known.clear()
         self._header = b""
 
+    def answered(self, data: bytes) -> int:
+        """As `Inlet.answered`: there are none here."""
+        return 0
+
     def peek(self, data: bytes) -> tuple[Run, int] | None:
         """The run that this begins with, if its batch's header is known, and where it ends."""
         if not (self.is_open and self.received < self.most):

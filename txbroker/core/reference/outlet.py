@@ -148,6 +148,11 @@ class Outlet:
         is_new = self.fills > 0 and not self.is_told
         return self.is_behind or is_new or self.waiting > QUEUE_HIGH_MARK
 
+    @property
+    def is_calm(self) -> bool:
+        """Whether the window is all that has to hear of acknowledgements."""
+        return self.has_window and self.is_direct and not self.has_news
+
     # the window of a clean session
 
     def open_window(self, inflight: int, memory: int) -> None:

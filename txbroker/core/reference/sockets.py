@@ -187,10 +187,12 @@ class Sockets:
 
     def _take(self, inlet: Inlet | LinkInlet, data: bytes, now: float) -> int:
         """Have go on at once what can; how many bytes that were."""
-        at = 0
+        at = inlet.answered(data)
         while (peeked := inlet.peek(data[at:])) is not None and self._pass_on(inlet, peeked[0]):
-            inlet.heard_at = now
             at += peeked[1]
+            at += inlet.answered(data[at:])
+        if at:
+            inlet.heard_at = now
         return at
 
     def _pass_on(self, inlet: Inlet | LinkInlet, run: Run) -> bool:
