@@ -277,11 +277,13 @@ class DirectoryShell(directory_pb2_grpc.DirectoryServicer):
         return not (self._directory.members.is_alone or self._directory.registrar.is_settled)
 
     async def _hurry(self) -> None:
-        while self._has_to_hurry:
-            await asyncio.sleep(OFTEN)
-            self.flush()
-            self._turn.end()
-        self._is_hurrying = False
+        try:
+            while self._has_to_hurry:
+                await asyncio.sleep(OFTEN)
+                self.flush()
+                self._turn.end()
+        finally:
+            self._is_hurrying = False
 
 
 def _checked(request: Request) -> Request:
