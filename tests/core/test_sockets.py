@@ -304,6 +304,20 @@ def test_before_there_is_a_session_everything_is_for_others(core: Any) -> None:
 
 
 @both
+def test_one_that_has_just_connected_is_read_out_of_turn(core: Any) -> None:
+    with a_bench(core) as bench:
+        bench.publisher.inlet.close()
+        assert not bench.sockets.read(bench.number)
+        assert not bench.sockets.read(bench.number + 1000) and not bench.sockets.read(-1)
+        bench.client.sendall(b"\x10\2ab")
+        assert bench.sockets.read(bench.number)
+        assert (0x10, b"ab") == bench.publisher.inlet.step()
+        bench.client.close()
+        assert not bench.sockets.read(bench.number)
+        assert bench.wait() in ([(bench.number, EPOLLIN)], [(bench.number, EPOLLIN | EPOLLHUP)])
+
+
+@both
 def test_it_is_asked_again_each_time(core: Any) -> None:
     with a_bench(core) as bench:
         bench.connect_subscriber()

@@ -24,6 +24,7 @@ from txbroker.core import BATCH, Exchange
 from txbroker.streams import stream
 from txbroker.streams.accepted import GONE
 from txbroker.streams.poller import Poller
+from txbroker.streams.reactor import StreamReactor
 from txbroker.turn import Turn
 
 MUCH = bytes(range(256)) * (32 * 1024)  # 8 MiB
@@ -58,14 +59,34 @@ class Peer(Protocol):
         self.events.append("stop")
 
 
+class Carried(Peer):
+    """One whose input is an inlet's, as clients' and links' are."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        super().__init__()
+        self.outlet = exchange.make_outlet()
+        self.inlet = exchange.make_inlet(self.outlet, 1000)
+
+    def connectionMade(self) -> None:
+        self.transport.carry(self.inlet, self.outlet)
+
+    def fed(self) -> None:
+        frame = self.inlet.step()
+        if frame is not None:
+            self.dataReceived(frame[1])
+
+
 @attrs.define
 class Bench:
     """A listening socket on a poller, and the connections that were made to it."""
 
     poller: Poller
+    reactor: StreamReactor
+    exchange: Exchange
     turn: Turn
     port: Any
     peers: list[Peer] = attrs.field(factory=list)
+    make: Callable[[], Peer] = Peer
 
     async def connect(self) -> tuple[socket.socket, Peer]:
         """One more: the client's end, which blocks, and the node's."""
@@ -82,17 +103,18 @@ async def streams() -> AsyncIterator[Bench]:
 
     loop = asyncio.get_running_loop()
     turn = Turn(loop.call_soon)
-    poller = Poller(reactor, turn, Exchange(lambda: None).make_sockets())
-    bench = Bench(poller, turn, None)
+    exchange = Exchange(lambda: None)
+    poller = Poller(reactor.seconds, turn, exchange.make_sockets())
+    bench = Bench(poller, StreamReactor(reactor, poller), exchange, turn, None)
 
     class Peers(Factory):
         noisy = False
 
         def buildProtocol(self, addr: object) -> Peer:
-            bench.peers.append(Peer())
+            bench.peers.append(bench.make())
             return bench.peers[-1]
 
-    endpoint = serverFromString(poller, "tcp:0:interface=127.0.0.1")
+    endpoint = serverFromString(bench.reactor, "tcp:0:interface=127.0.0.1")
     bench.port = await endpoint.listen(Peers()).asFuture(loop)
     try:
         yield bench
@@ -264,32 +286,30 @@ async def test_what_was_said_before_the_accept_is_read_with_it() -> None:
             def flush(self) -> None:
                 rounds.append([peer.received for peer in bench.peers])
 
-        with mock.patch.object(bench.port.factory, "buildProtocol") as build:
+        def make() -> Peer:
+            bench.turn.mark_dirty(Rounds())
+            return Carried(bench.exchange)
 
-            def make(_: object) -> Peer:
-                bench.turn.mark_dirty(Rounds())
-                bench.peers.append(Peer())
-                return bench.peers[-1]
+        bench.make = make
+        with socket.create_connection(("127.0.0.1", bench.port.getHost().port)) as client:
+            client.sendall(b"\x10\5hello")
+            await until(lambda: bool(rounds))
 
-            build.side_effect = make
-            with socket.create_connection(("127.0.0.1", bench.port.getHost().port)) as client:
-                client.sendall(b"hello")
-                await until(lambda: bool(rounds))
-
-                assert [[b"hello"]] == rounds
+            assert [[b"hello"]] == rounds
 
 
 @on_loop
 async def test_an_error_in_the_first_read_is_not_of_the_others() -> None:
     """Its connection is closed; who comes behind it is served."""
     async with streams() as bench:
+        bench.make = lambda: Carried(bench.exchange)
         with mock.patch.object(Peer, "dataReceived", side_effect=[KeyError("x"), None]) as received:
             clients = []
             for _ in range(2):
                 clients.append(
                     socket.create_connection(("127.0.0.1", bench.port.getHost().port), timeout=10)
                 )
-                clients[-1].sendall(b"hello")
+                clients[-1].sendall(b"\x10\5hello")
             await until(lambda: received.call_count == 2)
             await until(lambda: bench.peers[0].reason is KeyError)
 
@@ -388,7 +408,7 @@ async def test_dialed_connections() -> None:
     """They are watched by the poller, too, and written at once."""
     async with streams() as bench:
         loop = asyncio.get_running_loop()
-        endpoint = HostnameEndpoint(bench.poller, "127.0.0.1", bench.port.getHost().port)
+        endpoint = HostnameEndpoint(bench.reactor, "127.0.0.1", bench.port.getHost().port)
         dialed = await endpoint.connect(Factory.forProtocol(Peer)).asFuture(loop)
         await until(lambda: len(bench.peers) == 1)
         assert dialed.transport in bench.poller.getReaders()

@@ -21,7 +21,7 @@ from txbroker.authority.bailiwick import Bailiwick
 from txbroker.authority.handover import Incoming, MarkKey
 from txbroker.authority.journal import Journal, Record, Unclaimed
 from txbroker.authority.outgoing import Outgoing
-from txbroker.authority.peer import EdgePort, Peer, Verdict
+from txbroker.authority.peer import TAKEN, EdgePort, Peer, Verdict
 from txbroker.authority.peers import Peers
 from txbroker.authority.reception import Reception
 from txbroker.authority.settling import Settling, Taken
@@ -75,21 +75,21 @@ class Authority:
         topic = message.topic
         if topic not in self._ours:
             verdict = self._bailiwick.judge(topic) if self.serving else Verdict.NOT_AUTHORITATIVE
-            if verdict is not Verdict.TAKEN:
+            if verdict is not TAKEN:
                 return verdict
         if message.will is not None and not self._wills.begin(message.will):
-            return Verdict.TAKEN
+            return TAKEN
         if not message.qos:
             self.offset = self._journal.append(message, None, 0) or self.offset
             if message.will is not None:
                 self._wills.settle(message.will)
             self._deliver(Record(0, message))
-            return Verdict.TAKEN
+            return TAKEN
         offset = self.offset = self._journal.append(message, key, sequence)
         self._settling.add(Record(offset, message), key, sequence)
         if self._journal.durable >= offset:
             self.on_durable(offset)
-        return Verdict.TAKEN
+        return TAKEN
 
     def publish_run(self, run: Run, key: MarkKey | None = None, sequence: int = 0) -> bool:
         """

@@ -7,7 +7,7 @@ DNS calls what a server answers for its bailiwick. A fence is for publishes, and
 
 from __future__ import annotations
 
-from txbroker.authority.peer import ParkedInterest, Peer, Verdict
+from txbroker.authority.peer import TAKEN, ParkedInterest, Peer, Verdict
 from txbroker.authority.peers import LONGEST_REMEMBERED, TOPICS_REMEMBERED
 from txbroker.core import Exchange, Run
 from txbroker.delegation.table import DelegationTable
@@ -37,14 +37,14 @@ class Bailiwick:
             self.ours.clear()
         if len(topic) <= LONGEST_REMEMBERED:
             self.ours.add(topic)
-        return Verdict.TAKEN
+        return TAKEN
 
     def judge_anew(self) -> None:
         """What is served here changed."""
         self.ours.clear()
         self._exchange.bounds.replace(
             {
-                self._apex: Verdict.TAKEN,
+                self._apex: TAKEN,
                 **dict.fromkeys(self._fences, Verdict.PARKED),
                 **{cut.apex: Verdict.NOT_AUTHORITATIVE for cut in self._table.cuts()},
             }
@@ -52,7 +52,7 @@ class Bailiwick:
 
     def has(self, run: Run) -> bool:
         """Whether publishes to all of its topics are to be taken, while the zone is served."""
-        return self._exchange.taken(run, Verdict.TAKEN) == run.count
+        return self._exchange.taken(run, TAKEN) == run.count
 
     # fences
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 import attrs
 
@@ -61,6 +61,10 @@ class Verdict(enum.Enum):
     TAKEN = "taken"
     PARKED = "parked"  # the topic is being handed over; wait for `unpark`
     NOT_AUTHORITATIVE = "not authoritative"
+
+
+TAKEN: Final = Verdict.TAKEN
+"""For what looks at it with each publish: to find a member in its enum is a call of Python."""
 
 
 @attrs.define(eq=False)

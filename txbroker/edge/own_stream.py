@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from txbroker.authority.handover import MarkKey
-from txbroker.authority.peer import Verdict
+from txbroker.authority.peer import TAKEN, Verdict
 from txbroker.delegation.cut import Cut
 from txbroker.edge.outbox import Entry
 from txbroker.edge.route import StreamUser
@@ -32,7 +32,7 @@ class OwnStream:
             if self._is_stopped:
                 return
             verdict = self._zone.take(entry.message, self._key, entry.number)
-            if verdict is Verdict.TAKEN:
+            if verdict is TAKEN:
                 self._zone.when_taken(partial(self._user.on_taken, entry.number))
                 continue
             self._is_stopped = True

@@ -15,7 +15,7 @@ import attrs
 from txbroker.authority.authority import Authority
 from txbroker.authority.handover import MarkKey
 from txbroker.authority.journal import Record
-from txbroker.authority.peer import CatchUp, Greeting, Peer, Verdict
+from txbroker.authority.peer import TAKEN, CatchUp, Greeting, Peer, Verdict
 from txbroker.core import Run, Way
 from txbroker.delegation.cut import Cut
 from txbroker.edge.edge import Edge
@@ -140,7 +140,7 @@ class OwnZone:
             or not self.has_credit()
         ):
             return None
-        return route, Verdict.TAKEN, peer
+        return route, TAKEN, peer
 
     def sender(self) -> None:
         """No link leads to it."""
@@ -167,7 +167,7 @@ class OwnZone:
 
     def _take_in(self, run: Run, route: Route) -> bool:
         edge = self._edge
-        if not (edge.outboxes.is_idle(route) and edge.exchange.belongs(run, route, Verdict.TAKEN)):
+        if not (edge.outboxes.is_idle(route) and edge.exchange.belongs(run, route, TAKEN)):
             return False
         self._authority.take_run(run)
         self._await(run)
@@ -361,7 +361,7 @@ class OwnZone:
             assert flow is not None and flow.origin is not None
             key, sequence = flow.origin
         verdict = self.take(message, key, sequence)
-        if verdict is Verdict.TAKEN:
+        if verdict is TAKEN:
             if message.qos:
                 self._await(publication)
             self._look_at_outbound()

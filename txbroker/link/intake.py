@@ -17,7 +17,7 @@ import attrs
 
 from txbroker.authority.authority import Authority
 from txbroker.authority.handover import MarkKey
-from txbroker.authority.peer import Verdict
+from txbroker.authority.peer import TAKEN, Verdict
 from txbroker.core import LinkInlet, Run
 from txbroker.counters import Counters
 from txbroker.delegation.cut import Cut
@@ -195,9 +195,9 @@ class Intake:
             else self._authority.publish(message, stream.mark, stream.next)
         )
         if not message.qos:
-            if verdict is not Verdict.TAKEN:
+            if verdict is not TAKEN:
                 self._counters.add("publish.dropped.not_authoritative")
-        elif verdict is Verdict.TAKEN:
+        elif verdict is TAKEN:
             self._open.append((self._authority.settles_at, stream, stream.next))
             stream.next += 1
         else:

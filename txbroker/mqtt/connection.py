@@ -8,7 +8,6 @@ Sessions, sockets and time are not known here.
 
 from __future__ import annotations
 
-import enum
 from typing import Final
 
 from txbroker.mqtt.codec import decode
@@ -31,14 +30,6 @@ CONNECT_BYTE = 0x10
 """With which a CONNECT begins, and so every connection of a client."""
 
 
-class Phase(enum.Enum):
-    """How far the connection has come."""
-
-    EXPECTING_CONNECT = "expecting CONNECT"
-    CONNECTED = "connected"
-    CLOSED = "closed"
-
-
 LEGAL: Final[frozenset[type]] = frozenset(  # [MQTT-3.1.0-2]: no second CONNECT
     {
         Publish,
@@ -58,12 +49,16 @@ _NO_FRAME: Final = (0, b"")
 
 
 class Connection:
-    """The state of one connection; `frame` keeps the packet that was not legal, for the log."""
+    """
+    The state of one connection; `is_closed`: nothing that comes counts. `frame` keeps the packet
+    that was not legal, for the log.
+    """
 
-    __slots__ = ("frame", "phase")
+    __slots__ = ("_expects_connect", "frame", "is_closed")
 
     def __init__(self) -> None:
-        self.phase = Phase.EXPECTING_CONNECT
+        self._expects_connect = True
+        self.is_closed = False
         self.frame = _NO_FRAME
 
     def judge(self, first_byte: int, body: bytes) -> Packet | None:
@@ -72,15 +67,15 @@ class Connection:
 
         Raises `ProtocolViolation` where it is not legal.
         """
-        if self.phase is Phase.CLOSED:
+        if self.is_closed:
             return None
         try:
             packet = decode(first_byte, body)
-            if self.phase is Phase.CONNECTED:
+            if not self._expects_connect:
                 if type(packet) not in LEGAL:
                     raise self._misplaced(packet)
                 if type(packet) is Disconnect:
-                    self.phase = Phase.CLOSED
+                    self.is_closed = True
             else:
                 if type(packet) is not Connect:
                     raise self._misplaced(packet)
@@ -90,7 +85,7 @@ class Connection:
                         "An empty client id needs a clean session.",
                         ConnackCode.IDENTIFIER_REJECTED,
                     )
-                self.phase = Phase.CONNECTED
+                self._expects_connect = False
         except ProtocolViolation:
             self.frame = first_byte, body
             raise
@@ -102,7 +97,7 @@ class Connection:
         one is due. Another protocol's greeting seldom makes a whole packet: it is told at its first
         byte, or its sender would wait for an answer while the rest of that "packet" is waited for.
         """
-        is_due = self.phase is Phase.EXPECTING_CONNECT
+        is_due = self._expects_connect and not self.is_closed
         if is_due and first_byte is not None and first_byte != CONNECT_BYTE:
             self.frame = (first_byte, b"")
             raise ProtocolViolation(
@@ -112,11 +107,11 @@ class Connection:
 
     def close(self) -> None:
         """Nothing that comes after this counts."""
-        self.phase = Phase.CLOSED
+        self.is_closed = True
 
     def _misplaced(self, packet: Packet) -> ProtocolViolation:
         name = type(packet).__name__.upper()
-        if self.phase is Phase.EXPECTING_CONNECT:
+        if self._expects_connect:
             return ProtocolViolation("MQTT-3.1.0-1", f"The first packet is CONNECT, not {name}.")
         if isinstance(packet, Connect):
             return ProtocolViolation("MQTT-3.1.0-2", "A connection has one CONNECT.")

@@ -51,7 +51,7 @@ class EdgeRole:
         self._known = KnownZones(ground.config.data / "zones")
         self._dialer = Dialer(
             clock=ground.reactor,
-            dialing=ground.poller,
+            dialing=ground.streams,
             channels=ground.channels,
             tasks=ground.tasks,
             turn=ground.turn,

@@ -24,6 +24,7 @@ from txbroker.store.retention import Retention
 from txbroker.store.space import DiskSpace
 from txbroker.store.state import DataFolder
 from txbroker.streams.poller import Poller
+from txbroker.streams.reactor import StreamReactor
 from txbroker.telemetry import get_logger
 from txbroker.turn import Turn
 
@@ -49,7 +50,8 @@ class Ground:
         self.exchange = Exchange(lambda: self.turn.mark_dirty(self.outputs))
         self.outputs = Outputs(self.exchange)
         self.sockets = self.exchange.make_sockets()
-        self.poller = Poller(reactor, self.turn, self.sockets)
+        self.poller = Poller(reactor.seconds, self.turn, self.sockets)
+        self.streams = StreamReactor(reactor, self.poller)
         self.channels = Channels()
         self.folder = DataFolder(config.data)
         made = backup.made_at(config.data)

@@ -44,7 +44,7 @@ class Node:
         on_retired: Callable[[], None],
     ) -> None:
         self._ground = ground = Ground(config, reactor, on_fatal=on_fatal)
-        self._listeners = Listeners(config, ground.poller)
+        self._listeners = Listeners(config, ground.streams)
         self._owner = None if config.zone is None else OwnerRole(ground, config.zone)
         self.authority = None if self._owner is None else self._owner.authority
         self._edge_role = EdgeRole(ground, self.authority)

@@ -64,7 +64,8 @@ class Committer:
         """
         self.is_full = False
         self.syncs = 0
-        self._durability = durability
+        self._is_memory = durability is Durability.MEMORY
+        self._is_interval = durability is Durability.INTERVAL
         self._sync_interval = sync_interval
         self._mark_dirty = mark_dirty
         self._in_thread = in_thread
@@ -138,7 +139,7 @@ class Committer:
         if self.is_full:
             return  # the alarm tries again; what was staged meanwhile waits too
         self._gather()
-        if self._durability is Durability.MEMORY:
+        if self._is_memory:
             self._flush_memory()
         elif self._write():
             self._pass_on()
@@ -242,7 +243,7 @@ class Committer:
     def _pass_on(self) -> None:
         """All is written: let actions run, or wait for the sync that covers them."""
         actions, self._waiting = self._waiting, deque()
-        if self._durability is Durability.INTERVAL:
+        if self._is_interval:
             self._ready.extend(actions)
             self._sync_in_time()
         elif self._unsynced:
@@ -271,7 +272,7 @@ class Committer:
         self._alarm = None
         self._gather()
         if self._write():
-            if self._durability is Durability.MEMORY:
+            if self._is_memory:
                 # Finished segments are synced, so that a start need not scan more than one or two.
                 self._unsynced = {log: None for log in self._unsynced if log.is_rotated}
             self._sync()
@@ -310,7 +311,7 @@ class Committer:
         if self._next and self._unsynced:
             # Whoever is answered now sends more: what comes at once is in the next sync, too.
             self._soon(self._sync)
-        elif self._durability is not Durability.MEMORY:
+        elif not self._is_memory:
             self._sync_in_time()
         if self._running is None and not self._unsynced:
             self._ready.extend(self._next)  # what they waited for was removed

@@ -34,8 +34,8 @@ _RESET: Final = struct.pack("ii", 1, 0)
 class AcceptedStream:
     """
     Bytes are sent at once; what the kernel does not take waits here, and the producer is told of it
-    as by Twisted's transports. `reactor` is the poller, `descriptor` its socket, which is of no use
-    to anybody else.
+    as by Twisted's transports. `reactor` is the `Poller`, `descriptor` the socket, which is of no
+    use to anybody else.
     """
 
     __slots__ = (

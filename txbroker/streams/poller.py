@@ -16,16 +16,12 @@ from select import EPOLLIN, EPOLLOUT
 from typing import Any, Final, Protocol
 
 from twisted.internet.error import ConnectionDone, ConnectionLost
-from twisted.internet.interfaces import IReactorFDSet, IReactorTCP
 from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
-from twisted.internet.tcp import Connector
 from twisted.python.failure import Failure
-from zope.interface import directlyProvides, providedBy
 
 from txbroker.core import FED, READ_SIZE, Sockets
 from txbroker.streams.accepted import ABORTED, AcceptedStream
 from txbroker.streams.selector import Selector
-from txbroker.streams.stream import DialedStream, StreamPort
 from txbroker.telemetry import get_logger
 from txbroker.turn import Turn
 
@@ -52,17 +48,16 @@ class Descriptor(Protocol):
 
 class Poller:
     """
-    To Twisted's TCP classes and endpoints, a reactor: `IReactorFDSet` and `IReactorTCP`, and for
-    everything else the real one. To the real one, a file descriptor.
+    To the event loop a file descriptor; to Twisted's classes a part of a reactor (`StreamReactor`).
 
-    Made while the event loop runs.
+    Made while the event loop runs; `now` gives the time, in seconds.
     """
 
-    def __init__(self, reactor: Any, turn: Turn, sockets: Sockets) -> None:
+    def __init__(self, now: Callable[[], float], turn: Turn, sockets: Sockets) -> None:
         self.sockets = sockets
         self.buffer = memoryview(bytearray(READ_SIZE))
         self.buffers = [self.buffer]
-        self._reactor = reactor
+        self._now = now
         self._turn = turn
         self._loop = asyncio.get_running_loop()
         self._selector = Selector.of(self._loop)
@@ -74,34 +69,12 @@ class Poller:
         self._left: list[tuple[int, int]] = []
         self._has_others = False
         self._is_serving = False
-        directlyProvides(self, providedBy(reactor), IReactorFDSet, IReactorTCP)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._reactor, name)
 
     def close(self) -> None:
         """Watch no more; whatever is open still is closed."""
         for descriptor in self.removeAll():
             descriptor.connectionLost(Failure(ConnectionLost()))
         self._selector.leave(self._epoll)
-
-    # IReactorTCP
-
-    def listenTCP(
-        self, port: int, factory: Any, backlog: int = 50, interface: str = ""
-    ) -> StreamPort:
-        """As Twisted's; the connections are watched here."""
-        listening = StreamPort(port, factory, backlog, interface, self)
-        listening.startListening()
-        return listening
-
-    def connectTCP(
-        self, host: str, port: int, factory: Any, timeout: float = 30, bindAddress: Any = None
-    ) -> Connector:
-        """As Twisted's; the connection is watched here."""
-        connector = _Connector(host, port, factory, timeout, bindAddress, self)
-        connector.connect()
-        return connector
 
     # IReactorFDSet
 
@@ -140,16 +113,17 @@ class Poller:
 
     def watch(self, number: int, stream: AcceptedStream) -> None:
         """As `addReader`, for one that is new."""
-        self._make_room(number)
+        if number >= len(self._watched):
+            self._make_room(number)
         self._epoll.register(number, EPOLLIN)
         self._watched[number] = stream
         self._interest[number] = EPOLLIN
 
-    def readNow(self, stream: AcceptedStream) -> None:
+    def readNow(self, stream: AcceptedStream, number: int) -> None:
         """Who has just connected has often said something already; an end is met again later."""
-        if self._interest[stream.fileno()] & EPOLLIN:
+        if self._interest[number] & EPOLLIN and self.sockets.read(number):
             try:
-                stream.doRead()
+                stream.fed()
             except Exception as error:
                 self._fail(stream, error)
 
@@ -169,7 +143,8 @@ class Poller:
 
     def _add(self, descriptor: Descriptor, kind: int) -> None:
         number = descriptor.fileno()
-        self._make_room(number)
+        if number >= len(self._watched):
+            self._make_room(number)
         if self._watched[number] is not descriptor:
             self._epoll.register(number, kind)
             self._watched[number] = descriptor
@@ -179,10 +154,9 @@ class Poller:
             self._epoll.modify(number, self._interest[number])
 
     def _make_room(self, number: int) -> None:
-        if number >= len(self._watched):
-            more = number + 1
-            self._interest.extend(bytes(more))
-            self._watched.extend([None] * more)
+        more = number + 1
+        self._interest.extend(bytes(more))
+        self._watched.extend([None] * more)
 
     def _remove(self, descriptor: Descriptor, kind: int) -> None:
         number = descriptor.fileno()
@@ -208,7 +182,7 @@ class Poller:
     def _wait(self, timeout: float | None) -> bool:
         """For the selector."""
         try:
-            left = self.sockets.wait(self._epoll, self._interest, timeout, self._reactor.seconds)
+            left = self.sockets.wait(self._epoll, self._interest, timeout, self._now)
             if left is None:
                 return False
             self._left, self._is_serving = left, True
@@ -292,11 +266,3 @@ _USUAL: Final[dict[Exception, Failure]] = {
 def _failure_of(why: Exception) -> Failure:
     """Making one takes longer than all else at the end of a connection."""
     return _USUAL.get(why) or Failure(why)
-
-
-class _Connector(Connector):
-    """Dials with our transport."""
-
-    def _makeTransport(self) -> DialedStream:
-        make: Callable[..., DialedStream] = DialedStream  # Twisted's is not typed
-        return make(self.host, self.port, self.bindAddress, self, self.reactor)

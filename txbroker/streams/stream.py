@@ -139,8 +139,8 @@ class DialedStream(_Direct, Client):  # type: ignore[misc]
 
 class StreamPort(Port):
     """
-    A listening socket; `reactor` is the poller. A factory that says that it does not ask for the
-    address (`asks_for_address`) gets None.
+    A listening socket; `reactor` is a `StreamReactor`. A factory that says that it does not ask for
+    the address (`asks_for_address`) gets None.
     """
 
     factory: Any
@@ -148,6 +148,7 @@ class StreamPort(Port):
 
     def __init__(self, port: int, factory: Any, backlog: int, interface: str, reactor: Any) -> None:
         super().__init__(port, factory, max(backlog, BACKLOG), interface, reactor)
+        self._poller = reactor.poller
         self._asks_for_address = getattr(factory, "asks_for_address", True)
 
     def createInternetSocket(self) -> socket.socket:
@@ -183,9 +184,9 @@ class StreamPort(Port):
             if protocol is None:
                 os.close(descriptor)
         if protocol is not None:
-            stream = AcceptedStream(descriptor, protocol, self.reactor)
+            stream = AcceptedStream(descriptor, protocol, self._poller)
             protocol.makeConnection(stream)
-            self.reactor.readNow(stream)
+            self._poller.readNow(stream, descriptor)
 
     def _pause(self, error: OSError) -> None:
         # Whoever has to wait stays in the backlog; asking for them at once would only spin.

@@ -131,6 +131,13 @@ cdef class Sockets:
         if <Py_ssize_t>descriptor < len(self.inlets):
             self.inlets[descriptor] = None
 
+    def read(self, int descriptor):
+        """As in the reference."""
+        cdef Input inlet = None
+        if 0 <= descriptor < len(self.inlets):
+            inlet = <Input>self.inlets[descriptor]
+        return inlet is not None and self.read_one(inlet, descriptor, 0) == FED
+
     def tell(self):
         """As in the reference."""
         self.exchange.tell()
@@ -207,14 +214,14 @@ cdef class Sockets:
                 if inlet is None or events[index].events != EPOLLIN or not interest[descriptor] & EPOLLIN:
                     left.append((descriptor, events[index].events))
                 else:
-                    told = self.read(inlet, descriptor, now)
+                    told = self.read_one(inlet, descriptor, now)
                     if told:
                         left.append((descriptor, told))
         finally:
             self.exchange.is_quiet = False
         return left
 
-    cdef int read(self, Input inlet, int descriptor, double now) except -1:
+    cdef int read_one(self, Input inlet, int descriptor, double now) except -1:
         """What is for others of what it has brought: `FED`, that it is at its end, or 0."""
         cdef ssize_t size
         cdef bytes data

@@ -124,6 +124,14 @@ class Sockets:
         """It is read no more."""
         self._inlets.pop(descriptor, None)
 
+    def read(self, descriptor: int) -> bool:
+        """
+        Read that of a client or link that has just connected, to which nothing can go on yet;
+        whether something is in its inlet now. An end, or an error, is met again by `wait`.
+        """
+        inlet = self._inlets.get(descriptor)
+        return inlet is not None and self._read(inlet, descriptor, 0.0) == FED
+
     def tell(self) -> None:
         """What has output is told, and runs are kept, as far as `wait` has put that off."""
         self._exchange.tell()
