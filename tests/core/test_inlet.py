@@ -29,6 +29,39 @@ def test_publishes_are_gathered_and_the_rest_is_for_others(core: Any) -> None:
 
 
 @both
+@pytest.mark.parametrize("takes", [True, False])
+def test_flows_are_asked_for_when_there_is_a_use_for_them(core: Any, takes: bool) -> None:
+    """The packets before are given first; that one comes again, whether it is gathered or not."""
+    client = a_client(core)
+    client.inlet.open(client.session, "client", None, clean=True)
+    client.inlet.takes_qos12 = takes
+
+    assert client.step(publish(b"a") + b"\xc0\0" + publish(b"b", b"2", 1, 7)) == (0xC0, b"")
+    assert not client.inlet.wants_flows
+    assert client.inlet.step() is None
+    assert client.inlet.wants_flows and client.inlet.has_more and client.inlet.has_heard
+    assert client.inlet.first_byte == 0x32
+
+    client.inlet.open(client.session, "client", client.flows, clean=True)
+    found = client.inlet.step()
+    assert not client.inlet.wants_flows and not client.inlet.has_more
+    if takes:
+        assert found is None and publish(b"b", b"2", 1, 7) == client.inlet.qos12.raw
+        assert [7] == client.flows.packet_ids()
+    else:
+        assert (0x32, publish(b"b", b"2", 1, 7)[2:]) == found
+
+
+@both
+def test_nobody_needs_flows_for_what_is_not_gathered_anyway(core: Any) -> None:
+    client = a_client(core)
+    client.inlet.open(client.session, "client", None, clean=True)
+    retained = publish(b"b", b"2", 1, 7, flags=1)
+    assert (0x33, retained[2:]) == client.step(retained)
+    assert not client.inlet.wants_flows
+
+
+@both
 @pytest.mark.parametrize("size", [0, 1, 127, 128, 16_383, 16_384, 70_000])
 @pytest.mark.parametrize("cut", [1, 2, 3, 4, 5, 100, 20_000])
 def test_packets_may_come_in_any_pieces(core: Any, size: int, cut: int) -> None:

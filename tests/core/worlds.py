@@ -130,7 +130,8 @@ class World:
     def do_read(self, client: int, data: bytes) -> Any:
         """Work all of it off, as connections do."""
         found: list[Any] = []
-        inlet = self.clients[client].inlet
+        one = self.clients[client]
+        inlet = one.inlet
         inlet.feed(data)
         while True:
             frame = inlet.step()
@@ -138,7 +139,9 @@ class World:
                 found.append(run and self.look_at_run(run))
                 if run is not None:
                     self.runs.append(run)
-            found.append((frame, inlet.pubacks, str(inlet.fault)))
+            found.append((frame, inlet.pubacks, str(inlet.fault), inlet.wants_flows))
+            if inlet.wants_flows:
+                inlet.open(one.session, one.session.name, one.flows, clean=client != 2)
             if frame is None and not inlet.has_more:
                 return found
 
@@ -147,7 +150,7 @@ class World:
         flows = self.clients[client].flows
         one = self.clients[client] = self._client(NAMES[client])
         one.flows = flows
-        one.inlet.open(one.session, NAMES[client], flows, clean=client != 2)
+        one.inlet.open(one.session, NAMES[client], None, clean=client != 2)
         if client != 2:
             one.outlet.open_window(5, 10**6)
 

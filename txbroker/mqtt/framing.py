@@ -28,6 +28,7 @@ class Framer:
         self._buffer = b""
         self._offset = 0
         self._tail = bytearray()
+        self._before = 0  # where the last frame begins
         self._wanted = 2  # fewer bytes than this hold no frame
 
     @property
@@ -62,6 +63,10 @@ class Framer:
         self._tail.clear()
         return bytes(whole)
 
+    def put_back(self) -> None:
+        """The frame that came last comes again; nothing was fed or asked for since."""
+        self._offset = self._before
+
     def frames(self) -> Iterator[tuple[int, bytes]]:
         """
         The complete frames, each once; whoever stops halfway gets the rest from the next call.
@@ -91,7 +96,7 @@ class Framer:
                 if stop > end:
                     self._wanted = stop - offset
                     break
-                self._offset = stop
+                self._before, self._offset = offset, stop
                 yield buffer[offset], buffer[start:stop]
                 offset = self._offset
             # A few bytes left over must not keep a read of 256 KiB in memory.

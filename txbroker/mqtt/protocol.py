@@ -18,7 +18,7 @@ from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from txbroker.core import QUEUE_HIGH_MARK
+from txbroker.core import QUEUE_HIGH_MARK, Flows
 from txbroker.mqtt.encoding import encode, encode_suback
 from txbroker.mqtt.hold import Hold
 from txbroker.mqtt.lifetime import Lifetime, describe
@@ -160,6 +160,9 @@ class MqttProtocol(Lifetime):
             self._take_gathered(session)
         if inlet.fault is not None:
             raise inlet.fault
+        if inlet.wants_flows and session is not None and session is self._session:
+            self._open_inlet(session, session.receiver.plain)
+            return True
         if frame is None:
             if session is None:
                 self._connection.judge_beginning(inlet.first_byte)
@@ -218,14 +221,13 @@ class MqttProtocol(Lifetime):
             self._leave(will=False)
             self._abort()
             return
-        self._open_inlet(session)
+        self._open_inlet(session, session.receiver.plain if session.has_received else None)
         if self._is_arriving:
             self._is_arriving = False
             self.transport.resumeProducing()
             self.fed()
 
-    def _open_inlet(self, session: Session) -> None:
-        flows = session.receiver.plain if session.has_received else None
+    def _open_inlet(self, session: Session, flows: Flows | None) -> None:
         self._inlet.open(session, session.client_id, flows, clean=session.clean)
 
     def _refuse(self, reason: str, is_told: bool) -> None:
@@ -253,10 +255,7 @@ class MqttProtocol(Lifetime):
             self._made_hold().refused = packet
             self._stop_reading(session)
         else:
-            is_first = packet.qos and not session.has_received
             self._service.edge.clients.publish(session, packet)
-            if is_first:
-                self._open_inlet(session)
 
     def _on_puback(self, packet: Puback) -> None:
         assert self._session is not None

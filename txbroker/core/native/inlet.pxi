@@ -240,6 +240,7 @@ cdef class Inlet(Input):
     cdef public cbool has_heard
     cdef public cbool has_landed
     cdef public cbool has_more
+    cdef public cbool wants_flows
 
     def __init__(self, size_t max_packet, Outlet outlet not None):
         self.max_packet = max_packet
@@ -252,7 +253,7 @@ cdef class Inlet(Input):
         return [] if self.pubacks_ is None else self.pubacks_
 
     def open(self, session, str client_id not None, Flows flows, *, bint clean):
-        """The client has this session; no `flows`: publishes of QoS 1 and 2 are for others."""
+        """As in the reference."""
         self.session = session
         self.client_id = client_id
         self.clients = None
@@ -271,7 +272,8 @@ cdef class Inlet(Input):
         What was gathered until then came before it, and is to be taken from `qos0`, `qos12` and
         `pubacks` first, then `fault`: the bytes that follow are no packets. `has_heard` is set when
         there was a whole packet. Where the window of the outlet has got room, what waited behind it
-        is launched; `has_landed`: its session has to see to the rest.
+        is launched; `has_landed`: its session has to see to the rest. `wants_flows`: the next
+        packet is a publish that may be gathered when there are any.
         """
         cdef Frame frame
         cdef bytes data
@@ -279,7 +281,7 @@ cdef class Inlet(Input):
         cdef tuple found = None
         cdef uint32_t serial = 0 if self.flows is None else self.flows.next_serial()
         self.pubacks_ = None
-        self.has_heard = self.has_landed = self.has_more = False
+        self.has_heard = self.has_landed = self.has_more = self.wants_flows = False
         if self.begin():
             data = self.data
             if self.session is not None:
@@ -287,6 +289,9 @@ cdef class Inlet(Input):
             while self.cut(frame):
                 self.has_heard = True
                 if self.session is None or not self.take(frame, serial, plain, others):
+                    if self.wants_flows:
+                        self.has_more = True
+                        break
                     found = self.take_frame(frame, self.bytes_at(self.at)[0])
                     self.has_more = self.at < <size_t>PyBytes_GET_SIZE(self.data)
                     if not self.has_more:
@@ -384,7 +389,8 @@ cdef class Inlet(Input):
         if not plain_publish(packet[0], packet, frame, one, gathered):
             return False
         if one.qos:
-            if not self.takes_qos12 or self.flows is None or (one.qos == 2 and not self.is_clean):
+            self.wants_flows = self.flows is None
+            if not self.takes_qos12 or self.wants_flows or (one.qos == 2 and not self.is_clean):
                 return False
             if not self.flows.begin(one.packet_id, one.qos, serial):
                 return False

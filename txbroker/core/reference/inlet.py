@@ -34,6 +34,7 @@ class Inlet:
         self.has_heard = False
         self.has_landed = False
         self.has_more = False
+        self.wants_flows = False
         self.is_fed = False
         self.heard_at = 0.0
         self.fault: Exception | None = None
@@ -50,7 +51,7 @@ class Inlet:
         return self._framer.first_byte
 
     def open(self, session: Any, client_id: str, flows: Flows | None, *, clean: bool) -> None:
-        """The client has this session; no `flows`: publishes of QoS 1 and 2 are for others."""
+        """The client has this session; no `flows`: they are asked for (`wants_flows`)."""
         self._session = session
         self._clients = (client_id,)
         self._flows = flows
@@ -77,10 +78,11 @@ class Inlet:
         What was gathered until then came before it, and is to be taken from `qos0`, `qos12` and
         `pubacks` first, then `fault`: the bytes that follow are no packets. `has_heard` is set when
         there was a whole packet. Where the window of the outlet has got room, what waited behind it
-        is launched; `has_landed`: its session has to see to the rest.
+        is launched; `has_landed`: its session has to see to the rest. `wants_flows`: the next
+        packet is a publish that may be gathered when there are any.
         """
         self.pubacks = []
-        self.has_heard = self.has_landed = self.has_more = False
+        self.has_heard = self.has_landed = self.has_more = self.wants_flows = False
         gathered = Gathered(), Gathered()
         serial = 0 if self._flows is None else self._flows.next_serial()
         found = None
@@ -88,6 +90,10 @@ class Inlet:
             for first_byte, body in self._framer.frames():
                 self.has_heard = True
                 if not self._take(first_byte, body, gathered, serial):
+                    if self.wants_flows:
+                        self._framer.put_back()
+                        self.has_more = True
+                        break
                     found = first_byte, body
                     self.has_more = self._framer.pending > 0
                     break
@@ -188,6 +194,7 @@ class Inlet:
         if one is None:
             return False
         if one.qos:
+            self.wants_flows = self._flows is None
             is_taken = self.takes_qos12 and (one.qos == 1 or self._is_clean)
             if not is_taken or self._flows is None:
                 return False
