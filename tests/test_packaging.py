@@ -23,6 +23,7 @@ CORES = (
     "errors",
     "ledger",
     "message",
+    "patience",
     "place",
     "pressure",
     "runs",

@@ -21,6 +21,7 @@ from txbroker.edge.zonemap import ZoneMap
 from txbroker.mqtt.cursor import Subscription
 from txbroker.mqtt.packets import Subscribe
 from txbroker.mqtt.session import Session
+from txbroker.patience import Patience
 from txbroker.timers import Timers
 from txbroker.topics import is_sys
 
@@ -48,7 +49,7 @@ class Subscriptions:
         self._delivery = delivery
         self._sys = sys
         self._keeper = keeper
-        self._timers = timers
+        self._patience = Patience(timers)
         self._reporter = reporter
 
     # from connections
@@ -230,7 +231,7 @@ class Subscriptions:
         if subscribing.acknowledge is None:
             return
         if self._is_worth_waiting(subscribing):
-            subscribing.alarm = self._timers.call_later(
+            subscribing.alarm = self._patience.call_later(
                 self.wait, lambda: self._give_up_waiting(subscribing)
             )
         else:
@@ -238,7 +239,7 @@ class Subscriptions:
 
     def _is_worth_waiting(self, subscribing: Subscribing) -> bool:
         # Zones that have been unreachable for as long as one would wait are not waited for again.
-        since = self._timers.now() - self.wait
+        since = self._patience.now() - self.wait
         for _, apex in subscribing.open:
             route = self._zones.get(apex)
             lost = route.unreachable_since if route is not None else None
