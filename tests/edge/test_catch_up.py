@@ -578,3 +578,48 @@ def test_a_live_run_brings_each_session_its_own() -> None:
     assert ["1", "2"] == two.got()
     assert 3 == one.session.places.taken[ROOT]
     assert 2 == two.session.places.taken[ROOT]
+
+
+def deliver_runs(bench: EdgeBench, messages: list[Message], count: int) -> None:
+    """Live, in runs of so many; the journal has them all."""
+    route = bench.route("")
+    for first in range(0, len(messages), count):
+        for number, message in enumerate(messages[first : first + count], first + 1):
+            bench.journals.add(route.part, number, message)
+        run = bench.make_run(messages[first : first + count])
+        run.first = first + 1
+        bench.edge.on_runs(route, [run])
+
+
+@pytest.mark.parametrize("count", [1, 7, 100])
+def test_runs_for_a_session_that_is_behind_count_as_what_comes_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """As `test_limits_hold_for_a_client_that_is_here_and_takes_nothing`; half is for others."""
+    monkeypatch.setattr(window, "QUEUE_MESSAGES", 2)
+    bench = bench_of(messages=10, inflight=1)
+    client = subscribed(bench, "x")
+    subscribed(bench, "y", name="other")
+    topics = ("x", "y")
+    deliver_runs(bench, [Message(topics[n % 2], str(n).encode(), 1) for n in range(200)], count)
+
+    assert [*numbers(0, 4)[::2], *numbers(180, 198)[::2]] == everything(client)
+    assert 87 == client.session.sender.dropped
+
+
+def test_what_a_session_that_is_behind_wants_at_qos_0_comes_live(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is not read from the journal, whatever was published."""
+    monkeypatch.setattr(window, "QUEUE_MESSAGES", 2)
+    bench = bench_of(inflight=1)
+    client = subscribed(bench, "x")
+    client.subscribe("y", qos=0)
+    bench.answer("", "y")
+    assert ["Suback"] == client.got()
+    messages = [Message(topic, str(n).encode(), 1) for n, topic in enumerate("xxxxyx", 1)]
+    deliver_runs(bench, messages, 4)
+
+    came = everything(client)
+    assert ["1", "2", "3", "4", "6"] == [payload for payload in came if payload != "5"]
+    assert 1 == came.count("5")

@@ -115,9 +115,9 @@ class Waiting:
     messages: int = 0
     size: int = 0
 
-    def add(self, size: int) -> None:
-        """One of this size was counted, or came live."""
-        self.messages += 1
+    def add(self, size: int, count: int = 1) -> None:
+        """One of this size was counted, or came live; or so many, of this size together."""
+        self.messages += count
         self.size += size
 
     def take(self, offset: int, size: int) -> None:
