@@ -14,7 +14,7 @@ Rules that live here and nowhere else:
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
@@ -77,9 +77,12 @@ class Entry:
 # -- records: JSON for the small fields, bytes behind it
 
 
+_to_json: Final = json.JSONEncoder(separators=(",", ":")).encode  # `dumps` makes one each time
+
+
 def pack(fields: list[Any], tail: bytes = b"") -> bytes:
     """A record of the store."""
-    head = json.dumps([RECORD, *fields], separators=(",", ":")).encode()
+    head = _to_json([RECORD, *fields]).encode()
     return len(head).to_bytes(4, "big") + head + tail
 
 

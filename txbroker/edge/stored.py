@@ -55,20 +55,18 @@ def encode_window(session: Session, *, whole: bool = False) -> bytes:
 
     `whole`: with the messages that cannot be read again, which are otherwise kept by number.
     """
-    window = state_pb2.StoredWindow(last_id=session.durable_sender.last_id)
+    sender = session.durable_sender
+    window = state_pb2.StoredWindow(last_id=sender.last_id)
     index = _Parts(window)
-    index.add_flows(session.durable_sender.flows(), whole=whole)
-    held = list(session.durable_sender.held())
+    index.add_flows(sender.flows(), whole=whole)
+    held = list(sender.held())
     if whole:
         for entry in held:
             index.add_flow(0, entry, whole=True)
     elif held:
         window.held_first, window.held = held[0].number, len(held)
     cursors = {part: cursor.offset for part, cursor in session.places.behind.items()}
-    for (
-        part,
-        offset,
-    ) in session.durable_sender.first_queued().items():  # not in flight: it is read again
+    for part, offset in sender.first_queued().items():  # not in flight: it is read again
         cursors[part] = min(cursors.get(part, offset), offset - 1)
     for part, offset in cursors.items():
         _add_cursor(window, index, session.places.behind.get(part) or Cursor(part, offset), offset)
@@ -80,7 +78,7 @@ def encode_window(session: Session, *, whole: bool = False) -> bytes:
             _add_had(window, index.of(part), had)
     for part, offset in session.places.cut_off.items():
         window.cut_off.add(part=index.of(part), offset=offset)
-    for publish in session.receiver.open():
+    for publish in session.receiver.open() if session.has_received else ():
         if publish.taken or publish.origin or publish.entry:
             _add_publish(window, publish)
     return window.SerializeToString()
