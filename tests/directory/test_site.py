@@ -412,6 +412,33 @@ def test_a_node_that_is_back_publishes_what_nobody_did() -> None:
     assert [("x", "a", 1, 1)] == alone.wills
 
 
+def test_the_will_of_when_a_node_was_alone_is_published_by_the_second_one() -> None:
+    """Nobody had to know of it before; then it is a keeper's business, too."""
+    growing = Site(["a", "b"], 1, will_after=3.0)
+    growing.start(1)
+    connect(growing, "a", clean=True, will=WILL)
+    connect(growing, "a", "y", clean=True, will=WILL).lost(is_will_due=False)
+    assert not growing.nodes["a"].directory.registrar.own
+    growing.nodes["b"].start()
+    growing.run(3.0)
+    growing.nodes["a"].kill()
+    growing.run(8.0)
+
+    assert [("x", "a", 1, 1)] == growing.wills
+
+
+def test_a_clean_session_of_a_node_that_is_alone_and_back_has_its_will_published() -> None:
+    """Once, by the node itself."""
+    alone = site(["a"], will_after=3.0)
+    connect(alone, "a", clean=True, will=WILL)
+    alone.run(1.0)
+    alone.nodes["a"].kill()
+    alone.nodes["a"].start()
+    alone.run(8.0)
+
+    assert [("x", "a", 1, 1)] == alone.wills
+
+
 def test_no_will_after_a_disconnect() -> None:
     """Neither here nor by a keeper."""
     all_nodes = site(will_after=3.0)

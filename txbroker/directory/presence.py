@@ -119,8 +119,14 @@ class Presence:
     # internal
 
     def _mere(self, client_id: str) -> Entry:
-        """A clean session that has no will, and before which there was nothing."""
-        return Entry(client_id=client_id, node=self._members.name, incarnation=1, persistent=False)
+        """A clean session before which there was nothing."""
+        return Entry(
+            client_id=client_id,
+            node=self._members.name,
+            incarnation=1,
+            persistent=False,
+            testament=self._wills.get(client_id),
+        )
 
     def _begin_clean(self, client_id: str, testament: Testament | None) -> Entry | None:
         """None: there is nobody who would have to know, yet (see `on_company`)."""
@@ -128,7 +134,7 @@ class Presence:
         replaces = self._holdings.supersede(client_id)
         if own is not None:
             replaces = max(replaces, own.generation)
-        elif self._members.is_alone and testament is None and not replaces:
+        elif self._members.is_alone and not replaces:
             return None
         if not self._members.is_alone:
             self._conflicts.note_fresh(client_id)
