@@ -1,8 +1,15 @@
 """What holds for all tests."""
 
+import logging
 import os
 import signal
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
 
+import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 # How long an example takes says more of the machine than of the code.
@@ -16,3 +23,16 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 # that: nodes that are told to end by it would not.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def log_undone() -> Iterator[None]:
+    """For tests of `telemetry.configure`, which sets what belongs to the process."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    hooks = sys.excepthook, threading.excepthook, sys.unraisablehook, warnings.showwarning
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    sys.excepthook, threading.excepthook, sys.unraisablehook, warnings.showwarning = hooks
+    structlog.reset_defaults()

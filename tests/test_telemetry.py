@@ -6,18 +6,15 @@ from __future__ import annotations
 
 import io
 import json
-import logging
 import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 
 from txbroker import telemetry
 
@@ -78,20 +75,7 @@ def makeService(options):
 """
 
 
-@pytest.fixture(autouse=True)
-def undo() -> Iterator[None]:
-    """`configure` sets what belongs to the process; later tests get it back as it was."""
-    import threading
-    import warnings
-
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    hooks = sys.excepthook, threading.excepthook, sys.unraisablehook, warnings.showwarning
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    sys.excepthook, threading.excepthook, sys.unraisablehook, warnings.showwarning = hooks
-    structlog.reset_defaults()
+pytestmark = pytest.mark.usefixtures("log_undone")
 
 
 def lines(stream: io.StringIO) -> list[dict[str, Any]]:
