@@ -53,9 +53,10 @@ def test_programs_print_what_the_page_says(
         names = {"spark": spark}
         for program, said in shown:
             printed = io.StringIO()
+            here = program.replace("127.0.0.1:7001", node.grpc)
+            # Java was started in another folder than the one that this process is in now.
+            here = here.replace('"checkpointLocation", "', f'"checkpointLocation", "{tmp_path}/')
             with contextlib.redirect_stdout(printed):
-                exec(
-                    compile(program.replace("127.0.0.1:7001", node.grpc), page.name, "exec"), names
-                )
+                exec(compile(here, page.name, "exec"), names)
 
             assert squeezed(said) == squeezed(printed.getvalue())
