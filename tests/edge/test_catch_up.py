@@ -545,17 +545,10 @@ def test_a_live_run_fills_the_window_then_the_queue_then_waits_in_the_journal(
     monkeypatch.setattr(window, "QUEUE_MESSAGES", 3)
     bench = bench_of(inflight=2)
     client = subscribed(bench, "#")
-    route = bench.route("")
-    messages = [Message("x", str(number).encode(), 1) for number in range(1, 8)]
-    for number, message in enumerate(messages, 1):
-        bench.journals.add(route.part, number, message)
-    run = bench.make_run(messages)
-    run.first = 1
-
-    bench.edge.on_runs(route, [run])
+    deliver_runs(bench, [Message("x", str(number).encode(), 1) for number in range(1, 8)], 7)
 
     assert [] == client.events
-    assert 5 == client.session.places.behind[route.part].offset
+    assert 5 == client.session.places.behind[ROOT].offset
     assert 3 == client.session.sender.queued
     assert numbers(1, 7) == everything(client)
     assert not client.session.is_behind

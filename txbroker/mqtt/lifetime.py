@@ -91,7 +91,7 @@ class Lifetime:
             self.transport.bufferSize = HIGH_MARK
             _set_no_delay(self.transport)
         self.transport.registerProducer(self, True)
-        self._slot = service.deadlines.set(self, service.connect_timeout)
+        self._set_deadline(service.connect_timeout)
 
     # from the session (Sink)
 

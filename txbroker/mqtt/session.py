@@ -187,8 +187,7 @@ class Session:
         """What comes live may go straight to the client, or not any more."""
         sink = self.sender.sink
         if sink is not None:
-            is_plain = self._places is None or self._places.is_plain
-            sink.outlet.is_direct = is_plain and not self.subscribing
+            sink.outlet.is_direct = self._is_plain and not self.subscribing
 
     def is_live(self, part: PartKey) -> bool:
         """Whether what comes live in the part may go to the client that is here."""
