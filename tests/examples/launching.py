@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 RUN = ROOT / "examples" / "home_topology" / "run.py"
 PIPELINE = RUN.with_name("pipeline.py")
-TIMEOUT = 120
+TIMEOUT = 300
 Start = Callable[..., subprocess.Popen[str]]
 
 

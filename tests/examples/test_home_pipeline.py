@@ -8,12 +8,12 @@ import re
 from pathlib import Path
 
 import pytest
-from launching import PIPELINE, Start, finish
+from launching import PIPELINE, TIMEOUT, Start, finish
 
 pytest.importorskip("pyspark", reason="pip install 'txbroker[pipeline]'")
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(TIMEOUT + 30)
 def test_all_that_was_published_is_in_the_results(start: Start, base: int, tmp_path: Path) -> None:
     """In the archive and in the rollup; the report is a page that needs nothing else."""
     out = tmp_path / "out"

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Self
 
 from . import wire
+from .nodes import NodeFailed
 from .wire import CONNACK, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK, Packet
 
 Address = tuple[str, int]
@@ -56,7 +57,7 @@ class _Client(threading.Thread):
                 self._connect()
                 while not self._is_stopping:
                     self._work()
-            except (OSError, EOFError):
+            except (OSError, EOFError, NodeFailed):  # gone, or about to start
                 self._hang_up()
                 time.sleep(PAUSE)
 

@@ -205,20 +205,23 @@ def restart(tree: Tree) -> bool:
     return time.monotonic() - killed < tree.after - 1.0  # it is asked once a second
 
 
+@pytest.mark.timeout(400)
 def test_a_node_that_is_quickly_back_sends_them_itself(tmp_path: Path) -> None:
     """
     Not of those who are back with it; nor twice, where it dies again. What is quick depends on what
     else the machine does: where it is too slow the nodes wait for longer.
     """
-    for after in (AFTER, 4 * AFTER, 16 * AFTER):
+    for after in (2 * AFTER, 8 * AFTER, 32 * AFTER):
         with a_tree(tmp_path / f"{after:.0f}", after) as tree:
             tree.watch(tree.c)
             many(tree, 8)
             killed = time.monotonic()
-            is_quick = restart(tree)
+            restart(tree)
             tree.client("c0", clean=False)
             tree.client("c3", topic=topic(3), qos=1)
-            if not (is_quick and time.monotonic() - killed < after and restart(tree)):
+            restart(tree)
+            # The others may not have heard of it in between. A second before, and one after.
+            if time.monotonic() - killed > after - 2.0:
                 continue
 
             tree.hear(7)
@@ -229,6 +232,7 @@ def test_a_node_that_is_quickly_back_sends_them_itself(tmp_path: Path) -> None:
     pytest.fail("the node was never back in time")
 
 
+@pytest.mark.timeout(400)
 def test_a_node_that_is_back_for_a_moment_only(tmp_path: Path) -> None:
     """The keepers send what it had no time to send itself: those of kept sessions, at least."""
     for after in (AFTER, 4 * AFTER, 16 * AFTER):
