@@ -13,7 +13,7 @@ from txbroker.turn import Turn
 
 log = get_logger()
 
-BEAT = 0.5
+BEAT = 1.0
 """Seconds between two beats of a node's heart."""
 
 

@@ -7,8 +7,11 @@ from txbroker.directory.entries import Entries
 from txbroker.directory.entry import Entry
 from txbroker.directory.keeper import Keeper
 from txbroker.directory.members import Member, Members
-from txbroker.directory.registrar import BATCH, HEARTBEAT, PENDING, Registrar
+from txbroker.directory.registrar import BATCH, PENDING, Registrar
 from txbroker.directory.requests import Ended, Register, Registered
+
+PULSE = 2.5
+"""Seconds."""
 
 
 def kept(number: int = 1, node: str = "a", incarnation: int = 1) -> Entry:
@@ -33,6 +36,7 @@ class Bench:
             kept=lambda: self.kept,
             on_known=self.known.append,
             wake=lambda: None,
+            every=PULSE,
         )
         self.restart_keeper(1)
         self.sent: list[Register] = []
@@ -203,7 +207,7 @@ def test_signs_of_life_while_something_is_kept_there() -> None:
     bench.registrar.set(kept(1))
     bench.pump()
     assert bench.batch() is None
-    bench.now += HEARTBEAT
+    bench.now += PULSE
     (sign,) = bench.pump()
 
     assert not (sign.entries or sign.ended or sign.sync)

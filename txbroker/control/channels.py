@@ -19,8 +19,9 @@ LARGEST_CALL = 320 * 1024 * 1024
 """Bytes: a message as large as MQTT has any, and what goes along with it."""
 
 OPTIONS = (
-    # A cut and its healing are to be noticed within seconds, not minutes.
-    ("grpc.keepalive_time_ms", 1_000),
+    # A cut and its healing are to be noticed within seconds, not minutes. A ping costs both ends
+    # more than a millisecond: where a join stream shows signs of life there is none.
+    ("grpc.keepalive_time_ms", 3_000),
     ("grpc.keepalive_timeout_ms", 2_000),
     ("grpc.keepalive_permit_without_calls", 0),
     ("grpc.http2.max_pings_without_data", 0),

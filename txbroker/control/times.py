@@ -5,7 +5,7 @@ from __future__ import annotations
 PROTOCOL_VERSION = 1
 """Of the control plane; a newer peer is refused in one line."""
 
-ALIVE_EVERY = 1.0
+ALIVE_EVERY = 2.0
 SILENCE = 5.0
 HANDOVER_STEP = 10.0
 """Seconds: between signs of life, of silence after which a child counts as away, and that the other

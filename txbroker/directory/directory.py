@@ -25,6 +25,7 @@ from txbroker.directory.leaving import Leaving
 from txbroker.directory.members import Members
 from txbroker.directory.ports import Remains, SessionHost, Table
 from txbroker.directory.presence import Presence
+from txbroker.directory.pulse import pulse
 from txbroker.directory.registrar import Registrar
 from txbroker.directory.requests import (
     AskRemains,
@@ -117,6 +118,7 @@ class Directory:
             kept=lambda: [*self.holdings.arriving, *self.arrivals.claims],
             on_known=self._forget_if_known,
             wake=wake,
+            every=pulse(settings.will_after),
         )
         self.arrivals = Arrivals(
             members=members,

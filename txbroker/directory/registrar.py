@@ -31,12 +31,6 @@ FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 1.0
 """Seconds between attempts, doubled from the first on."""
 
-HEARTBEAT = 0.9
-"""
-Seconds between an answer and the next sign of life, which goes with the next beat of the node's
-heart: one each second, as two beats are over just before the answer is a second old.
-"""
-
 
 @attrs.define(slots=True, eq=False)
 class _Peer:
@@ -83,7 +77,7 @@ class Registrar:
     until a majority of the keepers knows (`on_known` is called with the id). `on_conflict` gets an
     entry kept here that counts above one of `own`, and whether it has ended; `kept` gives ids that
     must not be dropped although nothing is registered; `wake` is called when there is something to
-    send.
+    send; `every` is the `pulse`.
     """
 
     def __init__(
@@ -96,6 +90,7 @@ class Registrar:
         kept: Callable[[], Iterable[str]],
         on_known: Callable[[str], None],
         wake: Callable[[], object],
+        every: float,
     ) -> None:
         self.own: dict[str, Entry] = {}
         self.gone: dict[str, Entry] = {}
@@ -107,6 +102,7 @@ class Registrar:
         self._on_conflict = on_conflict
         self._on_known = on_known
         self._wake = wake
+        self._every = every
         self._lists = life << 32
         self._view = members.view
         self._peers: dict[str, _Peer] = {}
@@ -240,7 +236,7 @@ class Registrar:
         for client_id in reply.full:
             peer.pending.setdefault(client_id, 0)
         is_busy = not peer.is_listed or (peer.pending and not reply.full)
-        peer.due = now if is_busy else now + HEARTBEAT
+        peer.due = now if is_busy else now + self._every
         for entry in batch.entries:
             if entry.client_id not in reply.full:
                 self.knows(entry.client_id, name)

@@ -25,6 +25,7 @@ from txbroker.directory.entry import (
 from txbroker.directory.keeper import Keeper
 from txbroker.directory.members import Members
 from txbroker.directory.ports import SessionHost, Table
+from txbroker.directory.pulse import patience
 from txbroker.directory.requests import Answers, Lookup, Ping, Reply, WillSent, WillsSent
 from txbroker.directory.steps import Ask, Pause, Procedure, ask
 from txbroker.message import WillId
@@ -145,6 +146,7 @@ class WillWatch:
         self._sent_wills = sent
         self._host = host
         self._after = after
+        self._patience = patience(after)
         self._now = now
         self._start = now()
         self._next: dict[str, float] = {}
@@ -161,7 +163,7 @@ class WillWatch:
             procedures.append((("wills sent",), self._tell_sent()))
         for node in self._keeper.entries.nodes_with_wills():
             silent_since = self._keeper.heard.get(node, self._start)
-            is_due = now - silent_since >= self._after and now >= self._next.get(node, 0.0)
+            is_due = now - silent_since >= self._patience and now >= self._next.get(node, 0.0)
             if node != self._members.name and is_due:
                 self._next[node] = now + self._after / 2
                 procedures.append((("wills", node), self._execute(node)))
