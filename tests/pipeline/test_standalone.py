@@ -27,7 +27,7 @@ def archived(folder: Path) -> list[Row]:
     return sorted(Row(**row) for row in rows.to_pylist())
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_a_worker_is_killed_in_a_batch(tmp_path: Path) -> None:
     """The daemon and its executor, for good; the archive is what the journals are, also later."""
     archive = tmp_path / "archive"

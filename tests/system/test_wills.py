@@ -235,7 +235,7 @@ def test_a_node_that_is_quickly_back_sends_them_itself(tmp_path: Path) -> None:
 @pytest.mark.timeout(400)
 def test_a_node_that_is_back_for_a_moment_only(tmp_path: Path) -> None:
     """The keepers send what it had no time to send itself: those of kept sessions, at least."""
-    for after in (AFTER, 4 * AFTER, 16 * AFTER):
+    for after in (2 * AFTER, 8 * AFTER, 32 * AFTER):
         with a_tree(tmp_path / f"{after:.0f}", after) as tree:
             tree.watch(tree.c)
             many(tree, 8)

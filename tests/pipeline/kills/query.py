@@ -12,7 +12,7 @@ from tests.system import commands
 
 from . import processes
 
-PATIENCE = 120.0  # seconds for Spark to begin, on a busy machine
+PATIENCE = 240.0  # seconds for Spark to begin, on a busy machine
 
 
 class QueryFailed(AssertionError):
