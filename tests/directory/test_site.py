@@ -351,19 +351,24 @@ def test_what_is_not_durable_does_not_leave() -> None:
 # -- wills
 
 
-def test_the_will_of_a_dead_node_is_published_once() -> None:
-    """After `will_after`, by the first keeper that is left; not again when the node is back."""
-    all_nodes = site(will_after=3.0)
+@pytest.mark.parametrize("after", [3.0, 10.0, 40.0])
+@pytest.mark.parametrize("lived", [1.0, 2.4, 4.7])
+def test_the_will_of_a_dead_node_is_published_once(after: float, lived: float) -> None:
+    """
+    After `will_after`, by the first keeper that is left; not again when the node is back. Not much
+    earlier, however long ago the keepers had heard of the node when it died, nor much later.
+    """
+    all_nodes = site(will_after=after)
     connect(all_nodes, "b", will=WILL)
     connect(all_nodes, "b", "clean", clean=True, will=WILL)
-    all_nodes.run(1.0)
+    all_nodes.run(lived)
     all_nodes.nodes["b"].kill()
-    all_nodes.run(2.5)
+    all_nodes.run(after - 1.0)
     assert not all_nodes.wills
-    all_nodes.run(5.0)
+    all_nodes.run(8.5)
     assert [("clean", "b", 1, 2), ("x", "b", 1, 1)] == sorted(all_nodes.wills)
     all_nodes.nodes["b"].start()
-    all_nodes.run(10.0)
+    all_nodes.run(after + 7.0)
 
     assert len(all_nodes.wills) == 2
 
