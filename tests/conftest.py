@@ -12,6 +12,8 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from txbroker import telemetry
+
 # How long an example takes says more of the machine than of the code.
 settings.register_profile("txbroker", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("txbroker")
@@ -25,14 +27,19 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def log_undone() -> Iterator[None]:
-    """For tests of `telemetry.configure`, which sets what belongs to the process."""
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
+    """
+    What `telemetry.configure` sets belongs to the process, in which other tests follow: those that
+    run a command here or make a node's service call it, too.
+    """
     hooks = sys.excepthook, threading.excepthook, sys.unraisablehook, warnings.showwarning
     yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    sys.excepthook, threading.excepthook, sys.unraisablehook, warnings.showwarning = hooks
-    structlog.reset_defaults()
+    root = logging.getLogger()
+    set_here = [h for h in root.handlers if type(h).__module__ == telemetry.__name__]
+    if set_here:
+        for handler in set_here:
+            root.removeHandler(handler)
+        root.setLevel(logging.WARNING)
+        sys.excepthook, threading.excepthook, sys.unraisablehook, warnings.showwarning = hooks
+        structlog.reset_defaults()

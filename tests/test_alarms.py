@@ -12,7 +12,6 @@ from txbroker.errors import StoreError
 from txbroker.telemetry import configure
 
 
-@pytest.mark.usefixtures("log_undone")
 def test_an_error_puts_it_off_until_the_next_time(capfd: pytest.CaptureFixture[str]) -> None:
     """A node without a file to open now would do nothing of the kind ever again."""
     outcomes: list[Exception | None] = [None, StoreError("no file"), KeyError("x"), None, None]

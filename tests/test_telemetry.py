@@ -75,9 +75,6 @@ def makeService(options):
 """
 
 
-pytestmark = pytest.mark.usefixtures("log_undone")
-
-
 def lines(stream: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
