@@ -70,7 +70,7 @@ class Tree:
     def wait_registered(self, *names: str) -> None:
         """Until the other nodes have been told of these clients."""
         wait_until(lambda: run("tree", self.root.grpc).returncode == 0, what="a whole tree")
-        time.sleep(1.5)  # a node tells the keepers at once, and once more each second
+        time.sleep(1.5)  # a node tells the keepers at once, or at the next beat of its heart
 
 
 @contextmanager
@@ -220,7 +220,7 @@ def test_a_node_that_is_quickly_back_sends_them_itself(tmp_path: Path) -> None:
             tree.client("c0", clean=False)
             tree.client("c3", topic=topic(3), qos=1)
             restart(tree)
-            # The others may not have heard of it in between. A second before, and one after.
+            # The others may not have heard of it in between, nor in the two seconds around that.
             if time.monotonic() - killed > after - 2.0:
                 continue
 
