@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # The same with Spark: five times the size.
 WHOLE := $(VENV)/.whole
+# What Java starts sooner with, for the tests.
+CLASSES := build/spark-classes.jsa
 PROTO := $(shell find proto -name '*.proto')
 CORE := txbroker/core/compiled.pyx $(wildcard txbroker/core/native/*)
 # Test files run side by side: most of them wait for nodes more than they work.
@@ -36,6 +38,9 @@ $(WHOLE): $(NEEDED)
 	$(MAKE) --always-make EXTRAS=dev,pipeline $(STAMP)
 	touch $@
 
+$(CLASSES): tests/support/java_classes.py | $(WHOLE)
+	$(BIN)/python -m tests.support.java_classes
+
 home: install
 	$(BIN)/python examples/home_topology/run.py $(if $(SECONDS),--seconds $(SECONDS))
 
@@ -46,11 +51,11 @@ pipeline: $(WHOLE)
 	$(BIN)/python examples/home_topology/pipeline.py --seconds $(or $(SECONDS),30) \
 		$(if $(READINGS),--csv $(READINGS))
 
-test: $(WHOLE)
+test: $(WHOLE) $(CLASSES)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 # The same with the core's reference in Python.
-test-pure: $(WHOLE)
+test-pure: $(WHOLE) $(CLASSES)
 	TXBROKER_PURE=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 # Beside Mosquitto and nats-server, which Debian's packages bring; minutes. Writes docs/performance.md.

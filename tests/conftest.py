@@ -12,14 +12,14 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from tests.support.java_classes import java_options
 from txbroker import telemetry
 
 # How long an example takes says more of the machine than of the code.
 settings.register_profile("txbroker", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("txbroker")
 
-# For Spark's Java: most of what it runs here it runs once, so compiling it well is wasted.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("SPARK_SUBMIT_OPTS", java_options())
 
 # A shell that runs the tests in the background has them ignore SIGINT, and their children inherit
 # that: nodes that are told to end by it would not.

@@ -18,17 +18,16 @@ from typing import Self
 import pyspark
 
 from tests.pipeline.kills import processes
+from tests.support.java_classes import java_options
 from tests.support.nodes import ROOT, free_port
 from txbroker.pipeline.java import find_java
 
 PATIENCE = 60.0  # seconds for a Java to begin, on a busy machine
 WORKERS = 2
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""They do little, and begin sooner so."""
 SETTINGS = f"""
-spark.driver.extraJavaOptions {QUICK}
-spark.executor.extraJavaOptions {QUICK}
+spark.driver.extraJavaOptions {java_options()}
+spark.executor.extraJavaOptions {java_options()}
 spark.executor.memory 512m
 spark.master.rest.enabled false
 """
@@ -76,8 +75,8 @@ class Standalone:
             "SPARK_CONF_DIR": str(self._folder / "conf"),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": QUICK,
-            "SPARK_LAUNCHER_OPTS": QUICK,
+            "SPARK_DAEMON_JAVA_OPTS": java_options(),
+            "SPARK_LAUNCHER_OPTS": java_options(),
         }
 
     def executors(self) -> list[int]:
