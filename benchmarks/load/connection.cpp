@@ -32,7 +32,7 @@ const char* Connection::name() const {
     return "";
 }
 
-void Connection::open(int port, int source) {
+void Connection::make(int source) {
     fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) fail("no socket: %s", std::strerror(errno));
     int on = 1;
@@ -42,6 +42,10 @@ void Connection::open(int port, int source) {
         sockaddr_in from = loopback(0, source);
         if (bind(fd, reinterpret_cast<sockaddr*>(&from), sizeof from)) fail("bind: %s", std::strerror(errno));
     }
+}
+
+void Connection::open(int port) {
+    if (fd < 0) make();
     sockaddr_in to = loopback(port, 0);
     if (connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof to) && errno != EINPROGRESS)
         fail("%s %d does not connect: %s", name(), index, std::strerror(errno));

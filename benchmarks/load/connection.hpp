@@ -35,7 +35,9 @@ class Connection {
 
     // Begins to connect; non-blocking. `source` is added to 127.0.0.1, 0 leaves it to the system:
     // more connections than there are ports need several.
-    void open(int port, int source = 0);
+    // A socket, which comes from one of the addresses of this machine; `open` makes one where there is none.
+    void make(int source = 0);
+    void open(int port);
     // Connected, and until the session is there blocking; fails when the broker refuses.
     void open_session(int port, const std::string& client_id, bool clean);
     // Subscribes and waits until that is granted; blocking.

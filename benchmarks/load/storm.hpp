@@ -21,6 +21,7 @@ class Storm {
         int64_t began = 0;
     };
 
+    void make_guests();
     void begin_next();
     void on_packet(Guest& guest, uint8_t first, const uint8_t* body, size_t length);
     void on_connected(Guest& guest);
@@ -30,7 +31,7 @@ class Storm {
     void finish(Guest& guest);
     void wait();
     std::string topic_of(const Guest& guest) const;
-    void report(int64_t took, int64_t broker_cpu) const;
+    void report(int64_t took, int64_t broker_cpu, int64_t own_cpu) const;
 
     const Options& options_;
     Pattern pattern_;
@@ -38,6 +39,7 @@ class Storm {
     int epoll_;
     bool stays_;
     std::deque<Guest> guests_;
+    size_t begun_ = 0;
     int done_ = 0;
     int64_t last_progress_ = 0;
     mutable std::vector<int64_t> delays_;  // nanoseconds from the start of each to its end
