@@ -94,6 +94,36 @@ def test_a_socket_takes_what_it_can(core: Any) -> None:
 
 
 @both
+def test_what_is_sent_now_overtakes_nothing(core: Any) -> None:
+    outlet = an_outlet(core)
+    outlet.send_now(b"1")
+    assert b"1" == outlet.take(), "without a socket it waits, as anything does"
+    here, there = socket.socketpair()
+    with here, there:
+        here.setblocking(False)
+        outlet.descriptor = here.fileno()
+        outlet.send_now(b"2")
+        assert (0, b"2") == (outlet.size, there.recv(10))
+        outlet.send(b"3")
+        outlet.send_now(b"4")
+        assert (2, b"34") == (outlet.size, outlet.take())
+
+        much = os.urandom(3_000_000)
+        outlet.send_now(much)
+        assert 0 < outlet.size < len(much)
+        outlet.send_now(b"5")
+        got = b""
+        while len(got) <= len(much):
+            outlet.send_to(here.fileno())
+            got += there.recv(1_000_000)
+        assert much + b"5" == got
+
+        there.close()
+        outlet.send_now(b"6")
+        assert b"6" == outlet.take(), "whoever writes next is told"
+
+
+@both
 def test_packet_ids_go_up_and_around_those_in_flight(core: Any) -> None:
     outlet = an_outlet(core)
 

@@ -215,7 +215,10 @@ class MqttProtocol(Lifetime):
         self._session = session
         self._attempt = None
         self._set_keep_alive(keep_alive)
-        self.outlet.send(_ACCEPTED[present])  # [MQTT-3.2.2-1..4]
+        if session.clean and session.will is None and not self._inlet.has_more:
+            self.outlet.send_now(_ACCEPTED[False])  # [MQTT-3.2.2-1..4]
+        else:
+            self.outlet.send(_ACCEPTED[present])
         if not self._service.edge.clients.attach(session, self):
             self._session = None  # another connection may have it by now
             self._leave(will=False)

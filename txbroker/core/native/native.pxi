@@ -29,6 +29,7 @@ cdef extern from "<sys/socket.h>" nogil:
         iovec* msg_iov
         size_t msg_iovlen
     ssize_t recv(int descriptor, void* buffer, size_t size, int flags)
+    ssize_t send(int descriptor, const void* data, size_t size, int flags)
     ssize_t sendmsg(int descriptor, const msghdr* message, int flags)
     int accept4(int descriptor, void* address, void* size, int flags)
     int MSG_DONTWAIT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -108,6 +109,14 @@ class Outlet:
         self._output += data
         if len(self._output) >= HIGH_MARK:
             self._note_full()
+
+    def send_now(self, data: bytes) -> None:
+        """As `send`, but what the socket takes does not wait for the end of the turn."""
+        if self.descriptor >= 0 and not self._output:
+            with contextlib.suppress(OSError):  # it is met again, and told, with the rest
+                data = data[os.write(self.descriptor, data) :]
+        if data:
+            self.send(data)
 
     def send_qos0(self, packet: bytes) -> bool:
         """Send a packet that may be dropped; False: it was, and counted."""
