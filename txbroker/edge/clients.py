@@ -214,19 +214,21 @@ class Clients:
 
         `accept` sends CONNACK, then attaches the connection; a durable session is safe by then.
         """
-        old = self.sessions.get(packet.client_id)
+        client_id, clean = packet.client_id, packet.clean_session
+        old = self.sessions.get(client_id)
         if old is not None and old.sink is not None:
             old.sink.close("client id taken over")  # [MQTT-3.1.4-2]
         if self._presence is not None:
-            self._presence.connected(packet.client_id, clean=packet.clean_session, will=packet.will)
-        old = self.sessions.get(packet.client_id)
-        if old is not None and packet.clean_session:
-            self._end_session(old)  # [MQTT-3.1.2-6]
-            old = None
-        session = self.new_session(packet.client_id, packet.clean_session) if old is None else old
-        self.sessions[packet.client_id] = session
+            self._presence.connected(client_id, clean=clean, will=packet.will)
+        if old is not None:
+            old = self.sessions.get(client_id)  # a clean one has ended
+            if old is not None and clean:
+                self._end_session(old)  # [MQTT-3.1.2-6]
+                old = None
+        session = self.new_session(client_id, clean) if old is None else old
+        self.sessions[client_id] = session
         session.will = packet.will
-        if session.clean:
+        if clean:
             accept(session, False)
             return
         if old is None:

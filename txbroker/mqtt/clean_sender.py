@@ -9,7 +9,6 @@ without passing here. What there is no room for is left to the journal, as with 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from txbroker.message import Message
 from txbroker.mqtt.output import Output
@@ -17,18 +16,11 @@ from txbroker.mqtt.ports import Sink
 from txbroker.mqtt.window import SessionLimits
 from txbroker.place import Place
 
-if TYPE_CHECKING:
-    from txbroker.mqtt.session import Session
-
 
 class CleanSender(Output):
     """What goes to the client of a clean session."""
 
-    __slots__ = ("_is_closed",)
-
-    def __init__(self, session: Session, *, limits: SessionLimits) -> None:
-        super().__init__(session, limits=limits)
-        self._is_closed = False
+    __slots__ = ()
 
     # from the session: its life
 
@@ -40,7 +32,6 @@ class CleanSender(Output):
     def close(self) -> None:
         """Nothing goes to the client any more."""
         self.detach()
-        self._is_closed = True
         del self._session  # two that know each other would stay for the collector
 
     # from the edge: messages to the client
@@ -55,7 +46,7 @@ class CleanSender(Output):
         from is always taken; the oldest of it is dropped beyond the limits.
         """
         if self.sink is None:
-            return place is None or self._is_closed
+            return True  # the session ends with its connection
         outlet, topic = self.sink.outlet, message.topic.encode()
         if place is not None:
             part, offset = place

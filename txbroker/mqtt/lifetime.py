@@ -11,7 +11,6 @@ from twisted.internet.address import IPv4Address, IPv6Address
 from txbroker.core import HIGH_MARK
 from txbroker.deadlines import Slot
 from txbroker.edge.roaming import Attempt
-from txbroker.mqtt.connection import Connection
 from txbroker.mqtt.hold import Hold
 from txbroker.mqtt.service import MqttService
 from txbroker.mqtt.session import Session
@@ -37,7 +36,6 @@ class Lifetime:
     __slots__ = (
         "_attempt",
         "_client_id",
-        "_connection",
         "_hold",
         "_inlet",
         "_is_arriving",
@@ -59,7 +57,6 @@ class Lifetime:
         self.outlet = service.exchange.make_outlet()
         self.outlet.connection = self
         self._inlet = service.exchange.make_inlet(self.outlet, service.max_packet)
-        self._connection = Connection()
         self._session: Session | None = None
         self._is_open = False
         self._is_clogged = False
@@ -177,7 +174,6 @@ class Lifetime:
             return
         service = self._service
         self._is_open = False
-        self._connection.close()
         self._inlet.close()
         self._cancel_deadline()
         service.connections.pop(self, None)

@@ -19,6 +19,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from txbroker.core import QUEUE_HIGH_MARK, Flows
+from txbroker.mqtt.connection import judge, judge_beginning
 from txbroker.mqtt.encoding import encode, encode_suback
 from txbroker.mqtt.hold import Hold
 from txbroker.mqtt.lifetime import Lifetime, describe
@@ -164,12 +165,12 @@ class MqttProtocol(Lifetime):
             self._open_inlet(session, session.receiver.plain)
             return True
         if frame is None:
-            if session is None:
-                self._connection.judge_beginning(inlet.first_byte)
+            if session is None and inlet.first_byte is not None:
+                judge_beginning(inlet.first_byte)
             return inlet.has_more
-        packet = self._connection.judge(*frame)
-        if packet is not None:
-            _HANDLERS[type(packet)](self, packet)
+        first_byte, body = frame
+        packet = judge(first_byte, body, is_first=session is None)
+        _HANDLERS[type(packet)](self, packet)
         return inlet.has_more
 
     def _may_gather(self, session: Session) -> bool:
@@ -305,7 +306,7 @@ class MqttProtocol(Lifetime):
         self._close_politely()
 
     def _on_violation(self, violation: ProtocolViolation) -> None:
-        first_byte, body = self._connection.frame
+        first_byte, body = violation.frame
         log.warning(
             "client.violation",
             client_id=self._client_id,

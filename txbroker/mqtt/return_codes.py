@@ -33,8 +33,11 @@ class ProtocolViolation(PeerError):
 
     `rule` is the clause, such as "MQTT-2.2.2-2", or the section or setting where the rule has no
     number. `reason` is one sentence. `connack` is the code to send in a CONNACK before closing, or
-    None when nothing is to be sent [MQTT-4.8.0-1].
+    None when nothing is to be sent [MQTT-4.8.0-1]. `frame`: the packet, where there is one, for the
+    log.
     """
+
+    frame: tuple[int, bytes] = (0, b"")
 
     def __init__(self, rule: str, reason: str, connack: ConnackCode | None = None) -> None:
         super().__init__(f"{reason} [{rule}]")
