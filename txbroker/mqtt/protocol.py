@@ -217,6 +217,8 @@ class MqttProtocol(Lifetime):
         self._attempt = None
         self._set_keep_alive(keep_alive)
         if session.clean and session.will is None and not self._inlet.has_more:
+            # Nothing was to be kept, nothing else is to go with it: the client need not wait for
+            # others that connect in this turn.
             self.outlet.send_now(_ACCEPTED[False])  # [MQTT-3.2.2-1..4]
         else:
             self.outlet.send(_ACCEPTED[present])
