@@ -276,6 +276,38 @@ def test_late_confirmation_is_durable() -> None:
     assert numbers(5, 6) == everything(client)
 
 
+def test_a_client_that_left_before_its_session_was_durable_is_away() -> None:
+    """Such sessions were never too old."""
+    age = 100.0
+    bench = EdgeBench(limits=EdgeLimits(session=SessionLimits(), session_age=age))
+    packet = Connect(client_id="c", clean_session=False)
+    bench.edge.clients.connect(packet, lambda session, present: None)
+    bench.settle()
+    bench.clock.advance(age - 1)
+    bench.edge.clients.expire_sessions()
+    assert {"c"} == set(bench.edge.clients.sessions)
+
+    bench.clock.advance(2)
+    bench.edge.clients.expire_sessions()
+    assert {} == bench.edge.clients.sessions
+
+
+def test_the_end_of_a_kept_session_is_durable_before_the_clean_one_is_told() -> None:
+    """Or it would be back after a crash [MQTT-3.1.2-6]."""
+    bench = EdgeBench()
+    Client(bench, "c", clean=False).leave()
+    bench.settle()
+    told: list[bool] = []
+    packet = Connect(client_id="c", clean_session=True)
+    bench.edge.clients.connect(packet, lambda session, present: told.append(present))
+
+    assert [] == told
+    assert {"c"} == set(bench.restart().edge.clients.sessions)
+    bench.settle()
+    assert [False] == told
+    assert {} == bench.restart().edge.clients.sessions
+
+
 def test_time_away_is_counted_from_when_the_client_left() -> None:
     """Not from an earlier time, nor while it is here; also over a start."""
     age = 100.0

@@ -120,6 +120,24 @@ def bench() -> Bench:
     return Bench()
 
 
+def test_a_clean_session_ends_with_a_client_that_does_not_wait_for_it(bench: Bench) -> None:
+    """Its CONNACK waits until what was kept is gone from the disk."""
+    first = MqttFactory(bench.service).buildProtocol(None)
+    first.makeConnection(Wire())
+    first.dataReceived(wire.connect("c", clean=False))
+    bench.edge.settle()
+    first.connectionLost()
+    second = MqttFactory(bench.service).buildProtocol(None)
+    second.makeConnection(Wire())
+    second.dataReceived(wire.connect("c"))
+    assert [True] == [session.clean for session in bench.edge.edge.clients.sessions.values()]
+
+    second.connectionLost()
+    bench.edge.settle()
+
+    assert {} == bench.edge.edge.clients.sessions
+
+
 def publish(payload: str, qos: int = 1, packet_id: int = 1) -> bytes:
     return wire.publish("x/t", payload.encode(), qos=qos, packet_id=packet_id if qos else None)
 

@@ -43,7 +43,7 @@ class Client:
         self._packet_id = 0
         packet = Connect(client_id=name, clean_session=clean, will=will)
         bench.edge.clients.connect(packet, self._accept)
-        if not clean:
+        if self.present is None:
             bench.settle()
 
     @property

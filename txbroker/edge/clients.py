@@ -212,7 +212,8 @@ class Clients:
         """
         Find or make the session for a CONNECT; `accept` gets it and CONNACK's session present.
 
-        `accept` sends CONNACK, then attaches the connection; a durable session is safe by then.
+        `accept` sends CONNACK, then attaches the connection; a durable session is safe by then, or
+        the end of one that a clean session replaces.
         """
         client_id, clean = packet.client_id, packet.clean_session
         old = self.sessions.get(client_id)
@@ -220,18 +221,21 @@ class Clients:
             old.sink.close("client id taken over")  # [MQTT-3.1.4-2]
         if self._presence is not None:
             self._presence.connected(client_id, clean=clean, will=packet.will)
+        ends_kept = False
         if old is not None:
             old = self.sessions.get(client_id)  # a clean one has ended
             if old is not None and clean:
+                ends_kept = not old.clean
                 self._end_session(old)  # [MQTT-3.1.2-6]
                 old = None
         session = self.new_session(client_id, clean) if old is None else old
         self.sessions[client_id] = session
         session.will = packet.will
-        if clean:
+        if clean and not ends_kept:
             accept(session, False)
             return
-        if old is None:
+        if old is None and not clean:
+            session.away_since = self._timers.now()  # until it is attached: its client may be gone
             self.keeper.save_all(session)
         self.keeper.when_durable(lambda: accept(session, old is not None))
 
@@ -250,6 +254,12 @@ class Clients:
             self._positions.arrive(session)
             self.keeper.save_all(session)
         return True
+
+    def miss(self, session: Session) -> None:
+        """Its client was gone before `accept` was called: a clean session ends with that."""
+        if session.clean and self.sessions.get(session.client_id) is session:
+            self._execute(session, is_will_due=False)
+            self._end_session(session)
 
     def disconnect(self, session: Session, connection: Sink, *, will: bool) -> None:
         """The connection is gone; `will`: without a DISCONNECT [MQTT-3.1.2-8]."""
