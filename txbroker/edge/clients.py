@@ -221,13 +221,12 @@ class Clients:
             old.sink.close("client id taken over")  # [MQTT-3.1.4-2]
         if self._presence is not None:
             self._presence.connected(client_id, clean=clean, will=packet.will)
+        old = self.sessions.get(client_id)  # a clean one has ended
         ends_kept = False
-        if old is not None:
-            old = self.sessions.get(client_id)  # a clean one has ended
-            if old is not None and clean:
-                ends_kept = not old.clean
-                self._end_session(old)  # [MQTT-3.1.2-6]
-                old = None
+        if old is not None and clean:
+            ends_kept = not old.clean
+            self._end_session(old)  # [MQTT-3.1.2-6]
+            old = None
         session = self.new_session(client_id, clean) if old is None else old
         self.sessions[client_id] = session
         session.will = packet.will

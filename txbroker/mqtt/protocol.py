@@ -168,6 +168,8 @@ class MqttProtocol(Lifetime):
             if session is None and inlet.first_byte is not None:
                 judge_beginning(inlet.first_byte)
             return inlet.has_more
+        if not self._is_open:
+            return False  # what came before it has closed the connection
         first_byte, body = frame
         packet = judge(first_byte, body, is_first=session is None)
         _HANDLERS[type(packet)](self, packet)
