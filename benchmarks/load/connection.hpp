@@ -33,10 +33,10 @@ class Connection {
     int index;  // among those of its role
     const char* name() const;
 
-    // Begins to connect; non-blocking. `source` is added to 127.0.0.1, 0 leaves it to the system:
-    // more connections than there are ports need several.
-    // A socket, which comes from one of the addresses of this machine; `open` makes one where there is none.
+    // Makes the socket; non-blocking. `source` is added to 127.0.0.1, 0 leaves it to the system: more
+    // connections than there are ports need several.
     void make(int source = 0);
+    // Begins to connect, with the socket that was made or, where there is none, with one like `make()`.
     void open(int port);
     // Connected, and until the session is there blocking; fails when the broker refuses.
     void open_session(int port, const std::string& client_id, bool clean);

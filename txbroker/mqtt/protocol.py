@@ -222,9 +222,10 @@ class MqttProtocol(Lifetime):
         if session.clean and session.will is None and not self._inlet.has_more:
             # Nothing was to be kept, nothing else is to go with it: the client need not wait for
             # others that connect in this turn.
-            self.outlet.send_now(_ACCEPTED[False])  # [MQTT-3.2.2-1..4]
+            send = self.outlet.send_now
         else:
-            self.outlet.send(_ACCEPTED[present])
+            send = self.outlet.send
+        send(_ACCEPTED[present])  # [MQTT-3.2.2-1..4]
         if not self._service.edge.clients.attach(session, self):
             self._session = None  # another connection may have it by now
             self._leave(will=False)

@@ -123,7 +123,7 @@ class Poller:
         """Who has just connected has often said something already; an end is met again later."""
         if self._interest[number] & EPOLLIN and self.sockets.read(number):
             try:
-                stream.protocol.fed()
+                stream.fed()
             except Exception as error:
                 self._fail(stream, error)
 
