@@ -252,3 +252,106 @@ def test_session_that_moved_here_is_behind_until_its_filters_are_confirmed(
 
     assert ["3", "5"] == other.got()
     assert ["1", "2", "3", "4", "5", "6"] == before + everything(client)
+
+
+# -- a session that takes in another: what its client had published there
+
+
+def taken_in(bench: EdgeBench, *, is_taken: bool) -> None:
+    """A session at another node, of the same client, has its publish 1 of QoS 2 open."""
+    other = EdgeBench()
+    flow = Incoming(packet_id=1, qos=2, taken=is_taken, owed=0, origin=SENT)
+    Client(other, "c", clean=False).session.restore((), (), [flow], 0)
+    state = Moving(other.edge, Successions(), MemoryTable()).freeze("c")
+    assert state is not None
+    Moving(bench.edge, Successions(), MemoryTable()).adopt("c", state, 2)
+    bench.settle()
+    bench.take()
+
+
+def told_and_published(bench: EdgeBench, client: Client) -> tuple[list[str], list[str]]:
+    """What the client was answered, and its owner sent, since the last call."""
+    answers = client.got()
+    return answers, [event[2] for event in bench.take() if event[1] == "publish"]
+
+
+def test_publish_that_was_open_in_the_session_taken_in_is_not_published_again() -> None:
+    """A session began here, of which the client never heard: it goes on where it was before."""
+    bench = bench_of("a")
+    Client(bench, "c", clean=False)
+    taken_in(bench, is_taken=True)
+    client = Client(bench, "c", clean=False)
+    client.publish_as(1, "a/x", "1", dup=True)
+
+    assert (["Pubrec"], []) == told_and_published(bench, client)
+
+
+def test_publish_in_doubt_in_the_session_taken_in_is_asked_for() -> None:
+    """Nobody knows what became of it but the owner, by what it was sent as first."""
+    bench = EdgeBench("a")
+    bench.online("", "a")
+    owner = bench.online("a")
+    Client(bench, "c", clean=False)
+    taken_in(bench, is_taken=False)
+    client = Client(bench, "c", clean=False)
+    client.publish_as(1, "a/x", "1", dup=True)
+    before = told_and_published(bench, client)
+    ((keys, answered),) = owner.asked
+    answered({SENT[0]: SENT[1]})
+
+    assert ([], []) == before
+    assert [SENT[0]] == keys
+    assert (["Pubrec"], []) == told_and_published(bench, client)
+
+
+@pytest.mark.parametrize("is_crash", [False, True])
+def test_client_that_begins_anew_is_not_answered_for_what_it_published_elsewhere(
+    is_crash: bool,
+) -> None:
+    """It was told that there is no session, so the packet identifier is free to it."""
+    bench = bench_of("a")
+    client = Client(bench, "c", clean=False)
+    taken_in(bench, is_taken=True)
+    if is_crash:
+        bench = bench.restart()
+        bench.online("", "a")
+        bench.online("a")
+        client = Client(bench, "c", clean=False)
+        bench.take()
+    client.publish_as(1, "a/x", "another", dup=False)
+    first = told_and_published(bench, client)
+    bench.edge.publisher.on_taken(bench.route("a"), 1)
+
+    assert ([], ["another"]) == first
+    assert (["Pubrec"], []) == told_and_published(bench, client)
+
+
+def test_session_in_which_its_client_has_published_keeps_its_own_packet_identifiers() -> None:
+    """What it says now is about this one, also where it repeats something."""
+    bench = bench_of("a")
+    client = Client(bench, "c", clean=False)
+    client.publish_as(1, "a/x", "1", dup=True)
+    bench.edge.publisher.on_taken(bench.route("a"), 1)
+    client.session.receiver.on_pubrel(1)
+    first = told_and_published(bench, client)
+    taken_in(bench, is_taken=True)
+    client.publish_as(1, "a/x", "another", dup=True)
+
+    assert (["Pubrec", "Pubcomp"], ["1"]) == first
+    assert ([], ["another"]) == told_and_published(bench, client)
+
+
+@pytest.mark.parametrize("dup", [False, True])
+def test_repeat_says_that_it_is_one_where_two_sessions_became_one(dup: bool) -> None:
+    """The client may have gone on in the other one, and be done with what this one has open."""
+    bench = bench_of("a")
+    client = Client(bench, "c", clean=False)
+    client.publish_as(1, "a/x", "1", dup=False)
+    bench.edge.publisher.on_taken(bench.route("a"), 1)
+    first = told_and_published(bench, client)
+    taken_in(bench, is_taken=True)
+    client = Client(bench, "c", clean=False)
+    client.publish_as(1, "a/x", "2", dup=dup)
+
+    assert (["Pubrec"], ["1"]) == first
+    assert ((["Pubrec"], []) if dup else ([], ["2"])) == told_and_published(bench, client)

@@ -81,6 +81,10 @@ class Client:
         """One PUBLISH, in a read of its own."""
         self.publish_all((topic, payload, qos))
 
+    def publish_as(self, packet_id: int, topic: str, payload: str, *, dup: bool) -> None:
+        """A PUBLISH of QoS 2 whose packet identifier may be in use; `dup`: a repeat, it says."""
+        self._reads.feed(encode_publish(topic, payload.encode(), 2, False, dup, packet_id))
+
     def publish_all(self, *said: tuple[str, str, int]) -> None:
         """Several PUBLISH packets, in one read."""
         data = b""

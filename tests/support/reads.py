@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from txbroker.core import Exchange, Outlet
+from txbroker.core import Exchange, Flows, Outlet
 from txbroker.edge.edge import Edge
 from txbroker.mqtt.codec import decode
 from txbroker.mqtt.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
@@ -16,15 +16,18 @@ class Reads:
         self._edge = edge
         self._session = session
         self._inlet = exchange.make_inlet(outlet, 1 << 20)
-        plain = session.receiver.plain
-        self._inlet.open(session, session.client_id, plain, clean=session.clean)
+        self._open(session.receiver.plain if session.has_received else None)
+
+    def _open(self, flows: Flows | None) -> None:
+        session = self._session
+        self._inlet.open(session, session.client_id, flows, clean=session.clean)
 
     def feed(self, data: bytes) -> None:
         """Bytes from the client: whole packets, and maybe the beginning of another one."""
         inlet, session = self._inlet, self._session
         inlet.feed(data)
         while True:
-            inlet.takes_qos12 = session.receiver.is_plain
+            inlet.takes_qos12 = session.may_gather
             frame = inlet.step()
             if inlet.has_landed:
                 session.sender.send_queued()
@@ -35,6 +38,9 @@ class Reads:
                     self._edge.clients.publish_run(run)
             if inlet.fault is not None:
                 raise inlet.fault
+            if inlet.wants_flows:
+                self._open(session.receiver.plain)
+                continue
             if frame is not None:
                 self._take(decode(*frame))
             elif not inlet.has_more:

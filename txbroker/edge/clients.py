@@ -161,7 +161,7 @@ class Clients:
         """
         for session in self.sessions.values():
             if not session.clean:
-                for flow in session.receiver.open():
+                for flow in session.open_publishes():
                     if flow.origin is not None:
                         yield flow.origin[0]
 
@@ -350,7 +350,7 @@ class Clients:
     def _look_at_publishes(
         self, session: Session, is_in_outbox: Callable[[OriginId], bool]
     ) -> None:
-        for flow in list(session.receiver.open()):
+        for flow in list(session.open_publishes()):
             if flow.entry is not None and not flow.taken:
                 flow.taken = is_in_outbox(flow.entry)
                 if not flow.taken:

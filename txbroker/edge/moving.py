@@ -21,7 +21,7 @@ from txbroker.directory.ports import Remains, SentAs, Table
 from txbroker.directory.wills import will_id
 from txbroker.edge.edge import Edge
 from txbroker.edge.left import Flows, LeftPublishes
-from txbroker.edge.merging import take_in
+from txbroker.edge.merging import take_in, take_in_publishes
 from txbroker.edge.roaming import Successions
 from txbroker.edge.stored import decode_move, encode_move
 from txbroker.mqtt.incoming import Incoming, OriginId
@@ -123,12 +123,12 @@ class Moving:
         """Take over a session that was frozen elsewhere, or take it in."""
         moved = self._clients.new_session(client_id)
         window = decode_move(state, moved)
+        for flow in window.publishes:
+            flow.is_in_doubt = not flow.taken
         known = self._session(client_id)
         if known is None:
             moved.incarnation = incarnation
             moved.restore(window.flows, window.held, window.publishes, window.last_id)
-            for flow in _untaken(moved):
-                flow.is_in_doubt = True
             self._edge.passages.follow(moved)
             self._clients.adopt(moved, moved.subscriptions)
         else:
@@ -136,6 +136,7 @@ class Moving:
             added = moved.subscriptions.keys() - known.subscriptions.keys()
             waiting = [*(entry for _, entry in window.flows), *window.held]
             confirmed = take_in(known, moved, waiting)
+            take_in_publishes(known, window.publishes)
             self._clients.adopt(known, added, confirmed)
 
     def await_remains(self, client_id: str, node: str, remains: Remains) -> None:
@@ -188,7 +189,7 @@ class Moving:
 
 
 def _untaken(session: Session) -> Iterator[Incoming]:
-    return (flow for flow in session.receiver.open() if not flow.taken)
+    return (flow for flow in session.open_publishes() if not flow.taken)
 
 
 def _is_from(flow: Incoming, node: str) -> bool:

@@ -78,7 +78,7 @@ def encode_window(session: Session, *, whole: bool = False) -> bytes:
             _add_had(window, index.of(part), had)
     for part, offset in session.places.cut_off.items():
         window.cut_off.add(part=index.of(part), offset=offset)
-    for publish in session.receiver.open() if session.has_received else ():
+    for publish in session.open_publishes():
         if publish.taken or publish.origin or publish.entry:
             _add_publish(window, publish)
     return window.SerializeToString()
@@ -232,7 +232,9 @@ def _had(stored: state_pb2.StoredHad) -> Had:
 
 
 def _add_publish(window: state_pb2.StoredWindow, publish: Incoming) -> None:
-    kept = window.publishes.add(packet_id=publish.packet_id, taken=publish.taken)
+    kept = window.publishes.add(
+        packet_id=publish.packet_id, taken=publish.taken, needs_dup=publish.needs_dup
+    )
     if publish.origin is not None:
         kept.origin.CopyFrom(_mark(*publish.origin))
     if publish.entry is not None:
@@ -247,6 +249,7 @@ def _publish(kept: state_pb2.StoredPublish) -> Incoming:
         0,
         origin=_sent_as(kept.origin) if kept.HasField("origin") else None,
         entry=_sent_as(kept.entry) if kept.HasField("entry") else None,
+        needs_dup=kept.needs_dup,
     )
 
 

@@ -20,6 +20,8 @@ class Incoming:
     each gets its own answer. Of QoS 2 in a durable session it is kept what it was sent with (the
     stream and its sequence there: `origin`) and which `entry` of an outbox it is: a crash must not
     have it published twice (protocol rule 16). `is_in_doubt`: after one, nobody knows yet.
+    `needs_dup`: two sessions of the client became one, and it may have gone on in either: a PUBLISH
+    with this packet id is a repeat of this one only if it says that it is one [MQTT-3.3.1-1].
     `serial`: of the run in which it came.
     """
 
@@ -30,4 +32,5 @@ class Incoming:
     origin: OriginId | None = None
     entry: OriginId | None = None
     is_in_doubt: bool = False
+    needs_dup: bool = False
     serial: int = 0

@@ -92,7 +92,8 @@ class Receiver:
         assert packet_id is not None
         self._adopt(packet_id)
         known = self._flows.get(packet_id)
-        if known is not None and known.qos == packet.qos and (packet.qos == 2 or packet.dup):
+        if known is not None and _is_repeat(packet, known):
+            known.needs_dup = False
             if not known.owed:
                 self._enter(known, packet.topic, is_repeat=True)
             known.owed += 1
@@ -207,3 +208,8 @@ class Receiver:
             after = turns.end(after)
         if turns.is_over:
             self._turns = None
+
+
+def _is_repeat(packet: Publish, flow: Incoming) -> bool:
+    """Whether the packet is the publish that is open with its packet id [MQTT-4.3.3-2]."""
+    return packet.qos == flow.qos and (packet.dup or (flow.qos == 2 and not flow.needs_dup))

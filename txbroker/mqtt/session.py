@@ -98,6 +98,10 @@ class Session:
             self.has_received = True
         return self._receiver
 
+    def open_publishes(self) -> Iterable[Incoming]:
+        """QoS 2 publishes of its client that this has not released."""
+        return () if self._receiver is None else self._receiver.open()
+
     @property
     def may_gather(self) -> bool:
         """Whether publishes of QoS 1 and 2 may come in runs now."""
