@@ -327,6 +327,24 @@ def test_earlier_holder_is_needed_while_another_one_has_to_publish(a: Node) -> N
     assert ({"a": True, "b": False}, {"a": False, "b": False}) == (before, after)
 
 
+def test_what_an_earlier_holder_tells_of_a_session_on_its_way_is_for_the_next_one(a: Node) -> None:
+    """The copy was made before; told that nobody needs it, the earlier holder would forget it."""
+    b = Node("b")
+    a.host.zones = ("home",)
+    move(a, b)
+    ((_, left),) = b.holdings.left()
+    taken = b.taken("c")
+    on_its_way = list(b.holdings.left())
+    told = len(b.host.events)
+    b.holdings.on_remains("x", left, Remains(), is_resolved=True)
+    after = b.host.events[told:]
+    b.holdings.thaw("x")
+
+    assert ([], []) == (on_its_way, after)
+    assert [("x", left)] == list(b.holdings.left())
+    assert ("a", ("home",)) == (taken.left[0].node, taken.left[0].remains.zones)
+
+
 def test_so_many_earlier_holders_are_remembered() -> None:
     """The oldest is forgotten."""
     nodes = [Node(f"n{number}") for number in range(LEFT_LIMIT + 3)]

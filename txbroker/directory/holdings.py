@@ -283,10 +283,16 @@ class Holdings:
         return holding
 
     def left(self) -> Iterator[tuple[str, Left]]:
-        """Client ids here with earlier holders that are not done."""
+        """
+        Client ids here with earlier holders that are not done.
+
+        A copy that was given of a session does not know what they tell from then on: the next
+        holder asks them itself, if it gets it.
+        """
         for client_id in list(self._unfinished):
-            for left in self.held[client_id].left:
-                yield client_id, left
+            if client_id not in self.frozen:
+                for left in self.held[client_id].left:
+                    yield client_id, left
 
     def awaits_others(self, client_id: str, left: Left) -> bool:
         """Whether another earlier holder of a session that is here has still to publish for it."""
@@ -307,7 +313,7 @@ class Holdings:
         that nothing has to be known from it any more, it is left behind.
         """
         holding = self.held.get(client_id)
-        if holding is None or left not in holding.left:
+        if holding is None or left not in holding.left or client_id in self.frozen:
             return
         self._host.await_remains(client_id, left.node, remains)
         others = tuple(other for other in holding.left if other != left)
