@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.link.test_life import Pair
-from tests.support.pair import Link
+from tests.support.pair import Client, Link, Recorder, make_edge
 from tests.support.recorders import cut
 from txbroker.authority.handover import EdgeInterest, Incoming
 from txbroker.delegation.table import TableState
@@ -207,3 +207,23 @@ def test_claim_waits_until_the_end_of_the_one_before_is_kept() -> None:
     pair.link.pump()
 
     assert expected == got(pair, b"z")
+
+
+def test_edge_that_died_before_it_claimed_does_so_when_it_starts_again() -> None:
+    """It remembers the cut, so nobody tells it as news; and it follows nobody above any more."""
+    pair = Pair("z")
+    pair.link.cut()
+    interest = EdgeInterest(edge=pair.edge.name, incarnation=1, filters=("z/x",))
+    pair.authority.peers.inherit("z", interest, 0)
+    known = pair.edge.zones.known()
+    pair.edge = make_edge(pair.alarms, Recorder())
+    pair.edge.zones.restore(known)
+    route = pair.edge.zones.get("z")
+    assert route is not None
+    pair.route, pair.client = route, Client(pair.edge, "c")
+    pair.client.subscribe(("z/x", 1))
+    pair.connect()
+    pair.say("z/x", b"live")
+    pair.link.pump()
+
+    assert [b"live"] == pair.client.payloads

@@ -171,9 +171,14 @@ class ZoneMap:
         """
         What was known when the node stopped: used until something better is known, and asked for
         again at once.
+
+        Nothing of an earlier owner of a zone is on its way to this process, and nobody will tell it
+        of the cut as of a new one: an owner that still waits for our claim gets it (rule 13).
         """
         for cut, cuts in known:
             route = self.add(cut)
+            if cut.apex:
+                route.claim(cut.apex)
             if route.cuts is None and route.cut is cut and cuts is not None:
                 route.cuts = {below.apex: below for below in cuts}
 
