@@ -61,6 +61,28 @@ def say(bench: EdgeBench, first: int, last: int, topic: str = "x", qos: int = 1)
 # -- away
 
 
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_crash_before_a_client_that_left_is_written_loses_nothing(is_kept: bool) -> None:
+    """What it has is known from what was written while it was here, and it is away since then."""
+    bench = bench_of()
+    client = subscribed(bench, "x")
+    say(bench, 1, 3, qos=2)
+    assert numbers(1, 3) == client.got()
+    bench.edge.positions.checkpoint()
+    bench.settle()
+    client.leave()
+    if is_kept:
+        bench.edge.positions.checkpoint()
+        bench.settle()
+    say(bench, 4, 5)
+    bench = bench.restart()
+    (session,) = bench.edge.clients.sessions.values()
+    bench.online("", offset=5)
+
+    assert session.away_since == bench.clock.now()
+    assert numbers(4, 5) == everything(Client(bench, "c", clean=False))
+
+
 def test_session_that_is_away_costs_a_position_for_each_zone() -> None:
     """However much there is for it, and nothing is written for it."""
     bench = bench_of("a", "b")

@@ -19,11 +19,15 @@ WALL = 1_700_000_000_000_000
 
 
 class MemoryTable:
-    """A table of a node (`Table`); `CommitRecorder` says what of it is durable."""
+    """
+    A table of a node (`Table`); `CommitRecorder` says what of it is durable. `is_changed` since it
+    was written last.
+    """
 
     def __init__(self) -> None:
         self.values: dict[bytes, bytes] = {}
         self.puts = 0
+        self.is_changed = False
 
     def get(self, key: bytes) -> bytes | None:
         return self.values.get(key)
@@ -33,10 +37,11 @@ class MemoryTable:
 
     def put(self, key: bytes, value: bytes) -> None:
         self.puts += 1
+        self.is_changed = True
         self.values[key] = value
 
     def delete(self, key: bytes) -> None:
-        self.values.pop(key, None)
+        self.is_changed |= self.values.pop(key, None) is not None
 
     def __contains__(self, key: object) -> bool:
         return key in self.values
@@ -73,8 +78,9 @@ class CommitRecorder:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nobody waits for anything."""
-        return not (self._hooks or self._waiting or self._written)
+        """Whether nobody waits for anything, and nothing has to be written."""
+        is_changed = any(table.is_changed for table in self._tables)
+        return not (self._hooks or self._waiting or self._written or is_changed)
 
     def write(self) -> None:
         """The end of a turn."""
@@ -82,6 +88,8 @@ class CommitRecorder:
             hooks, self._hooks = self._hooks, {}
             for hook in hooks:
                 hook()
+        for table in self._tables:
+            table.is_changed = False
         actions, self._waiting = self._waiting, []
         self._written.append(([dict(table.values) for table in self._tables], actions))
 

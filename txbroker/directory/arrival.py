@@ -12,7 +12,8 @@ The steps, for an id whose session is not here:
 5. anything else means that there may be a session where nobody can be asked now: try again until
    `wait` is over, then refuse, or begin a session to be merged later (`fresh`).
 
-The same steps fetch a session that has to be merged into one here.
+The same steps fetch a session that has to be merged into one here. Where this node is all there is,
+what it keeps itself says at once that there is no session, and that one may begin.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import attrs
 
 from txbroker.directory.entry import Entry
 from txbroker.directory.holdings import Holding, Holdings
+from txbroker.directory.keeper import Keeper
 from txbroker.directory.lookup import Decision, Lookup, MayExist, Nowhere
 from txbroker.directory.members import Members
 from txbroker.directory.registrar import Registrar
@@ -93,6 +95,7 @@ class Arrivals:
         self,
         *,
         members: Members,
+        keeper: Keeper,
         holdings: Holdings,
         registrar: Registrar,
         wait: float,
@@ -103,6 +106,7 @@ class Arrivals:
         self.claims: dict[str, Entry] = {}
         self.busy: set[str] = set()
         self._members = members
+        self._keeper = keeper
         self._holdings = holdings
         self._registrar = registrar
         self._wait = wait
@@ -120,6 +124,8 @@ class Arrivals:
         else can ask for it. `is_wanted` False: the client is gone; nothing new is begun.
         """
         search = _Search(client_id, is_wanted=is_wanted)
+        if self._may_begin_alone(search):
+            return self._begin(search, search.generation + 1)
         deadline = self._now() + self._wait
         while is_wanted():
             search.go_on = False
@@ -333,14 +339,22 @@ class Arrivals:
 
     # internal: a session that is nowhere
 
+    def _may_begin_alone(self, search: _Search) -> bool:
+        """Whether no other node has to be asked, and what is kept here allows a new session."""
+        members, client_id = self._members, search.client_id
+        if not members.is_alone or members.sites() or client_id in self.busy:
+            return False
+        if client_id in self._holdings.arriving or self._holdings.tombstone(client_id) is not None:
+            return False
+        known = self._keeper.find(client_id)
+        if not known.settled or (known.entry is not None and known.entry.persistent):
+            return False
+        search.generation = known.generation
+        return self._keeper.entries.claim(self._entry(search)) is None
+
     def _claim(self, search: _Search) -> Procedure[Arrived | None]:
         members, client_id = self._members, search.client_id
-        entry = Entry(
-            client_id=client_id,
-            node=members.name,
-            incarnation=search.generation + 1,
-            persistent=True,
-        )
+        entry = self._entry(search)
         keepers = members.keepers(client_id)
         stands: set[str] = set()
 
@@ -370,6 +384,15 @@ class Arrivals:
             told = Supersede(entries=(entry,))
             self._spawn(_tell(tuple((other.node, told) for other in search.clean)))
         return self._begin(search, entry.incarnation)
+
+    def _entry(self, search: _Search) -> Entry:
+        """As which a new session would begin here."""
+        return Entry(
+            client_id=search.client_id,
+            node=self._members.name,
+            incarnation=search.generation + 1,
+            persistent=True,
+        )
 
     def _begin(self, search: _Search, incarnation: int) -> Arrived:
         holding = Holding(incarnation=incarnation, unasked=tuple(sorted(search.unasked)))

@@ -122,6 +122,7 @@ class Directory:
         )
         self.arrivals = Arrivals(
             members=members,
+            keeper=self.keeper,
             holdings=self.holdings,
             registrar=self.registrar,
             wait=settings.roaming_wait,

@@ -235,7 +235,8 @@ class Clients:
             return
         if old is None and not clean:
             session.away_since = self._timers.now()  # until it is attached: its client may be gone
-            self.keeper.save_all(session)
+            self.keeper.note_life(session)
+            self.keeper.save_soon()
         self.keeper.when_durable(lambda: accept(session, old is not None))
 
     def attach(self, session: Session, connection: Sink) -> bool:
@@ -251,7 +252,7 @@ class Clients:
             self._delivery.listen(session, subscription)
         if not session.clean:
             self._positions.arrive(session)
-            self.keeper.save_all(session)
+            self.keeper.note_life(session)
         return True
 
     def miss(self, session: Session) -> None:

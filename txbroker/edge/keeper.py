@@ -108,6 +108,13 @@ class Keeper:
             self._commit.before_write(self._write)
             self._commit.when_durable(self._on_durable)
 
+    def note_life(self, session: Session) -> None:
+        """
+        Its client came or left. That need not be safe soon: a client that was here when the process
+        ended counts as away from then on, and what it had is known as that of any other.
+        """
+        self._rarely[session] = None
+
     def save_all(self, session: Session) -> None:
         """Its subscriptions or its life changed, too."""
         self._rarely[session] = None

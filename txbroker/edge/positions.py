@@ -78,7 +78,8 @@ class Positions:
                 if route.position is not None and route.part not in session.places.behind:
                     offset = max(route.position.offset, session.places.taken.get(route.part, 0))
                     session.places.begin(Cursor(route.part, offset))
-        self._keeper.save_all(session)
+        self._keeper.note_life(session)
+        self._keeper.save(session, urgent=False)
 
     # from the edge
 
