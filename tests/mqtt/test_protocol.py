@@ -79,6 +79,7 @@ class Bench:
         outputs = Outputs(self.edge.exchange)
         self.edge.on_output = lambda: self.turn.mark_dirty(outputs)
         alone = Alone(self.edge.edge, self.clock.seconds)
+        self.directory = alone.directory
         self.service = MqttService(
             edge=self.edge.edge,
             exchange=self.edge.exchange,
@@ -136,6 +137,28 @@ def test_a_clean_session_ends_with_a_client_that_does_not_wait_for_it(bench: Ben
     bench.edge.settle()
 
     assert {} == bench.edge.edge.clients.sessions
+
+
+@pytest.mark.parametrize("comes_again", [False, True])
+def test_a_will_goes_with_a_client_that_does_not_wait_for_its_session(
+    bench: Bench, comes_again: bool
+) -> None:
+    """It was never here [MQTT-3.1.2-8]; the will of its next connection is another one."""
+    clients = [MqttFactory(bench.service).buildProtocol(None) for _ in range(1 + comes_again)]
+    for number, client in enumerate(clients):
+        client.makeConnection(Wire())
+        will = wire.Will(topic="x/t", payload=str(number).encode())
+        client.dataReceived(wire.connect("c", clean=False, will=will))
+        if client is not clients[-1]:
+            client.connectionLost()
+    if not comes_again:
+        clients[0].connectionLost()
+    bench.edge.settle()
+    (session,) = bench.edge.edge.clients.sessions.values()
+    known = bench.directory.own_wills.get("c")
+
+    assert (b"1" if comes_again else None) == (session.will and session.will.payload)
+    assert (b"1" if comes_again else None) == (known and known.will.payload)
 
 
 def publish(payload: str, qos: int = 1, packet_id: int = 1) -> bytes:

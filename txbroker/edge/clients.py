@@ -255,11 +255,18 @@ class Clients:
             self.keeper.note_life(session)
         return True
 
-    def miss(self, session: Session) -> None:
-        """Its client was gone before `accept` was called: a clean session ends with that."""
-        if session.clean and self.sessions.get(session.client_id) is session:
+    def miss(self, session: Session, will: Will | None) -> None:
+        """
+        A client, with this will, was gone before `accept` was called: it was never here, so its
+        will is not due [MQTT-3.1.2-8]. A clean session ends with that.
+        """
+        if self.sessions.get(session.client_id) is not session:
+            return
+        if session.clean:
             self._execute(session, is_will_due=False)
             self._end_session(session)
+        elif will is not None and session.will is will:  # not that of a connection since
+            self._execute(session, is_will_due=False)
 
     def disconnect(self, session: Session, connection: Sink, *, will: bool) -> None:
         """The connection is gone; `will`: without a DISCONNECT [MQTT-3.1.2-8]."""

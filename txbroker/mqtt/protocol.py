@@ -204,21 +204,21 @@ class MqttProtocol(Lifetime):
         if self._service.is_leaving:
             self._refuse("the node is retired", True)
             return
-        accept = partial(self._accept, packet.keep_alive)
+        accept = partial(self._accept, packet)
         attempt = self._service.roaming.connect(packet, accept, self._refuse)
         if self._session is None and self._is_open:
             self._attempt = attempt
             self._is_arriving = True
             self.transport.pauseProducing()
 
-    def _accept(self, keep_alive: int, session: Session, present: bool) -> None:
+    def _accept(self, packet: Connect, session: Session, present: bool) -> None:
         """The session is found, and durable where it has to be."""
         if not self._is_open:
-            self._service.edge.clients.miss(session)
+            self._service.edge.clients.miss(session, packet.will)
             return
         self._session = session
         self._attempt = None
-        self._set_keep_alive(keep_alive)
+        self._set_keep_alive(packet.keep_alive)
         if session.clean and session.will is None and not self._inlet.has_more:
             # Nothing was to be kept, nothing else is to go with it: the client need not wait for
             # others that connect in this turn.
