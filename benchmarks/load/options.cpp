@@ -95,7 +95,7 @@ const std::vector<Option>& all_options() {
         {"churn", "connections that subscribe and unsubscribe all the time", to(&Options::churn)},
         {"connections", "of the modes connect, cycle and idle", to(&Options::connections)},
         {"parallel", "how many of them are on their way at a time", to(&Options::parallel)},
-        {"durable", "1: the subscribers' sessions outlive their connections", to(&Options::durable)},
+        {"durable", "1: sessions outlive their connections", to(&Options::durable)},
     };
     return table;
 }

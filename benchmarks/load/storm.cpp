@@ -40,7 +40,7 @@ void Storm::run() {
 void Storm::make_guests() {
     for (int index = 0; index < options_.connections; ++index) {
         guests_.emplace_back(index).link.make(1 + index % SOURCES);
-        guests_.back().link.append(connect_packet("guest-" + std::to_string(index), true));
+        guests_.back().link.append(connect_packet("guest-" + std::to_string(index), !options_.durable));
     }
 }
 
