@@ -12,7 +12,7 @@ from txbroker.edge.chunks import RETRY
 from txbroker.edge.moving import Moving
 from txbroker.edge.roaming import Successions
 from txbroker.message import Message
-from txbroker.mqtt.incoming import Incoming, OriginId
+from txbroker.mqtt.incoming import Incoming, OriginId, checksum_of
 from txbroker.place import PartKey
 
 A = PartKey("a", 1)
@@ -257,10 +257,11 @@ def test_session_that_moved_here_is_behind_until_its_filters_are_confirmed(
 # -- a session that takes in another: what its client had published there
 
 
-def taken_in(bench: EdgeBench, *, is_taken: bool) -> None:
+def taken_in(bench: EdgeBench, *, is_taken: bool = True) -> None:
     """A session at another node, of the same client, has its publish 1 of QoS 2 open."""
     other = EdgeBench()
-    flow = Incoming(packet_id=1, qos=2, taken=is_taken, owed=0, origin=SENT)
+    checksum = checksum_of("a/x", b"1")
+    flow = Incoming(packet_id=1, qos=2, taken=is_taken, owed=0, origin=SENT, checksum=checksum)
     Client(other, "c", clean=False).session.restore((), (), [flow], 0)
     state = Moving(other.edge, Successions(), MemoryTable()).freeze("c")
     assert state is not None
@@ -269,18 +270,32 @@ def taken_in(bench: EdgeBench, *, is_taken: bool) -> None:
     bench.take()
 
 
+def restarted_online(bench: EdgeBench) -> EdgeBench:
+    """The process died, and its zones are here again."""
+    after = bench.restart()
+    after.online("", "a")
+    after.online("a")
+    return after
+
+
 def told_and_published(bench: EdgeBench, client: Client) -> tuple[list[str], list[str]]:
     """What the client was answered, and its owner sent, since the last call."""
     answers = client.got()
     return answers, [event[2] for event in bench.take() if event[1] == "publish"]
 
 
-def test_publish_that_was_open_in_the_session_taken_in_is_not_published_again() -> None:
+@pytest.mark.parametrize("before", ["nothing", "a crash", "another release"])
+def test_publish_that_was_open_in_the_session_taken_in_is_not_published_again(before: str) -> None:
     """A session began here, of which the client never heard: it goes on where it was before."""
     bench = bench_of("a")
-    Client(bench, "c", clean=False)
-    taken_in(bench, is_taken=True)
     client = Client(bench, "c", clean=False)
+    if before == "a crash":
+        bench = restarted_online(bench)
+    elif before == "another release":
+        client.session.receiver.on_pubrel(9)
+    taken_in(bench)
+    client = Client(bench, "c", clean=False)
+    bench.take()
     client.publish_as(1, "a/x", "1", dup=True)
 
     assert (["Pubrec"], []) == told_and_published(bench, client)
@@ -305,53 +320,58 @@ def test_publish_in_doubt_in_the_session_taken_in_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("is_crash", [False, True])
+@pytest.mark.parametrize(("payload", "dup"), [("another", False), ("another", True), ("1", False)])
 def test_client_that_begins_anew_is_not_answered_for_what_it_published_elsewhere(
-    is_crash: bool,
+    payload: str, dup: bool, is_crash: bool
 ) -> None:
-    """It was told that there is no session, so the packet identifier is free to it."""
+    """It was told that there is no session; what it says with that packet identifier is new."""
     bench = bench_of("a")
     client = Client(bench, "c", clean=False)
-    taken_in(bench, is_taken=True)
+    taken_in(bench)
     if is_crash:
-        bench = bench.restart()
-        bench.online("", "a")
-        bench.online("a")
+        bench = restarted_online(bench)
         client = Client(bench, "c", clean=False)
         bench.take()
-    client.publish_as(1, "a/x", "another", dup=False)
+    client.publish_as(1, "a/x", payload, dup=dup)
     first = told_and_published(bench, client)
     bench.edge.publisher.on_taken(bench.route("a"), 1)
 
-    assert ([], ["another"]) == first
+    assert ([], [payload]) == first
     assert (["Pubrec"], []) == told_and_published(bench, client)
 
 
-def test_session_in_which_its_client_has_published_keeps_its_own_packet_identifiers() -> None:
-    """What it says now is about this one, also where it repeats something."""
+@pytest.mark.parametrize(("payload", "is_repeat"), [("own", True), ("1", False), ("new", False)])
+def test_session_that_takes_in_another_keeps_its_own_publishes(
+    payload: str, is_repeat: bool
+) -> None:
+    """The client may have gone on elsewhere, and be done with what this one has open."""
     bench = bench_of("a")
     client = Client(bench, "c", clean=False)
+    client.publish_as(1, "a/x", "own", dup=False)
+    bench.edge.publisher.on_taken(bench.route("a"), 1)
+    first = told_and_published(bench, client)
+    taken_in(bench)
+    client = Client(bench, "c", clean=False)
+    client.publish_as(1, "a/x", payload, dup=True)
+
+    assert (["Pubrec"], ["own"]) == first
+    expected = (["Pubrec"], []) if is_repeat else ([], [payload])
+    assert expected == told_and_published(bench, client)
+
+
+def test_publishes_of_the_session_taken_in_are_answered_in_turn() -> None:
+    """Also where its client is connected, and repeats something on that connection already."""
+    bench = bench_of("a")
+    client = Client(bench, "c", clean=False)
+    client.publish_as(5, "a/x", "5", dup=False)
+    client.leave()
+    client = Client(bench, "c", clean=False)
+    client.publish_as(5, "a/x", "5", dup=True)
+    taken_in(bench)
     client.publish_as(1, "a/x", "1", dup=True)
+    before = told_and_published(bench, client)
     bench.edge.publisher.on_taken(bench.route("a"), 1)
-    client.session.receiver.on_pubrel(1)
-    first = told_and_published(bench, client)
-    taken_in(bench, is_taken=True)
-    client.publish_as(1, "a/x", "another", dup=True)
+    client.session.receiver.on_pubrel(5)
 
-    assert (["Pubrec", "Pubcomp"], ["1"]) == first
-    assert ([], ["another"]) == told_and_published(bench, client)
-
-
-@pytest.mark.parametrize("dup", [False, True])
-def test_repeat_says_that_it_is_one_where_two_sessions_became_one(dup: bool) -> None:
-    """The client may have gone on in the other one, and be done with what this one has open."""
-    bench = bench_of("a")
-    client = Client(bench, "c", clean=False)
-    client.publish_as(1, "a/x", "1", dup=False)
-    bench.edge.publisher.on_taken(bench.route("a"), 1)
-    first = told_and_published(bench, client)
-    taken_in(bench, is_taken=True)
-    client = Client(bench, "c", clean=False)
-    client.publish_as(1, "a/x", "2", dup=dup)
-
-    assert (["Pubrec"], ["1"]) == first
-    assert ((["Pubrec"], []) if dup else ([], ["2"])) == told_and_published(bench, client)
+    assert [] == before[0]
+    assert ["Pubrec", "Pubrec", "Pubcomp"] == client.got()

@@ -7,9 +7,8 @@ different offsets. The one that is left reads each journal on from the lower of 
 out what either had (`Had`): nothing is missing, and nothing comes a second time. What of the older
 one lies behind what its client had since comes late; there is no order between the two.
 
-Of what the client published, the session that it published in last knows the packet ids. That is
-the one that is left, if it has; one that began while nobody could ask for the other, and of which
-its client maybe never heard, takes over those of the other one.
+What the client published and has not released, it may send again, as what it was in either of the
+two: the receiver knows both (`Receiver.take_in`).
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from txbroker.mqtt.cursor import Cursor, Had
-from txbroker.mqtt.incoming import Incoming
 from txbroker.mqtt.session import Session
 from txbroker.mqtt.window import Outgoing
 from txbroker.place import PartKey
@@ -47,14 +45,6 @@ def take_in(known: Session, other: Session, waiting: Iterable[Outgoing]) -> froz
     for part, offset in other.places.cut_off.items():
         known.places.put_aside(part, offset)
     return frozenset(_add_subscriptions(known, other))
-
-
-def take_in_publishes(known: Session, publishes: Iterable[Incoming]) -> None:
-    """Give `known` the QoS 2 publishes that the client has open, by what is known now."""
-    if not known.has_received:
-        known.receiver.restore(publishes)
-    for publish in known.open_publishes():
-        publish.needs_dup = True
 
 
 def _take_in_part(known: Session, other: Session, part: PartKey, left: frozenset[int]) -> None:

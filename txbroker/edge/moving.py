@@ -21,7 +21,7 @@ from txbroker.directory.ports import Remains, SentAs, Table
 from txbroker.directory.wills import will_id
 from txbroker.edge.edge import Edge
 from txbroker.edge.left import Flows, LeftPublishes
-from txbroker.edge.merging import take_in, take_in_publishes
+from txbroker.edge.merging import take_in
 from txbroker.edge.roaming import Successions
 from txbroker.edge.stored import decode_move, encode_move
 from txbroker.mqtt.incoming import Incoming, OriginId
@@ -136,7 +136,7 @@ class Moving:
             added = moved.subscriptions.keys() - known.subscriptions.keys()
             waiting = [*(entry for _, entry in window.flows), *window.held]
             confirmed = take_in(known, moved, waiting)
-            take_in_publishes(known, window.publishes)
+            known.receiver.take_in(window.publishes)
             self._clients.adopt(known, added, confirmed)
 
     def await_remains(self, client_id: str, node: str, remains: Remains) -> None:

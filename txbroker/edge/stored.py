@@ -233,7 +233,10 @@ def _had(stored: state_pb2.StoredHad) -> Had:
 
 def _add_publish(window: state_pb2.StoredWindow, publish: Incoming) -> None:
     kept = window.publishes.add(
-        packet_id=publish.packet_id, taken=publish.taken, needs_dup=publish.needs_dup
+        packet_id=publish.packet_id,
+        taken=publish.taken,
+        checksum=publish.checksum,
+        must_match=publish.must_match,
     )
     if publish.origin is not None:
         kept.origin.CopyFrom(_mark(*publish.origin))
@@ -249,7 +252,8 @@ def _publish(kept: state_pb2.StoredPublish) -> Incoming:
         0,
         origin=_sent_as(kept.origin) if kept.HasField("origin") else None,
         entry=_sent_as(kept.entry) if kept.HasField("entry") else None,
-        needs_dup=kept.needs_dup,
+        checksum=kept.checksum,
+        must_match=kept.must_match,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from zlib import crc32
+
 import attrs
 
 StreamKey = tuple[str, int, str, int]
@@ -20,8 +22,8 @@ class Incoming:
     each gets its own answer. Of QoS 2 in a durable session it is kept what it was sent with (the
     stream and its sequence there: `origin`) and which `entry` of an outbox it is: a crash must not
     have it published twice (protocol rule 16). `is_in_doubt`: after one, nobody knows yet.
-    `needs_dup`: two sessions of the client became one, and it may have gone on in either: a PUBLISH
-    with this packet id is a repeat of this one only if it says that it is one [MQTT-3.3.1-1].
+    `checksum`: of its message, see `checksum_of`. `must_match`: two sessions of the client became
+    one, and it may have gone on in either, so that its packet id may be another publish's by now.
     `serial`: of the run in which it came.
     """
 
@@ -32,5 +34,11 @@ class Incoming:
     origin: OriginId | None = None
     entry: OriginId | None = None
     is_in_doubt: bool = False
-    needs_dup: bool = False
+    checksum: int = 0
+    must_match: bool = False
     serial: int = 0
+
+
+def checksum_of(topic: str, payload: bytes) -> int:
+    """Of a message, to tell whether another one with its packet id is the same."""
+    return crc32(payload, crc32(topic.encode()))

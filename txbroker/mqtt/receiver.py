@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from txbroker.core import Flows, Run
 from txbroker.mqtt.encoding import encode
-from txbroker.mqtt.incoming import Incoming
+from txbroker.mqtt.incoming import Incoming, checksum_of
 from txbroker.mqtt.packets import Puback, Pubcomp, Publish, Pubrec
 from txbroker.mqtt.ports import Sink
 from txbroker.mqtt.turns import Turns
@@ -43,6 +43,25 @@ class Receiver:
         for flow in flows:
             self._keep(flow)
         self._begin_turns()
+
+    def take_in(self, flows: Iterable[Incoming]) -> None:
+        """
+        The session becomes one with another of its client, in which these were open.
+
+        Which of the two the client knows is not known: it may have been told that there was no
+        session, and have begun anew, or never have heard of the one that began meanwhile. So what
+        comes with a packet id that is open is a repeat only where it is the same message.
+        """
+        for flow in flows:
+            self._adopt(flow.packet_id)
+            if flow.packet_id not in self._flows:
+                self._keep(flow)
+        for flow in self.open():
+            flow.must_match = True
+        if self._turns is None:
+            self._begin_turns()
+        else:
+            self._turns.expect(self._flows)
 
     def detach(self) -> None:
         """The connection is gone; what the client sends again is acknowledged on the next one."""
@@ -93,7 +112,6 @@ class Receiver:
         self._adopt(packet_id)
         known = self._flows.get(packet_id)
         if known is not None and _is_repeat(packet, known):
-            known.needs_dup = False
             if not known.owed:
                 self._enter(known, packet.topic, is_repeat=True)
             known.owed += 1
@@ -102,6 +120,8 @@ class Receiver:
             was_in_doubt, known.is_in_doubt = known.is_in_doubt, False
             return known if was_in_doubt else None
         flow = self._keep(Incoming(packet_id, packet.qos))
+        if packet.qos == 2 and not self._session.clean:
+            flow.checksum = checksum_of(packet.topic, packet.payload)
         self._enter(flow, packet.topic, is_repeat=False)
         if known is not None:
             self._give_up(known)
@@ -212,4 +232,8 @@ class Receiver:
 
 def _is_repeat(packet: Publish, flow: Incoming) -> bool:
     """Whether the packet is the publish that is open with its packet id [MQTT-4.3.3-2]."""
-    return packet.qos == flow.qos and (packet.dup or (flow.qos == 2 and not flow.needs_dup))
+    if packet.qos != flow.qos:
+        return False
+    if flow.must_match:  # a client says so when it repeats something [MQTT-3.3.1-1]
+        return packet.dup and flow.checksum == checksum_of(packet.topic, packet.payload)
+    return packet.dup or flow.qos == 2

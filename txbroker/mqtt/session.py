@@ -99,7 +99,7 @@ class Session:
         return self._receiver
 
     def open_publishes(self) -> Iterable[Incoming]:
-        """QoS 2 publishes of its client that this has not released."""
+        """QoS 2 publishes that its client has not released."""
         return () if self._receiver is None else self._receiver.open()
 
     @property

@@ -28,6 +28,10 @@ class Turns:
         self._waiting: set[Incoming] = set()
         self._zones: dict[str, str] = {}  # of topics of which something has waited
 
+    def expect(self, packet_ids: Iterable[int]) -> None:
+        """It may bring these again, too."""
+        self._early.update(packet_ids)
+
     @property
     def is_over(self) -> bool:
         """Whether whatever comes from now on has its turn by itself."""
