@@ -124,8 +124,9 @@ class Arrivals:
         else can ask for it. `is_wanted` False: the client is gone; nothing new is begun.
         """
         search = _Search(client_id, is_wanted=is_wanted)
-        if self._may_begin_alone(search):
-            return self._begin(search, search.generation + 1)
+        alone = self._begin_alone(search) if is_wanted() else None
+        if alone is not None:
+            return alone
         deadline = self._now() + self._wait
         while is_wanted():
             search.go_on = False
@@ -339,18 +340,21 @@ class Arrivals:
 
     # internal: a session that is nowhere
 
-    def _may_begin_alone(self, search: _Search) -> bool:
-        """Whether no other node has to be asked, and what is kept here allows a new session."""
+    def _begin_alone(self, search: _Search) -> Arrived | None:
+        """Look and claim where no other node has to be asked; None: the steps are needed."""
         members, client_id = self._members, search.client_id
         if not members.is_alone or members.sites() or client_id in self.busy:
-            return False
+            return None
         if client_id in self._holdings.arriving or self._holdings.tombstone(client_id) is not None:
-            return False
+            return None
         known = self._keeper.find(client_id)
         if not known.settled or (known.entry is not None and known.entry.persistent):
-            return False
+            return None
         search.generation = known.generation
-        return self._keeper.entries.claim(self._entry(search)) is None
+        entry = self._entry(search)
+        if self._keeper.entries.claim(entry) is not None:
+            return None
+        return self._begin(search, entry.incarnation)
 
     def _claim(self, search: _Search) -> Procedure[Arrived | None]:
         members, client_id = self._members, search.client_id

@@ -110,7 +110,7 @@ class Entries:
             known = record.entry
             if known.order > entry.order or (record.ended and known.order == entry.order):
                 return Above(known, record.ended and entry.node not in record.losers)
-            if known == entry and not record.ended:
+            if known == entry:
                 record.sync = max(record.sync, sync)
                 return None
             self._replace(record, entry)
