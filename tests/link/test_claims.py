@@ -217,6 +217,7 @@ def test_edge_that_died_before_it_claimed_does_so_when_it_starts_again() -> None
     pair.authority.peers.inherit("z", interest, 0)
     known = pair.edge.zones.known()
     pair.edge = make_edge(pair.alarms, Recorder())
+    pair.edge.incarnation = 2
     pair.edge.zones.restore(known)
     route = pair.edge.zones.get("z")
     assert route is not None

@@ -166,7 +166,9 @@ class EdgeBench:
         )
 
     def restart(self) -> EdgeBench:
-        """The process dies; another one over what was durable. Its zones are not online."""
+        """
+        The process dies; another one over what was durable, at once. Its zones are not online.
+        """
         bench = EdgeBench(
             *self._apexes,
             limits=self._limits,
@@ -174,6 +176,7 @@ class EdgeBench:
             journals=self.journals,
             ledger=self.ledger,
         )
+        bench.clock.advance(self.clock.now())  # what tells the wall clock
         bench.edge.load()
         bench.edge.interests.refresh()
         return bench

@@ -36,6 +36,9 @@ from txbroker.mqtt.session import Session
 from txbroker.timers import Timers
 from txbroker.topics import is_sys
 
+AWAY_FOR_LONG = 60.0
+"""Seconds; whoever was away for longer is written as here with the next group commit."""
+
 
 class Presence(Protocol):
     """Who has to know which clients are here: the client directory."""
@@ -246,13 +249,15 @@ class Clients:
         sink = session.sink
         if sink is not None:
             sink.close("client id taken over")
-        session.away_since = None
+        away_since, session.away_since = session.away_since, None
         session.sender.attach(connection)
         for subscription in session.subscriptions.values():
             self._delivery.listen(session, subscription)
         if not session.clean:
             self._positions.arrive(session)
             self.keeper.note_life(session)
+            if away_since is not None and self._timers.now() - away_since > AWAY_FOR_LONG:
+                self.keeper.save_soon()  # a crash must not find it too old
         return True
 
     def miss(self, session: Session, will: Will | None) -> None:

@@ -1,10 +1,10 @@
 """
 What is durable of an edge's sessions, and when.
 
-A session that changed is written with the next group commit, once however often it changed. Packets
-whose flow has to be safe first (protocol rule 17) leave when that commit is done. For the zones in
-which nobody is behind, one position for all sessions is enough: `checkpoint` writes it, after the
-sessions that it does not hold for.
+A session that changed is written with the next group commit, once however often it changed, or
+within a second where nobody waits for that. Packets whose flow has to be safe first (protocol rule
+17) leave when that commit is done. For the zones in which nobody is behind, one position for all
+sessions is enough: `checkpoint` writes it, after the sessions that it does not hold for.
 """
 
 from __future__ import annotations
@@ -110,13 +110,13 @@ class Keeper:
 
     def note_life(self, session: Session) -> None:
         """
-        Its client came or left. That need not be safe soon: a client that was here when the process
-        ended counts as away from then on, and what it had is known as that of any other.
+        Its client came or left, which is written within a second: should the process end before,
+        what the client had is known from what was written while it was here.
         """
         self._rarely[session] = None
 
     def save_all(self, session: Session) -> None:
-        """Its subscriptions or its life changed, too."""
+        """Its subscriptions changed, too."""
         self._rarely[session] = None
         self._changed[session] = None
         self._commit.before_write(self._put)

@@ -2,8 +2,9 @@
 SHELL: what an edge knows of the tree of zones, kept for its next start.
 
 With it a node that starts while its parent, or the root, is down reaches the zones that it knew
-(invariants 7 and 8). It may be out of date, which costs a step of a walk and never a wrong write,
-so it is written lazily, and one that cannot be read is done without.
+(invariants 7 and 8), and claims in each what its owner keeps for it (rule 13). It may be out of
+date, which costs a step of a walk and never a wrong write, so it is written lazily, and one that
+cannot be read is done without.
 """
 
 from __future__ import annotations
