@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -14,11 +13,7 @@ from txbroker.directory.directory import Directory
 from txbroker.directory.entry import Entry
 from txbroker.directory.holdings import Tombstone
 from txbroker.directory.members import Member
-from txbroker.directory.requests import OtherView, Taken
-from txbroker.directory.steps import Ask, Procedure
-
-STEPS = 40
-"""After so many it has not begun."""
+from txbroker.directory.requests import Taken
 
 
 def entry(node: str, incarnation: int, *, persistent: bool = True) -> Entry:
@@ -89,29 +84,12 @@ def full(directory: Directory) -> None:
     directory.keeper.entries._limit = 0
 
 
-def node(prepare: Callable[[Directory], None]) -> Directory:
+def node(prepare: Callable[[Directory], None]) -> Alone:
     """It is alone, and knows of the id what `prepare` makes it know."""
     bench = EdgeBench()
-    directory = Alone(bench.edge, bench.clock.now).directory
-    prepare(directory)
-    return directory
-
-
-def run(directory: Directory) -> tuple[object, int]:
-    """What the CONNECT comes to, None where that takes too long; and how many steps there were."""
-    procedure: Procedure[Any] = directory.arrive("c", lambda: True)
-    for count in range(STEPS):
-        try:
-            step = next(procedure)
-        except StopIteration as stop:
-            return stop.value, count
-        for name, request in step.calls if isinstance(step, Ask) else ():
-            answer = None
-            if name == directory.members.name:
-                answer = directory.handle(name, request)
-            if step.take(name, None if isinstance(answer, OtherView) else answer):
-                break
-    return None, STEPS
+    alone = Alone(bench.edge, bench.clock.now)
+    prepare(alone.directory)
+    return alone
 
 
 def known(directory: Directory) -> tuple[object, ...]:
@@ -132,14 +110,16 @@ def test_it_asks_nobody_and_knows_the_same(
     prepare: Callable[[Directory], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No step is needed; with them, all would be as it is."""
-    at_once = node(prepare)
-    outcome, count = run(at_once)
+    at_once, with_steps = node(prepare), node(prepare)
+    with pytest.raises(StopIteration) as outcome:
+        next(at_once.directory.arrive("c", lambda: True))
     monkeypatch.setattr(Arrivals, "_begin_alone", lambda self, search: None)
-    with_steps = node(prepare)
+    outcomes: list[object] = []
+    with_steps.run(with_steps.directory.arrive("c", lambda: True), outcomes.append)
 
-    assert (Arrived(present=False), 0) == (outcome, count)
-    assert outcome == run(with_steps)[0]
-    assert known(with_steps) == known(at_once)
+    assert Arrived(present=False) == outcome.value.value
+    assert [Arrived(present=False)] == outcomes
+    assert known(with_steps.directory) == known(at_once.directory)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +131,7 @@ def test_it_takes_the_steps_where_somebody_may_know_more(
     prepare: Callable[[Directory], None],
 ) -> None:
     """Another node, or something that is under way here, or too much is kept."""
-    directory = node(prepare)
+    directory = node(prepare).directory
     procedure = directory.arrive("c", lambda: True)
     next(procedure)
     procedure.close()
@@ -161,22 +141,8 @@ def test_it_takes_the_steps_where_somebody_may_know_more(
 
 def test_it_begins_nothing_for_a_client_that_is_gone() -> None:
     """Nobody would be told."""
-    directory = node(lambda _: None)
+    directory = node(lambda _: None).directory
     with pytest.raises(StopIteration):
         next(directory.arrive("c", lambda: False))
 
     assert "c" not in directory.holdings.held
-
-
-def test_an_entry_that_says_what_is_known_is_not_written_again() -> None:
-    """Each session says so more than once as it begins."""
-    directory = node(unopened)
-    table = directory.keeper.entries._table
-    before = dict(table.items())
-    table.values.clear()  # type: ignore[attr-defined]
-    verdict = directory.keeper.entries.put(entry(directory.members.name, 5))
-    again = dict(table.items())
-    directory.keeper.entries.put(entry(directory.members.name, 6))
-
-    assert (None, {}) == (verdict, again)
-    assert before.keys() == dict(table.items()).keys()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.roaming import MemoryTable
+from tests.support.keeping import MemoryTable
 from txbroker.directory import entry as words
 from txbroker.directory.entries import Above, Entries, Full
 from txbroker.directory.entry import Entry, pack, unpack
@@ -263,3 +263,12 @@ def test_a_record_of_another_version_is_refused(record: bytes) -> None:
     """In one line."""
     with pytest.raises(StoreError):
         unpack(record)
+
+
+def test_what_says_what_is_known_is_not_written_again() -> None:
+    """Each session says so more than once as it begins."""
+    table = MemoryTable()
+    entries = Entries(table)
+    verdicts = [entries.put(kept("a", incarnation)) for incarnation in (5, 5, 6)]
+
+    assert ([None] * 3, 2) == (verdicts, table.puts)

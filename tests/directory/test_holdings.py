@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.roaming import MemoryTable
+from tests.support.keeping import MemoryTable
 from txbroker.directory.holdings import FREEZE_LIMIT, LEFT_LIMIT, PATIENCE, Holding, Holdings
 from txbroker.directory.ports import Remains
 from txbroker.directory.requests import (

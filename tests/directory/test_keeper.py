@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from tests.support.roaming import MemoryTable
+from tests.support.keeping import MemoryTable
 from txbroker.directory.entries import Entries
 from txbroker.directory.entry import Entry
 from txbroker.directory.keeper import Keeper

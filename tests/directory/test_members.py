@@ -6,7 +6,7 @@ import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.roaming import MemoryTable
+from tests.support.keeping import MemoryTable
 from txbroker.directory.members import LIMIT, Member, Members
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.roaming import MemoryTable
+from tests.support.keeping import MemoryTable
 from txbroker.directory.entries import Entries
 from txbroker.directory.entry import Entry
 from txbroker.directory.keeper import Keeper

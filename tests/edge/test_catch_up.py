@@ -61,30 +61,6 @@ def say(bench: EdgeBench, first: int, last: int, topic: str = "x", qos: int = 1)
 # -- away
 
 
-@pytest.mark.parametrize("is_kept", [False, True])
-def test_crash_before_a_client_that_left_is_written_loses_nothing(is_kept: bool) -> None:
-    """What it has is known from what was written while it was here; it is away since the crash."""
-    bench = bench_of()
-    client = subscribed(bench, "x")
-    say(bench, 1, 3, qos=2)
-    assert numbers(1, 3) == client.got()
-    bench.clock.advance(40.0)
-    bench.edge.positions.checkpoint()
-    bench.settle()
-    client.leave()
-    if is_kept:
-        bench.edge.positions.checkpoint()
-        bench.settle()
-    bench.clock.advance(5.0)
-    say(bench, 4, 5)
-    bench = bench.restart()
-    (session,) = bench.edge.clients.sessions.values()
-    bench.online("", offset=5)
-
-    assert session.away_since == pytest.approx(40.0 if is_kept else 45.0)
-    assert numbers(4, 5) == everything(Client(bench, "c", clean=False))
-
-
 def test_session_that_is_away_costs_a_position_for_each_zone() -> None:
     """However much there is for it, and nothing is written for it."""
     bench = bench_of("a", "b")

@@ -276,6 +276,30 @@ def test_late_confirmation_is_durable() -> None:
     assert numbers(5, 6) == everything(client)
 
 
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_crash_before_a_client_that_left_is_written_loses_nothing(is_kept: bool) -> None:
+    """What it has is known from what was written while it was here; it is away since the crash."""
+    bench = bench_of()
+    client = subscribed(bench, "x")
+    say(bench, 1, 3, qos=2)
+    assert numbers(1, 3) == client.got()
+    bench.clock.advance(40.0)
+    bench.edge.positions.checkpoint()
+    bench.settle()
+    client.leave()
+    if is_kept:
+        bench.edge.positions.checkpoint()
+        bench.settle()
+    bench.clock.advance(5.0)
+    say(bench, 4, 5)
+    bench = bench.restart()
+    (session,) = bench.edge.clients.sessions.values()
+    bench.online("", offset=5)
+
+    assert session.away_since == pytest.approx(40.0 if is_kept else 45.0)
+    assert numbers(4, 5) == everything(Client(bench, "c", clean=False))
+
+
 def test_a_client_that_left_before_its_session_was_durable_is_away() -> None:
     """Such sessions were never too old."""
     age = 100.0

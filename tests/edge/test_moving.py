@@ -6,7 +6,7 @@ import pytest
 
 from tests.edge.test_catch_up import bench_of, everything, subscribed
 from tests.support.edge_bench import Client, EdgeBench
-from tests.support.roaming import MemoryTable
+from tests.support.keeping import MemoryTable
 from txbroker.directory.ports import Remains, SentAs
 from txbroker.edge.chunks import RETRY
 from txbroker.edge.moving import Moving

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.edge.test_catch_up import numbers, say, subscribed
 from tests.support.edge_bench import Client, EdgeBench
+from tests.support.keeping import MemoryTable
 from tests.support.recorders import LedgerRecorder
-from tests.support.roaming import MemoryTable
 from txbroker.delegation.passage import FOREVER, Passage
 from txbroker.edge.limits import EdgeLimits
 from txbroker.edge.moving import Moving

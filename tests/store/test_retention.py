@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from tests.store.test_committer import Bench
-from tests.support.roaming import MemoryTable
+from tests.support.keeping import MemoryTable
 from txbroker.counters import Counters
 from txbroker.message import Message
 from txbroker.place import PartKey

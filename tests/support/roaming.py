@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
+from tests.support.keeping import MemoryTable
 from txbroker.directory.directory import Directory, Settings, Tables
 from txbroker.directory.members import Members
 from txbroker.directory.steps import Ask, Procedure
 from txbroker.edge.edge import Edge
 from txbroker.edge.moving import Moving
 from txbroker.edge.roaming import Roaming, Successions
-
-
-class MemoryTable:
-    """A table that keeps nothing."""
-
-    def __init__(self) -> None:
-        self.values: dict[bytes, bytes] = {}
-
-    def get(self, key: bytes) -> bytes | None:
-        return self.values.get(key)
-
-    def put(self, key: bytes, value: bytes) -> None:
-        self.values[key] = value
-
-    def delete(self, key: bytes) -> None:
-        self.values.pop(key, None)
-
-    def items(self) -> Iterator[tuple[bytes, bytes]]:
-        return iter(list(self.values.items()))
 
 
 class Alone:

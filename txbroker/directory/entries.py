@@ -100,6 +100,7 @@ class Entries:
     def put(self, entry: Entry, sync: int = 0) -> Verdict:
         """What a holder says of itself, or another of it."""
         record = self._records.get(entry.client_id)
+        is_news = record is None or record.entry != entry
         if record is None:
             if len(self._records) >= self._limit:
                 return Full.FULL
@@ -110,12 +111,11 @@ class Entries:
             known = record.entry
             if known.order > entry.order or (record.ended and known.order == entry.order):
                 return Above(known, record.ended and entry.node not in record.losers)
-            if known == entry:
-                record.sync = max(record.sync, sync)
-                return None
-            self._replace(record, entry)
+            if is_news:
+                self._replace(record, entry)
         record.sync = max(record.sync, sync)
-        self._store(record)
+        if is_news:
+            self._store(record)
         return None
 
     def renew(self, client_id: str, node: str, sync: int) -> None:
