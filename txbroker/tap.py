@@ -12,13 +12,14 @@ import sys
 from typing import Any
 
 from twisted.application.service import Service
+from twisted.internet import asyncioreactor
 from twisted.internet.defer import Deferred
 from twisted.python import usage
 
 from txbroker.aio import as_deferred
 from txbroker.config import NodeConfig, load_file, select
 from txbroker.errors import TxbrokerError
-from txbroker.telemetry import TWISTED_OBSERVER, configure, get_logger
+from txbroker.telemetry import TWISTED_OBSERVER, configure, get_logger, twisted_observer
 
 log = get_logger()
 
@@ -41,8 +42,9 @@ class Options(usage.Options):
         """Check the command line and the file; a mistake is one line and a status."""
         if self["topology"] is None:
             raise usage.UsageError("--topology FILE is missing")
-        if self.parent is not None and self.parent.get("logger") is None:
-            self.parent["logger"] = TWISTED_OBSERVER
+        _install_reactor()
+        if self.parent is not None:
+            _lead_log(self.parent)
         configure(self["node"] or "")
         try:
             self.config = select(load_file(self["topology"]), self["node"])
@@ -128,6 +130,24 @@ def _spare_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(1000, 10, 100)
+
+
+def _install_reactor() -> None:
+    """
+    Install the asyncio reactor, which gRPC needs, unless the command line has chosen a reactor.
+
+    Twisted installs its default reactor at the first import, which is later than this.
+    """
+    if "twisted.internet.reactor" not in sys.modules:
+        asyncioreactor.install()
+
+
+def _lead_log(parent: Any) -> None:
+    """Lead Twisted's log here: twistd has an option for it, `python -m twisted` a factory."""
+    if "fileLogObserverFactory" in parent:
+        parent["fileLogObserverFactory"] = lambda _file: twisted_observer()
+    elif parent.get("logger") is None:
+        parent["logger"] = TWISTED_OBSERVER
 
 
 def _is_asyncio(reactor: Any) -> bool:

@@ -109,7 +109,7 @@ def test_which_node_of_the_file(tmp_path: Path) -> None:
         assert refused_line(twistd("--topology", str(file), *more)).endswith("one of: one, two")
 
 
-@pytest.mark.parametrize("reactor", [[], ["--reactor=epoll"], ["--reactor=select"]])
+@pytest.mark.parametrize("reactor", [["--reactor=epoll"], ["--reactor=select"]])
 def test_wrong_reactor(tmp_path: Path, reactor: list[str]) -> None:
     """One line that names the flag."""
     file = tmp_path / "n.yaml"

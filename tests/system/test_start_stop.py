@@ -50,11 +50,35 @@ def make(tmp_path: Path) -> Iterator[Make]:
             assert "traceback" not in json.loads(text) and "Traceback" not in text, text
 
 
+class PlainNode(NodeProcess):
+    """A node that twistd starts without the reactor's flag."""
+
+    def command(self) -> list[str]:
+        return [part for part in super().command() if part != "--reactor=asyncio"]
+
+
+class TwistNode(NodeProcess):
+    """A node that `python -m twisted` starts."""
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", "twisted", "txbroker", "--topology", str(self.file)]
+
+
 def client_of(node: NodeProcess, client_id: str, **options: Any) -> RawClient:
     """A connected client."""
     client = RawClient(node.mqtt)
     client.connect(client_id, **options)
     return client
+
+
+@pytest.mark.parametrize("kind", [NodeProcess, PlainNode, TwistNode])
+def test_each_launch_line_serves(make: Make, kind: type[NodeProcess]) -> None:
+    """A node serves and logs alike under twistd, with or without `--reactor`, and under twist."""
+    with make("solo", kind, zone="") as node:
+        with client_of(node, "a") as client:
+            client.ping()
+        assert node.terminate() == -signal.SIGTERM
+    assert node.lines and not node.stdout
 
 
 def timed(end: Callable[[], int]) -> int:
