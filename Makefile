@@ -17,9 +17,10 @@ EXTRAS := dev
 PYTEST_ARGS ?=
 FAULTS_ARGS ?=
 FUZZ_ARGS ?=
+SOAK_ARGS ?=
 BENCH_ARGS ?=
 
-.PHONY: install home pipeline test test-pure bench bench-quick faults fuzz lint types format proto clean
+.PHONY: install home pipeline test test-pure bench bench-quick faults soak fuzz lint types format proto clean
 
 
 install: $(STAMP)
@@ -73,6 +74,10 @@ build/load: $(wildcard benchmarks/load/*)
 # Random faults until the time is over or a promise is broken; the seed is printed then.
 faults: install
 	$(BIN)/python -m tests.faults --minutes $(or $(MINUTES),5) $(FAULTS_ARGS)
+
+# Clients that come and go, and what nodes keep of them; with faults beside it: SOAK_ARGS=--faults.
+soak: install
+	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),10) $(SOAK_ARGS)
 
 # The compiled core with sanitizers, against its reference, until something is found or the time is
 # over; INPUT=file tries one input again.

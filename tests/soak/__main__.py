@@ -1,0 +1,182 @@
+"""
+The command: `python -m tests.soak [--minutes M] [--seed N] [--faults] [--rests N]`.
+
+Three nodes, clients that come and go, and rests in which every node is measured. Status 1 if a
+visit fails, a session is left over, or a node grows beyond its bounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+
+from tests.support.nodes import NodeProcess, free_port, topology
+from tests.system.commands import as_json
+
+from .rest import MIB, Rest, measure
+from .visits import Visits
+
+ZONES = {"root": "", "a": "a", "b": "b"}
+RETENTION = 8 * MIB
+SEGMENT = 64 * MIB
+SLACK = 4 * MIB
+"""Bytes of a data folder beside the journal: tables, preallocated space."""
+
+CLIENTS = 12
+"""Visits that go on at a time."""
+
+WARM_UP = 100_000
+"""Visits after which memory no longer grows, but for `GROWTH`."""
+
+GROWTH = 1 * MIB
+"""Bytes that memory may grow with each 100,000 visits after the warm-up."""
+
+COLD_GROWTH = 16 * MIB
+"""Bytes that memory may grow between two rests before the warm-up is over."""
+
+EMPTY = 60.0
+"""Seconds in which sessions that nobody owns are found and ended."""
+
+
+def main() -> int:
+    """Exit status 0 if nothing is left behind."""
+    options = parse()
+    print(f"seed {options.seed}")
+    with tempfile.TemporaryDirectory(prefix="soak-") as folder, ExitStack() as stack:
+        nodes = start(Path(folder), stack)
+        wrong = asyncio.run(Soak(nodes, options).run())
+    for line in wrong:
+        print(line)
+    print("failed" if wrong else "ok")
+    return 1 if wrong else 0
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("--rests", type=int, default=4, help="beside the one at the beginning")
+    parser.add_argument("--faults", action="store_true", help="nodes are killed and frozen")
+    return parser.parse_args()
+
+
+def start(folder: Path, stack: ExitStack) -> list[NodeProcess]:
+    """Three nodes that have joined."""
+    nodes: list[NodeProcess] = []
+    for name, zone in ZONES.items():
+        document = topology(
+            name,
+            zone=zone,
+            parent=nodes[0].grpc if nodes else None,
+            mqtt=[f"tcp:{free_port()}:interface=127.0.0.1"],
+            retention={"size": f"{RETENTION // MIB}MiB"},
+        )
+        node = NodeProcess(folder, {k: v for k, v in document.items() if v is not None})
+        nodes.append(node)
+        stack.callback(node.close)
+        node.start()
+    for node in nodes[1:]:
+        node.wait_event("join.granted", 30.0)
+    return nodes
+
+
+class Soak:
+    """Visits, rests and, where wanted, faults of three nodes."""
+
+    def __init__(self, nodes: list[NodeProcess], options: argparse.Namespace) -> None:
+        self._nodes = nodes
+        self._options = options
+        self._rng = Random(options.seed)
+        addresses = [node.mqtt for node in nodes]
+        self._visits = Visits(lambda: addresses, self._rng, list(ZONES.values()))
+
+    async def run(self) -> list[str]:
+        """What is wrong at the end, a line each."""
+        rests = [(0, await self._rest())]
+        length = 60 * self._options.minutes / self._options.rests
+        for _ in range(self._options.rests):
+            deadline = asyncio.get_running_loop().time() + length
+            clients = [self._visits.make(deadline) for _ in range(CLIENTS)]
+            await asyncio.gather(*clients, *self._faults(deadline))
+            if left := await self._left_over():
+                return [f"sessions are left over after {self._visits.done} visits: {left}"]
+            rests.append((self._visits.done, await self._rest()))
+        return [*self._failures(), *self._growth(rests)]
+
+    def _faults(self, deadline: float) -> Iterator[asyncio.Future[None]]:
+        if self._options.faults:
+            yield asyncio.ensure_future(self._disturb(deadline))
+
+    async def _disturb(self, deadline: float) -> None:
+        """A node at a time is killed and started again, or frozen for some seconds."""
+        while asyncio.get_running_loop().time() < deadline - 10:
+            await asyncio.sleep(self._rng.uniform(2, 8))
+            node = self._rng.choice(self._nodes)
+            if self._rng.random() < 0.5:
+                await asyncio.to_thread(node.kill)
+                await asyncio.to_thread(node.start)
+            else:
+                node.pause()
+                await asyncio.sleep(self._rng.uniform(0.5, 8))
+                node.resume()
+
+    async def _left_over(self) -> dict[str, list[str]]:
+        """Sessions that are listed when there has been time to find those that nobody owns."""
+        deadline = time.monotonic() + EMPTY
+        while True:
+            left = {
+                node.name: [row["client_id"] for row in found]
+                for node in self._nodes
+                if (found := await asyncio.to_thread(as_json, "sessions", node.grpc))
+            }
+            if not left or time.monotonic() > deadline:
+                return {name: ids[:5] for name, ids in left.items()}
+            await asyncio.sleep(1.0)
+
+    async def _rest(self) -> dict[str, Rest]:
+        found = await asyncio.gather(*(asyncio.to_thread(measure, node) for node in self._nodes))
+        print(f"after {self._visits.done} visits, {len(self._visits.failed)} of them failed")
+        for node, rest in zip(self._nodes, found, strict=True):
+            print(f"  {node.name:5} {rest}", flush=True)
+        return {node.name: rest for node, rest in zip(self._nodes, found, strict=True)}
+
+    def _failures(self) -> list[str]:
+        if self._options.faults:
+            return []
+        return [f"visit failed: {text}" for text in self._visits.failed[:5]]
+
+    def _growth(self, rests: list[tuple[int, dict[str, Rest]]]) -> list[str]:
+        """What is beyond its bound; the first rest but one is the measure."""
+        wrong = []
+        (_, first), (visits, last) = rests[1], rests[-1]
+        for name, rest in last.items():
+            if rest.disk > RETENTION + SEGMENT + SLACK:
+                wrong.append(f"{name}: {rest.disk / MIB:.0f} MiB of disk")
+            if rest.descriptors > first[name].descriptors + 8:
+                wrong.append(f"{name}: {rest.descriptors} descriptors")
+            if rest.threads > first[name].threads + 8:
+                wrong.append(f"{name}: {rest.threads} threads")
+            if rest.cpu > 0.1:
+                wrong.append(f"{name}: {rest.cpu:.0%} of a CPU while idle")
+        for (before, earlier), (after, later) in zip(rests[1:], rests[2:], strict=False):
+            bound = COLD_GROWTH
+            if before >= WARM_UP:
+                bound = GROWTH * max(after - before, WARM_UP) // WARM_UP
+            for name, rest in later.items():
+                if (grown := rest.memory - earlier[name].memory) > bound:
+                    wrong.append(f"{name}: {grown / MIB:.1f} MiB more from {before} to {after}")
+        if not visits:
+            wrong.append("no visit was made")
+        return wrong
+
+
+if __name__ == "__main__":
+    sys.exit(main())

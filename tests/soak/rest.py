@@ -1,0 +1,60 @@
+"""What a node holds while no client is there, read from the kernel and from the node's commands."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import attrs
+
+from tests.support.nodes import NodeProcess
+
+IDLE = 2.0
+"""Seconds over which the CPU time of an idle node is taken."""
+
+MIB = 1024 * 1024
+
+
+@attrs.frozen(kw_only=True)
+class Rest:
+    """One node at rest: bytes of anonymous memory, of `data` and of the log; CPU as a share."""
+
+    memory: int
+    descriptors: int
+    threads: int
+    disk: int
+    log: int
+    cpu: float
+
+    def __str__(self) -> str:
+        return (
+            f"memory {self.memory / MIB:6.1f} MiB, disk {self.disk / MIB:6.1f} MiB, "
+            f"{self.descriptors} descriptors, {self.threads} threads, "
+            f"idle CPU {self.cpu:.1%}, log {self.log / 1024:.0f} KiB"
+        )
+
+
+def measure(node: NodeProcess) -> Rest:
+    """Takes `IDLE` seconds."""
+    before = _ticks(node.pid)
+    time.sleep(IDLE)
+    cpu = (_ticks(node.pid) - before) / os.sysconf("SC_CLK_TCK") / IDLE
+    status = dict(
+        line.split(":", 1)
+        for line in Path(f"/proc/{node.pid}/status").read_text().splitlines()
+        if ":" in line
+    )
+    return Rest(
+        memory=int(status["RssAnon"].split()[0]) * 1024,
+        descriptors=len(os.listdir(f"/proc/{node.pid}/fd")),
+        threads=int(status["Threads"]),
+        disk=sum(path.stat().st_blocks * 512 for path in node.data.rglob("*") if path.is_file()),
+        log=sum(map(len, node.lines)),
+        cpu=cpu,
+    )
+
+
+def _ticks(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])

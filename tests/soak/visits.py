@@ -1,0 +1,101 @@
+"""
+What one client does: it comes with names of its own, uses them, and leaves nothing rightful behind.
+
+Each kind of visit ends without a session: a durable one is discarded by a clean CONNECT, at the
+same node or another. The gaps between the steps are those at which a discard once got lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+
+from tests.support.mqttclient import Client
+from tests.support.nodes import Address
+from txbroker.mqtt.packets import Will
+
+GAPS = (0.0, 0.0, 0.02, 0.05, 0.1, 0.3)
+"""Seconds between a client's steps."""
+
+Addresses = Callable[[], list[Address]]
+
+
+class Visits:
+    """Visits by number; `done` counts them, `failed` names those that did not get what is due."""
+
+    def __init__(self, addresses: Addresses, rng: Random, zones: list[str]) -> None:
+        self.done = 0
+        self.failed: list[str] = []
+        self._addresses = addresses
+        self._rng = rng
+        self._zones = zones
+        self._numbers = 0
+
+    async def make(self, deadline: float) -> None:
+        """Make one visit after the other until the loop's time is `deadline`, and end the last."""
+        loop = asyncio.get_running_loop()
+        while loop.time() < deadline:
+            self._numbers += 1
+            number = self._numbers
+            kind = self._rng.choice((self._passer, self._passer, self._roamer, self._keeper))
+            try:
+                await kind(f"v{number}", f"{self._rng.choice(self._zones)}/v{number}".lstrip("/"))
+            except (OSError, AssertionError, asyncio.CancelledError, TimeoutError) as error:
+                self.failed.append(f"{kind.__name__} {number}: {error!r}"[:200])
+                await asyncio.sleep(0.05)  # a node that is away is not asked in a tight loop
+            self.done += 1
+
+    async def _passer(self, name: str, topic: str) -> None:
+        """A clean session with a will, a filter, a retained message that is cleared again."""
+        client = await self._open(
+            name, will=Will(topic=f"{topic}/will", payload=b"gone", qos=1, retain=False)
+        )
+        try:
+            await client.subscribe((f"{topic}/#", self._rng.randrange(3)))
+            await client.publish(f"{topic}/last", b"kept", 1, retain=True)
+            await client.publish(f"{topic}/data", b"x" * self._rng.randrange(200), 2)
+            await client.wait_for(2)
+            await client.publish(f"{topic}/last", b"", 1, retain=True)
+            if self._rng.random() < 0.5:
+                await client.close()
+        finally:
+            client.abort()
+
+    async def _keeper(self, name: str, topic: str) -> None:
+        """A durable session that is discarded at once, wherever the client comes next."""
+        client = await self._open(name, clean=False)
+        try:
+            await client.subscribe((f"{topic}/#", 1))
+            await client.publish(f"{topic}/data", b"x", 1)
+            await client.wait_for(1)
+            await self._leave(client)
+            client = await self._open(name)
+        finally:
+            client.abort()
+
+    async def _roamer(self, name: str, topic: str) -> None:
+        """A durable session that moves once or twice before it is discarded."""
+        client = await self._open(name, clean=False)
+        try:
+            await client.subscribe((f"{topic}/#", 2))
+            for _ in range(self._rng.choice((1, 2))):
+                await self._leave(client)
+                client = await self._open(name, clean=False)
+                assert client.session_present, f"{name}: its session is not found"
+            await self._leave(client)
+            client = await self._open(name)
+            await client.close()
+        finally:
+            client.abort()
+
+    async def _open(self, name: str, *, clean: bool = True, will: Will | None = None) -> Client:
+        address = self._rng.choice(self._addresses())
+        return await Client.open(address, name, clean=clean, will=will)
+
+    async def _leave(self, client: Client) -> None:
+        if self._rng.random() < 0.5:
+            await client.close()
+        else:
+            client.abort()
+        await asyncio.sleep(self._rng.choice(GAPS))
