@@ -62,6 +62,8 @@ class Keeper:
 
     `messages` holds those that sessions wait for and that cannot be read again, `passages` names
     what this edge went through when zones changed hands.
+
+    A session that is over writes nothing, whoever asks: its name is its successor's.
     """
 
     def __init__(
@@ -243,12 +245,16 @@ class Keeper:
 
     def _put(self) -> None:
         for session in self._rarely:
+            if session.is_over:
+                continue  # what was on its way to an owner would bring the session back
             away = 0
             if session.sink is None and session.away_since is not None:
                 away = self._wall() - int((self._now() - session.away_since) * 1e6)
             self._sessions.put(session.client_id.encode(), encode_session(session, away))
         self._rarely.clear()
         for session in self._changed:
+            if session.is_over:
+                continue  # its open flows would answer for what its successor publishes
             name = session.client_id.encode()
             new, gone = session.durable_sender.numbering.take()
             for entry in new:
