@@ -89,7 +89,7 @@ class Holding:
             self._authority.absorb(arrived.apex, arrived.incoming)
             for edge, places in arrived.needs.items():
                 for part, offset in places.items():
-                    self._retention.begin(edge, part, offset)
+                    self._retention.inherit(edge, part, offset)
         self._note(arrived)
 
     def refuse(self, reason: str, cut_off: int) -> None:

@@ -332,13 +332,28 @@ def test_what_an_edge_has_not_claimed_is_kept_for_it() -> None:
     zone.say("a", "1")
     zone.journal.sync()
     part, other = PartKey("", 1), PartKey("x", 4)
-    zone.authority.reception.keep(zone.peer, {part: 9})
+    zone.authority.reception.keep(zone.peer, {part: 9}, lambda: None)
     zone.peer.unclaimed["z"] = 1
-    zone.authority.reception.keep(zone.peer, {part: 9, other: 3})
-    zone.authority.reception.keep(zone.peer, {})
+    zone.authority.reception.keep(zone.peer, {part: 9, other: 3}, lambda: None)
+    zone.authority.reception.keep(zone.peer, {}, lambda: None)
 
     kept = [noted for noted in zone.journal.noted if not noted.startswith("e from")]
     assert ["e  9", "e  1", "e x 3", "e  1"] == kept
+
+
+def test_marks_that_come_behind_a_fence_are_not_confirmed() -> None:
+    """Those that go with the zone are of an earlier time; the next owner is told them."""
+    zone = Zone()
+    part, kept = PartKey("", 1), list[str]()
+    subtrees = zone.authority.subtrees
+    zone.authority.reception.keep(zone.peer, {part: 3}, lambda: kept.append("before"))
+    outgoing = subtrees.prepare("")
+    subtrees.fence(outgoing)
+    zone.authority.reception.keep(zone.peer, {part: 2}, lambda: kept.append("fenced"))
+    subtrees.roll_back(outgoing)
+    zone.authority.reception.keep(zone.peer, {part: 1}, lambda: kept.append("after"))
+
+    assert ["before", "after"] == kept
 
 
 # -- links of one edge

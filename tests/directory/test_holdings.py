@@ -53,7 +53,7 @@ class Host:
         self.events.append(("adopt", incarnation))
         self.sessions[client_id] = self.sessions.get(client_id, b"") + state
 
-    def release(self, client_id: str) -> None:
+    def release(self, client_id: str, token: bytes) -> None:
         self.events.append("release")
         self.sessions.pop(client_id, None)
 

@@ -386,7 +386,7 @@ def test_messages_in_flight_leave_the_memory_of_a_client_that_stays_away() -> No
     client.leave()
     for _ in range(62):
         bench.clock.advance(1.0)
-        bench.edge.positions.checkpoint()
+        bench.edge.low_water.look()
     held = [entry.message for _, entry in client.session.sender.flows()]
     client = Client(bench, "c", clean=False)
 

@@ -36,7 +36,7 @@ def moved_with_a_publish_in_doubt(bench: EdgeBench) -> Client:
 def test_node_before_keeps_its_stream_until_the_outbox_has_asked_for_it() -> None:
     """The client was answered when the publish was in the outbox; what became of it is open."""
     bench = EdgeBench("a")
-    moving = Moving(bench.edge, Successions(), MemoryTable())
+    moving = Moving(bench.edge, Successions(), MemoryTable(), MemoryTable())
     client = moved_with_a_publish_in_doubt(bench)
 
     def resolved() -> list[bool]:
@@ -63,12 +63,12 @@ def test_node_before_keeps_its_stream_until_the_outbox_has_asked_for_it() -> Non
 def test_what_a_session_left_behind_is_not_sent_anew() -> None:
     """Its new node asks what became of it as it was sent here; only a link that is lost tells."""
     bench = bench_of("a")
-    moving = Moving(bench.edge, Successions(), MemoryTable())
+    moving = Moving(bench.edge, Successions(), MemoryTable(), MemoryTable())
     client = Client(bench, "c", clean=False)
     for number in ("1", "2", "3"):
         client.publish("a/x", number, qos=1 + int(number) % 2)
     moving.freeze("c")
-    moving.release("c")
+    moving.release("c", b"token")
     Client(bench, "other").publish("a/x", "other")
     bench.lose("a")
     open_zones = moving.remains("c").zones
@@ -85,11 +85,11 @@ def test_what_a_session_left_behind_is_not_sent_anew() -> None:
 def test_what_a_session_only_asked_about_here_is_not_put_down_when_it_has_left() -> None:
     """Its next node would never know that it is in an outbox here, and asks the owner itself."""
     bench = EdgeBench("a")
-    moving = Moving(bench.edge, Successions(), MemoryTable())
+    moving = Moving(bench.edge, Successions(), MemoryTable(), MemoryTable())
     moved_with_a_publish_in_doubt(bench)
     before = moving.remains("c").zones
     moving.freeze("c")
-    moving.release("c")
+    moving.release("c", b"token")
     bench.edge.publisher.on_unreachable(bench.route("a"))
     bench.settle()
 
@@ -100,7 +100,7 @@ def test_what_a_session_only_asked_about_here_is_not_put_down_when_it_has_left()
 def test_what_became_of_a_publish_is_told_to_a_session_that_came_back_and_left_again() -> None:
     """It is one publish, however often the session comes by."""
     bench = bench_of("a")
-    moving = Moving(bench.edge, Successions(), MemoryTable())
+    moving = Moving(bench.edge, Successions(), MemoryTable(), MemoryTable())
     client = Client(bench, "c", clean=False)
     client.publish("a/x", "1", qos=2)
     (flow,) = client.session.receiver.open()
@@ -108,10 +108,10 @@ def test_what_became_of_a_publish_is_told_to_a_session_that_came_back_and_left_a
     for _ in range(2):
         state = moving.freeze("c")
         assert state is not None
-        moving.release("c")
+        moving.release("c", b"token")
         moving.adopt("c", state, 2)
     moving.freeze("c")
-    moving.release("c")
+    moving.release("c", b"token")
     before = moving.remains("c")
     bench.edge.publisher.on_taken(bench.route("a"), 1)
 
@@ -122,14 +122,14 @@ def test_what_became_of_a_publish_is_told_to_a_session_that_came_back_and_left_a
 def left_in_doubt() -> tuple[EdgeBench, Moving, Incoming]:
     """A session went, and nobody knows what became of its QoS 2 publish."""
     bench = bench_of("a")
-    moving = Moving(bench.edge, Successions(), bench.commit.left)
+    moving = Moving(bench.edge, Successions(), bench.commit.left, MemoryTable())
     client = Client(bench, "c", clean=False)
     client.publish("a/x", "1", qos=2)
     (flow,) = client.session.receiver.open()
     flow.origin = SENT[0], 1
     bench.lose("a")
     moving.freeze("c")
-    moving.release("c")
+    moving.release("c", b"token")
     bench.commit.commit()
     return bench, moving, flow
 
@@ -137,7 +137,7 @@ def left_in_doubt() -> tuple[EdgeBench, Moving, Incoming]:
 def restarted(bench: EdgeBench, entries: set[OriginId]) -> tuple[EdgeBench, Moving]:
     """The node died, and these entries of outboxes were safe."""
     after = bench.restart()
-    moving = Moving(after.edge, Successions(), after.commit.left)
+    moving = Moving(after.edge, Successions(), after.commit.left, MemoryTable())
     moving.load(lambda entry: entry in entries)
     after.commit.commit()
     return after, moving
@@ -152,7 +152,7 @@ def test_what_a_session_left_in_the_outbox_is_told_after_a_crash() -> None:
     assert flow.entry is not None
     after, moved = restarted(bench, {flow.entry})
     told = moved.remains("c").taken, list(moved.keys())
-    moved.resolved("c")
+    moved.resolved("c", b"token")
     after.commit.commit()
     _, later = restarted(after, {flow.entry})
 
@@ -178,7 +178,7 @@ def test_what_did_not_get_to_the_outbox_is_told_by_no_start() -> None:
 def test_what_became_of_a_publish_while_its_session_moves_is_told() -> None:
     """Its copy at the new node was made before."""
     bench = bench_of("a")
-    moving = Moving(bench.edge, Successions(), bench.commit.left)
+    moving = Moving(bench.edge, Successions(), bench.commit.left, MemoryTable())
     client = Client(bench, "c", clean=False)
     client.publish("a/x", "1", qos=2)
     (flow,) = client.session.receiver.open()
@@ -187,7 +187,7 @@ def test_what_became_of_a_publish_while_its_session_moves_is_told() -> None:
     moving.freeze("c")
     bench.edge.publisher.on_unreachable(bench.route("a"))
     bench.settle()
-    moving.release("c")
+    moving.release("c", b"token")
     bench.commit.commit()
     _, after = restarted(bench, set())
 
@@ -199,7 +199,7 @@ def test_what_became_of_a_publish_while_its_session_moves_is_told() -> None:
 def test_answer_about_an_earlier_publish_answers_no_other_with_its_packet_identifier() -> None:
     """The session came back to where it had left the first one, and uses the identifier again."""
     bench = EdgeBench("a")
-    moving = Moving(bench.edge, Successions(), bench.commit.left)
+    moving = Moving(bench.edge, Successions(), bench.commit.left, MemoryTable())
     client = moved_with_a_publish_in_doubt(bench)
     (flow,) = client.session.receiver.open()
     moving.await_remains("c", "before", Remains(taken=(FIRST,)))
@@ -213,7 +213,7 @@ def test_answer_about_an_earlier_publish_answers_no_other_with_its_packet_identi
 def test_answer_of_the_node_before_is_safe_in_the_turn_in_which_it_comes() -> None:
     """That node forgets what it was asked, once it is told that nobody has to know any more."""
     bench = EdgeBench("a")
-    moving = Moving(bench.edge, Successions(), bench.commit.left)
+    moving = Moving(bench.edge, Successions(), bench.commit.left, MemoryTable())
     moved_with_a_publish_in_doubt(bench)
     moving.await_remains("c", "before", Remains(taken=(SentAs.of(SENT),)))
     bench.settle()
@@ -229,7 +229,7 @@ def test_session_that_moved_here_is_behind_until_its_filters_are_confirmed(
     """What others here want brings the position on, over what only the new session wants."""
     old = bench_of("a")
     subscribed(old, "#").leave()
-    state = Moving(old.edge, Successions(), MemoryTable()).freeze("c")
+    state = Moving(old.edge, Successions(), MemoryTable(), MemoryTable()).freeze("c")
     assert state is not None
     bench = EdgeBench("a")
     if not is_root_known:
@@ -238,7 +238,7 @@ def test_session_that_moved_here_is_behind_until_its_filters_are_confirmed(
     other = subscribed(bench, "a/y", name="other", clean=True)
     for offset in (1, 2):
         bench.journals.add(A, offset, Message("a/x", b"%d" % offset, 1))
-    Moving(bench.edge, Successions(), MemoryTable()).adopt("c", state, 2)
+    Moving(bench.edge, Successions(), MemoryTable(), MemoryTable()).adopt("c", state, 2)
     client = Client(bench, "c", clean=False)
     bench.clock.advance(5.0)  # the zones that do not answer are not waited for any more
     before = everything(client)
@@ -263,9 +263,9 @@ def taken_in(bench: EdgeBench, *, is_taken: bool = True) -> None:
     checksum = checksum_of("a/x", b"1")
     flow = Incoming(packet_id=1, qos=2, taken=is_taken, owed=0, origin=SENT, checksum=checksum)
     Client(other, "c", clean=False).session.restore((), (), [flow], 0)
-    state = Moving(other.edge, Successions(), MemoryTable()).freeze("c")
+    state = Moving(other.edge, Successions(), MemoryTable(), MemoryTable()).freeze("c")
     assert state is not None
-    Moving(bench.edge, Successions(), MemoryTable()).adopt("c", state, 2)
+    Moving(bench.edge, Successions(), MemoryTable(), MemoryTable()).adopt("c", state, 2)
     bench.settle()
     bench.take()
 

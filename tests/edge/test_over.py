@@ -51,7 +51,7 @@ class Story:
 
     def __init__(self) -> None:
         self.bench = bench_of()
-        self.moving = Moving(self.bench.edge, Successions(), MemoryTable())
+        self.moving = Moving(self.bench.edge, Successions(), MemoryTable(), MemoryTable())
         self.clients: list[Client] = []
         self.flows: list[tuple[Session, Incoming]] = []
         self.copy: bytes | None = None
@@ -77,7 +77,7 @@ class Story:
         copy = self.moving.freeze(NAME)
         if copy is not None:
             self.copy = copy
-            self.moving.release(NAME)
+            self.moving.release(NAME, b"token")
 
     def come_back(self) -> None:
         if self.copy is not None and self.session is None:

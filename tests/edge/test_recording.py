@@ -181,11 +181,11 @@ def test_a_session_that_moves_does_not_end() -> None:
     client.got()
     client.leave()
     ledger.take()
-    moving = Moving(bench.edge, Successions(), MemoryTable())
+    moving = Moving(bench.edge, Successions(), MemoryTable(), MemoryTable())
     state = moving.freeze("c")
     assert state is not None
-    Moving(there.edge, Successions(), MemoryTable()).adopt("c", state, 2)
-    moving.release("c")
+    Moving(there.edge, Successions(), MemoryTable(), MemoryTable()).adopt("c", state, 2)
+    moving.release("c", b"token")
 
     assert "c" not in bench.edge.clients.sessions
     assert [] == ledger.take()

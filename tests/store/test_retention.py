@@ -92,6 +92,16 @@ def test_what_sessions_wait_for_stays_within_their_limits(tmp_path: Path) -> Non
     assert first - 21 == keeping.counters.snapshot()["journal.overtaken"]
 
 
+def test_marks_of_a_part_that_comes_in_are_the_lower_of_two(tmp_path: Path) -> None:
+    """The edge may have told this node already, and not the one that had the part; or both."""
+    keeping = Keeping(tmp_path, attrs.evolve(POLICY, size=100_000))
+    keeping.retention.keep("a", {KEY: 50})
+    keeping.retention.inherit("a", KEY, 20)
+    keeping.retention.inherit("a", KEY, 40)
+
+    assert {"a": {KEY: 20}} == keeping.retention.needs(KEY.zone)
+
+
 def test_an_edge_that_is_away_for_too_long_is_not_waited_for(tmp_path: Path) -> None:
     """Its sessions have ended by then."""
     keeping = Keeping(tmp_path, attrs.evolve(POLICY, size=100_000, session_age=50.0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 
@@ -123,6 +123,9 @@ class MemoryJournal:
 
     def keep(self, edge: str, places: dict[PartKey, int]) -> None:
         self.noted.extend(f"{edge} {part.zone} {offset}" for part, offset in places.items())
+
+    def when_kept(self, action: Callable[[], None]) -> None:
+        action()
 
     def note_absorbed(self, apex: str, marks: dict[MarkKey, int]) -> None:
         self.noted.append(f"absorbed {apex}")

@@ -129,8 +129,9 @@ class OwnerRecorder:
     def sync(self, filters: Iterable[str], claims: Iterable[str]) -> None:
         self._add("sync", list(filters), list(claims))
 
-    def keep(self, places: dict[PartKey, int]) -> None:
+    def keep(self, places: dict[PartKey, int], kept: Callable[[], None]) -> None:
         self._add("keep", places)
+        self.kept = kept
 
     def close(self, reason: str) -> None:
         self._add("close")

@@ -31,7 +31,7 @@ class Alone:
                 wills=MemoryTable(),
                 sent_wills=MemoryTable(),
             ),
-            host=Moving(edge, self.successions, MemoryTable()),
+            host=Moving(edge, self.successions, MemoryTable(), MemoryTable()),
             life=edge.incarnation,
             settings=Settings(),
             now=now,

@@ -157,11 +157,14 @@ class Host:
     def is_quiet(self, client_id: str) -> bool:
         return True
 
-    def release(self, client_id: str) -> None:
+    def release(self, client_id: str, token: bytes) -> None:
         self.discard(client_id, is_moved=True)
 
-    def resolved(self, client_id: str) -> None:
+    def resolved(self, client_id: str, token: bytes) -> None:
         pass
+
+    def moves(self) -> list[tuple[bytes, str]]:
+        return []
 
     def is_resolved(self, client_id: str, node: str) -> bool:
         return True

@@ -9,7 +9,7 @@ what they inherited) is told here, too; the store decides when it is written.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 import attrs
@@ -172,3 +172,6 @@ class Journal(Protocol):
 
     def keep(self, edge: str, places: dict[PartKey, int]) -> None:
         """The low-water marks of an edge: what its sessions need lies above these offsets."""
+
+    def when_kept(self, action: Callable[[], None]) -> None:
+        """Run `action` when the marks that were told so far are durable."""

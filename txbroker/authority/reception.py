@@ -7,7 +7,7 @@ that it has to claim before it gets anything of it. What is sent to it live is t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -119,13 +119,20 @@ class Reception:
         due = [record for record in chunk.records if catch_up.has(record)]
         return chunk, self._peers.wanted(peer, due)
 
-    def keep(self, peer: Peer, places: dict[PartKey, int]) -> None:
-        """What the edge's sessions need lies above these offsets, and what it is still to claim."""
+    def keep(self, peer: Peer, places: dict[PartKey, int], kept: Callable[[], None]) -> None:
+        """
+        What the edge's sessions need lies above these offsets, and what it is still to claim.
+
+        `kept` is called when that is durable; not while a fence is up: the marks may have gone with
+        the zone by then, as they were before.
+        """
         authority, claims = self._authority, peer.open_claims().values()
         if claims:
             part = PartKey(authority.apex, authority.epoch)
             places = {**places, part: min(*claims, places.get(part, authority.delivered))}
         self._journal.keep(peer.edge, places)
+        if not self._bailiwick.is_fenced:
+            self._journal.when_kept(kept)
 
     # what an edge wants
 

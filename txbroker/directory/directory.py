@@ -140,7 +140,7 @@ class Directory:
             now=now,
             spawn=spawn,
         )
-        self._departure = Leaving(members, self.holdings, now)
+        self._departure = Leaving(members, self.holdings, host, now)
         self.own_wills = OwnWills(tables.wills, life)
         self.presence = Presence(
             members=members,
@@ -331,7 +331,7 @@ class Directory:
             self._forget_if_known(client_id)
         remains = self._host.remains(client_id)
         if request.resolved:
-            self._host.resolved(client_id)
+            self._host.resolved(client_id, request.token)
         return RemainsReply(remains=remains)
 
     def _forget_if_known(self, client_id: str) -> None:

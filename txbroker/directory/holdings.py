@@ -230,7 +230,7 @@ class Holdings:
         gone = Tombstone(node=source, token=frozen.token, incarnation=frozen.incarnation)
         self._bury(client_id, (*(one for one in tombstones if not one.confirmed), gone))
         self.drop(client_id)
-        self._host.release(client_id)
+        self._host.release(client_id, frozen.token)
         return Released()
 
     def confirm(self, client_id: str, token: bytes) -> bool:

@@ -3,7 +3,8 @@ A node that goes for good: its kept sessions become another node's.
 
 The heir fetches them one by one, as if their clients had connected there, so whatever is cut or
 dies on the way leaves each session at one of the two. The node may go when nobody has to ask it any
-more: the new holders work with their copies, and the keepers know where the sessions are.
+more: the new holders work with their copies, the keepers know where the sessions are, and owners
+keep for the new holders what the sessions wait for.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from itertools import islice
 
 from txbroker.directory.holdings import Holdings
 from txbroker.directory.members import Members
+from txbroker.directory.ports import SessionHost
 from txbroker.directory.requests import Entrust
 from txbroker.directory.steps import Ask, Pause, Procedure
 
@@ -29,9 +31,12 @@ PATIENCE = 20.0
 class Leaving:
     """See the module's text; `now` in seconds."""
 
-    def __init__(self, members: Members, holdings: Holdings, now: Callable[[], float]) -> None:
+    def __init__(
+        self, members: Members, holdings: Holdings, host: SessionHost, now: Callable[[], float]
+    ) -> None:
         self._members = members
         self._holdings = holdings
+        self._host = host
         self._now = now
 
     def leave(self, heir: str, is_wanted: Callable[[], bool]) -> Procedure[str]:
@@ -46,7 +51,11 @@ class Leaving:
                 fewest, since = len(left), self._now()
             if self._now() - since >= PATIENCE:
                 more = f" and {len(left) - 1} more" if len(left) > 1 else ""
-                return f"session {next(iter(left))!r}{more} cannot be given to node {heir!r}"
+                name = next(iter(left))
+                if name not in self._holdings.held:
+                    reason = "is given, and what it waits for is not confirmed by its zones' nodes"
+                    return f"session {name!r}{more} {reason} (`txbroker tree`)"
+                return f"session {name!r}{more} cannot be given to node {heir!r}"
             yield from self._offer(heir)
             yield Pause(seconds=RETRY)
         return ""
@@ -67,4 +76,5 @@ class Leaving:
         for client_id in holdings.gone:
             if holdings.is_awaited(client_id, self._members.get):
                 left[client_id] = None
+        left |= {client_id: None for _, client_id in self._host.moves()}
         return left

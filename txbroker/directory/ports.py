@@ -98,10 +98,11 @@ class SessionHost(Protocol):
         other's subscriptions and queue, once for each (`state`, `incarnation`).
         """
 
-    def release(self, client_id: str) -> None:
+    def release(self, client_id: str, token: bytes) -> None:
         """
-        Forget the session, which is another node's now; publishes that have left go on, and what
-        is needed to tell what became of them is kept until `resolved`.
+        Forget the session, which is another node's now by the move `token`; publishes that have
+        left go on. What is needed to tell what became of them is kept until `resolved`, and so is
+        what it waits for in journals.
         """
 
     def discard(self, client_id: str, *, is_moved: bool) -> None:
@@ -116,11 +117,17 @@ class SessionHost(Protocol):
     def remains(self, client_id: str) -> Remains:
         """What is still to be done here for a session that was here."""
 
-    def resolved(self, client_id: str) -> None:
-        """The node that has the session knows what became of its publishes here."""
+    def resolved(self, client_id: str, token: bytes) -> None:
+        """
+        The node that has the session, by that move, knows what became of its publishes here, and
+        has told the owners what it waits for.
+        """
+
+    def moves(self) -> Iterable[tuple[bytes, str]]:
+        """The moves from here of which something is kept until they are resolved: token, id."""
 
     def is_resolved(self, client_id: str, node: str) -> bool:
-        """Whether that is so here, for publishes that left from `node`."""
+        """Whether that is so here, for a session and publishes that left from `node`."""
 
     def await_remains(self, client_id: str, node: str, remains: Remains) -> None:
         """

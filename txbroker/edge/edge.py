@@ -28,6 +28,7 @@ from txbroker.edge.delivery import Delivery
 from txbroker.edge.interests import Interests
 from txbroker.edge.keeper import Keeper
 from txbroker.edge.limits import EdgeLimits
+from txbroker.edge.low_water import LowWater
 from txbroker.edge.outbox import OutboxStore
 from txbroker.edge.outboxes import Outboxes
 from txbroker.edge.passages import Passages
@@ -123,8 +124,16 @@ class Edge:
             met=lambda passages: self.passages.meet(passages),
         )
         sessions: dict[str, Session] = {}
+        self.low_water = LowWater(
+            sessions, zones=self.zones, timers=timers, keeper=keeper, wake=self.publisher.wake
+        )
         self.positions = Positions(
-            sessions, zones=self.zones, timers=timers, keeper=keeper, backlog=self.backlog
+            sessions,
+            zones=self.zones,
+            timers=timers,
+            keeper=keeper,
+            backlog=self.backlog,
+            low_water=self.low_water,
         )
         self.passages = Passages(self.positions, keeper)
         self.recording = None if ledger is None else Recording(ledger, self.positions.followed_now)
@@ -173,9 +182,17 @@ class Edge:
 
     # from the node
 
-    def wire(self, keys_of_left: Callable[[], Iterable[MarkKey]]) -> None:
-        """The streams in which sessions that went to other nodes have open publishes."""
+    def wire(
+        self,
+        keys_of_left: Callable[[], Iterable[MarkKey]],
+        places_of_left: Callable[[], Iterable[Place]],
+    ) -> None:
+        """
+        Of sessions that went to other nodes: the streams in which they have open publishes, and
+        what they needed of journals.
+        """
         self._keys_of_left = keys_of_left
+        self.low_water.wire(places_of_left)
 
     def load(self) -> None:
         """After a start: what the earlier process left on the disk is here again."""

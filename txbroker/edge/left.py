@@ -1,5 +1,5 @@
 """
-Publishes of QoS 2 that were open when their sessions went to other nodes.
+What sessions that went to other nodes have left here: publishes that were open, places to be kept.
 
 What became of them here the new node has to be told: one that was in doubt may go to an outbox
 here, and is sent as an entry of that, of which nobody else knows. So that is durable before the
@@ -9,13 +9,14 @@ that it need not ask any more. Until then no owner may forget the streams that t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from txbroker.authority.handover import MarkKey
 from txbroker.directory.entry import pack, unpack
 from txbroker.directory.ports import Table
 from txbroker.mqtt.incoming import Incoming, OriginId
+from txbroker.place import PartKey, Place
 
 Flows = dict[OriginId, Incoming]
 """Publishes by what they were sent as when their session left."""
@@ -73,6 +74,49 @@ class LeftPublishes:
             for origin, flow in self._flows[client_id].items()
         ]
         self._table.put(client_id.encode(), pack([rows]))
+
+
+class LeftPlaces:
+    """
+    What sessions needed of journals when they left, by the token of each move.
+
+    This edge's low-water marks stay at these places until the owners have confirmed those of the
+    nodes that have the sessions: between the two, owners would trim what the sessions wait for.
+    """
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._moves: dict[bytes, tuple[str, tuple[Place, ...]]] = {}
+        for token, record in table.items():
+            (client_id, rows), _ = unpack(record)
+            places = tuple(Place(PartKey(zone, epoch), offset) for zone, epoch, offset in rows)
+            self._moves[token] = client_id, places
+
+    def leave(self, client_id: str, token: bytes, needs: Iterable[Place]) -> tuple[Place, ...]:
+        """A session goes; the lowest place of each part."""
+        lowest: dict[PartKey, int] = {}
+        for part, offset in needs:
+            lowest[part] = min(offset, lowest.get(part, offset))
+        places = tuple(Place(part, offset) for part, offset in lowest.items())
+        if places:
+            self._moves[token] = client_id, places
+            rows = [[part.zone, part.epoch, offset] for part, offset in places]
+            self._table.put(token, pack([client_id, rows]))
+        return places
+
+    def forget(self, token: bytes) -> None:
+        """The marks of the session's new node are durable at the owners."""
+        if self._moves.pop(token, None) is not None:
+            self._table.delete(token)
+
+    def places(self) -> Iterator[Place]:
+        """All of them."""
+        for _, places in self._moves.values():
+            yield from places
+
+    def moves(self) -> Iterable[tuple[bytes, str]]:
+        """The moves whose places are kept: token and client id."""
+        return [(token, client_id) for token, (client_id, _) in self._moves.items()]
 
 
 def _flow(row: list[Any]) -> tuple[OriginId, Incoming]:

@@ -20,24 +20,31 @@ from txbroker.directory.entry import Testament
 from txbroker.directory.ports import Remains, SentAs, Table
 from txbroker.directory.wills import will_id
 from txbroker.edge.edge import Edge
-from txbroker.edge.left import Flows, LeftPublishes
+from txbroker.edge.left import Flows, LeftPlaces, LeftPublishes
 from txbroker.edge.merging import take_in
 from txbroker.edge.roaming import Successions
 from txbroker.edge.stored import decode_move, encode_move
 from txbroker.mqtt.incoming import Incoming, OriginId
 from txbroker.mqtt.session import Session
+from txbroker.place import Place
 
 TAKEN_OVER = "client id taken over"
 
 
 class Moving:
-    """See the module's text; `left` keeps the publishes of sessions that left."""
+    """
+    See the module's text; `left` keeps the publishes of sessions that left, `left_places` what they
+    needed of journals.
+    """
 
-    def __init__(self, edge: Edge, successions: Successions, left: Table) -> None:
+    def __init__(
+        self, edge: Edge, successions: Successions, left: Table, left_places: Table
+    ) -> None:
         self._edge = edge
         self._clients = edge.clients
         self._successions = successions
         self._left = LeftPublishes(left)
+        self._left_places = LeftPlaces(left_places)
         self._given: dict[str, Flows] = {}
         edge.keeper.wire(lambda session: self._left.note(session.client_id))
 
@@ -95,11 +102,14 @@ class Moving:
         """It goes on when its client is here."""
         self._given.pop(client_id, None)
 
-    def release(self, client_id: str) -> None:
-        """It is another node's now."""
+    def release(self, client_id: str, token: bytes) -> None:
+        """It is another node's now; its places are kept until that has had them confirmed."""
         flows = self._given.pop(client_id, {})
-        if self._session(client_id) is not None:
+        session = self._session(client_id)
+        if session is not None:
             self._left.leave(client_id, flows)
+            places = self._left_places.leave(client_id, token, session.needs())
+            self._edge.low_water.lower(places)
             self.discard(client_id, is_moved=True)
 
     def remains(self, client_id: str) -> Remains:
@@ -109,9 +119,18 @@ class Moving:
             taken=tuple(SentAs.of(origin) for origin in self._left.taken(client_id)),
         )
 
-    def resolved(self, client_id: str) -> None:
-        """Its new node knows what became of every publish."""
+    def resolved(self, client_id: str, token: bytes) -> None:
+        """Its new node knows what became of every publish, and has its places confirmed."""
         self._left.forget(client_id)
+        self._left_places.forget(token)
+
+    def moves(self) -> Iterable[tuple[bytes, str]]:
+        """The moves from here that are not resolved: token and client id."""
+        return self._left_places.moves()
+
+    def places(self) -> Iterator[Place]:
+        """What sessions needed that left, and that their new nodes have not had confirmed."""
+        return self._left_places.places()
 
     def keys(self) -> Iterator[MarkKey]:
         """The streams that owners may still be asked about."""
@@ -138,6 +157,8 @@ class Moving:
             confirmed = take_in(known, moved, waiting)
             known.receiver.take_in(window.publishes)
             self._clients.adopt(known, added, confirmed)
+        session = self._clients.sessions[client_id]
+        self._edge.low_water.lower(session.needs())
 
     def await_remains(self, client_id: str, node: str, remains: Remains) -> None:
         """What the earlier node has still to do goes first."""
@@ -153,13 +174,19 @@ class Moving:
         self._successions.set(client_id, node, remains)
 
     def is_resolved(self, client_id: str, node: str) -> bool:
-        """Whether nobody here has to ask what became of a publish that `node` sent."""
+        """
+        Whether nobody here has to ask what became of a publish that `node` sent, and the owners
+        keep for this node what the session waits for.
+        """
         # An outbox asks before it sends what was sent there before, whosever that is.
         keys = self._edge.outboxes.keys()
         if any(edge == node for edge, *_ in keys):
             return False
         session = self._session(client_id)
-        return session is None or not any(_is_from(flow, node) for flow in _untaken(session))
+        if session is None:
+            return True
+        is_open = any(_is_from(flow, node) for flow in _untaken(session))
+        return not is_open and self._edge.low_water.is_kept(session.needs())
 
     # from the directory: wills
 

@@ -229,10 +229,10 @@ class OwnZone:
         if self._route is not None:
             self._edge.on_reached(self._route, self._authority.delivered)
 
-    def keep(self, places: dict[PartKey, int]) -> None:
+    def keep(self, places: dict[PartKey, int], kept: Callable[[], None]) -> None:
         """What this node's sessions need lies above these offsets."""
         if self._peer is not None:
-            self._authority.reception.keep(self._peer, places)
+            self._authority.reception.keep(self._peer, places, kept)
 
     def close(self, reason: str) -> None:
         """There is no connection to close."""

@@ -9,11 +9,12 @@ back, what lies before that point is taken before what lies behind it (protocol 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 from txbroker.delegation.passage import Passage
 from txbroker.edge.backlog import Backlog
 from txbroker.edge.keeper import Keeper
+from txbroker.edge.low_water import LowWater
 from txbroker.edge.route import Position, Route
 from txbroker.edge.zonemap import ZoneMap
 from txbroker.mqtt.cursor import Cursor
@@ -22,14 +23,8 @@ from txbroker.place import PartKey, Place
 from txbroker.timers import Timers
 from txbroker.topics import is_sys, may_match_within
 
-LOOKED_AT = 2_000
-"""Sessions that are looked at in a second, for what their journals have to keep."""
-
 ENDED = 1_000
 """Parts that have ended, and of which no heir has told yet."""
-
-UNLOADED_AFTER = 60.0
-"""Seconds for which the messages in flight to a client that left stay in memory."""
 
 
 class Positions:
@@ -46,6 +41,7 @@ class Positions:
         timers: Timers,
         keeper: Keeper,
         backlog: Backlog,
+        low_water: LowWater,
     ) -> None:
         self.followed: dict[PartKey, int] = {}
         self._sessions = sessions
@@ -53,10 +49,9 @@ class Positions:
         self._timers = timers
         self._keeper = keeper
         self._backlog = backlog
+        self._low_water = low_water
         self._met: dict[PartKey, int] = {}
         self._ended: dict[PartKey, int] = {}
-        self._looking: Iterator[None] | None = None
-        self._marks: dict[PartKey, int] | None = None
 
     # from the clients
 
@@ -269,36 +264,8 @@ class Positions:
             for route in self._zones
             if route.position is not None
         )
-        if self._looking is None:
-            self._looking = self._look()
-        if next(self._looking, self) is self:
-            self._looking = None
-
-    def tell_low_water(self) -> None:
-        """Now and then: tell the owners what of their journals is needed here."""
-        by_route: dict[Route, dict[PartKey, int]] = {}
-        for part, offset in (self._marks or {}).items():
-            route = self._zones.get(part.zone) or self._zones.enclosing(part.zone)
-            by_route.setdefault(route, {})[part] = offset
-        for route, places in by_route.items():
-            if route.port is not None:
-                route.port.keep(places)
 
     # internal
-
-    def _look(self) -> Iterator[None]:
-        """What all sessions need of journals, a few sessions at a time."""
-        # A session that is not behind now needs nothing up to the positions as they are durable.
-        marks = self._keeper.positions()
-        unloaded = self._timers.now() - UNLOADED_AFTER
-        for number, session in enumerate(self._all(), 1):
-            for part, offset in session.needs():
-                marks[part] = min(marks.get(part, offset), offset)
-            if session.away_since is not None and session.away_since < unloaded:
-                session.sender.unload()
-            if number % LOOKED_AT == 0:
-                yield
-        self._marks = marks
 
     def _all(self) -> Iterable[Session]:
         return list(self._sessions.values())
@@ -308,6 +275,7 @@ class Positions:
         if cursor.part not in session.places.behind and cursor.part not in session.places.cut_off:
             cursor.offset = max(cursor.offset, session.places.taken.get(cursor.part, 0))
             session.places.begin(cursor)
+            self._low_water.lower((Place(cursor.part, cursor.offset),))
             if not session.clean:
                 self._keeper.save(session, urgent=False)
             if session.sink is not None:

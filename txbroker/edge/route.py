@@ -202,8 +202,11 @@ class OwnerPort(Protocol):
     def sync(self, filters: Iterable[str], claims: Iterable[str]) -> None:
         """Replace the interest and claim what was inherited."""
 
-    def keep(self, places: dict[PartKey, int]) -> None:
-        """What this edge's sessions need lies above these offsets."""
+    def keep(self, places: dict[PartKey, int], kept: Callable[[], None]) -> None:
+        """
+        What this edge's sessions need lies above these offsets; `kept` is called when that is
+        durable there, not at all where the connection breaks before.
+        """
 
     def close(self, reason: str) -> None:
         """Give up this connection, which is lost when this returns."""
@@ -256,6 +259,7 @@ class Route:
         self.read: set[str] = set()
         self.reclaimed: dict[str, Position] = {}  # apexes, and since when they are this zone's
         self.has_news = False
+        self.has_marks = False  # its owner may have journals that sessions here need
         self.hope_until = 0.0
         self.failures = 0
         self.requests: dict[int, tuple[str, Subscribing]] = {}
@@ -285,9 +289,8 @@ class Route:
     @property
     def is_needed(self) -> bool:
         """Whether anything waits for a connection to the owner."""
-        return bool(
-            self.waiting or self.filters or self.doubts or self.requests or self.is_draining
-        )
+        is_wanted = self.waiting or self.filters or self.doubts or self.requests
+        return bool(is_wanted or self.has_marks or self.is_draining)
 
     @property
     def is_clear(self) -> bool:

@@ -8,6 +8,7 @@ the route's port and takes publishes. Deliveries go to its `Consumer`.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 
@@ -42,6 +43,9 @@ from txbroker.turn import Flushable
 from txbroker.v1 import link_pb2, types_pb2
 from txbroker.v1.link_pb2 import LinkFrame
 
+MARKS_TOLD = 100
+"""Low-water marks whose answers are waited for; an older txbroker gives none."""
+
 
 class EdgeEnd:
     """See the module's text; `close` drops the connection, the reason is for the log."""
@@ -74,6 +78,7 @@ class EdgeEnd:
         self._kept: list[Session] = []
         self._streams: dict[int, StreamUser] = {}
         self._asked: dict[int, Callable[[dict[MarkKey, int]], None]] = {}
+        self._marks_told: deque[tuple[int, Callable[[], None]]] = deque(maxlen=MARKS_TOLD)
         self._batch: list[Message | Run] = []
         self._batch_size = self._batch_count = 0
         self._batch_first = 0
@@ -269,9 +274,11 @@ class EdgeEnd:
         sync = link_pb2.InterestSync(filters=filters, claims=self._claims(claims))
         self._write(encode_frame(LinkFrame(sync=sync)))
 
-    def keep(self, places: dict[PartKey, int]) -> None:
+    def keep(self, places: dict[PartKey, int], kept: Callable[[], None]) -> None:
         """What this edge's sessions need lies above these offsets."""
-        low_water = link_pb2.LowWater()
+        request = self._edge.zones.next_stream()
+        self._marks_told.append((request, kept))
+        low_water = link_pb2.LowWater(request=request)
         for (zone, epoch), offset in places.items():
             low_water.kept.add(zone=zone, epoch=epoch, offset=offset)
         self._write(encode_frame(LinkFrame(low_water=low_water)))
@@ -303,6 +310,8 @@ class EdgeEnd:
                 self._on_refusal(frame.refusal)
             case "marks":
                 self._on_marks(frame.marks)
+            case "low_water_kept":
+                self._on_kept(frame.low_water_kept.request)
             case "answer" | "online" | "cut" | "gone" | "reached" | "claimed":
                 self._consumer.in_turn(partial(self._on_told, frame))
             case "heartbeat":
@@ -310,6 +319,10 @@ class EdgeEnd:
             case _:
                 # A newer owner may say what this node does not know: not ours to act on.
                 self._counters.add("link.unknown_frame")
+
+    def _on_kept(self, request: int) -> None:
+        while self._marks_told and self._marks_told[0][0] <= request:
+            self._marks_told.popleft()[1]()
 
     def _on_told(self, frame: LinkFrame) -> None:
         match frame.WhichOneof("kind"):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Protocol
 
 import attrs
@@ -303,12 +304,18 @@ class OwnerEnd:
                     self._host.pressure.renew(self, PATIENCE)
             case "low_water":
                 kept = {PartKey(k.zone, k.epoch): k.offset for k in frame.low_water.kept}
-                self._authority.reception.keep(peer, kept)
+                answer = partial(self._on_kept, frame.low_water.request)
+                self._authority.reception.keep(peer, kept, answer)
             case "heartbeat":
                 pass
             case _:
                 # A newer edge may say what this node does not know: not ours to act on.
                 self._host.counters.add("link.unknown_frame")
+
+    def _on_kept(self, request: int) -> None:
+        if request:
+            kept = link_pb2.LowWaterKept(request=request)
+            self._send(encode_frame(LinkFrame(low_water_kept=kept)))
 
     def _on_interest(self, peer: Peer, interest: link_pb2.InterestRequest) -> None:
         reception = self._authority.reception

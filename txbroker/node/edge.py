@@ -98,8 +98,9 @@ class EdgeRole:
             self._ground.tasks.start(self._known.save(known))
 
     def checkpoint(self) -> None:
-        """Keep how far owners have been followed."""
+        """Keep how far owners have been followed; tell them what the sessions here need."""
         self.edge.positions.checkpoint()
+        self.edge.low_water.look()
         self.edge.outboxes.save()
 
     def record(self, passages: Iterable[Passage]) -> None:
@@ -113,9 +114,8 @@ class EdgeRole:
             ledger.state()
 
     def look_after_sessions(self) -> None:
-        """Now and then: end those whose time is over, tell owners what the others need."""
+        """Now and then: end those whose time is over."""
         self.edge.clients.expire_sessions()
-        self.edge.positions.tell_low_water()
 
     def apply(self) -> None:
         """Other limits: of packets for new connections, of the rest for all."""
@@ -191,8 +191,13 @@ class EdgeRole:
 
     def _build_directory(self) -> Directory:
         ground, tables = self._ground, self._ground.disk.tables
-        self._moving = Moving(self.edge, self._successions, tables.table("directory.left"))
-        self.edge.wire(self._moving.keys)
+        self._moving = Moving(
+            self.edge,
+            self._successions,
+            tables.table("directory.left"),
+            tables.table("directory.left_places"),
+        )
+        self.edge.wire(self._moving.keys, self._moving.places)
         directory = Directory(
             members=self.members,
             tables=DirectoryTables(

@@ -78,6 +78,12 @@ class Retention:
             known[part] = offset
             self._save(edge)
 
+    def inherit(self, edge: str, part: PartKey, offset: int) -> None:
+        """The part came here, from an owner to which the edge had said so; or here, or both."""
+        known = self._kept.setdefault(edge, {})
+        known[part] = min(offset, known.get(part, offset))
+        self._save(edge)
+
     def needs(self, apex: str) -> dict[str, dict[PartKey, int]]:
         """By edge: what it needs of the parts of a zone, and of zones below it."""
         found = {

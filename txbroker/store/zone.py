@@ -169,6 +169,10 @@ class ZoneStore:
         """The low-water marks of an edge: what its sessions need lies above these offsets."""
         self._retention.keep(edge, places)
 
+    def when_kept(self, action: Callable[[], None]) -> None:
+        """Run `action` when the marks that were told so far are durable."""
+        self._committer.when_durable(action)
+
     def note_absorbed(self, apex: str, marks: dict[MarkKey, int]) -> None:
         """A subtree came in as a whole, with these marks; it is durable with the next commit."""
         authority = self._authority
