@@ -120,6 +120,43 @@ def test_rules_that_are_named_exist() -> None:
         assert f"- `{rule}`: " in history.__doc__, rule
 
 
+def cited(text: str) -> set[int]:
+    """The numbers in `rule 3`, `rules 3 and 5`, `rules 3, 5 and 7`, over line ends, too."""
+    found = re.findall(r"\b[Rr]ules?\s+(\d+(?:(?:,|\s+and)\s+\d+)*)", re.sub(r"\n\W*", " ", text))
+    return {int(number) for numbers in found for number in re.findall(r"\d+", numbers)}
+
+
+def test_citations_of_rules_are_found() -> None:
+    """In each form that comments have."""
+    assert {3} == cited("(protocol rule 3)")
+    assert {3, 5} == cited("rules 3 and 5)")
+    assert {3, 5, 17} == cited("Rules 3, 5 and 17")
+    assert {3} == cited("    # as the\n    # rule\n    # 3 says")
+    assert not cited("the rule of 3, ruled 4, a rule")
+
+
+def test_every_rule_that_is_cited_exists() -> None:
+    """docs/protocol.md has each rule that code, tests and `.proto` files cite, once."""
+    page = (ROOT / "docs" / "protocol.md").read_text()
+    rules = [int(number) for number in re.findall(r"^(\d+)\. \*\*", page, re.MULTILINE)]
+
+    assert sorted(set(rules)) == rules
+    for folder in ("txbroker", "tests", "proto"):
+        for file in sorted((ROOT / folder).rglob("*")):
+            if file.suffix in {".py", ".pyi", ".pyx", ".pxd", ".proto", ".h", ".c"}:
+                if file == Path(__file__):
+                    continue
+                missing = cited(file.read_text()) - set(rules)
+                assert not missing, f"{file.relative_to(ROOT)} cites rules {missing}"
+
+
+def test_every_rule_names_code_that_exists() -> None:
+    """The modules in brackets behind a rule of docs/protocol.md."""
+    page = (ROOT / "docs" / "protocol.md").read_text()
+    for module in re.findall(r"`([\w/]+\.py)`", page):
+        assert (ROOT / "txbroker" / module).exists(), f"protocol.md names {module}"
+
+
 def test_every_log_event_is_explained() -> None:
     """docs/operations.md has each event that the code logs above the level debug."""
     explained = (ROOT / "docs" / "operations.md").read_text()
