@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 from twisted.internet.task import Clock
@@ -53,3 +55,39 @@ def test_all_that_is_due_is_done_at_one_moment() -> None:
         "".join(name for at, name in done if at == beat) for beat in range(5)
     ]
     assert 1 == len(clock.getDelayedCalls())
+
+
+STEPPED = """
+import time
+
+real, ahead = time.time, 0.0
+time.time = lambda: real() + ahead
+
+from twisted.internet import asyncioreactor
+asyncioreactor.install()
+from twisted.internet import reactor
+from txbroker.alarms import keep_time
+
+order = []
+reactor.callLater(9.0, order.append, "cancelled").cancel()
+reactor.callLater(0.2, order.append, "before")
+keep_time(reactor)
+keep_time(reactor)
+reactor.callLater(0.1, order.append, "after")
+reactor.callLater(0.3, reactor.stop)
+ahead = {step}
+begun = time.monotonic()
+reactor.run()
+assert order == ["after", "before"], order
+assert 0.3 <= time.monotonic() - begun < 3.0, time.monotonic() - begun
+assert reactor.seconds() <= time.monotonic()
+"""
+
+
+@pytest.mark.parametrize("step", [-60, 120])
+def test_reactor_does_not_know_the_time_of_day(step: int) -> None:
+    """Calls that were due before come in their time, too, a cancelled one among them."""
+    command = [sys.executable, "-c", STEPPED.format(step=step)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20.0)
+
+    assert (0, "") == (done.returncode, done.stderr)

@@ -286,7 +286,7 @@ class Disk:
             positions=tables.table("positions"),
             passages=tables.table("passages"),
             commit=self.committer,
-            wall=lambda: WALL,
+            lived=lambda: WALL,
             now=alarms.now,
         )
 

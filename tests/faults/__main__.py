@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from . import disks
+from . import clocks, disks
 from .cast import draw
 from .history import summary
 from .networks import Namespaces, Network, Relays
@@ -92,7 +92,7 @@ def available(options: argparse.Namespace) -> list[str]:
     if INSIDE not in os.environ:
         missing |= dict.fromkeys(("unplug", "mute", "deaf", "fill"), "not root")
     if disks.compiler() is None:
-        missing |= dict.fromkeys(("power", "power-all", "slow"), "no C compiler")
+        missing |= dict.fromkeys(("power", "power-all", "slow", "clock"), "no C compiler")
     left_out = [name for name in options.faults if name in missing]
     for name in left_out:
         print(f"left out: {name} ({missing[name]})")
@@ -107,8 +107,9 @@ async def play(seed: int, options: argparse.Namespace, faults: list[str]) -> boo
     folder = Path(tempfile.mkdtemp(prefix="txbroker-faults-"))
     is_inside = INSIDE in os.environ
     network: Network = (Namespaces if is_inside else Relays)(tree.names)
-    library = disks.build(folder) if disks.compiler() else None
-    world = World(tree, network, folder, library, mount=is_inside, seed=seed)
+    has_compiler = disks.compiler() is not None
+    libraries = (disks.build(folder), clocks.build(folder)) if has_compiler else (None, None)
+    world = World(tree, network, folder, *libraries, mount=is_inside, seed=seed)
     the_play = Play(tree, cast, world, seed)
     is_good = False
     try:

@@ -214,7 +214,7 @@ def anonymous_memory(pid: int) -> float:
 async def play(minutes: float, rate: float) -> bool:
     """True if all was kept."""
     with tempfile.TemporaryDirectory(prefix="txbroker-cutoff-") as folder:
-        world = World(TREE, Namespaces(TREE.names), Path(folder), None, mount=False, seed=1)
+        world = World(TREE, Namespaces(TREE.names), Path(folder), None, None, mount=False, seed=1)
         try:
             return await _play(world, minutes, rate)
         finally:

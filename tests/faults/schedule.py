@@ -9,6 +9,7 @@ Every episode ends within its round.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
@@ -48,6 +49,7 @@ FAULTS = {
     "lose": 2,
     "fill": 2,
     "slow": 2,
+    "clock": 3,
     "unplug": 2,
     "retire": 3,
     "broken-retire": 2,
@@ -75,6 +77,9 @@ BETWEEN_NODES = {
 DURATIONS = (1, 2, 4, 7, 10)
 LONG_DURATIONS = (20, 30)
 """Seconds that an episode may take; long ones where a round is twice as long."""
+
+LONGEST_STEP = 10 * 86_400
+"""Seconds by which a clock may step at once, either way."""
 
 ROAMING = ("close", "abort", "abandon")
 """How a client leaves: DISCONNECT, a reset, or without a word, the connection left open."""
@@ -216,6 +221,15 @@ class _Planner:
             self._add(start, "slow", node, amount=self._rng.choice((0.05, 0.3)))
             self._add(end, "slow", node)
 
+    def _clock(self, fault: str, start: float, end: float) -> None:
+        """Set the time of day of a node that runs or is down; half of the steps are corrected."""
+        node = self._rng.choice(self._tree.names)
+        seconds = math.exp(self._rng.uniform(0.0, math.log(LONGEST_STEP)))
+        amount = round(self._rng.choice((-1, 1)) * seconds, 3)
+        self._add(start, fault, node, amount=amount)
+        if self._rng.random() < 0.5:
+            self._add(end, fault, node, amount=-amount)
+
     # clients
 
     def _roam(self, fault: str, start: float, end: float) -> None:
@@ -276,6 +290,7 @@ class _Planner:
         "lose": _lose,
         "fill": _fill,
         "slow": _slow,
+        "clock": _clock,
         "retire": _retire,
         "broken-retire": _broken_retire,
         "broken-join": _broken_join,

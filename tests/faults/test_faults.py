@@ -37,7 +37,7 @@ class Run:
 
 
 RUNS = (
-    Run("single", 19, 12, "kill,power,fill,slow,stall"),
+    Run("single", 225, 12, "kill,power,fill,slow,stall,clock"),
     Run("pair", 5, 12, "kill,cut,lose,retire,broken-join"),
     Run("chain", 8, 12, "power,freeze,isolate,away,broken-retire,mute,deaf"),
     Run("wide", 195, 12, "kill-all,stop,unplug,roam,hop"),

@@ -11,12 +11,14 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from tests.support.nodes import ROOT, NodeFailed, NodeProcess
 
+from .clocks import Clock
 from .disks import Disk
 from .networks import Network, Place
 from .schedule import Step
@@ -38,6 +40,7 @@ QUICK = {
     "mend-deaf",
     "lose",
     "slow",
+    "clock",
 }
 """Verbs that do not wait for a process."""
 
@@ -47,17 +50,37 @@ COMMAND_TIMEOUT = 40.0  # seconds; a command that hangs is not waited for any lo
 
 
 class FaultyNode(NodeProcess):
-    """A node with a place in the network and a disk of its own."""
+    """A node with a place in the network, a disk and a clock of its own."""
 
-    def __init__(self, folder: Path, document: Mapping[str, Any], place: Place, disk: Disk) -> None:
-        super().__init__(folder, {**document, **place.keys}, env=disk.environment())
+    def __init__(
+        self, folder: Path, document: Mapping[str, Any], place: Place, disk: Disk, clock: Clock
+    ) -> None:
+        super().__init__(
+            folder,
+            {**document, **place.keys},
+            env=preloaded(disk.environment(), clock.environment()),
+        )
         self.place = place
         self.disk = disk
+        self.clock = clock
         self.should_run = False
         self.is_full = False
 
     def command(self) -> list[str]:
         return [*self.place.prefix, *super().command()]
+
+    def hear(self, event: dict[str, Any]) -> None:
+        """Its times are ours, so that what several nodes say has an order."""
+        if "time" in event:
+            told = datetime.fromisoformat(event["time"])
+            event["time"] = (told - timedelta(seconds=self.clock.offset)).isoformat()
+
+
+def preloaded(*environments: Mapping[str, str]) -> dict[str, str]:
+    """All of them; what one of them preloads does not take another's place."""
+    libraries = [each["LD_PRELOAD"] for each in environments if "LD_PRELOAD" in each]
+    found = {name: value for each in environments for name, value in each.items()}
+    return {**found, "LD_PRELOAD": ":".join(libraries)} if libraries else found
 
 
 class World:
@@ -72,6 +95,7 @@ class World:
         network: Network,
         folder: Path,
         library: Path | None,
+        clock_library: Path | None,
         *,
         mount: bool,
         seed: int,
@@ -91,7 +115,8 @@ class World:
                 document["parent"] = network.places[shape.parent].grpc
             document = {key: value for key, value in document.items() if value is not None}
             place = network.places[shape.name]
-            node = FaultyNode(folder, {**document, "data": str(disk.data)}, place, disk)
+            clock = Clock(folder / f"clock-{shape.name}", clock_library)
+            node = FaultyNode(folder, {**document, "data": str(disk.data)}, place, disk, clock)
             self.nodes[shape.name] = node
         self._verbs: dict[str, Callable[[Step], Any]] = {
             "start": lambda step: self._start(*step.targets),
@@ -119,6 +144,7 @@ class World:
             "fill": lambda step: self._fill(*step.targets),
             "free": lambda step: self._free(*step.targets),
             "slow": lambda step: self.nodes[step.targets[0]].disk.slow(step.amount),
+            "clock": lambda step: self.nodes[step.targets[0]].clock.step(step.amount),
         }
 
     def knows(self, step: Step) -> bool:

@@ -59,6 +59,7 @@ class Bench:
             is_short=lambda: self.is_short,
             counters=self.counters,
             now=lambda: self.now,
+            lived=lambda: self.now,
             on_trimmed=lambda *_: None,
         )
         return self.ledger
@@ -266,10 +267,12 @@ def test_what_holds_is_due_when_it_was_never_or_long_ago(tmp_path: Path) -> None
 def test_retention_takes_whole_segments(tmp_path: Path) -> None:
     """By size and by age, as of journals; never the last one."""
     bench = opened(tmp_path)
+    unlimited = Policy(age=40.0, size=1 << 40, session_age=1, session_size=1)
     for _ in range(40):
         for number in range(100):
             bench.deliver(1, name=f"{number:060}")
         bench.end_turn()
+        bench.ledger.trim(unlimited)
         bench.now += 1_000_000
     before = bench.ledger.log.size
     policy = Policy(age=10**6, size=128 * 1024, session_age=1, session_size=1)

@@ -14,7 +14,8 @@ from txbroker.message import Message
 from txbroker.place import PartKey
 from txbroker.store.committer import Durability
 from txbroker.store.journals import Journals, Part
-from txbroker.store.retention import SECOND, Policy, Retention
+from txbroker.store.lived import SECOND, Ages
+from txbroker.store.retention import Policy, Retention
 
 KEY = PartKey("z", 1)
 SEGMENT = 64 * 1024
@@ -25,24 +26,34 @@ class Keeping:
 
     def __init__(self, folder: Path, policy: Policy) -> None:
         self.counters = Counters()
-        self.time = 100
+        self.time = 0
         bench = Bench(folder / "others", Durability.SYNC)
         self.journals = Journals(
             folder / "journal", bench.committer, lambda *_: None, segment_bytes=SEGMENT
         )
         self.part: Part = self.journals.begin(KEY, None)
+        self.table = MemoryTable()
+        self.ages = Ages(self.table, self.lived)  # type: ignore[arg-type]
         for second in range(100):
-            self.part.append(Message("t", bytes(10_000), 1), None, 0, time=second * SECOND)
+            utc = (second + (second % 3) * 10**6) * SECOND  # a clock that steps all the time
+            self.part.append(Message("t", bytes(10_000), 1), None, 0, time=utc)
             bench.turn.end()
             while bench.work:
                 bench.sync()
+            self.ages.note(b"1 z", self.part.log.written, policy.age)
+            self.time += 1
         self.retention = Retention(
             journals=self.journals,
             table=MemoryTable(),  # type: ignore[arg-type]
             policy=policy,
             counters=self.counters,
-            now=lambda: self.time * SECOND,
+            ages=self.ages,
+            now=self.lived,
         )
+
+    def lived(self) -> int:
+        """Microseconds."""
+        return self.time * SECOND
 
     def trim(self) -> int:
         """The first offset that is left."""
@@ -123,3 +134,27 @@ def test_journal_is_kept_from_where_a_zone_was_reclaimed(tmp_path: Path) -> None
 
     assert 30 < kept <= 41
     assert later > 90
+
+
+def test_what_an_earlier_version_wrote_is_as_old_as_the_first_look(tmp_path: Path) -> None:
+    """Its batches have the time of day, which may have been any."""
+    keeping = Keeping(tmp_path, attrs.evolve(POLICY, age=30.0))
+    keeping.ages.keep_only(set())
+    before = keeping.trim()
+    keeping.time += 29
+    within = keeping.trim()
+    keeping.time += 2
+
+    assert (1, 1) == (before, within)
+    assert 90 < keeping.trim()
+
+
+def test_ages_are_forgotten_with_their_part(tmp_path: Path) -> None:
+    """A closed part goes as a whole when all of it is old; nothing of it stays in the table."""
+    keeping = Keeping(tmp_path, attrs.evolve(POLICY, age=30.0))
+    keeping.retention.trim(None)
+    keeping.time += 31
+    keeping.retention.trim(None)
+
+    assert {} == keeping.journals.parts
+    assert [] == list(keeping.table.items())

@@ -19,6 +19,7 @@ from txbroker.store.ceiling import Ceiling
 from txbroker.store.committer import Committer
 from txbroker.store.disk import Disk
 from txbroker.store.journals import Part
+from txbroker.store.lived import Ages
 from txbroker.store.retention import Policy, Retention
 from txbroker.store.zone import ZoneStore
 from txbroker.turn import Turn
@@ -61,6 +62,7 @@ class Zone:
                 table=self.disk.tables.table("kept"),
                 policy=Policy(age=1, size=1, session_age=1, session_size=1),
                 counters=Counters(),
+                ages=Ages(self.disk.tables.table("ages"), lambda: 1),
                 now=lambda: 1,
             ),
             ceiling=Ceiling(self.disk.tables.table("zone"), Counters(), survives_kill=True),

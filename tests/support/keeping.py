@@ -123,7 +123,7 @@ class CommitRecorder:
             positions=self.positions,
             passages=self.passages,
             commit=self,
-            wall=lambda: WALL + int(timers.now() * 1e6),
+            lived=lambda: WALL + int(timers.now() * 1e6),
             now=timers.now,
         )
 

@@ -256,6 +256,9 @@ class NodeProcess:
         with self._changed:
             return len(self.events)
 
+    def hear(self, event: Event) -> None:
+        """It says this; called in a thread."""
+
     def tail(self, count: int = 40) -> str:
         """
         The last lines of the log, for the message of a failure.
@@ -359,6 +362,7 @@ class NodeProcess:
                 (self.lines if is_log else self.stdout).append(text)
                 event = _parse(text) if is_log else None
                 if event is not None:
+                    self.hear(event)
                     self.events.append(event)
                 self._changed.notify_all()
         with self._changed:

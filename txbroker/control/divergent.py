@@ -19,8 +19,9 @@ from txbroker.place import PartKey
 from txbroker.standing import Standing
 from txbroker.store.disk import Disk
 from txbroker.store.journals import Part
+from txbroker.store.lived import SECOND
 from txbroker.store.records import decode_records
-from txbroker.store.retention import SECOND, Retention
+from txbroker.store.retention import Retention
 from txbroker.telemetry import get_logger
 from txbroker.turn import Turn
 from txbroker.v1 import control_pb2
@@ -40,7 +41,7 @@ class DivergentError(Exception):
 
 class Divergence:
     """
-    `on_settled` is called when the node may ask for its zone again; `now` in microseconds UTC.
+    `on_settled` is called when the node may ask for its zone again; `now`: what the node has lived.
     """
 
     def __init__(

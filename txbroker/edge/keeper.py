@@ -58,7 +58,7 @@ class Commit(Protocol):
 
 class Keeper:
     """
-    Keeps the durable sessions; times are microseconds UTC.
+    Keeps the durable sessions; `lived` is what the node has lived, in microseconds.
 
     `messages` holds those that sessions wait for and that cannot be read again, `passages` names
     what this edge went through when zones changed hands.
@@ -75,7 +75,7 @@ class Keeper:
         positions: Table,
         passages: Table,
         commit: Commit,
-        wall: Callable[[], int],
+        lived: Callable[[], int],
         now: Callable[[], float],
     ) -> None:
         self._sessions = sessions
@@ -84,7 +84,7 @@ class Keeper:
         self._positions = positions
         self._passages = passages
         self._commit = commit
-        self._wall = wall
+        self._lived = lived
         self._now = now
         self._changed: dict[Session, None] = {}
         self._rarely: dict[Session, None] = {}
@@ -176,7 +176,7 @@ class Keeper:
         for name, value in self._sessions.items():
             session = make(name.decode())
             away_since = decode_session(value, session)
-            seconds = (self._wall() - away_since) / 1e6 if away_since else 0.0
+            seconds = (self._lived() - away_since) / 1e6 if away_since else 0.0
             session.away_since = self._now() - max(seconds, 0.0)
             self._load_window(name, session)
             if _stay_behind(session, positions):
@@ -249,7 +249,7 @@ class Keeper:
                 continue  # what was on its way to an owner would bring the session back
             away = 0
             if session.sink is None and session.away_since is not None:
-                away = self._wall() - int((self._now() - session.away_since) * 1e6)
+                away = self._lived() - int((self._now() - session.away_since) * 1e6)
             self._sessions.put(session.client_id.encode(), encode_session(session, away))
         self._rarely.clear()
         for session in self._changed:

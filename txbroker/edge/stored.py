@@ -20,7 +20,7 @@ from txbroker.v1 import state_pb2
 
 
 def encode_session(session: Session, away_since: int) -> bytes:
-    """The rare part; `away_since` in microseconds UTC, 0 while the client is here."""
+    """The rare part; `away_since` in what the node has lived, 0 while the client is here."""
     stored = state_pb2.StoredSession(
         incarnation=session.incarnation, away_since=away_since, dropped=session.sender.dropped
     )

@@ -26,7 +26,6 @@ from txbroker.node.edge import EdgeRole
 from txbroker.node.ground import Ground
 from txbroker.node.owner import OwnerRole
 from txbroker.store.backup import Backups
-from txbroker.store.disk import wall
 from txbroker.v1 import control_pb2
 from txbroker.v1.control_pb2_grpc import add_ControlServicer_to_server
 from txbroker.v1.directory_pb2_grpc import add_DirectoryServicer_to_server
@@ -184,7 +183,7 @@ class ControlPlane:
             retention=ground.retention,
             turn=ground.turn,
             on_settled=self.joiner.join_again,
-            now=wall,
+            now=ground.disk.lived,
         )
 
     def _build_servicer(

@@ -21,7 +21,6 @@ from txbroker.link.dialer import Dialer
 from txbroker.mqtt.service import MqttService
 from txbroker.node.ground import Ground
 from txbroker.node.settings import directory_settings, edge_limits
-from txbroker.store.disk import wall
 from txbroker.store.known import KnownZones
 from txbroker.telemetry import get_logger
 
@@ -159,7 +158,7 @@ class EdgeRole:
                 positions=tables.table("positions"),
                 passages=tables.table("passages"),
                 commit=ground.disk.committer,
-                wall=wall,
+                lived=ground.disk.lived,
                 now=ground.reactor.seconds,
             ),
             reader=self.reader,

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from txbroker.aio import Tasks
-from txbroker.alarms import ReactorTimers
+from txbroker.alarms import ReactorTimers, keep_time
 from txbroker.config import Address, NodeConfig
 from txbroker.control.channels import Channels
 from txbroker.core import Exchange
@@ -19,7 +19,8 @@ from txbroker.pressure import Pressure
 from txbroker.standing import Standing
 from txbroker.store import backup
 from txbroker.store.ceiling import lift
-from txbroker.store.disk import Disk, wall
+from txbroker.store.disk import Disk
+from txbroker.store.lived import Ages
 from txbroker.store.retention import Retention
 from txbroker.store.space import DiskSpace
 from txbroker.store.state import DataFolder
@@ -37,6 +38,7 @@ class Ground:
     def __init__(
         self, config: NodeConfig, reactor: Any, *, on_fatal: Callable[[str], None]
     ) -> None:
+        keep_time(reactor)
         self.config = config
         self.reactor = reactor
         self.counters = Counters()
@@ -72,7 +74,8 @@ class Ground:
             table=self.disk.tables.table("kept"),
             policy=policy(config),
             counters=self.counters,
-            now=wall,
+            ages=Ages(self.disk.tables.table("ages"), self.disk.lived),
+            now=self.disk.lived,
         )
 
     def apply(self, config: NodeConfig) -> None:
@@ -83,6 +86,7 @@ class Ground:
 
     def tidy(self) -> None:
         """Now and then, every second or so."""
+        self.disk.lived.tick()
         self.disk.tables.clean()
         self.disk.scan()
 

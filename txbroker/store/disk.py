@@ -22,6 +22,7 @@ from txbroker.store.arriving import Arrivals
 from txbroker.store.committer import Committer, Durability
 from txbroker.store.journals import Journals, Part
 from txbroker.store.ledger import FOLDER, Ledger, forget, pause
+from txbroker.store.lived import Lived
 from txbroker.store.log import Log
 from txbroker.store.outboxes import StoredOutboxes
 from txbroker.store.tables import SEGMENT_BYTES, Tables
@@ -79,6 +80,9 @@ class Disk:
         self._on_failed = on_failed
         self._scan = self._verify()
         self.tables = Tables(self._tables_log, self.committer, wall)
+        self.lived = Lived(
+            self.tables.table("lived"), now=timers.now, wall=wall, last=self._tables_log.time
+        )
         self.journals = Journals(
             data / "journal",
             self.committer,
@@ -137,6 +141,7 @@ class Disk:
             is_short=is_short,
             counters=counters,
             now=wall,
+            lived=self.lived,
             on_trimmed=_on_trimmed,
         )
 
@@ -174,6 +179,7 @@ class Disk:
 
     def close(self) -> None:
         """Write and sync everything; raises `StoreError`."""
+        self.lived.note()
         try:
             self.committer.close()
         finally:

@@ -19,9 +19,10 @@ from pathlib import Path
 from txbroker.counters import Counters
 from txbroker.ledger import Kind, Row, batches, encode_rows
 from txbroker.store.committer import Committer
+from txbroker.store.lived import SECOND, Ages
 from txbroker.store.log import DiskFull, Log
 from txbroker.store.recovery import OnTrimmed
-from txbroker.store.retention import SECOND, Policy
+from txbroker.store.retention import Policy
 from txbroker.store.tables import Table
 from txbroker.telemetry import get_logger
 
@@ -36,14 +37,14 @@ MOST_GATHERED = 100_000
 STATED_EVERY = 86_400 * SECOND
 """What holds is written anew so often, as retention takes what was written of it (`is_due`)."""
 
-_ID, _NEXT, _PAUSED, _STATED = b"id", b"next", b"paused", b"stated"
+_ID, _NEXT, _PAUSED, _STATED, _AGES = b"id", b"next", b"paused", b"stated", b"ages"
 _KEYS = (_ID, _NEXT, _PAUSED, _STATED)
 
 
 class Ledger:
     """
     The ledger of one node (a `Recorder`). `identity` names it: with another `data` it is another
-    one. Times are microseconds UTC.
+    one. Times of rows are microseconds UTC, ages what the node has lived.
     """
 
     def __init__(
@@ -56,10 +57,13 @@ class Ledger:
         is_short: Callable[[], bool],
         counters: Counters,
         now: Callable[[], int],
+        lived: Callable[[], int],
         on_trimmed: OnTrimmed,
     ) -> None:
         """Open or begin it; raises `StoreError`. `is_short`: the disk is to take nothing more."""
         self.now = now
+        self._lived = lived
+        self._ages = Ages(table, lived)
         self.log = _Lenient(
             data / FOLDER, segment_bytes=segment_bytes, on_trimmed=on_trimmed, data=data
         )
@@ -88,11 +92,11 @@ class Ledger:
     def is_due(self) -> bool:
         """Whether all that holds now is to be written once more."""
         stated = self._table.get(_STATED)
-        return stated is None or self.now() - int.from_bytes(stated) > STATED_EVERY
+        return stated is None or self._lived() - int.from_bytes(stated) > STATED_EVERY
 
     def state(self) -> None:
         """It is written now."""
-        self._table.put(_STATED, self.now().to_bytes(8))
+        self._table.put(_STATED, self._lived().to_bytes(8))
 
     # from readers
 
@@ -110,8 +114,8 @@ class Ledger:
 
     def trim(self, policy: Policy) -> None:
         """Let go of what is older or more than journals keep."""
-        oldest = self.now() - int(policy.age * SECOND)
-        through = max(self.log.offset_at(oldest) - 1, self.log.excess(policy.size))
+        self._ages.note(_AGES, self.log.written, policy.age)
+        through = max(self._ages.through(_AGES, policy.age), self.log.excess(policy.size))
         before = self.log.first
         if self.log.trim(through):
             self._counters.add("ledger.trimmed", self.log.first - before)

@@ -130,6 +130,11 @@ class Log:
         """The file that is appended to, and how many bytes of it are written; None: none yet."""
         return (self._segments[-1].path, self._segments[-1].end) if self._segments else None
 
+    @property
+    def time(self) -> int:
+        """The time of the last batch, UTC microseconds; 0 where there is none."""
+        return self._time
+
     # -- writing
 
     def append(self, body: bytes, count: int = 1, *, time: int, first: int | None = None) -> int:

@@ -16,14 +16,13 @@ import attrs
 from txbroker.counters import Counters
 from txbroker.place import PartKey
 from txbroker.store.journals import Journals, Part
+from txbroker.store.lived import SECOND, Ages
 from txbroker.store.tables import Table
 from txbroker.telemetry import get_logger
 from txbroker.topics import is_within
 from txbroker.v1 import state_pb2
 
 log = get_logger()
-
-SECOND = 1_000_000
 
 _RECLAIMED = "reclaimed/"  # no node's name has a slash
 
@@ -43,7 +42,7 @@ class Policy:
 
 
 class Retention:
-    """The low-water marks of edges, and what they let go; `now` in microseconds UTC."""
+    """The low-water marks of edges, and what they let go; `now`: what the node has lived."""
 
     def __init__(
         self,
@@ -52,9 +51,11 @@ class Retention:
         table: Table,
         policy: Policy,
         counters: Counters,
+        ages: Ages,
         now: Callable[[], int],
     ) -> None:
         self.policy = policy
+        self._ages = ages
         self._journals = journals
         self._table = table
         self._counters = counters
@@ -123,6 +124,7 @@ class Retention:
         are those that stay whole.
         """
         for part in list(self._journals.parts.values()):
+            self._ages.note(_name(part.key), part.log.written, self.policy.age)
             if part.key in held:
                 continue
             self._trim(part)
@@ -131,6 +133,7 @@ class Retention:
             if part.key != present and self._may_go(part):
                 self._journals.drop(part.key)
                 log.info("journal.dropped", zone=part.key.zone, epoch=part.key.epoch)
+        self._ages.keep_only({_name(key) for key in self._journals.parts})
 
     # internal
 
@@ -138,9 +141,8 @@ class Retention:
         policy, log_, before = self.policy, part.log, part.log.first
         by_size = 0
         if policy.keeps_history:
-            oldest = self._now() - int(policy.age * SECOND)
             by_size = log_.excess(policy.size)
-            through = max(log_.offset_at(oldest) - 1, by_size)
+            through = max(self._ages.through(_name(part.key), policy.age), by_size)
         else:
             through = log_.written
         needed = self._needed(part.key)
@@ -171,8 +173,8 @@ class Retention:
         needed = self._needed(part.key)
         if needed is not None and needed < part.next - 1:
             return False
-        oldest = self._now() - int(self.policy.age * SECOND)
-        return not self.policy.keeps_history or part.log.offset_at(oldest) >= part.next
+        old = self._ages.through(_name(part.key), self.policy.age)
+        return not self.policy.keeps_history or old >= part.log.written
 
     def _needed(self, part: PartKey) -> int | None:
         """Everything above this offset is needed by an edge; None: nothing is."""
@@ -197,3 +199,7 @@ class Retention:
             place = stored.places.add(offset=offset)
             place.part.zone, place.part.epoch = part
         self._table.put(edge.encode(), stored.SerializeToString())
+
+
+def _name(part: PartKey) -> bytes:
+    return f"{part.epoch} {part.zone}".encode()
