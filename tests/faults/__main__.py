@@ -22,6 +22,8 @@ from pathlib import Path
 
 from . import clocks, disks
 from .cast import draw
+from .conditions import LABORATORY
+from .conditions import draw as draw_conditions
 from .history import summary
 from .networks import Namespaces, Network, Relays
 from .rounds import DoesNotStart, Play, Result
@@ -67,6 +69,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=40.0, help="messages a second")
     parser.add_argument("--at", default="", help="clients are at these nodes only, at first")
     parser.add_argument("--faults", default=",".join(FAULTS), help="only these")
+    parser.add_argument("--laboratory", action="store_true", help="fast disks, default topology")
     parser.add_argument("--network", choices=("auto", "namespaces", "relays"), default="auto")
     parser.add_argument("--keep", type=Path, default=Path("var/faults"), help="of what failed")
     options = parser.parse_args()
@@ -109,8 +112,10 @@ async def play(seed: int, options: argparse.Namespace, faults: list[str]) -> boo
     network: Network = (Namespaces if is_inside else Relays)(tree.names)
     has_compiler = disks.compiler() is not None
     libraries = (disks.build(folder), clocks.build(folder)) if has_compiler else (None, None)
-    world = World(tree, network, folder, *libraries, mount=is_inside, seed=seed)
-    the_play = Play(tree, cast, world, seed)
+    conditions = LABORATORY if options.laboratory else draw_conditions(seed)
+    print(f"seed {seed} {tree.name}: {conditions}", flush=True)
+    world = World(tree, network, folder, *libraries, conditions, mount=is_inside, seed=seed)
+    the_play = Play(tree, cast, world, conditions, seed)
     is_good = False
     try:
         await the_play.begin()
@@ -155,6 +160,8 @@ def replay(seed: int, tree: Tree, options: argparse.Namespace) -> str:
         words.append(f"--faults {','.join(options.faults)}")
     if options.at:
         words.append(f"--at {','.join(options.at)}")
+    if options.laboratory:
+        words.append("--laboratory")
     if INSIDE not in os.environ:
         words.append("--network relays")
     return " ".join(["python -m tests.faults", *words])

@@ -28,6 +28,7 @@ from tests.support import wire
 from tests.support.nodes import Address
 
 from .__main__ import INSIDE, UNSHARE
+from .conditions import LABORATORY
 from .networks import Namespaces
 from .trees import NodeShape, Tree
 from .world import World
@@ -214,7 +215,8 @@ def anonymous_memory(pid: int) -> float:
 async def play(minutes: float, rate: float) -> bool:
     """True if all was kept."""
     with tempfile.TemporaryDirectory(prefix="txbroker-cutoff-") as folder:
-        world = World(TREE, Namespaces(TREE.names), Path(folder), None, None, mount=False, seed=1)
+        network = Namespaces(TREE.names)
+        world = World(TREE, network, Path(folder), None, None, LABORATORY, mount=False, seed=1)
         try:
             return await _play(world, minutes, rate)
         finally:

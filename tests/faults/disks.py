@@ -22,7 +22,7 @@ from random import Random
 import attrs
 
 SOURCE = Path(__file__).with_name("disk.c")
-SIZE = 96  # MiB of a node's own file system
+SIZE = 64  # MiB of a node's own file system; a segment is a sixteenth, so that journals are trimmed
 RECORD = struct.Struct("=BB6xQQQQ")
 
 
@@ -55,10 +55,19 @@ class Record:
 class Disk:
     """
     The disk of one node: `data` is its folder, `control` one for us, elsewhere. `library` None: no
-    compiler, so neither slow nor without power; `is_mounted`: a small file system of its own.
+    compiler, so neither slow nor without power; `is_mounted`: a small file system of its own. Each
+    sync takes `delay` seconds longer, also where no fault makes it slower.
     """
 
-    def __init__(self, folder: Path, control: Path, library: Path | None, *, mount: bool) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        control: Path,
+        library: Path | None,
+        *,
+        mount: bool,
+        delay: float = 0.0,
+    ) -> None:
         self.folder = folder.resolve()
         self.control = control.resolve()
         self._library = library
@@ -70,6 +79,8 @@ class Disk:
             command = ["mount", "-t", "tmpfs", "-o", options, "faults", str(self.folder)]
             subprocess.run(command, check=True)
         self.data = self.folder / "data"
+        self._delay = delay
+        self.slow(0)
 
     def close(self) -> None:
         """No process uses it any more."""
@@ -87,9 +98,9 @@ class Disk:
         }
 
     def slow(self, seconds: float) -> None:
-        """Every sync takes so much longer from now on; 0 ends it."""
+        """Every sync takes so much longer from now on; 0 for what is usual here."""
         temporary = self.control / "delay.new"
-        temporary.write_text(str(int(seconds * 1_000_000)))
+        temporary.write_text(str(int((seconds or self._delay) * 1_000_000)))
         temporary.rename(self.control / "delay")
 
     def fill(self) -> None:

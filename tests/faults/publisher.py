@@ -16,10 +16,9 @@ from tests.support.wire import PUBREL, Packet
 
 from . import cast, payloads
 from .clients import Client, Connection
+from .conditions import Conditions
 from .events import Acknowledged, Sent
 
-SIZES = (0, 0, 60, 200, 200, 1_000, 5_000, 40_000)
-SIZE_WEIGHTS = (20, 20, 20, 20, 10, 6, 3, 1)
 QOS_WEIGHTS = (1, 4, 4)
 KEPT_SHARE = 0.05
 BURST_SHARE, BURST = 0.02, 20
@@ -40,8 +39,9 @@ class _Flight:
 class Publisher(Client):
     """`produce` makes messages while `is_producing`; `publish` makes one at once."""
 
-    def __init__(self, traits: cast.Publisher, *arguments: Any) -> None:
+    def __init__(self, traits: cast.Publisher, conditions: Conditions, *arguments: Any) -> None:
         super().__init__(traits, *arguments)
+        self._conditions = conditions
         self.is_producing = False
         self.topics = traits.topics
         self._publisher = traits
@@ -81,11 +81,14 @@ class Publisher(Client):
     def _make(self) -> None:
         rng = self._rng
         if rng.random() < KEPT_SHARE:
-            self.publish(self._publisher.kept, 1, size=rng.choice(SIZES[:4]), retain=True)
+            self.publish(
+                self._publisher.kept, 1, size=rng.choice(self._conditions.sizes[:4]), retain=True
+            )
             return
+        sizes = self._conditions.sizes
         topic = rng.choice(self.topics)
         qos = rng.choices((0, 1, 2), QOS_WEIGHTS)[0]
-        self.publish(topic, qos, size=rng.choices(SIZES, SIZE_WEIGHTS)[0])
+        self.publish(topic, qos, size=rng.choices(sizes, self._conditions.weights)[0])
 
     def _next_identifier(self) -> int:
         while True:

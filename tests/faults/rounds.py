@@ -21,6 +21,7 @@ from tests.support.wire import PUBLISH, parse_publish
 
 from . import events, payloads
 from .cast import Cast
+from .conditions import Conditions
 from .events import (
     Calm,
     Copied,
@@ -75,7 +76,9 @@ class Play:
     A tree, its cast, its faults. `history` grows while `rounds` is run through; `close` ends all.
     """
 
-    def __init__(self, tree: Tree, cast: Cast, world: World, seed: int) -> None:
+    def __init__(
+        self, tree: Tree, cast: Cast, world: World, conditions: Conditions, seed: int
+    ) -> None:
         self.history: list[Event] = []
         self.log: list[str] = []  # what was done to the tree, with its outcome
         self._tree = tree
@@ -96,7 +99,9 @@ class Play:
             rng = Random(f"{seed}/{tree.name}/{name}")
             return addresses, self._note, lambda: next(numbers), rng
 
-        self._publishers = [Publisher(each, *parts(each.name)) for each in cast.publishers]
+        self._publishers = [
+            Publisher(each, conditions, *parts(each.name)) for each in cast.publishers
+        ]
         self._subscribers = [Subscriber(each, *parts(each.name)) for each in cast.subscribers]
         self._late = {each.name: Subscriber(each, *parts(each.name)) for each in cast.late}
 

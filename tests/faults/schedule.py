@@ -218,7 +218,7 @@ class _Planner:
     def _slow(self, fault: str, start: float, end: float) -> None:
         node = self._rng.choice(self._tree.names)
         if self._take([f"speed of {node}"], start, end):
-            self._add(start, "slow", node, amount=self._rng.choice((0.05, 0.3)))
+            self._add(start, "slow", node, amount=self._rng.choice((0.05, 0.3, 5.0)))
             self._add(end, "slow", node)
 
     def _clock(self, fault: str, start: float, end: float) -> None:

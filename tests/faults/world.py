@@ -19,6 +19,7 @@ from typing import Any
 from tests.support.nodes import ROOT, NodeFailed, NodeProcess
 
 from .clocks import Clock
+from .conditions import Conditions
 from .disks import Disk
 from .networks import Network, Place
 from .schedule import Step
@@ -96,6 +97,7 @@ class World:
         folder: Path,
         library: Path | None,
         clock_library: Path | None,
+        conditions: Conditions,
         *,
         mount: bool,
         seed: int,
@@ -109,11 +111,14 @@ class World:
         self._cuts: Counter[tuple[str, str]] = Counter()
         self._turns = {name: asyncio.Lock() for name in tree.names}
         for shape in tree.nodes:
-            disk = Disk(folder / shape.name, folder / f"control-{shape.name}", library, mount=mount)
+            control = folder / f"control-{shape.name}"
+            delay = conditions.delay
+            disk = Disk(folder / shape.name, control, library, mount=mount, delay=delay)
             document = {"node": shape.name, "zone": shape.zone, "site": shape.site}
             if shape.parent is not None:
                 document["parent"] = network.places[shape.parent].grpc
             document = {key: value for key, value in document.items() if value is not None}
+            document |= conditions.keys
             place = network.places[shape.name]
             clock = Clock(folder / f"clock-{shape.name}", clock_library)
             node = FaultyNode(folder, {**document, "data": str(disk.data)}, place, disk, clock)

@@ -1,0 +1,60 @@
+"""
+What the world is like for a whole run, as a value drawn from the seed. Pure.
+
+Faults begin and end; conditions stay: a slow disk, a history of a few MiB, a journal without QoS 0,
+large payloads. Each seed has its own, so that no promise holds in the laboratory alone.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import attrs
+
+SMALL = (0, 0, 60, 200, 200, 1_000, 5_000, 40_000)
+SMALL_WEIGHTS = (20, 20, 20, 20, 10, 6, 3, 1)
+LARGE_WEIGHTS = (20, 20, 20, 10, 5, 5, 5, 15)
+
+
+@attrs.frozen(kw_only=True)
+class Conditions:
+    """
+    `delay` is what each sync takes longer, in seconds; `retention` what a zone keeps, in MiB, None
+    for the default; `journal` the topology's key; `sizes` and `weights` are those of payloads.
+    """
+
+    delay: float = 0.0
+    retention: int | None = None
+    journal: str = "all"
+    sizes: tuple[int, ...] = SMALL
+    weights: tuple[int, ...] = SMALL_WEIGHTS
+
+    @property
+    def keys(self) -> dict[str, Any]:
+        """What the topology file of each node says of them."""
+        keys: dict[str, Any] = {"journal": self.journal}
+        if self.retention is not None:
+            keys["retention"] = {"size": f"{self.retention}MiB"}
+        return keys
+
+    def __str__(self) -> str:
+        kept = "" if self.retention is None else f", retention {self.retention} MiB"
+        largest = max(self.sizes) // 1024
+        return f"sync +{self.delay * 1000:g} ms, journal {self.journal}{kept}, up to {largest} KiB"
+
+
+LABORATORY = Conditions()
+
+
+def draw(seed: int) -> Conditions:
+    """The conditions of this seed."""
+    rng = Random(f"{seed}/conditions")
+    is_large = rng.random() < 0.4
+    return Conditions(
+        delay=rng.choice((0.0, 0.0, 0.02)),
+        retention=rng.choice((None, 1, 4)),
+        journal=rng.choice(("all", "all", "none", "qos12")),
+        sizes=(*SMALL[:-1], 64 * 1024) if is_large else SMALL,
+        weights=LARGE_WEIGHTS if is_large else SMALL_WEIGHTS,
+    )

@@ -1,0 +1,13 @@
+#!/bin/bash
+# On Debian 13 with its Python: `make home`, and the tests of core, mqtt, delegation, store and link.
+# As root, as it makes a root of Debian's packages with debootstrap and changes into it.
+set -eu
+cd "$(dirname "$0")/../.."
+. tests/machines/root.sh
+
+make_root debian13 trixie amd64 "python3,python3-venv,python3-dev,g++,make,git,ca-certificates"
+put_checkout
+inside make PYTHON=python3 home SECONDS=5
+inside make PYTHON=python3 .venv/.whole
+inside .venv/bin/python -m pytest -q -n 2 --dist loadfile \
+    tests/core tests/mqtt tests/delegation tests/store tests/link
