@@ -57,7 +57,7 @@ class Keeping:
 
     def trim(self) -> int:
         """The first offset that is left."""
-        self.retention.trim(KEY)
+        self.retention.trim(KEY, self.part.next)
         return self.part.log.first
 
 

@@ -52,19 +52,20 @@ class Zone:
             on_full=lambda *_: None,
             on_failed=lambda _: None,
         )
+        self.retention = Retention(
+            journals=self.disk.journals,
+            table=self.disk.tables.table("kept"),
+            policy=Policy(age=10**9, size=1, session_age=1, session_size=1),
+            counters=Counters(),
+            ages=Ages(self.disk.tables.table("ages"), lambda: 1),
+            now=lambda: 1,
+        )
         store = self.store = ZoneStore(
             node="n",
             zone="",
             disk=self.disk,
             now=lambda: 1,
-            retention=Retention(
-                journals=self.disk.journals,
-                table=self.disk.tables.table("kept"),
-                policy=Policy(age=1, size=1, session_age=1, session_size=1),
-                counters=Counters(),
-                ages=Ages(self.disk.tables.table("ages"), lambda: 1),
-                now=lambda: 1,
-            ),
+            retention=self.retention,
             ceiling=Ceiling(self.disk.tables.table("zone"), Counters(), survives_kill=True),
             keeps_qos0=keeps_qos0,
         )
@@ -148,3 +149,41 @@ def test_a_will_that_was_taken_is_known_after_a_crash(tmp_path: Path) -> None:
         return seen
 
     assert [("deliver", 1, "gone")] == run_apart(scenario())
+
+
+def test_trim_waits_for_a_checkpoint_that_is_durable(tmp_path: Path) -> None:
+    """Unsettled traffic stops no checkpoint, and the trim goes no further than that."""
+
+    async def scenario() -> list[object]:
+        zone = Zone(tmp_path)
+        zone.open(1)
+        zone.authority.publish(Message("kept", b"value", 1, True), ("far", 1, "", 1), 7)
+        await zone.settle()
+        first: list[int] = []
+
+        def trim() -> None:
+            zone.retention.trim(zone.store.present, zone.store.saved)
+            first.append(zone.part.log.first)
+
+        for _ in range(60):
+            zone.authority.publish(Message("t", bytes(60_000), 1))
+            zone.turn.end()
+            await asyncio.sleep(0.001)
+        # The segment with the retained value is finished by now, and no checkpoint is durable.
+        trim()
+        zone.say("on its way to the disk")
+        assert not zone.authority.is_settled
+        zone.store.sync_checkpoint(trim)
+        zone.say("taken while the checkpoint is on its way")
+        while len(first) < 2:
+            zone.turn.end()
+            await asyncio.sleep(0.001)
+        zone.disk.close()  # no checkpoint is written, as after a kill
+        again = Zone(tmp_path)
+        again.open(1)
+        kept = again.authority.retained.get("kept")
+        marks = dict(again.authority.marks)
+        again.disk.close()
+        return [first[0], first[1] > 1, kept and kept.payload, marks.get(("far", 1, "", 1))]
+
+    assert [1, True, b"value", 7] == run_apart(scenario())

@@ -174,11 +174,19 @@ class Node:
         self._ground.tidy()
         self._ground.turn.end()
 
+    def _trim(self) -> None:
+        """Let go of what nobody needs of the journals."""
+        store = None if self._owner is None else self._owner.store
+        present, saved = (None, 0) if store is None else (store.present, store.saved)
+        self._ground.retention.trim(present, saved, self._control.divergence.held())
+
     def _each_sys_period(self) -> None:
         self._sys.refresh()
         self._edge_role.look_after_sessions()
-        present = None if self._owner is None else self._owner.store.present
-        self._ground.retention.trim(present, self._control.divergence.held())
+        if self._owner is None:
+            self._trim()
+        else:
+            self._owner.store.sync_checkpoint(self._trim)
         if self._ground.disk.ledger is not None:
             self._ground.disk.ledger.trim(self._ground.retention.policy)
         self.edge.backlog.look_for_cut_off(self.edge.clients.sessions.values())

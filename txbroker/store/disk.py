@@ -158,6 +158,14 @@ class Disk:
         except StoreError as error:
             self._on_failed(error)
 
+    def sync_tables(self, action: Callable[[], None]) -> bool:
+        """
+        Run `action` when a sync has covered what is in the tables now, with any `durability`.
+
+        False: never, as the disk takes no writes now.
+        """
+        return self.committer.sync_soon((self._tables_log,), action)
+
     def fail(self, error: StoreError) -> None:
         """The node must not go on with what is on the disk."""
         self._on_failed(error)

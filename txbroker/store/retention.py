@@ -118,16 +118,19 @@ class Retention:
         """What lies above this offset some edge may need, as far as edges have told."""
         return self._needed(part) or 0
 
-    def trim(self, present: PartKey | None, held: Collection[PartKey] = ()) -> None:
+    def trim(self, present: PartKey | None, saved: int = 0, held: Collection[PartKey] = ()) -> None:
         """
         Now and then: let go of what nobody needs; `present` is the part that is appended to, `held`
         are those that stay whole.
+
+        `saved` is the offset of the present part's durable checkpoint. A batch above that offset
+        alone says what it did to retained values and marks: without it a start would miss them.
         """
         for part in list(self._journals.parts.values()):
             self._ages.note(_name(part.key), part.log.written, self.policy.age)
             if part.key in held:
                 continue
-            self._trim(part)
+            self._trim(part, saved if part.key == present else part.next)
             if part.key != present and part.log.first >= part.next:
                 continue
             if part.key != present and self._may_go(part):
@@ -137,7 +140,7 @@ class Retention:
 
     # internal
 
-    def _trim(self, part: Part) -> None:
+    def _trim(self, part: Part, most: int) -> None:
         policy, log_, before = self.policy, part.log, part.log.first
         by_size = 0
         if policy.keeps_history:
@@ -145,9 +148,10 @@ class Retention:
             through = max(self._ages.through(_name(part.key), policy.age), by_size)
         else:
             through = log_.written
+        through = min(through, most)
         needed = self._needed(part.key)
         if needed is not None and through > needed:
-            limit = log_.excess(policy.size + policy.session_size)
+            limit = min(log_.excess(policy.size + policy.session_size), most)
             self._overtake(part, max(needed, before - 1), limit)
             through = min(through, max(needed, limit))
         if log_.trim(through) and policy.keeps_history:

@@ -65,6 +65,7 @@ class ZoneStore:
         self._is_asked = False
         self._time = 0  # of what is to be durable with the next group
         self._checkpoint = 0
+        self._saved = 0
         self._changed: set[str] = set()
         self._told_marks: dict[MarkKey, int] = {}
 
@@ -101,6 +102,7 @@ class ZoneStore:
         self._part = part
         self._ceiling.open(part)
         self._durable = part.next - 1
+        self._saved = 0
         state = self._load(epoch, part)
         self._told_marks = {}
         self._save(whole=state)
@@ -198,6 +200,16 @@ class ZoneStore:
         """The part that is appended to."""
         return None if self._part is None else self._part.key
 
+    @property
+    def saved(self) -> int:
+        """
+        The offset of the last checkpoint that a sync has covered.
+
+        Records above this offset are the only ones that hold their retained values and marks, so
+        retention keeps them.
+        """
+        return self._saved
+
     def close(self) -> None:
         """The node ends in good order."""
         self.checkpoint()
@@ -206,14 +218,30 @@ class ZoneStore:
 
     def checkpoint(self) -> None:
         """Write what changed, as of the last offset that was delivered."""
-        if self._part is None or self._authority is None or not self._authority.is_settled:
-            return
-        self._save()
+        if self._part is not None and self._authority is not None:
+            self._save()
 
     def checkpoint_if_due(self) -> None:
         """Now and then: so that a start has little to replay."""
         if self._changed or self.offset - self._checkpoint > 1_000:
             self.checkpoint()
+
+    def sync_checkpoint(self, action: Callable[[], None]) -> None:
+        """
+        Write a checkpoint and run `action` when a sync has covered it and `saved` says so.
+
+        A disk that takes no writes now runs `action` at once, and leaves `saved` as it is.
+        """
+        self.checkpoint()
+        epoch, offset = self._part and self._part.key.epoch, self._checkpoint
+
+        def synced() -> None:
+            if self._part is not None and self._part.key.epoch == epoch:
+                self._saved = max(self._saved, offset)
+            action()
+
+        if not self._disk.sync_tables(synced):
+            action()
 
     # internal
 
@@ -285,11 +313,18 @@ class ZoneStore:
                 self._put_retained(topic, authority.retained.get(topic))
         self._changed.clear()
         self._save_marks(marks)
-        self._checkpoint = self.offset
-        for apex, _ in self._absorbed():
-            self._state.delete(_ABSORBED + apex.encode())
+        self._checkpoint = self._settled if whole is None else self.offset
+        for apex, offset in self._absorbed():
+            if offset <= self._checkpoint:
+                self._state.delete(_ABSORBED + apex.encode())
         point = state_pb2.Checkpoint(epoch=part.key.epoch, offset=self._checkpoint)
         self._state.put(_CHECKPOINT, point.SerializeToString())
+
+    @property
+    def _settled(self) -> int:
+        """The offset up to which the authority's state is complete; later records may be in it."""
+        assert self._authority is not None
+        return self.offset if self._authority.is_settled else self._authority.delivered
 
     def _absorbed(self) -> list[tuple[str, int]]:
         """Apexes of subtrees that came in behind the checkpoint, and the offset at that time."""
