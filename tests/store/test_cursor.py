@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -143,3 +144,22 @@ def test_damage_is_an_error_and_nothing_behind_it_comes(tmp_path: Path, which: i
         while cursor.look():
             found += [plain(whole) for whole in cursor.read(1000)]
     assert made[: len(found)] == found
+
+
+def test_who_reads_a_log_that_is_deleted_is_told(tmp_path: Path) -> None:
+    """A part that moved to its parent is no damage: its reader, and the scan, end in order."""
+    log = opened(tmp_path, segment_bytes=SEGMENT)
+    fill(log, 1000, 1000)
+    cursor, scan, batches = Cursor(log, 1), log.verify(), log.batches()
+    assert cursor.look() and cursor.read(1)
+    next(scan), next(batches)
+
+    log.discard()
+    shutil.rmtree(log.folder)
+
+    with pytest.raises(Trimmed):
+        while cursor.look():
+            cursor.read(10**9)
+    assert [] == list(scan)
+    assert 0 < len(list(batches))  # of the file that is open
+    assert [] == list(log.verify()) == list(log.batches())

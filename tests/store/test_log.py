@@ -326,7 +326,7 @@ def test_a_start_reads_the_last_segment_only(
     log = opened(tmp_path)
 
     assert log.size > 4_000_000
-    assert read < 200_000
+    assert read < 300_000  # what no sync is known to have covered is read twice, to write it anew
 
 
 def test_trimming_drops_whole_segments(tmp_path: Path) -> None:
@@ -396,7 +396,50 @@ class Disk:
         raise OSError(self._error, os.strerror(self._error))
 
 
-@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
+def test_a_batch_that_was_left_out_halfway_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A whole batch of the write that failed would stand behind a shorter one."""
+    disk = Disk(monkeypatch, errno.ENOSPC)
+    disk.room = 1 << 20
+    log = opened(tmp_path)
+    fill(log, 1, 10)
+    for _ in range(3):
+        log.append(bytes(3000), time=1)
+    disk.room = 2 * (44 + 3000) + 100
+    with pytest.raises(DiskFull):
+        log.write()
+    assert 3 == log.leave_out()
+    disk.room = 1 << 20
+    log.append(b"short", time=2)
+    log.write()
+    log.sync()
+
+    assert [b"short"] == [each.body for each in opened(tmp_path).batches(1)]
+
+
+def test_a_segment_that_cannot_be_made_now_is_made_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node without free descriptors has no broken disk: the batch stays staged."""
+    log = opened(tmp_path, segment_bytes=65536)
+    fill(log, 5, 3000)
+    last = log.append(bytes(64_000), time=1)
+    real = os.open
+
+    def refuse(path: Path, flags: int, mode: int = 0o777) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(DiskFull, match="Too many open files"):
+        log.write()
+    monkeypatch.setattr(os, "open", real)
+    log.write()
+
+    assert last == log.written and not log.staged
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.ENOMEM])
 def test_a_full_disk_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
 ) -> None:

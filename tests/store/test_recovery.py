@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from pathlib import Path
@@ -64,6 +65,35 @@ def test_a_last_batch_cut_anywhere_is_a_torn_tail(tmp_path: Path) -> None:
             assert ([(last_segment(log).name, 2, len(torn))] if torn else []) == cut
             assert (made, 3) == (list(again.batches()), again.next)
             assert not last_segment(log).read_bytes()[good:].strip(b"\0")
+
+
+def test_what_no_sync_has_covered_is_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a failed sync the system takes its pages for clean, and a second sync saves nothing."""
+    log = opened(tmp_path)
+    write_synced(log, b"one")
+    write_together(log, b"two", b"three")
+    last = last_segment(log).read_bytes()[: log.size]
+    done: list[tuple[str, bytes, int]] = []
+    pwrite, fdatasync = os.pwrite, os.fdatasync
+
+    def written(fd: int, data: bytes, position: int) -> int:
+        done.append(("write", data, position))
+        return pwrite(fd, data, position)
+
+    def synced(fd: int) -> None:
+        done.append(("sync", b"", 0))
+        fdatasync(fd)
+
+    monkeypatch.setattr(os, "pwrite", written)
+    monkeypatch.setattr(os, "fdatasync", synced)
+    reopened(log)
+
+    kind, data, position = done[0]
+    assert ("write", last[position:]) == (kind, data)
+    assert b"two" in data and b"three" in data
+    assert "sync" == done[1][0]
 
 
 @pytest.mark.parametrize("size", [1, 10, 100, 5000])

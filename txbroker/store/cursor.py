@@ -46,6 +46,8 @@ class Cursor:
             self._go_on()  # it has grown
             return True
         after = self._log.segment_after(segment)
+        if self._log.is_discarded:
+            raise Trimmed
         if after is None:
             if self._position < self._end:
                 raise self._log.corrupt(segment, self._following)

@@ -12,6 +12,13 @@ _LARGEST_STEP = 4 * 1024 * 1024
 _SHARE = 16  # of what a file holds, what is taken ahead beyond the first step
 _SHARE_OF_FREE = 16
 
+SHORT = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""
+Errors that pass by themselves: no room on the disk, no descriptor, no memory.
+
+A log that needs a new segment while clients hold all descriptors has no broken disk.
+"""
+
 _DONT_CACHE = 0x80
 """
 RWF_DONTCACHE (Linux 6.14): the system writes it out soon, and keeps no copy in memory after that.
@@ -92,6 +99,7 @@ class Tail:
     def truncate(self, end: int) -> None:
         """Give back what is behind `end`."""
         os.ftruncate(self.file.fd, end)
+        self._allocated = end
 
     def _allocate(self, end: int, limit: int) -> None:
         step = min(_FIRST_STEP, self._step)

@@ -204,7 +204,7 @@ class Part:
         """Write nothing any more; for a part that is deleted."""
         self._gathered.clear()
         self._committer.remove(self.log)
-        self.log.close()
+        self.log.discard()
 
     # -- internal
 

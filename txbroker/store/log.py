@@ -7,7 +7,6 @@ what was written durable. Who decides when is the committer. Nothing that was wr
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
 from bisect import bisect_right
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from txbroker.errors import CallerError, StoreError
-from txbroker.store.files import Descriptor, Tail, make_folder
+from txbroker.store.files import SHORT, Descriptor, Tail, make_folder
 from txbroker.store.recovery import OnTrimmed, recover
 from txbroker.store.segment import (
     BATCH_HEAD,
@@ -41,7 +40,6 @@ __all__ = ["Batch", "CorruptLog", "DiskFull", "Log"]
 _MAX_BATCHES = 65_536  # in one segment, so that it is scanned in a moment
 _MIN_SEGMENT = 64 * 1024
 _VERIFY_STEP = 256 * 1024
-_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 class DiskFull(StoreError):
@@ -101,6 +99,7 @@ class Log:
         self.synced = found.next - 1
         self._time = found.time
         self.staged = 0
+        self.is_discarded = False
         self._staged: list[_Staged] = []
         self._snapshot = threading.Lock()  # never held while the disk is waited for
         self._syncing = threading.Lock()
@@ -163,7 +162,7 @@ class Log:
             while self._staged:
                 self._write_some(is_unread)
         except OSError as error:
-            if error.errno in _FULL:
+            if error.errno in SHORT:
                 raise DiskFull(f"{self.folder}: {error.strerror}") from error
             self._failure = StoreError(f"{self.folder}: cannot be written: {error.strerror}")
             raise self._failure from error
@@ -172,11 +171,14 @@ class Log:
         """
         Forget what is staged; its numbers stay a hole. How many entries that are.
 
-        For a log whose entries may be missing rather than hold up the others.
+        For a log whose entries may be missing rather than hold up the others. Raises `OSError`.
         """
         count = sum(staged.entries for staged in self._staged)
         self._staged.clear()
         self.staged = 0
+        if self._tail is not None:
+            # A whole batch of a write that failed halfway, behind a shorter one, reads as damage.
+            self._tail.truncate(self._segments[-1].end)
         return count
 
     def _write_some(self, is_unread: bool) -> None:
@@ -306,6 +308,8 @@ class Log:
         The batches of a segment from not far before that of `entry` on, also those written
         meanwhile; raises `CorruptLog`.
         """
+        if self._place(segment) is None:
+            return
         with reading(segment):
             file = segment.open()
             following, position = seek(file, segment, entry)
@@ -408,6 +412,15 @@ class Log:
             freed += segment.end
         self.size -= freed
         return freed
+
+    def discard(self) -> None:
+        """
+        Close the log of a folder that is about to be deleted: readers take all of it for trimmed.
+        """
+        self.close()
+        self.is_discarded = True
+        self._segments.clear()
+        self.size = 0
 
     def close(self) -> None:
         """

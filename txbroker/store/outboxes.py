@@ -96,10 +96,10 @@ class EntryLog:
         """Entries up to this number are needed no longer."""
         self.log.trim(through)
 
-    def close(self) -> None:
-        """Take no part in commits any more."""
+    def discard(self) -> None:
+        """Take no part in commits any more: the outbox is about to be deleted."""
         self._committer.remove(self.log)
-        self.log.close()
+        self.log.discard()
 
     # -- internal
 
@@ -218,7 +218,7 @@ class StoredOutboxes:
             shutil.rmtree(self._path(state), ignore_errors=True)
             done()
 
-        self._logs.pop(_name(state)).close()
+        self._logs.pop(_name(state)).discard()
         self._table.delete(_key(state))
         self._committer.when_durable(forget)
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import attrs
 
-from txbroker.store.files import Descriptor, sync_folder
+from txbroker.store.files import SHORT, Descriptor, sync_folder
 from txbroker.store.segment import (
     BLOCK,
     SEGMENT_HEAD,
@@ -29,10 +29,12 @@ from txbroker.store.segment import (
     find_valid,
     is_cut_short,
     read_segment,
+    seek,
     walk,
 )
 
 _SECTOR = 512
+_BLOCK = 1024 * 1024  # bytes that are written anew at a time
 
 OnTrimmed = Callable[[Path, int, int], None]
 """Called with file, last good entry and bytes cut."""
@@ -101,9 +103,29 @@ def recover(folder: Path, data: Path, on_trimmed: OnTrimmed) -> Recovered:
     following = scans[-1].next
     if synced < following - 1:
         for scan in scans:
-            scan.segment.open().sync()
+            if scan.next - 1 > synced:
+                _write_anew(scan.segment, synced)
         sync_folder(folder)
     return Recovered(segments=segments, next=following, time=scans[-1].time)
+
+
+def _write_anew(segment: Segment, synced: int) -> None:
+    """
+    Write what stands behind the last synced entry once more, then sync it.
+
+    After a sync that failed the system takes these pages for clean: a second sync would succeed
+    without having saved anything.
+    """
+    file = Descriptor(segment.path, os.O_RDWR)
+    _, position = seek(file, segment, synced + 1)
+    try:
+        while block := os.pread(file.fd, min(_BLOCK, segment.end - position), position):
+            position += os.pwrite(file.fd, block, position)
+    except OSError as error:
+        if error.errno not in SHORT:
+            raise
+        # A file system that never overwrites wants room for this; without room the sync decides.
+    file.sync()
 
 
 def list_segments(folder: Path) -> list[tuple[Segment, bool]]:
