@@ -12,6 +12,8 @@ from functools import partial
 from typing import Protocol
 from weakref import WeakSet
 
+import attrs
+
 from txbroker.authority.handover import MarkKey
 from txbroker.core import Exchange, Run
 from txbroker.counters import Counters
@@ -56,6 +58,17 @@ class Presence(Protocol):
         """A session ended."""
 
 
+@attrs.frozen(eq=False)
+class _Arrival:
+    """
+    A connection that waits until its session is durable. `present`: its client is to be told that
+    there was one before.
+    """
+
+    present: bool
+    refuse: Callable[[str, bool], None]
+
+
 class Clients:
     """The clients of the edge `node`; the parts that it is given are the edge's."""
 
@@ -94,6 +107,7 @@ class Clients:
         self._counters = counters
         self._reporter = reporter
         self._limits = limits
+        self._arriving: dict[str, _Arrival] = {}
         self._fills = 0
         self._told_full: WeakSet[Session] = WeakSet()
         self._presence: Presence | None = None
@@ -211,36 +225,56 @@ class Clients:
 
     # from connections
 
-    def connect(self, packet: Connect, accept: Callable[[Session, bool], None]) -> None:
+    def connect(
+        self,
+        packet: Connect,
+        accept: Callable[[Session, bool], None],
+        refuse: Callable[[str, bool], None] = lambda *_: None,
+    ) -> None:
         """
         Find or make the session for a CONNECT; `accept` gets it and CONNACK's session present.
 
         `accept` sends CONNACK, then attaches the connection; a durable session is safe by then, or
-        the end of one that a clean session replaces.
+        the end of one that a clean session replaces. A later CONNECT that comes before that has
+        `refuse` called instead (see `Roaming.connect`): two connections accepted one behind the
+        other would leave the will of the living one to the end of the other.
         """
         client_id, clean = packet.client_id, packet.clean_session
+        earlier = self._arriving.pop(client_id, None)
+        if earlier is not None:
+            earlier.refuse("client id taken over", False)  # [MQTT-3.1.4-2]
         old = self.sessions.get(client_id)
         if old is not None and old.sink is not None:
             old.sink.close("client id taken over")  # [MQTT-3.1.4-2]
         if self._presence is not None:
             self._presence.connected(client_id, clean=clean, will=packet.will)
-        old = self.sessions.get(client_id)  # a clean one has ended
-        ends_kept = False
-        if old is not None and clean:
-            ends_kept = not old.clean
+        old = self.sessions.get(client_id)  # a clean one has ended, if its connection had come
+        ends_kept = earlier is not None  # that end may not be durable yet
+        if old is not None and (clean or old.clean):
+            ends_kept |= not old.clean
             self._end_session(old)  # [MQTT-3.1.2-6]
             old = None
         session = self.new_session(client_id, clean) if old is None else old
         self.sessions[client_id] = session
-        session.will = packet.will
         if clean and not ends_kept:
+            session.will = packet.will
             accept(session, False)
             return
         if old is None and not clean:
             session.away_since = self._timers.now()  # until it is attached: its client may be gone
             self.keeper.note_life(session)
             self.keeper.save_soon()
-        self.keeper.when_durable(lambda: accept(session, old is not None))
+        # Of a session that the earlier one began no client has heard.
+        present = old is not None and (earlier is None or earlier.present)
+        arrival = self._arriving[client_id] = _Arrival(present, refuse)
+
+        def arrived() -> None:
+            if self._arriving.get(client_id) is arrival:
+                del self._arriving[client_id]
+                session.will = packet.will
+                accept(session, present)
+
+        self.keeper.when_durable(arrived)
 
     def attach(self, session: Session, connection: Sink) -> bool:
         """The client is here; False when its session has ended or moved on since `connect`."""
@@ -260,18 +294,16 @@ class Clients:
                 self.keeper.save_soon()  # a crash must not find it too old
         return True
 
-    def miss(self, session: Session, will: Will | None) -> None:
+    def miss(self, session: Session) -> None:
         """
-        A client, with this will, was gone before `accept` was called: it was never here, so its
-        will is not due [MQTT-3.1.2-8]. A clean session ends with that.
+        A client was gone before `accept` was called: it was never here, so its will is not due
+        [MQTT-3.1.2-8]. A clean session ends with that.
         """
         if self.sessions.get(session.client_id) is not session:
             return
+        self._execute(session, is_will_due=False)
         if session.clean:
-            self._execute(session, is_will_due=False)
             self._end_session(session)
-        elif will is not None and session.will is will:  # not that of a connection since
-            self._execute(session, is_will_due=False)
 
     def disconnect(self, session: Session, connection: Sink, *, will: bool) -> None:
         """The connection is gone; `will`: without a DISCONNECT [MQTT-3.1.2-8]."""

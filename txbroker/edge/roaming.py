@@ -72,7 +72,7 @@ class Roaming:
             earlier.is_wanted = False
             earlier.refuse("client id taken over", False)  # [MQTT-3.1.4-2]
         if packet.clean_session or self._directory.is_here(client_id):
-            self._clients.connect(packet, accept)
+            self._clients.connect(packet, accept, refuse)
             return None
         attempt = self._attempts[client_id] = Attempt(packet, accept, refuse)
         procedure = self._directory.arrive(client_id, lambda: attempt.is_wanted)
@@ -89,7 +89,7 @@ class Roaming:
         elif isinstance(outcome, Refused):
             attempt.refuse(outcome.reason, True)
         else:
-            self._clients.connect(attempt.packet, attempt.accept)
+            self._clients.connect(attempt.packet, attempt.accept, attempt.refuse)
 
 
 class Successions:

@@ -214,7 +214,7 @@ class MqttProtocol(Lifetime):
     def _accept(self, packet: Connect, session: Session, present: bool) -> None:
         """The session is found, and durable where it has to be."""
         if not self._is_open:
-            self._service.edge.clients.miss(session, packet.will)
+            self._service.edge.clients.miss(session)
             return
         self._session = session
         self._attempt = None
