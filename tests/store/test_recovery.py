@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.store.test_log import batch, fill, last_segment, opened
 from tests.support.crash import SECTOR, crash, snapshot
 from txbroker.errors import StoreError
-from txbroker.store import segment
+from txbroker.store import newest, segment
 from txbroker.store.log import Batch, CorruptLog, Log
 from txbroker.store.repair import repair
 from txbroker.store.segment import BATCH_HEAD, FORMAT, SEGMENT_HEAD
@@ -198,13 +198,13 @@ def test_a_torn_tail_before_a_segment_that_nobody_synced(tmp_path: Path) -> None
     log = opened(tmp_path, segment_bytes=65536)
     made = write_synced(log, bytes(40_000))
     write_together(log, b"x" * 20_000, bytes(60_000), bytes(60_000))
-    assert len(list(log.folder.iterdir())) == 3
-    first = min(log.folder.iterdir())
+    assert len(list(log.folder.glob("*.log"))) == 3
+    first = min(log.folder.glob("*.log"))
     first.write_bytes(first.read_bytes()[:50_000])
     log, cut = reopened(log)
 
     assert [(first.name, 1)] == [(name, last) for name, last, _ in cut]
-    assert [first] == list(log.folder.iterdir())
+    assert [first] == list(log.folder.glob("*.log"))
     assert (made, 2) == (list(log.batches()), log.next)
 
 
@@ -212,7 +212,7 @@ def test_an_older_segment_cut_short_is_corruption(tmp_path: Path) -> None:
     """It was synced before the next one's batches: found when it is read, or by `verify`."""
     log = opened(tmp_path, segment_bytes=65536)
     write_synced(log, *(bytes(20_000) for _ in range(12)))
-    second = sorted(log.folder.iterdir())[1]
+    second = sorted(log.folder.glob("*.log"))[1]
     second.write_bytes(second.read_bytes()[:-10])
     log, cut = reopened(log)
 
@@ -271,7 +271,7 @@ def test_a_missing_segment_is_corruption(tmp_path: Path) -> None:
     """In the middle: the first ones may have been trimmed."""
     log = opened(tmp_path, segment_bytes=65536)
     write_synced(log, *(bytes(20_000) for _ in range(12)))
-    paths = sorted(log.folder.iterdir())
+    paths = sorted(log.folder.glob("*.log"))
     paths[1].rename(tmp_path / "away")
     with pytest.raises(CorruptLog, match="segment before it is missing") as error:
         reopened(log)
@@ -280,6 +280,55 @@ def test_a_missing_segment_is_corruption(tmp_path: Path) -> None:
     paths[0].unlink()
     log, _ = reopened(log)
     assert 7 == log.first == next(log.batches()).first
+
+
+@pytest.mark.parametrize("segments", [1, 4])
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_missing_last_segment_is_corruption(
+    tmp_path: Path, segments: int, is_closed: bool
+) -> None:
+    """Whether others stand before it or not; a log that was never synced misses nothing."""
+    log = opened(tmp_path, segment_bytes=65536)
+    write_synced(log, *(bytes(20_000) for _ in range(3 * segments)))
+    if is_closed:
+        log.close()
+    paths = sorted(log.folder.glob("*.log"))
+    assert segments == len(paths)
+    paths[-1].unlink()
+    good = 3 * segments - 3
+    with pytest.raises(CorruptLog, match="this segment is missing") as error:
+        reopened(log)
+    assert (good, paths[-1]) == (error.value.last_good, error.value.file)
+    (tmp_path / "unsynced").mkdir()
+    other = opened(tmp_path / "unsynced", segment_bytes=65536)
+    write_together(other, b"one")
+    last_segment(other).unlink()
+    assert 1 == reopened(other)[0].next
+
+
+def test_a_damaged_header_of_a_synced_segment_is_corruption(tmp_path: Path) -> None:
+    """A crash cannot have torn what a sync has covered."""
+    log = opened(tmp_path, segment_bytes=65536)
+    write_synced(log, *(bytes(20_000) for _ in range(4)))
+    last = last_segment(log)
+    damaged = bytearray(last.read_bytes())
+    damaged[20] ^= 1
+    last.write_bytes(damaged)
+    with pytest.raises(CorruptLog, match="last good entry 3"):
+        reopened(log)
+    assert damaged == last.read_bytes()
+
+
+@pytest.mark.parametrize("line", [b"", b"00000000000000000007 0badc0de\n", b"\0" * 30, b"?"])
+def test_a_torn_line_of_the_newest_segment_tells_nothing(tmp_path: Path, line: bytes) -> None:
+    """A crash may leave any of these; the log is whole."""
+    log = opened(tmp_path)
+    made = write_synced(log, b"one", b"two")
+    (log.folder / newest.NAME).write_bytes(line)
+    again, _ = reopened(log)
+    assert made == list(again.batches())
+    write_synced(again, b"three")
+    assert 1 == newest.read(log.folder)
 
 
 def test_a_segment_under_another_name_is_refused(tmp_path: Path) -> None:
@@ -387,7 +436,7 @@ def test_verify_finds_what_nobody_reads(tmp_path: Path) -> None:
     """A flipped bit in an old segment."""
     log = opened(tmp_path, segment_bytes=65536)
     write_synced(log, *(bytes(20_000) for _ in range(12)))
-    first = min(log.folder.iterdir())
+    first = min(log.folder.glob("*.log"))
     damaged = bytearray(first.read_bytes())
     damaged[30_000] ^= 1
     first.write_bytes(damaged)
@@ -402,7 +451,7 @@ def test_repair_cuts_at_the_last_good_entry_and_keeps_the_rest(tmp_path: Path) -
     """Numbers that were cut off are not given again."""
     log = opened(tmp_path, segment_bytes=65536)
     made = write_synced(log, *(bytes([i]) * 20_000 for i in range(12)))
-    paths = sorted(log.folder.iterdir())
+    paths = sorted(log.folder.glob("*.log"))
     before = snapshot(log.folder)
     damaged = bytearray(before[paths[1].name])
     damaged[30_000] ^= 1
@@ -424,12 +473,32 @@ def test_repair_cuts_at_the_last_good_entry_and_keeps_the_rest(tmp_path: Path) -
     assert [*made[:4], batch(13, b"on")] == list(reopened(log)[0].batches())
 
 
+@pytest.mark.parametrize("damage", ["last missing", "all missing"])
+def test_repair_of_a_missing_last_segment(tmp_path: Path, damage: str) -> None:
+    """No number that the segment may have held is given again."""
+    log = opened(tmp_path, segment_bytes=65536)
+    made = write_synced(log, *(bytes(20_000) for _ in range(12)))
+    paths = sorted(log.folder.glob("*.log"))
+    for path in paths if damage == "all missing" else paths[-1:]:
+        path.unlink()
+    lines = repair(tmp_path)
+
+    following = 10 + (1 << 32)
+    assert [f"{paths[-1]}: is missing; the log goes on with entry {following}"] == lines
+    log, cut = reopened(log)
+    kept = made[:9] if damage == "last missing" else []
+    assert ([], kept, following) == (cut, list(log.batches()), log.next)
+    assert [] == repair(tmp_path)
+    write_synced(log, b"on")
+    assert [*kept, batch(following, b"on")] == list(reopened(log)[0].batches())
+
+
 @pytest.mark.parametrize("damage", ["header", "missing", "first header", "sealed end"])
 def test_repair_of_whole_segments(tmp_path: Path, damage: str) -> None:
     """A segment without its header, or that is not there, ends the log before it."""
     log = opened(tmp_path, segment_bytes=65536)
     made = write_synced(log, *(bytes(20_000) for _ in range(12)))
-    paths = sorted(log.folder.iterdir())
+    paths = sorted(log.folder.glob("*.log"))
     if damage == "missing":
         paths[1].unlink()
     elif damage == "sealed end":
@@ -565,7 +634,7 @@ def test_any_flipped_bit_is_found(tmp_path: Path, place: float, bit: int) -> Non
         shutil.copytree(folder, tmp_path / "kept")
     shutil.rmtree(folder)
     shutil.copytree(tmp_path / "kept", folder)
-    paths = sorted(folder.iterdir())
+    paths = sorted(folder.glob("*.log"))
     files = [path.read_bytes() for path in paths]
     at = int(place * (sum(map(len, files)) - BATCH_HEAD - 1))  # the last one only says: synced
     for path, whole in zip(paths, files, strict=True):

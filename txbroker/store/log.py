@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from txbroker.errors import CallerError, StoreError
+from txbroker.store import newest
 from txbroker.store.files import SHORT, Descriptor, Tail, make_folder
 from txbroker.store.recovery import OnTrimmed, recover
 from txbroker.store.segment import (
@@ -105,6 +106,8 @@ class Log:
         self._syncing = threading.Lock()
         self._dirty: dict[Descriptor, None] = {}
         self._dirty_folder: Descriptor | None = None
+        self._newest = self._segments[-1].first if self._segments else 0
+        self._told = 0  # as newest, since the log was opened
         self._failure: StoreError | None = None
 
     @property
@@ -249,6 +252,7 @@ class Log:
         with self._snapshot:
             self._dirty[tail.file] = None
             self._dirty_folder = folder
+            self._newest = first
         self._segments.append(segment)
         self._tail, self._batches = tail, 0
         self.size += SEGMENT_HEAD
@@ -273,7 +277,7 @@ class Log:
             with self._snapshot:
                 dirty, self._dirty = list(self._dirty), {}
                 folder, self._dirty_folder = self._dirty_folder, None
-                through = self.written
+                through, latest = self.written, self._newest
             try:
                 for file in dirty:
                     file.sync()
@@ -286,6 +290,9 @@ class Log:
                 )
                 raise self._failure from error
             self.synced = max(self.synced, through)
+            if dirty and latest > self._told:
+                self._told = latest
+                newest.write(self.folder, latest)
 
     # -- reading
 

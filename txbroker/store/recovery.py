@@ -20,6 +20,7 @@ from pathlib import Path
 
 import attrs
 
+from txbroker.store import newest
 from txbroker.store.files import SHORT, Descriptor, sync_folder
 from txbroker.store.segment import (
     BLOCK,
@@ -30,6 +31,7 @@ from txbroker.store.segment import (
     is_cut_short,
     read_segment,
     seek,
+    segment_path,
     walk,
 )
 
@@ -85,6 +87,8 @@ def recover(folder: Path, data: Path, on_trimmed: OnTrimmed) -> Recovered:
     A torn tail is cut off durably; raises `CorruptLog` where there is more than that.
     """
     found = list_segments(folder)
+    latest = newest.read(folder)
+    check_last(folder, found, latest, data)
     if not found:
         return Recovered(segments=[], next=1, time=0)
     check_chain(found, data)
@@ -93,7 +97,7 @@ def recover(folder: Path, data: Path, on_trimmed: OnTrimmed) -> Recovered:
     fault = find_fault(scans)
     synced = max(scan.synced for scan in scans)
     if fault is not None:
-        _check_torn(scans, fault, synced, data)
+        _check_torn(scans, fault, synced, latest, data)
         _cut(folder, scans[fault:], on_trimmed)
         kept = fault + 1 if scans[fault].has_head else fault
         del segments[len(segments) - len(scans) + kept :]
@@ -157,6 +161,19 @@ def check_chain(found: list[tuple[Segment, bool]], data: Path) -> None:
         scan = scan_segment(*found[place - 1])
         problem = "the segment before it is missing"
         raise CorruptLog(found[place][0].path, scan.next - 1, data, problem=problem)
+
+
+def check_last(folder: Path, found: list[tuple[Segment, bool]], latest: int, data: Path) -> None:
+    """Raises `CorruptLog` where the segments behind the last one found are missing."""
+    if is_last_missing(found, latest):
+        good = scan_segment(*found[-1]).next - 1 if found else 0
+        path = segment_path(folder, latest)
+        raise CorruptLog(path, good, data, problem="this segment is missing")
+
+
+def is_last_missing(found: list[tuple[Segment, bool]], latest: int) -> bool:
+    """True if a segment that begins with `latest` was durable, and none so late is there."""
+    return latest > (found[-1][0].first if found else 0)
 
 
 def find_gap(found: list[tuple[Segment, bool]]) -> int | None:
@@ -235,12 +252,13 @@ def find_fault(scans: list[Scan]) -> int | None:
     return None
 
 
-def _check_torn(scans: list[Scan], fault: int, synced: int, data: Path) -> None:
+def _check_torn(scans: list[Scan], fault: int, synced: int, latest: int, data: Path) -> None:
     """Raises `CorruptLog` unless a crash explains what was found; see the module."""
     scan = scans[fault]
     following = scans[fault - 1].next if not scan.has_head and fault else scan.next
     is_last = scan.resumes is None and not any(later.holds_any for later in scans[fault + 1 :])
-    if synced >= following or not (is_last or _looks_unwritten(scan)):
+    was_durable = not scan.has_head and latest >= scan.segment.first
+    if was_durable or synced >= following or not (is_last or _looks_unwritten(scan)):
         raise CorruptLog(scan.segment.path, following - 1, data)
 
 

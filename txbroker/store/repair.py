@@ -6,15 +6,20 @@ import os
 from pathlib import Path
 
 from txbroker.errors import StoreError
+from txbroker.store import newest
 from txbroker.store.files import Descriptor, sync_folder
 from txbroker.store.recovery import (
     Scan,
     find_fault,
+    is_last_missing,
     is_segment_name,
     list_segments,
     scan_segment,
 )
 from txbroker.store.segment import Segment, pack_segment, segment_path
+
+_MOST = 1 << 32
+"""Entries of one segment, at the most: so many batches, each with so many records."""
 
 
 def repair(folder: Path) -> list[str]:
@@ -27,7 +32,7 @@ def repair(folder: Path) -> list[str]:
     """
     lines: list[str] = []
     for path, _, names in sorted(os.walk(folder)):
-        if any(is_segment_name(name) for name in names):
+        if any(is_segment_name(name) or name == newest.NAME for name in names):
             try:
                 lines += _repair_log(Path(path))
             except OSError as error:
@@ -36,13 +41,40 @@ def repair(folder: Path) -> list[str]:
 
 
 def _repair_log(folder: Path) -> list[str]:
-    scans = [scan_segment(segment, has_head) for segment, has_head in list_segments(folder)]
+    found = list_segments(folder)
+    latest = newest.read(folder)
+    scans = [scan_segment(segment, has_head) for segment, has_head in found]
     fault = find_fault(scans)
-    if fault is None:
+    is_missing = is_last_missing(found, latest)
+    if fault is None and not is_missing:
         return []
-    good, bad = scans[:fault], scans[fault:]
-    following = bad[0].next if bad[0].has_head or not good else good[-1].next
-    highest = max(scan.highest for scan in bad)
+    good, bad = scans[:fault], [] if fault is None else scans[fault:]
+    following = _following(good, bad)
+    highest = max(latest + _MOST if is_missing else 0, following, *(scan.highest for scan in bad))
+    lines = _cut_off(good, bad, following)
+    if is_missing:
+        path = segment_path(folder, latest)
+        lines.append(f"{path}: is missing; the log goes on with entry {highest}")
+    if highest > following or not good:
+        _begin_at(folder, good[-1].segment if good else None, following, highest)
+        newest.write(folder, highest)
+    else:
+        newest.write(folder, good[-1].segment.first)
+    sync_folder(folder)
+    return lines
+
+
+def _following(good: list[Scan], bad: list[Scan]) -> int:
+    """The number behind the last good entry."""
+    if bad and (bad[0].has_head or not good):
+        return bad[0].next
+    return good[-1].next if good else 1
+
+
+def _cut_off(good: list[Scan], bad: list[Scan], following: int) -> list[str]:
+    """Move what stands behind the last good entry aside; the first bad segment may become good."""
+    if not bad:
+        return []
     lines = [f"{bad[0].segment.path}: cut off after entry {following - 1}"]
     if bad[0].has_head:
         kept = bad.pop(0)
@@ -52,9 +84,6 @@ def _repair_log(folder: Path) -> list[str]:
         kept_in = _free_name(scan.segment.path)
         scan.segment.path.rename(kept_in)
         lines.append(f"{kept_in}: {scan.size} bytes were cut off")
-    if highest > following or not good:
-        _begin_at(folder, good[-1].segment if good else None, following, highest)
-    sync_folder(folder)
     return lines
 
 
