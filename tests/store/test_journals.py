@@ -14,9 +14,10 @@ from txbroker.errors import StoreError
 from txbroker.message import Message
 from txbroker.place import PartKey
 from txbroker.store.committer import Durability
-from txbroker.store.journals import BATCH_BYTES, Journals, Part, zone_folder
+from txbroker.store.journals import BATCH_BYTES, FORMAT, Journals, Part, zone_folder
 from txbroker.store.log import Batch
 from txbroker.store.records import decode_records
+from txbroker.store.repair import repair
 
 KEY = PartKey(zone="home/garage", epoch=3)
 LIVE = ("e1", 7, "home/garage", 1)
@@ -274,6 +275,25 @@ def test_a_dropped_part_is_gone(tmp_path: Path) -> None:
     assert len(store.journals.parts) == 2
 
 
+def test_a_hole_is_passed_in_one_step(tmp_path: Path) -> None:
+    """Also one at the end, and never beyond what may be read."""
+    store = Store(tmp_path)
+    part = store.part()
+    part.append(message("a"), LIVE, 1, time=0)
+    store.end_turn()
+    far = 1 + (1 << 32)
+    part.skip_to(far)
+    part.append(message("b"), LIVE, 2, time=0)
+    store.end_turn()
+
+    assert far - 1 == part.read(1, through=4096, bound=far + 5).through
+    assert 900 == part.read(1, through=512, bound=900).through
+    assert 512 == part.read(1, through=512).through
+    assert 1 == part.read(0, 1, through=512, bound=far).through
+    (record,) = part.read(far - 1, through=far + 1).records
+    assert far == record.offset
+
+
 def test_a_drop_or_a_beginning_cut_short_leaves_nothing(tmp_path: Path) -> None:
     """The process ended in the middle of it."""
     store = Store(tmp_path)
@@ -311,16 +331,21 @@ def test_any_zone_has_a_folder_of_its_own(tmp_path: Path) -> None:
 
 
 def damage_format(raw: dict[str, object]) -> str:
-    return json.dumps(raw | {"format": 2})
+    return json.dumps(raw | {"format": FORMAT + 1})
+
+
+def of_an_earlier_version(raw: dict[str, object], **changes: object) -> str:
+    return json.dumps({"format": 1, "zone": raw["zone"], "epoch": raw["epoch"]} | changes)
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (damage_format, "format 2 is newer than this version's 1"),
+        (damage_format, f"format {FORMAT + 1} is newer than this version's {FORMAT}"),
         (lambda raw: "{", "not readable as a part of a journal"),
         (lambda raw: "[]", "not readable as a part of a journal"),
-        (lambda raw: json.dumps(raw | {"predecessor": ["x"]}), "not readable as a part"),
+        (lambda raw: of_an_earlier_version(raw, predecessor=["x"]), "not readable as a part"),
+        (lambda raw: json.dumps(raw | {"epoch": 9}), "its checksum does not match; put its copy"),
         (lambda raw: json.dumps({"format": 1}), "not readable as a part of a journal"),
     ],
 )
@@ -336,6 +361,41 @@ def test_a_part_that_cannot_be_used_is_refused(
 
     assert str(error.value).startswith(str(file))
     assert "\n" not in str(error.value)
+
+
+def test_a_part_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    """Its file carries no checksum."""
+    store = Store(tmp_path)
+    file = store.part().log.folder / "part.json"
+    raw = json.loads(file.read_text())
+    file.write_text(of_an_earlier_version(raw, predecessor=None))
+    store.start()
+    assert [KEY] == list(store.journals.parts)
+
+
+@pytest.mark.parametrize("damage", ["gone", "flipped"])
+def test_repair_puts_the_copy_of_a_part_back(tmp_path: Path, damage: str) -> None:
+    """Records of a part that nothing describes are refused, never passed over."""
+    store = Store(tmp_path)
+    store.part().append(message("a"), LIVE, 1, time=0)
+    store.end_turn()
+    file = store.part().log.folder / "part.json"
+    whole = file.read_bytes()
+    if damage == "gone":
+        file.unlink()
+    else:
+        file.write_bytes(whole.replace(b"garage", b"garagf"))
+    with pytest.raises(StoreError, match=f"txbroker repair {tmp_path}$"):
+        store.start()
+    copy = file.with_suffix(".copy")
+    assert [f"{file}: put back from {copy}"] == repair(tmp_path)
+    assert whole == file.read_bytes()
+    store.start()
+    assert 2 == store.part().next
+    file.unlink()
+    copy.unlink()
+    with pytest.raises(StoreError, match="missing; restore the folder from a backup"):
+        store.start()
 
 
 def test_corruption_names_the_repair_of_the_data_folder(tmp_path: Path) -> None:

@@ -80,6 +80,52 @@ def test_a_torn_tail_is_cut_off_and_told(node: NodeProcess) -> None:
         assert [b"message %d" % n for n in range(10)] == [m.payload for m in sub.take(10)]
 
 
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_removed_last_segment(node: NodeProcess, is_clean: bool) -> None:
+    """The only one here. The node refuses; after the repair it takes no number a second time."""
+    node.terminate() if is_clean else node.kill()
+    (journal,) = (node.data / "journal").glob("*/*/*.log")
+    journal.unlink()
+
+    node.start(ready=False)
+    assert 1 == node.wait()
+    reason = str(node.wait_event("node.refused")["reason"])
+    assert f"{journal}: this segment is missing" in reason
+    assert reason.endswith(f"txbroker repair {node.data}")
+
+    assert f"{journal}: is missing; the log goes on with entry" in output("repair", node.data)
+    assert f"{node.data}: nothing is damaged\n" == output("repair", node.data)
+    node.start()
+    with RawClient(node.mqtt) as sub, RawClient(node.mqtt) as pub:
+        assert sub.connect("sub", clean=False)
+        pub.connect("pub")
+        pub.publish("t", b"after", qos=1)
+        assert [b"after"] == [m.payload for m in sub.take(1)]
+
+
+@pytest.mark.parametrize("name", ["state.json", "part.json"])
+def test_a_flipped_bit_in_a_small_file(node: NodeProcess, name: str) -> None:
+    """Never believed: the node refuses, and its copy is put back."""
+    node.kill()
+    (file,) = node.data.rglob(name)
+    whole = bytearray(file.read_bytes())
+    place = whole.index(b'"epoch":') + len(b'"epoch":')
+    whole[place] ^= 1 << 1
+    file.write_bytes(whole)
+
+    node.start(ready=False)
+    assert 1 == node.wait()
+    reason = str(node.wait_event("node.refused")["reason"])
+    assert str(file) in reason and reason.endswith(f"txbroker repair {node.data}")
+
+    said = output("repair", node.data)
+    assert f"{file}: put back from {file.with_suffix('.copy')}\n" == said
+    node.start()
+    with RawClient(node.mqtt) as sub:
+        assert sub.connect("sub", clean=False)
+        assert [b"message %d" % n for n in range(10)] == [m.payload for m in sub.take(10)]
+
+
 def test_a_node_that_runs(node: NodeProcess) -> None:
     """Is not repaired behind its back."""
     assert "in use by another process" in failure("repair", node.data)

@@ -188,3 +188,56 @@ def test_an_edge_that_is_killed_with_a_full_disk(tmp_path: Path, small_disk: Pat
             again.expect(PUBACK, 99)
             sub.expect_publish("a/t", b"99 ")
     assert shutil.disk_usage(small_disk).free
+
+
+def test_nodes_that_are_killed_with_a_disk_full_to_the_last_byte(
+    tmp_path: Path, small_disk: Path
+) -> None:
+    """They start: their state finds room, their logs wait for it; nothing acknowledged is lost."""
+    keys = {"mqtt": [f"tcp:{free_port()}:interface=127.0.0.1"]}
+    root = NodeProcess(tmp_path, topology("n", zone="", data=str(small_disk / "n"), **keys))
+    a = NodeProcess(tmp_path, topology("a", zone="a", parent=root.grpc, data=str(small_disk / "a")))
+    with root, a:
+        a.wait_event("join.granted")
+        with RawClient(root.mqtt) as sub, RawClient(root.mqtt) as pub:
+            sub.connect("sub", clean=False)
+            sub.subscribe(("#", 1))
+            sub.disconnect()
+            pub.connect("pub")
+            for topic in ("t", "a/t"):
+                pub.publish(topic, b"before", qos=1, retain=True)
+        ballast = fill_to_the_last_byte(small_disk)
+        for node in (a, root):
+            node.kill()
+        for _ in range(3):  # each start writes the state
+            for node in (root, a):
+                node.start()
+            a.wait_event("join.granted")
+            for node in (a, root):
+                node.kill()
+        for node in (root, a):
+            node.start()
+        with RawClient(root.mqtt) as pub:
+            pub.connect("pub")
+            pub.send(wire.publish("t", b"after", qos=1, packet_id=7))
+            assert not pub.has_input(1.0), "acknowledged"
+            ballast.unlink()
+            pub.expect(PUBACK, 7)
+        with RawClient(root.mqtt) as sub:
+            assert sub.connect("sub", clean=False)
+            got = {(message.topic, message.payload) for message in sub.take(3)}
+            assert {("t", b"before"), ("a/t", b"before"), ("t", b"after")} == got
+
+
+def fill_to_the_last_byte(disk: Path) -> Path:
+    """A file that leaves nothing."""
+    ballast = disk / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        size = 1 * MIB
+        while size:
+            try:
+                file.write(bytes(size))
+            except OSError:
+                size //= 2
+    assert 0 == shutil.disk_usage(disk).free
+    return ballast

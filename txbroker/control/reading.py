@@ -78,12 +78,14 @@ class JournalReader:
         authority = self._authority
         is_own = authority is not None and part.zone == authority.apex
         if authority is not None and is_own and part.epoch == authority.epoch:
-            through = min(through, authority.delivered)
+            bound = authority.delivered
             is_closed = not authority.serving
         else:
             # The own zone's part may go on when the zone is open.
             is_closed = authority is None or not is_own or part.epoch < authority.epoch
-        found = self._disk.read(kept, after, max(through, after), SPAN)
+            bound = FOREVER
+        through = max(min(through, bound), after)
+        found = self._disk.read(kept, after, through, SPAN, bound=bound)
         # The fence of a part that ended may lie behind its last record.
         looked = FOREVER - 1 if is_closed and found.through >= found.last else found.through
         met = tuple(p for p in self._table.passages() if p.is_met(part, after, looked))

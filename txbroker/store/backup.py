@@ -22,7 +22,7 @@ import attrs
 
 from txbroker.errors import StoreError
 from txbroker.store.space import measure
-from txbroker.store.state import NodeState
+from txbroker.store.state import RESERVE, NodeState
 
 MARKER = "backup.json"
 """In a copy, until a node has started with it."""
@@ -34,7 +34,7 @@ OFFSETS_A_SECOND = 1_000_000
 """More than any node gives in its zone."""
 
 _CHUNK = 1024 * 1024
-_NOT_COPIED = frozenset({"lock", MARKER})
+_NOT_COPIED = frozenset({"lock", RESERVE, MARKER})
 
 
 @attrs.frozen(kw_only=True)

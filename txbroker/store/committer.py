@@ -16,7 +16,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from txbroker.errors import StoreError
-from txbroker.store.log import DiskFull, Log
+from txbroker.store.files import DiskFull
+from txbroker.store.log import Log
 from txbroker.timers import Cancellable, Timers
 
 RETRY = 0.2

@@ -100,10 +100,12 @@ class Disk:
             data / "outbox", self.committer, self.tables, _on_trimmed, data=data, now=wall
         )
 
-    def read(self, part: Part, after: int, through: int, limit: int = 512) -> Chunk:
+    def read(
+        self, part: Part, after: int, through: int, limit: int = 512, *, bound: int = 0
+    ) -> Chunk:
         """
         The next records of QoS 1 and 2 of a part above `after`, none above `through`: those among
-        the first `limit` of all.
+        the first `limit` of all. A hole is passed up to `bound`.
 
         Where they are corrupt the node ends: it never serves silently truncated data.
         """
@@ -111,7 +113,7 @@ class Disk:
             self.committer.write()
             through = min(through, part.log.written)
         try:
-            found = part.read(after, limit, through=through, least=1)
+            found = part.read(after, limit, through=through, bound=bound, least=1)
         except StoreError as error:
             self._on_failed(error)
             raise

@@ -6,6 +6,8 @@ import errno
 import os
 from pathlib import Path
 
+from txbroker.errors import StoreError
+
 _MAX_BUFFERS = 1024  # that one pwritev takes (IOV_MAX)
 _FIRST_STEP = 64 * 1024
 _LARGEST_STEP = 4 * 1024 * 1024
@@ -18,6 +20,11 @@ Errors that pass by themselves: no room on the disk, no descriptor, no memory.
 
 A log that needs a new segment while clients hold all descriptors has no broken disk.
 """
+
+
+class DiskFull(StoreError):
+    """The file system, or the user's quota, has no room for what is to be written."""
+
 
 _DONT_CACHE = 0x80
 """

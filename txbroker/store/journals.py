@@ -10,8 +10,6 @@ that is not retained, for which nobody waits, is gathered for longer.
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -27,6 +25,7 @@ from txbroker.errors import CallerError, StoreError
 from txbroker.message import Message
 from txbroker.place import PartKey
 from txbroker.runs import MOST, Run
+from txbroker.store import checked
 from txbroker.store.committer import Committer
 from txbroker.store.files import make_folder, sync_folder
 from txbroker.store.log import Log
@@ -50,8 +49,11 @@ A run is never split: by a run less one byte a batch may be larger than `BATCH_B
 LAST = (1 << 63) - 1
 """No offset is higher."""
 
-FORMAT = 1
+FORMAT = 2
 """Version of `part.json`; a newer one is refused."""
+
+_UNCHECKED = 1
+_WHAT = "a part of a journal"
 
 _META = "part.json"
 _LONGEST_NAME = 200
@@ -173,18 +175,23 @@ class Part:
         size: int = 2 * BATCH_BYTES,
         *,
         through: int = LAST,
+        bound: int = 0,
         least: int = 0,
     ) -> Chunk:
         """
         What is written above the offset `after` up to `through`, with the QoS `least` or a higher
         one, of `limit` records at most, and of packets of a little over `size` bytes at most.
-        Raises `CorruptLog`.
+        A hole is passed in one step, up to the offset `bound`: damage, or a restored copy, may have
+        left one of billions. Raises `CorruptLog`.
         """
+        hole = self.log.written
         stored = StoredRecords(after, through, most=limit, room=size, least=least)
         for batch in self.log.batches(after):
+            hole = min(hole, batch.first - 1)
             if not stored.add(batch.first, batch.body, batch.count):
                 break
-        return Chunk(records=Records(stored), through=stored.through, earliest=self.log.first)
+        looked = max(stored.through, min(hole, bound))
+        return Chunk(records=Records(stored), through=looked, earliest=self.log.first)
 
     def origins(self, after: int = 0) -> Iterator[Marks]:
         """The marks of the batches with offsets above `after`; raises `CorruptLog`."""
@@ -299,7 +306,9 @@ class Journals:
 
         One that is here already is the same, and stays.
         """
-        meta = _load(folder)
+        meta = _load(folder, self._data)
+        if meta is None:
+            raise StoreError(f"{folder}: holds no part of a journal")
         target = self._folder / zone_folder(meta.key.zone) / str(meta.key.epoch)
         try:
             if meta.key in self.parts:
@@ -340,9 +349,8 @@ class Journals:
     def _open(self, folder: Path) -> None:
         if folder.name.endswith(_DROPPED):
             shutil.rmtree(folder)
-        elif (folder / _META).exists():
-            self._part(folder, _load(folder))
-        # Else it is one that was being made when the process ended.
+        elif (meta := _load(folder, self._data)) is not None:
+            self._part(folder, meta)
 
     def _part(self, folder: Path, meta: _Meta) -> Part:
         log = Log(
@@ -381,27 +389,18 @@ def _save(folder: Path, meta: _Meta) -> None:
         "epoch": meta.key.epoch,
         "predecessor": before and [before[0].zone, before[0].epoch, before[1]],
     }
-    file, fresh = folder / _META, folder / (_META + ".new")
-    try:
-        with fresh.open("w") as out:
-            json.dump(raw, out)
-            out.flush()
-            os.fdatasync(out.fileno())
-        fresh.replace(file)
-        sync_folder(folder)
-    except OSError as error:
-        raise StoreError(f"{file}: cannot be written: {error.strerror}") from error
+    checked.save(folder / _META, raw)
 
 
-def _load(folder: Path) -> _Meta:
+def _load(folder: Path, data: Path) -> _Meta | None:
+    """None where the folder holds nothing: the part was being made when the process ended."""
     file = folder / _META
+    raw = checked.load(file, what=_WHAT, known=FORMAT, unchecked=_UNCHECKED, data=data)
+    if raw is None:
+        if any(folder.glob("*.log")):
+            raise StoreError(f"{file}: missing; restore the folder from a backup")
+        return None
     try:
-        raw = json.loads(file.read_bytes())
-        if raw["format"] > FORMAT:
-            raise StoreError(
-                f"{file}: format {raw['format']} is newer than this version's {FORMAT}; start the"
-                " newer txbroker, or use another `data` folder"
-            )
         before = raw["predecessor"]
         return _Meta(
             key=PartKey(zone=raw["zone"], epoch=raw["epoch"]),
@@ -409,6 +408,6 @@ def _load(folder: Path) -> _Meta:
         )
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise StoreError(
-            f"{file}: not readable as a part of a journal ({type(error).__name__}); restore the"
+            f"{file}: not readable as {_WHAT} ({type(error).__name__}); restore the"
             " folder from a backup"
         ) from error

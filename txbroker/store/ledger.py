@@ -19,8 +19,9 @@ from pathlib import Path
 from txbroker.counters import Counters
 from txbroker.ledger import Kind, Row, batches, encode_rows
 from txbroker.store.committer import Committer
+from txbroker.store.files import DiskFull
 from txbroker.store.lived import SECOND, Ages
-from txbroker.store.log import DiskFull, Log
+from txbroker.store.log import Log
 from txbroker.store.recovery import OnTrimmed
 from txbroker.store.retention import Policy
 from txbroker.store.tables import Table

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from txbroker.errors import CallerError, StoreError
 from txbroker.store import newest
-from txbroker.store.files import SHORT, Descriptor, Tail, make_folder
+from txbroker.store.files import SHORT, Descriptor, DiskFull, Tail, make_folder
 from txbroker.store.recovery import OnTrimmed, recover
 from txbroker.store.segment import (
     BATCH_HEAD,
@@ -36,15 +36,11 @@ from txbroker.store.segment import (
     walk,
 )
 
-__all__ = ["Batch", "CorruptLog", "DiskFull", "Log"]
+__all__ = ["Batch", "CorruptLog", "Log"]
 
 _MAX_BATCHES = 65_536  # in one segment, so that it is scanned in a moment
 _MIN_SEGMENT = 64 * 1024
 _VERIFY_STEP = 256 * 1024
-
-
-class DiskFull(StoreError):
-    """The file system, or the user's quota, has no room for what is to be written."""
 
 
 class _Staged(NamedTuple):

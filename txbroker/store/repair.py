@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from txbroker.errors import StoreError
-from txbroker.store import newest
+from txbroker.store import checked, newest
 from txbroker.store.files import Descriptor, sync_folder
 from txbroker.store.recovery import (
     Scan,
@@ -32,6 +32,8 @@ def repair(folder: Path) -> list[str]:
     """
     lines: list[str] = []
     for path, _, names in sorted(os.walk(folder)):
+        for name in ("state.json", "part.json"):
+            lines += checked.repair(Path(path, name))
         if any(is_segment_name(name) or name == newest.NAME for name in names):
             try:
                 lines += _repair_log(Path(path))

@@ -7,8 +7,9 @@ a whole, so a crash leaves the old or the new one.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
-import json
+import os
 from pathlib import Path
 from typing import IO
 
@@ -18,11 +19,19 @@ import cattrs
 from txbroker.delegation.cut import Cut
 from txbroker.delegation.table import TableState
 from txbroker.errors import StoreError
-from txbroker.store import whole
+from txbroker.store import checked
+from txbroker.store.files import DiskFull
 from txbroker.store.incoming import IncomingFile
 
-FORMAT = 2
+FORMAT = 3
 """Version of the file; a newer one is refused."""
+
+RESERVE = "reserve"
+"""A file of zeros, given up where a disk is full to the last byte: a node must be able to start."""
+
+_UNCHECKED = 2
+_WHAT = "a node's state"
+_SMALLEST = 64 * 1024
 
 
 @attrs.frozen(kw_only=True)
@@ -64,37 +73,27 @@ class DataFolder:
         self._file = path / "state.json"
         self.incoming = IncomingFile(path / "incoming")
         self._lock = self._take_lock()
+        self._reserve = path / RESERVE
 
     def load(self, node: str, zone: str | None) -> NodeState:
         """The state as last saved, or a new node's; raises `StoreError`."""
-        try:
-            data = self._file.read_bytes()
-        except FileNotFoundError:
+        raw = checked.load(
+            self._file, what=_WHAT, known=FORMAT, unchecked=_UNCHECKED, data=self._path
+        )
+        if raw is None:
             return NodeState(node=node, zone=zone)
-        except OSError as error:
-            raise StoreError(
-                f"{self._file}: cannot be read: {error.strerror}; let the user that runs txbroker"
-                " read it, or use another `data` folder"
-            ) from error
+        del raw["format"]
         try:
-            raw = json.loads(data)
-            version = raw.pop("format")
-            if version > FORMAT:
-                raise StoreError(
-                    f"{self._file}: format {version} is newer than this version's {FORMAT};"
-                    " start the newer txbroker, or use another `data` folder"
-                )
             state = cattrs.structure(raw, NodeState)
         except (
             ValueError,
             KeyError,
             TypeError,
-            AttributeError,  # JSON, but no object
-            RecursionError,  # nothing but brackets
+            AttributeError,  # null in place of an object
             cattrs.BaseValidationError,
         ) as error:
             raise StoreError(
-                f"{self._file}: not readable as a node's state ({type(error).__name__});"
+                f"{self._file}: not readable as {_WHAT} ({type(error).__name__});"
                 " restore the file from a backup, or use another `data` folder"
             ) from error
         if (state.node, state.zone) != (node, zone):
@@ -107,11 +106,28 @@ class DataFolder:
     def save(self, state: NodeState) -> None:
         """Make the state durable; raises `StoreError`, and then the old one still holds."""
         raw = {"format": FORMAT, **cattrs.unstructure(state)}
-        whole.replace(self._file, [json.dumps(raw, indent=1).encode()])
+        try:
+            checked.save(self._file, raw)
+        except DiskFull:
+            self._reserve.unlink(missing_ok=True)
+            checked.save(self._file, raw)
+        self._keep_reserve()
 
     def close(self) -> None:
         """Give up the lock."""
         self._lock.close()
+
+    def _keep_reserve(self) -> None:
+        """Take the room for the next state, where there is any."""
+        try:
+            wanted = max(_SMALLEST, 2 * self._file.stat().st_size)
+            if self._reserve.exists() and self._reserve.stat().st_size >= wanted:
+                return
+            with self._reserve.open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, wanted)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._reserve.unlink(missing_ok=True)
 
     def _take_lock(self) -> IO[str]:
         try:

@@ -8,6 +8,7 @@ an empty one at the end.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import zlib
@@ -15,13 +16,18 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from txbroker.errors import StoreError
+from txbroker.store.files import SHORT, DiskFull
 
 MAGIC = b"txbroker"
 _HEAD = struct.Struct(">II")
 
 
 def replace(path: Path, data: Iterable[bytes]) -> None:
-    """Make the file hold these bytes, durably; raises `StoreError`, and then the old one holds."""
+    """
+    Make the file hold these bytes, durably.
+
+    Raises `StoreError`, `DiskFull` where there is no room; then the old file holds.
+    """
     fresh = path.with_suffix(".new")
     try:
         with fresh.open("wb") as file:
@@ -32,7 +38,10 @@ def replace(path: Path, data: Iterable[bytes]) -> None:
         fresh.replace(path)
         sync_folder(path.parent)
     except OSError as error:
-        raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
+        with contextlib.suppress(OSError):
+            fresh.unlink(missing_ok=True)  # A part of it would keep room from others.
+        kind = DiskFull if error.errno in SHORT else StoreError
+        raise kind(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def remove(path: Path) -> None:
