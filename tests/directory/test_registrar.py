@@ -37,6 +37,7 @@ class Bench:
             on_known=self.known.append,
             wake=lambda: None,
             every=PULSE,
+            now=lambda: self.now,
         )
         self.restart_keeper(1)
         self.sent: list[Register] = []

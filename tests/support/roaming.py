@@ -30,6 +30,7 @@ class Alone:
                 arriving=MemoryTable(),
                 wills=MemoryTable(),
                 sent_wills=MemoryTable(),
+                discards=MemoryTable(),
             ),
             host=Moving(edge, self.successions, MemoryTable(), MemoryTable()),
             life=edge.incarnation,

@@ -117,6 +117,8 @@ class Host:
         self.open_zones: dict[str, Remains] = {}
         self.awaited: dict[str, dict[str, Remains]] = {}
         self.forgotten: list[str] = []
+        self.left_at = node.left_at
+        self.left_at.update(dict.fromkeys(node.here_at_end, node.site.now))
 
     def save(self, client_id: str) -> None:
         self.table.put(client_id.encode(), json.dumps(sorted(self.kept[client_id])).encode())
@@ -156,6 +158,10 @@ class Host:
 
     def is_quiet(self, client_id: str) -> bool:
         return True
+
+    def idle(self, client_id: str) -> float:
+        here = client_id in self.connected
+        return 0.0 if here else self.node.site.now - self.left_at.get(client_id, 0.0)
 
     def release(self, client_id: str, token: bytes) -> None:
         self.discard(client_id, is_moved=True)
@@ -202,7 +208,7 @@ class Connection:
     def is_answered(self) -> bool:
         return self.present is not None or self.refused is not None or not self.is_open
 
-    def accept(self, present: bool) -> None:
+    def accept(self, present: bool, until: float = 0.0) -> None:
         """The session is here: open it in the same turn; CONNACK when that is durable."""
         node, client_id = self.node, self.client_id
         host, directory = node.host, node.directory
@@ -218,7 +224,11 @@ class Connection:
             self.content = set(host.kept[client_id])
         host.connected[client_id] = self
         directory.presence.connected(client_id, clean=self.clean, will=self.will)
-        node.when_safe(lambda: self._connack(present))
+        if not self.clean:
+            node.when_safe(lambda: self._connack(present))
+            return
+        announcing = directory.clearings.announce(client_id, until, lambda: self.is_open)
+        node.run(announcing, lambda _: node.when_safe(lambda: self._connack(present)))
 
     def _connack(self, present: bool) -> None:
         if self.is_open:
@@ -245,6 +255,7 @@ class Connection:
         if host.connected.get(self.client_id) is not self:
             return
         del host.connected[self.client_id]
+        host.left_at[self.client_id] = self.node.site.now
         testament = directory.own_wills.get(self.client_id)
         directory.presence.disconnected(self.client_id, is_will_due=is_will_due)
         if is_will_due and testament is not None:
@@ -269,6 +280,8 @@ class Node:
         self.store = Store()
         self.life = 0
         self.is_up = False
+        self.left_at: dict[str, float] = {}
+        self.here_at_end: list[str] = []
         self.done = 0
         self.knows_tree = is_root
 
@@ -289,6 +302,7 @@ class Node:
                 arriving=store.table("arriving"),
                 wills=store.table("wills"),
                 sent_wills=store.table("sent_wills"),
+                discards=store.table("discards"),
             ),
             host=self.host,
             life=self.life,
@@ -309,6 +323,7 @@ class Node:
     def kill(self, survivors: int = 0) -> None:
         self.is_up = False
         self.store.crash(self.done, survivors)
+        self.here_at_end = list(self.host.connected)
         for connection in list(self.host.connected.values()):
             connection.is_open = False
 
@@ -459,7 +474,15 @@ class Node:
                 connection.refused = outcome.reason
                 connection.is_open = False
 
-        if clean:
+        def cleared(until: float | None) -> None:
+            if until is None:
+                connection.is_open = False
+            elif connection.is_open:
+                connection.accept(False, until)
+
+        if clean and directory.clearings.is_needed(client_id):
+            self.run(directory.clearings.clear(client_id, lambda: connection.is_open), cleared)
+        elif clean:
             connection.accept(False)
         elif directory.is_here(client_id):
             connection.accept(True)
@@ -481,6 +504,7 @@ class Site:
         **settings: Any,
     ) -> None:
         self.random = random.Random(seed)
+        self.doubled = 0.0
         self.now = 0.0
         self.cuts: set[tuple[str, str]] = set()
         self.wills: list[tuple[str, str, int, int]] = []
@@ -560,6 +584,8 @@ class Site:
                 answered(reply)
 
         self.after(self.delay(), arrive)
+        if self.doubled and self.random.random() < self.doubled:
+            self.after(self.delay(), arrive)
 
     # wills
 

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
+import attrs
 import grpc
 import grpc.aio
 
@@ -21,6 +22,8 @@ from txbroker.counters import Counters
 from txbroker.directory import steps
 from txbroker.directory.directory import Directory
 from txbroker.directory.requests import (
+    Answers,
+    Lookup,
     OtherView,
     Ping,
     Register,
@@ -51,6 +54,19 @@ SETTLE_PAUSE = 0.02
 """Seconds between two looks when the node stops."""
 
 
+LOOKUPS = 500
+"""Ids in one request."""
+
+
+@attrs.define(slots=True, eq=False)
+class _Lookups:
+    """What is asked of one keeper in one turn."""
+
+    client_ids: list[str] = attrs.Factory(list)
+    is_answered: asyncio.Event = attrs.Factory(asyncio.Event)
+    answer: Reply | None = None
+
+
 class Commit(Protocol):
     """The node's group commit."""
 
@@ -77,6 +93,7 @@ class DirectoryShell(directory_pb2_grpc.DirectoryServicer):
         self._turn = turn
         self._counters = counters
         self._now = now
+        self._lookups: dict[tuple[str, bytes], _Lookups] = {}
         self._ready = asyncio.Event()
         self._is_hurrying = False
 
@@ -223,6 +240,8 @@ class DirectoryShell(directory_pb2_grpc.DirectoryServicer):
         directory = self._directory
         if name == directory.members.name:
             answer = directory.handle(name, request)
+        elif isinstance(request, Lookup):
+            answer = await self._look_up(name, request)
         else:
             answer = await self._send(name, request)
         if isinstance(answer, OtherView):
@@ -231,6 +250,34 @@ class DirectoryShell(directory_pb2_grpc.DirectoryServicer):
                 self._tasks.start(self._send(name, share))
             return None
         return answer
+
+    async def _look_up(self, name: str, request: Lookup) -> Reply | None:
+        """Look-ups of one turn go in one request: many clients connect at once."""
+        key = name, request.view
+        gathered = self._lookups.get(key)
+        if gathered is None:
+            gathered = self._lookups[key] = _Lookups()
+            self._tasks.start(self._send_lookups(key, gathered))
+        first = len(gathered.client_ids)
+        gathered.client_ids += request.client_ids
+        if len(gathered.client_ids) >= LOOKUPS:
+            del self._lookups[key]
+        await gathered.is_answered.wait()
+        answer = gathered.answer
+        if not isinstance(answer, Answers):
+            return answer
+        return Answers(answers=answer.answers[first : first + len(request.client_ids)])
+
+    async def _send_lookups(self, key: tuple[str, bytes], gathered: _Lookups) -> None:
+        try:
+            await asyncio.sleep(0)
+            if self._lookups.get(key) is gathered:
+                del self._lookups[key]
+            name, view = key
+            request = Lookup(view=view, client_ids=tuple(gathered.client_ids))
+            gathered.answer = await self._send(name, request)
+        finally:
+            gathered.is_answered.set()
 
     async def _send(self, name: str, request: Request) -> Reply | None:
         member = self._directory.members.get(name)

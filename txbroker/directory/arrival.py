@@ -19,10 +19,11 @@ what it keeps itself says at once that there is no session, and that one may beg
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import attrs
 
-from txbroker.directory.entry import Entry
+from txbroker.directory.entry import Entry, Order
 from txbroker.directory.holdings import Holding, Holdings
 from txbroker.directory.keeper import Keeper
 from txbroker.directory.lookup import Decision, Lookup, MayExist, Nowhere
@@ -48,6 +49,8 @@ from txbroker.directory.requests import (
 from txbroker.directory.requests import Lookup as LookupRequest
 from txbroker.directory.steps import Ask, Pause, Procedure, Sync, ask
 
+T = TypeVar("T")
+
 RETRY = 0.1
 """Seconds between two attempts."""
 
@@ -70,22 +73,25 @@ class Refused:
 
 
 @attrs.define(slots=True, eq=False)
-class _Search:
+class Search:
     """
-    What is known so far; `void` as in `Lookup`, `unasked` sites did not answer, `claimed` is the
-    last generation that was.
+    What a procedure knows of an id so far; `void` as in `Lookup`, `unasked` sites did not answer,
+    `claimed` is the last generation that was, `closed` are clean sessions that have ended;
+    `is_overtaken`: the client connected elsewhere since.
     """
 
     client_id: str
     void: dict[str, int] = attrs.Factory(dict)
     generation: int = 0
     claimed: int = 0
+    closed: set[Order] = attrs.Factory(set)
     unasked: set[str] = attrs.Factory(set)
     clean: list[Entry] = attrs.Factory(list)
     reason: str = ""
     is_wanted: Callable[[], bool] = lambda: True
     is_merging: bool = False
     go_on: bool = False
+    is_overtaken: bool = False
 
 
 class Arrivals:
@@ -123,14 +129,14 @@ class Arrivals:
         When this returns `Arrived`, the caller opens the session in the same turn, before anything
         else can ask for it. `is_wanted` False: the client is gone; nothing new is begun.
         """
-        search = _Search(client_id, is_wanted=is_wanted)
+        search = Search(client_id, is_wanted=is_wanted)
         alone = self._begin_alone(search) if is_wanted() else None
         if alone is not None:
             return alone
         deadline = self._now() + self._wait
         while is_wanted():
             search.go_on = False
-            arrived = yield from self._alone(client_id, self._attempt(search))
+            arrived = yield from self.alone(client_id, self._attempt(search))
             if arrived is not None:
                 return arrived
             if self._now() >= deadline:
@@ -145,8 +151,8 @@ class Arrivals:
 
     def fetch(self, client_id: str, node: str, incarnation: int) -> Procedure[None]:
         """Fetch what `node` has of a session; one that is here takes it in."""
-        search = _Search(client_id, is_merging=client_id in self._holdings.held)
-        yield from self._alone(client_id, self._fetch(search, node, incarnation))
+        search = Search(client_id, is_merging=client_id in self._holdings.held)
+        yield from self.alone(client_id, self._fetch(search, node, incarnation))
 
     def finish(self, client_id: str) -> Procedure[bool]:
         """Ask whether a copy that is here was released; True when the session is here now."""
@@ -163,7 +169,7 @@ class Arrivals:
     def finish_alone(self, client_id: str) -> Procedure[None]:
         """As `finish`, unless something else is at work for the id."""
         if client_id in self._holdings.arriving:
-            yield from self._alone(client_id, self.finish(client_id))
+            yield from self.alone(client_id, self.finish(client_id))
 
     def adopt(self, client_id: str) -> bool:
         """A copy was released: open it, unless a clean session has taken its place meanwhile."""
@@ -180,15 +186,13 @@ class Arrivals:
     def ask_unasked(self, client_id: str) -> Procedure[None]:
         """A session was begun while sites were away: look whether they have one, and merge it."""
         holding = self._holdings.held[client_id]
-        search = _Search(client_id, is_merging=True)
+        search = Search(client_id, is_merging=True)
         sites = tuple(site for site in holding.unasked if site in self._members.sites())
-        decisions = yield from self._look_at(search, sites)
+        decisions = yield from self.look_at(search, sites)
         found = [decision for decision in decisions.values() if isinstance(decision, Entry)]
         for entry in found:
             if entry.node != self._members.name:
-                yield from self._alone(
-                    client_id, self._fetch(search, entry.node, entry.incarnation)
-                )
+                yield from self.alone(client_id, self._fetch(search, entry.node, entry.incarnation))
         now = self._holdings.held.get(client_id)
         if now is not None:
             asked = {site for site in holding.unasked if isinstance(decisions.get(site), Nowhere)}
@@ -198,21 +202,18 @@ class Arrivals:
 
     # internal: one attempt
 
-    def _alone(
-        self, client_id: str, procedure: Procedure[Arrived | bool | None]
-    ) -> Procedure[Arrived | None]:
+    def alone(self, client_id: str, procedure: Procedure[T]) -> Procedure[T | None]:
         """One procedure at a time for an id; None without running it where there is another."""
         if client_id in self.busy:
             procedure.close()
             return None
         self.busy.add(client_id)
         try:
-            result = yield from procedure
+            return (yield from procedure)
         finally:
             self.busy.discard(client_id)
-        return result if isinstance(result, Arrived) else None
 
-    def _attempt(self, search: _Search) -> Procedure[Arrived | None]:
+    def _attempt(self, search: Search) -> Procedure[Arrived | None]:
         client_id = search.client_id
         if client_id in self._holdings.arriving:
             arriving = self._holdings.arriving[client_id]
@@ -240,19 +241,19 @@ class Arrivals:
         search.reason = "too few of the nodes that keep the client directory can be asked"
         return None
 
-    def _look_here(self, search: _Search) -> Procedure[Decision]:
-        decisions = yield from self._look_at(search, (self._members.site,))
+    def _look_here(self, search: Search) -> Procedure[Decision]:
+        decisions = yield from self.look_at(search, (self._members.site,))
         decision = decisions[self._members.site]
         if isinstance(decision, Nowhere) and decision.clean is not None:
             search.generation = max(search.generation, decision.clean.generation)
         return decision
 
-    def _look_elsewhere(self, search: _Search) -> Procedure[Entry | None]:
+    def _look_elsewhere(self, search: Search) -> Procedure[Entry | None]:
         sites = self._members.sites()
         search.unasked, search.clean = set(), []
         if not sites:
             return None
-        decisions = yield from self._look_at(search, sites)
+        decisions = yield from self.look_at(search, sites)
         best: Entry | None = None
         for site, decision in decisions.items():
             if isinstance(decision, Entry):
@@ -264,7 +265,8 @@ class Arrivals:
                 search.clean.append(decision.clean)
         return best
 
-    def _look_at(self, search: _Search, sites: tuple[str, ...]) -> Procedure[dict[str, Decision]]:
+    def look_at(self, search: Search, sites: tuple[str, ...]) -> Procedure[dict[str, Decision]]:
+        """Ask the keepers of these sites at once where the session is."""
         members, client_id = self._members, search.client_id
         keepers = {site: members.keepers(client_id, site) for site in sites}
         lookups = {site: Lookup(keepers[site], search.void) for site in sites}
@@ -289,7 +291,7 @@ class Arrivals:
 
     # internal: a session that is somewhere
 
-    def _fetch(self, search: _Search, node: str, incarnation: int) -> Procedure[Arrived | None]:
+    def _fetch(self, search: Search, node: str, incarnation: int) -> Procedure[Arrived | None]:
         client_id = search.client_id
         trail: dict[str, int] = {}
         for _ in range(HOPS):
@@ -324,7 +326,7 @@ class Arrivals:
         search.go_on = True
         return None
 
-    def _bring(self, search: _Search, node: str, taken: Taken) -> Procedure[Arrived | None]:
+    def _bring(self, search: Search, node: str, taken: Taken) -> Procedure[Arrived | None]:
         client_id = search.client_id
         if search.is_merging and client_id not in self._holdings.held:
             return None  # it left while the copy was on its way, which is void now
@@ -340,7 +342,7 @@ class Arrivals:
 
     # internal: a session that is nowhere
 
-    def _begin_alone(self, search: _Search) -> Arrived | None:
+    def _begin_alone(self, search: Search) -> Arrived | None:
         """Look and claim where no other node has to be asked; None: the steps are needed."""
         members, client_id = self._members, search.client_id
         if not members.is_alone or members.sites() or client_id in self.busy:
@@ -356,7 +358,7 @@ class Arrivals:
             return None
         return self._begin(search, entry.incarnation)
 
-    def _claim(self, search: _Search) -> Procedure[Arrived | None]:
+    def _claim(self, search: Search) -> Procedure[Arrived | None]:
         members, client_id = self._members, search.client_id
         entry = self._entry(search)
         keepers = members.keepers(client_id)
@@ -389,7 +391,7 @@ class Arrivals:
             self._spawn(_tell(tuple((other.node, told) for other in search.clean)))
         return self._begin(search, entry.incarnation)
 
-    def _entry(self, search: _Search) -> Entry:
+    def _entry(self, search: Search) -> Entry:
         """As which a new session would begin here."""
         return Entry(
             client_id=search.client_id,
@@ -398,7 +400,7 @@ class Arrivals:
             persistent=True,
         )
 
-    def _begin(self, search: _Search, incarnation: int) -> Arrived:
+    def _begin(self, search: Search, incarnation: int) -> Arrived:
         holding = Holding(incarnation=incarnation, unasked=tuple(sorted(search.unasked)))
         self._holdings.hold(search.client_id, holding)
         self._registrar.forget(search.client_id)

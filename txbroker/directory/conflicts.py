@@ -113,6 +113,8 @@ class Conflicts:
     def superseded(self, request: Supersede) -> Superseded:
         """A keeper tells of them unasked."""
         for entry in request.entries:
+            if entry.node == self._members.name:
+                self._deny(entry)
             self.supersede(entry, has_ended=False)
         return Superseded(client_ids=tuple(entry.client_id for entry in request.entries))
 
@@ -125,6 +127,8 @@ class Conflicts:
         client_id = other.client_id
         own = self._registrar.own.get(client_id)
         if own is None:
+            return
+        if own.order == other.order and not has_ended:
             return
         if has_ended or other.node == self._members.name or self._is_new(own):
             if other.order >= own.order:
@@ -141,7 +145,25 @@ class Conflicts:
         else:
             self.offers[client_id] = other.node
 
+    def _deny(self, other: Entry) -> None:
+        """Somebody says that the session is here, and it is not, nor on its way."""
+        client_id, holdings = other.client_id, self._holdings
+        is_here = client_id in holdings.held or client_id in holdings.arriving
+        is_here = is_here or client_id in self._registrar.own or client_id in self._arrivals.busy
+        if not is_here:
+            self._registrar.withdraw(client_id, other.generation)
+
     # from the entries that are kept here
+
+    def confirm(self, node: str) -> Procedure[None]:
+        """Ask a node for sessions that only others say to be there."""
+        entries = self._keeper.entries.unconfirmed(node, TOLD_AT_ONCE)
+        if not entries:
+            return
+        told = tuple(attrs.evolve(entry, testament=None) for entry in entries)
+        reply = yield from ask(node, Supersede(entries=told))
+        for client_id in reply.client_ids if isinstance(reply, Superseded) else ():
+            self._keeper.entries.confirmed(node, client_id)
 
     def tell_losers(self, node: str) -> Procedure[None]:
         """Tell a node what counts above sessions that it had."""

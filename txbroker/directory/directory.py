@@ -16,6 +16,7 @@ from typing import TypeVar
 import attrs
 
 from txbroker.directory.arrival import Arrivals, Arrived, Refused
+from txbroker.directory.clearing import Clearings
 from txbroker.directory.conflicts import Conflicts
 from txbroker.directory.entries import Entries
 from txbroker.directory.entry import Entry
@@ -31,6 +32,7 @@ from txbroker.directory.requests import (
     AskRemains,
     Busy,
     Claim,
+    Discard,
     Entrust,
     Left,
     Lookup,
@@ -51,6 +53,7 @@ from txbroker.directory.requests import (
     WillsSent,
 )
 from txbroker.directory.steps import Procedure, ask
+from txbroker.directory.sweep import Sweep
 from txbroker.directory.wills import OwnWills, SentWills, WillWatch
 
 T = TypeVar("T")
@@ -69,6 +72,7 @@ class Tables:
     arriving: Table
     wills: Table
     sent_wills: Table
+    discards: Table
 
 
 @attrs.frozen(kw_only=True)
@@ -119,6 +123,7 @@ class Directory:
             on_known=self._forget_if_known,
             wake=wake,
             every=pulse(settings.will_after),
+            now=now,
         )
         self.arrivals = Arrivals(
             members=members,
@@ -150,6 +155,18 @@ class Directory:
             wills=self.own_wills,
             now=now,
         )
+        self.clearings = Clearings(
+            members=members,
+            holdings=self.holdings,
+            registrar=self.registrar,
+            arrivals=self.arrivals,
+            presence=self.presence,
+            host=host,
+            table=tables.discards,
+            wait=settings.roaming_wait,
+            now=now,
+        )
+        self._sweep = Sweep(members, self.arrivals, host, now)
         self._watch = WillWatch(
             members=members,
             keeper=self.keeper,
@@ -190,6 +207,11 @@ class Directory:
         self.holdings.expire(self._now())
         self.conflicts.tick()
         self.presence.tick()
+        self.registrar.recheck()
+        for key, procedure in self._sweep.due():
+            self._begin(key, procedure)
+        for node in self.keeper.entries.nodes_unconfirmed():
+            self._begin(("confirm", node), self.conflicts.confirm(node))
         for node in self.keeper.entries.losers():
             self._begin(("losers", node), self.conflicts.tell_losers(node))
         for key, procedure in self._watch.due():
@@ -200,6 +222,8 @@ class Directory:
             self._begin(("offer", client_id), self.conflicts.offer(client_id))
         for client_id, left in self.holdings.left():
             self._begin(("follow", client_id, left.node), self._follow(client_id, left))
+        for client_id in self.clearings.due:
+            self._begin(("discard", client_id), self.clearings.finish(client_id))
         for client_id in self.holdings.unasked():
             self._begin(("ask", client_id), self.arrivals.ask_unasked(client_id))
 
@@ -210,7 +234,12 @@ class Directory:
         return client_id in self.holdings.held
 
     def arrive(self, client_id: str, is_wanted: Callable[[], bool]) -> Procedure[Arrived | Refused]:
-        """Bring a kept session here that is not (see `Arrivals.arrive`)."""
+        """
+        Bring a kept session here that is not (see `Arrivals.arrive`), after what a clean session
+        before has still to end.
+        """
+        if self.clearings.is_due(client_id):
+            return self._arrive_after(client_id, is_wanted)
         return self.arrivals.arrive(client_id, is_wanted)
 
     def leave(self, heir: str, is_wanted: Callable[[], bool]) -> Procedure[str]:
@@ -243,6 +272,8 @@ class Directory:
                 return self._release(source, request)
             case Offer():
                 return self.conflicts.offered(source, request)
+            case Discard():
+                return self._discard(source, request)
             case Entrust():
                 return self._entrusted(source, request)
             case AskRemains():
@@ -303,6 +334,18 @@ class Directory:
         procedure = self.arrivals.fetch(client_id, source, request.incarnation)
         self._begin(("entrusted", client_id), procedure)
         return Noted()
+
+    def _arrive_after(
+        self, client_id: str, is_wanted: Callable[[], bool]
+    ) -> Procedure[Arrived | Refused]:
+        yield from self.clearings.finish(client_id)
+        return (yield from self.arrivals.arrive(client_id, is_wanted))
+
+    def _discard(self, source: str, request: Discard) -> Reply:
+        reply = self.clearings.discard(source, request)
+        if request.client_id not in self.holdings.held:
+            self.conflicts.offers.pop(request.client_id, None)
+        return reply
 
     def _release(self, source: str, request: Release) -> Reply:
         client_id = request.client_id

@@ -63,6 +63,7 @@ class Entries:
         self._records: dict[str, _Record] = {}
         self._losers: dict[str, dict[str, None]] = {}
         self._wills: dict[str, dict[str, None]] = {}
+        self._hearsay: dict[str, dict[str, None]] = {}
         for _, value in table.items():
             self._load(value)
 
@@ -97,8 +98,8 @@ class Entries:
                 return Above(known, record.ended)
         return self.put(entry)
 
-    def put(self, entry: Entry, sync: int = 0) -> Verdict:
-        """What a holder says of itself, or another of it."""
+    def put(self, entry: Entry, sync: int = 0, *, is_hearsay: bool = False) -> Verdict:
+        """What a holder says of itself, or another of it (`is_hearsay`)."""
         record = self._records.get(entry.client_id)
         is_news = record is None or record.entry != entry
         if record is None:
@@ -116,6 +117,10 @@ class Entries:
         record.sync = max(record.sync, sync)
         if is_news:
             self._store(record)
+            if is_hearsay and entry.persistent:
+                self._hearsay.setdefault(entry.node, {})[entry.client_id] = None
+        if not is_hearsay:
+            self.confirmed(entry.node, entry.client_id)
         return None
 
     def renew(self, client_id: str, node: str, sync: int) -> None:
@@ -160,6 +165,30 @@ class Entries:
         if record is not None and record.entry.order >= entry.order:
             self._forget_loser(record, node)
             self._settle(record)
+
+    # from those who ask holders
+
+    def unconfirmed(self, node: str, count: int) -> tuple[Entry, ...]:
+        """
+        Entries that name the node, and of which it has said nothing itself, `count` at the most: a
+        session that moved may have ended before anybody here heard of the move.
+        """
+        ids = list(islice(self._hearsay.get(node, {}), count))
+        entries = [self.get(client_id) for client_id in ids]
+        for client_id, entry in zip(ids, entries, strict=True):
+            if entry is None or entry.node != node:
+                self.confirmed(node, client_id)
+        return tuple(entry for entry in entries if entry is not None and entry.node == node)
+
+    def nodes_unconfirmed(self) -> tuple[str, ...]:
+        """Nodes that have to be asked."""
+        return tuple(self._hearsay)
+
+    def confirmed(self, node: str, client_id: str) -> None:
+        """The node has said what is so."""
+        of_node = self._hearsay.get(node)
+        if of_node is not None and of_node.pop(client_id, 0) is None and not of_node:
+            del self._hearsay[node]
 
     # wills
 

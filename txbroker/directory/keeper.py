@@ -106,7 +106,7 @@ class Keeper:
         past: list[Entry] = []
         full: list[str] = []
         for entry in batch.entries:
-            match self._put(entry):
+            match self._put(entry, source):
                 case Full():
                     full.append(entry.client_id)
                 case Above(entry=known, has_ended=has_ended):
@@ -116,17 +116,18 @@ class Keeper:
         for client_id in batch.kept:
             self.entries.renew(client_id, source, sync)
         for entry in batch.relayed:
-            self._put(entry)
+            self._put(entry, source)
         if batch.last:
             self.entries.end_unlisted(source, sync)
             self._listed[source] = batch.established
             self._look()
         return self._registered(conflicts=tuple(conflicts), past=tuple(past), full=tuple(full))
 
-    def _put(self, entry: Entry) -> Verdict:
+    def _put(self, entry: Entry, source: str) -> Verdict:
         # Others may know of a session at a node before it says so itself; its own list, should it
         # be on its way just now, does not end what came later than the list began.
-        return self.entries.put(entry, self._syncs.get(entry.node, 0))
+        sync = self._syncs.get(entry.node, 0)
+        return self.entries.put(entry, sync, is_hearsay=entry.node != source)
 
     def _registered(self, **fields: object) -> Registered:
         settled = self._members.is_settled

@@ -80,6 +80,9 @@ class SessionHost(Protocol):
     def is_kept(self, client_id: str) -> bool:
         """Whether there is a session with clean session 0."""
 
+    def idle(self, client_id: str) -> float:
+        """Seconds for which the client of a kept session has been away; 0: it is here."""
+
     def is_quiet(self, client_id: str) -> bool:
         """Whether all that is to be known of its publishes can be said now; soon, if not."""
 

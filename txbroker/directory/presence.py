@@ -19,12 +19,26 @@ from txbroker.directory.registrar import Registrar
 from txbroker.directory.wills import OwnWills
 from txbroker.mqtt.packets import Will
 
+REMEMBERED = 60.0
+"""Seconds for which it is known when a client connected."""
+
 CLOSING_LIMIT = 5.0
 """Seconds for which keepers that cannot be reached are waited for with a clean session's end."""
 
 
+@attrs.frozen(kw_only=True)
+class Cleared:
+    """
+    What a clean session that begins counts above: kept ones up to `generation`, and clean ones up
+    to `incarnation`.
+    """
+
+    generation: int = 0
+    incarnation: int = 0
+
+
 class Presence:
-    """The clients of one node."""
+    """The clients of one node; `cleared` are ids of which nothing is left elsewhere."""
 
     def __init__(
         self,
@@ -42,6 +56,8 @@ class Presence:
         self._conflicts = conflicts
         self._wills = wills
         self._now = now
+        self.cleared: dict[str, Cleared] = {}
+        self._here: dict[str, float] = {}
         self._closing: dict[str, float] = {}
         self._leaving: dict[str, Testament] = {}
 
@@ -54,6 +70,9 @@ class Presence:
         A kept session is held here by now.
         """
         testament = None
+        if not self._members.is_alone:
+            self._here.pop(client_id, None)
+            self._here[client_id] = self._now()
         self._closing.pop(client_id, None)
         self._leaving.pop(client_id, None)
         if will is not None:
@@ -90,6 +109,11 @@ class Presence:
             del self._leaving[client_id]
             self._disconnect(client_id)
 
+    def seconds_here(self, client_id: str) -> float | None:
+        """How long ago the client connected to its present session; None: not of late."""
+        since = self._here.get(client_id)
+        return None if since is None else self._now() - since
+
     def ended(self, client_id: str) -> None:
         """The kept session ended here, if one was: its time is over, or somebody deleted it."""
         if client_id in self._holdings.held:
@@ -105,7 +129,12 @@ class Presence:
                 self._registrar.set(self._mere(client_id))
 
     def tick(self) -> None:
-        """Now and then: forget clean sessions whose end is known."""
+        """Now and then: forget clean sessions whose end is known, and when clients connected."""
+        until = self._now() - REMEMBERED
+        for client_id, since in list(self._here.items()):
+            if since > until:
+                break
+            del self._here[client_id]
         for client_id in list(self._closing):
             self._close_if_told(client_id)
 
@@ -131,7 +160,8 @@ class Presence:
     def _begin_clean(self, client_id: str, testament: Testament | None) -> Entry | None:
         """None: there is nobody who would have to know, yet (see `on_company`)."""
         own = self._registrar.own.get(client_id)
-        replaces = self._holdings.supersede(client_id)
+        cleared = self.cleared.pop(client_id, Cleared())
+        replaces = max(self._holdings.supersede(client_id), cleared.generation)
         if own is not None:
             replaces = max(replaces, own.generation)
         elif self._members.is_alone and not replaces:
@@ -141,7 +171,10 @@ class Presence:
         return Entry(
             client_id=client_id,
             node=self._members.name,
-            incarnation=1 if own is None or own.persistent else own.incarnation + 1,
+            incarnation=max(
+                cleared.incarnation, 0 if own is None or own.persistent else own.incarnation
+            )
+            + 1,
             persistent=False,
             replaces=replaces,
             testament=testament,

@@ -24,6 +24,9 @@ from txbroker.directory.requests import Ended, Register, Registered
 BATCH = 500
 """Entries in one call."""
 
+RECHECK = 20.0
+"""Seconds after which what changed is told once more."""
+
 PENDING = 10_000
 """Ids with news for one keeper; beyond that it gets the complete list."""
 
@@ -91,10 +94,13 @@ class Registrar:
         on_known: Callable[[str], None],
         wake: Callable[[], object],
         every: float,
+        now: Callable[[], float],
     ) -> None:
         self.own: dict[str, Entry] = {}
         self.gone: dict[str, Entry] = {}
         self._known: dict[str, set[str]] = {}
+        self._told: dict[str, float] = {}
+        self._now = now
         self._members = members
         self._life = life
         self._kept = kept
@@ -125,10 +131,23 @@ class Registrar:
     def set(self, entry: Entry) -> None:
         """This is so from now on."""
         self.own[entry.client_id] = entry
+        self._told.pop(entry.client_id, None)
+        self._told[entry.client_id] = self._now()
         self._tell(entry.client_id)
+
+    def recheck(self) -> None:
+        """Now and then: tell again what changed; the answers say what counts above it."""
+        until = self._now() - RECHECK
+        for client_id, told in list(islice(self._told.items(), BATCH)):
+            if told > until:
+                return
+            del self._told[client_id]
+            if client_id in self.own and not self._members.is_alone:
+                self._tell(client_id)
 
     def drop(self, client_id: str) -> None:
         """No session of that id is here any more."""
+        self._told.pop(client_id, None)
         own = self.own.pop(client_id, None)
         if own is not None:
             self._tell(client_id, own.generation)
@@ -140,6 +159,7 @@ class Registrar:
     def give_away(self, entry: Entry) -> None:
         """The session is at `entry.node` now."""
         self.own.pop(entry.client_id, None)
+        self._told.pop(entry.client_id, None)
         self.gone[entry.client_id] = entry
         self._known[entry.client_id] = set()
         self._tell(entry.client_id)
@@ -175,6 +195,13 @@ class Registrar:
     def is_told_to_most(self, client_id: str) -> bool:
         """Whether a majority of its keepers has."""
         return self._heard(client_id) >= majority(len(self._members.keepers(client_id)))
+
+    def is_deaf(self, client_id: str) -> bool:
+        """Whether most of its keepers do not answer."""
+        keepers = self._members.keepers(client_id)
+        peers = [self._peers.get(name) for name in keepers]
+        silent = sum(peer is not None and peer.failures > 0 for peer in peers)
+        return len(keepers) - silent < majority(len(keepers))
 
     def is_cut_off(self, client_id: str) -> bool:
         """Whether some keeper of the id does not answer, or has not heard all that is here."""
@@ -296,7 +323,7 @@ class Registrar:
         name = self._members.name
         if name not in self._members.keepers(entry.client_id):
             return
-        verdict = self._entries.put(entry)
+        verdict = self._entries.put(entry, is_hearsay=entry.node != name)
         self.knows(entry.client_id, name)
         if isinstance(verdict, Above):
             self._on_conflict(verdict.entry, verdict.has_ended)

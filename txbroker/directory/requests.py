@@ -173,6 +173,34 @@ class Noted:
 
 
 @attrs.frozen(kw_only=True)
+class Discard:
+    """
+    A client began anew at the asker: end the session that it has with you; close its connection.
+
+    `incarnation` as in `Take`; a greater one the asker has to hear of first. The client began anew
+    `age` milliseconds ago: a session that it has connected to since is newer, and stays. Where
+    nobody knows when that was, one up to incarnation `through` is older, or one left before.
+    """
+
+    client_id: str
+    incarnation: int
+    through: int = 0
+    age: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class Discarded:
+    """It has ended, durably; `incarnation` was its last."""
+
+    incarnation: int
+
+
+@attrs.frozen(kw_only=True)
+class Kept:
+    """The session is newer: its client was there since."""
+
+
+@attrs.frozen(kw_only=True)
 class Take:
     """
     Give me the session. `incarnation` at which the asker was told that you hold it; `holds` that
@@ -299,6 +327,7 @@ Request = (
     | Offer
     | AskRemains
     | Entrust
+    | Discard
 )
 Reply = (
     OtherView
@@ -316,4 +345,6 @@ Reply = (
     | NotReleased
     | Accepted
     | RemainsReply
+    | Discarded
+    | Kept
 )

@@ -38,6 +38,9 @@ from txbroker.mqtt.session import Session
 from txbroker.timers import Timers
 from txbroker.topics import is_sys
 
+TAKEN_OVER = "client id taken over"
+"""Why an earlier connection of a client ends."""
+
 AWAY_FOR_LONG = 60.0
 """Seconds; whoever was away for longer is written as here with the next group commit."""
 
@@ -219,6 +222,11 @@ class Clients:
             self._publisher.publish(Publication(message))
             sent()
 
+    def seconds_away(self, session: Session) -> float:
+        """For how long the client has been away; 0: it is here."""
+        since = session.away_since
+        return 0.0 if since is None else max(self._timers.now() - since, 0.0)
+
     def new_session(self, client_id: str, clean: bool = False) -> Session:
         """A session that is nobody's yet."""
         return Session(client_id, clean=clean, limits=self._limits.session, watcher=self)
@@ -242,10 +250,10 @@ class Clients:
         client_id, clean = packet.client_id, packet.clean_session
         earlier = self._arriving.pop(client_id, None)
         if earlier is not None:
-            earlier.refuse("client id taken over", False)  # [MQTT-3.1.4-2]
+            earlier.refuse(TAKEN_OVER, False)  # [MQTT-3.1.4-2]
         old = self.sessions.get(client_id)
         if old is not None and old.sink is not None:
-            old.sink.close("client id taken over")  # [MQTT-3.1.4-2]
+            old.sink.close(TAKEN_OVER)  # [MQTT-3.1.4-2]
         if self._presence is not None:
             self._presence.connected(client_id, clean=clean, will=packet.will)
         old = self.sessions.get(client_id)  # a clean one has ended, if its connection had come
@@ -282,7 +290,7 @@ class Clients:
             return False
         sink = session.sink
         if sink is not None:
-            sink.close("client id taken over")
+            sink.close(TAKEN_OVER)
         away_since, session.away_since = session.away_since, None
         session.sender.attach(connection)
         for subscription in session.subscriptions.values():

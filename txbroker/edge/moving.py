@@ -19,6 +19,7 @@ from txbroker.authority.handover import MarkKey
 from txbroker.directory.entry import Testament
 from txbroker.directory.ports import Remains, SentAs, Table
 from txbroker.directory.wills import will_id
+from txbroker.edge.clients import TAKEN_OVER
 from txbroker.edge.edge import Edge
 from txbroker.edge.left import Flows, LeftPlaces, LeftPublishes
 from txbroker.edge.merging import take_in
@@ -27,8 +28,6 @@ from txbroker.edge.stored import decode_move, encode_move
 from txbroker.mqtt.incoming import Incoming, OriginId
 from txbroker.mqtt.session import Session
 from txbroker.place import Place
-
-TAKEN_OVER = "client id taken over"
 
 
 class Moving:
@@ -63,6 +62,11 @@ class Moving:
     def is_kept(self, client_id: str) -> bool:
         """Whether there is a session with clean session 0."""
         return self._session(client_id) is not None
+
+    def idle(self, client_id: str) -> float:
+        """Seconds for which the client of a kept session has been away."""
+        session = self._session(client_id)
+        return 0.0 if session is None else self._clients.seconds_away(session)
 
     def close(self, client_id: str) -> None:
         """Close the client's connection, if there is one."""

@@ -1,14 +1,16 @@
 """
 Clients that roam: the session of a CONNECT is found, wherever it is, and brought here.
 
-A clean session, and a kept one that is here, are served at once. For any other kept session the
-directory's procedure runs first; the connection waits, unread. What a session's earlier node has
+A kept session that is here is served at once, and a clean one where this node is alone. For any
+other the directory's procedure runs first: it brings the session here, or ends it where it is. The
+connection waits, unread. What a session's earlier node has
 still to publish for it goes first (protocol rule 18), so a publish to such a zone waits too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol, TypeVar
 
 import attrs
@@ -17,7 +19,7 @@ from txbroker.directory.arrival import Arrived, Refused
 from txbroker.directory.directory import Directory
 from txbroker.directory.ports import Remains
 from txbroker.directory.steps import Procedure
-from txbroker.edge.clients import Clients
+from txbroker.edge.clients import TAKEN_OVER, Clients
 from txbroker.mqtt.packets import Connect
 from txbroker.mqtt.session import Session
 from txbroker.topics import is_within
@@ -70,8 +72,11 @@ class Roaming:
         earlier = self._attempts.pop(client_id, None)
         if earlier is not None and earlier.is_wanted:
             earlier.is_wanted = False
-            earlier.refuse("client id taken over", False)  # [MQTT-3.1.4-2]
-        if packet.clean_session or self._directory.is_here(client_id):
+            earlier.refuse(TAKEN_OVER, False)  # [MQTT-3.1.4-2]
+        directory = self._directory
+        if packet.clean_session and directory.clearings.is_needed(client_id):
+            return self._clear(packet, accept, refuse)
+        if packet.clean_session or directory.is_here(client_id):
             self._clients.connect(packet, accept, refuse)
             return None
         attempt = self._attempts[client_id] = Attempt(packet, accept, refuse)
@@ -79,10 +84,48 @@ class Roaming:
         self._runner.run(procedure, lambda outcome: self._found(attempt, outcome))
         return attempt
 
-    def _found(self, attempt: Attempt, outcome: Arrived | Refused) -> None:
+    def _clear(
+        self,
+        packet: Connect,
+        accept: Callable[[Session, bool], None],
+        refuse: Callable[[str, bool], None],
+    ) -> Attempt:
+        """What is elsewhere ends, the keepers hear of the clean session, then CONNACK."""
+        attempt = self._attempts[packet.client_id] = Attempt(packet, accept, refuse)
+        procedure = self._directory.clearings.clear(packet.client_id, lambda: attempt.is_wanted)
+        self._runner.run(procedure, lambda until: self._cleared(attempt, until))
+        return attempt
+
+    def _cleared(self, attempt: Attempt, until: float | None) -> None:
+        if not attempt.is_wanted:
+            self._end(attempt)
+        elif until is None:
+            self._refuse(attempt, TAKEN_OVER, False)
+        else:
+            accept = partial(self._announce, attempt, until)
+            self._clients.connect(attempt.packet, accept, partial(self._refuse, attempt))
+
+    def _announce(self, attempt: Attempt, until: float, session: Session, present: bool) -> None:
+        def announced(_: None) -> None:
+            self._end(attempt)
+            attempt.accept(session, present)
+
+        clearings = self._directory.clearings
+        procedure = clearings.announce(attempt.packet.client_id, until, lambda: attempt.is_wanted)
+        self._runner.run(procedure, announced)
+
+    def _refuse(self, attempt: Attempt, reason: str, is_said: bool) -> None:
+        self._end(attempt)
+        attempt.refuse(reason, is_said)
+
+    def _end(self, attempt: Attempt) -> None:
         client_id = attempt.packet.client_id
         if self._attempts.get(client_id) is attempt:
             del self._attempts[client_id]
+
+    def _found(self, attempt: Attempt, outcome: Arrived | Refused) -> None:
+        client_id = attempt.packet.client_id
+        self._end(attempt)
         if not attempt.is_wanted:
             if isinstance(outcome, Arrived) and not outcome.present:
                 self._directory.presence.ended(client_id)  # nobody was told of it

@@ -206,6 +206,7 @@ class EdgeRole:
                 arriving=tables.table("directory.arriving"),
                 wills=tables.table("directory.wills"),
                 sent_wills=tables.table("directory.sent_wills"),
+                discards=tables.table("directory.discards"),
             ),
             host=self._moving,
             life=ground.standing.incarnation,

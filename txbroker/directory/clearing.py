@@ -1,0 +1,338 @@
+"""
+A client with clean session 1 connects: what its id has elsewhere ends before its CONNACK.
+
+The steps:
+
+1. ask the keepers of the id, at all sites. What they name, and a tombstone here, begins a trail;
+2. follow it to the holder, which ends the session (or the connection) and says so when that is
+   durable. So the end comes behind every step that the session took, whoever has heard of it;
+3. ask again, until a majority of the site's keepers knows nothing more;
+4. the clean session begins; a majority knows it before CONNACK, so whoever connects the client from
+   then on finds it, and counts what begins later above all that has ended.
+
+What cannot be asked for `wait` seconds is remembered, durably, and done later: by then the client
+may have been elsewhere, so a holder keeps a session that is newer than the clean one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import attrs
+
+from txbroker.directory.arrival import HOPS, RETRY, Arrivals, Search
+from txbroker.directory.entry import Entry, pack, unpack
+from txbroker.directory.holdings import Holdings
+from txbroker.directory.lookup import MayExist
+from txbroker.directory.members import Members
+from txbroker.directory.ports import SessionHost, Table
+from txbroker.directory.presence import Cleared, Presence
+from txbroker.directory.registrar import Registrar
+from txbroker.directory.requests import (
+    Busy,
+    Discard,
+    Discarded,
+    Kept,
+    MovedTo,
+    NotHeld,
+    Reply,
+)
+from txbroker.directory.steps import Pause, Procedure, Sync, ask
+
+LIMIT = 10_000
+"""Ids whose sessions have still to be ended elsewhere; beyond that the oldest are forgotten."""
+
+AT_ONCE = 20
+"""Of these, how many are tried again in one tick."""
+
+FIRST_PAUSE = 0.002
+LONGEST_PAUSE = 0.05
+"""Seconds between two looks whether the keepers know, doubled from the first on."""
+
+UNKNOWN = 1 << 53
+"""An age above that of any session, in milliseconds."""
+
+ANY = 1 << 53
+"""Above every incarnation: whatever was there when the client connected is older."""
+
+
+@attrs.frozen(kw_only=True)
+class _Due:
+    """To be ended: kept sessions up to `generation`, or away since `began` (None: not known)."""
+
+    generation: int
+    began: float | None = None
+
+
+class Clearings:
+    """The procedures of one node; `table` keeps what is still to be ended elsewhere."""
+
+    def __init__(
+        self,
+        *,
+        members: Members,
+        holdings: Holdings,
+        registrar: Registrar,
+        arrivals: Arrivals,
+        presence: Presence,
+        host: SessionHost,
+        table: Table,
+        wait: float,
+        now: Callable[[], float],
+    ) -> None:
+        self._members = members
+        self._holdings = holdings
+        self._registrar = registrar
+        self._arrivals = arrivals
+        self._presence = presence
+        self._host = host
+        self._table = table
+        self._wait = wait
+        self._now = now
+        self._due: dict[str, _Due] = {}
+        for key, value in table.items():
+            (generation,), _ = unpack(value)
+            self._due[key.decode()] = _Due(generation=generation)
+
+    # from the edge
+
+    def is_needed(self, client_id: str) -> bool:
+        """Whether other nodes have to be asked before a clean session of that id begins."""
+        members, holdings = self._members, self._holdings
+        is_known = client_id in holdings.arriving or holdings.tombstone(client_id) is not None
+        return not members.is_alone or bool(members.sites()) or is_known
+
+    def clear(self, client_id: str, is_wanted: Callable[[], bool]) -> Procedure[float | None]:
+        """
+        End what the id has elsewhere. The caller begins the clean session in the turn in which this
+        returns until when it may `announce` it; None: the client has connected elsewhere since.
+        `is_wanted` False: the client is gone.
+        """
+        search = Search(client_id, is_wanted=is_wanted)
+        found: _Found | None = None
+        began = self._now()
+        until = began + self._wait
+        raised, is_told = 0, False
+        while is_wanted() and not (is_told or search.is_overtaken):
+            search.go_on = False
+            attempt = self._attempt(search, _Due(generation=ANY, began=began))
+            found = yield from self._arrivals.alone(client_id, attempt)
+            if found is not None:
+                raised = max(raised, found.incarnation)
+                is_told = found.is_known
+                if found.is_whole:
+                    self._forget(client_id)
+            if self._now() >= until:
+                break
+            if not (is_told or search.go_on or search.is_overtaken):
+                yield Pause(seconds=RETRY)
+        if search.is_overtaken:
+            return None
+        if not is_wanted():
+            return until
+        if found is None or not found.is_whole:
+            yield from self._remember(search, began)
+        is_any = search.void or search.closed or not is_told
+        self._presence.cleared[client_id] = Cleared(
+            generation=search.generation if is_any else 0, incarnation=raised
+        )
+        return until
+
+    def announce(
+        self, client_id: str, until: float, is_wanted: Callable[[], bool]
+    ) -> Procedure[None]:
+        """Return when a majority of the keepers knows the clean session, or none can be told."""
+        pause = FIRST_PAUSE
+        while is_wanted() and not self._registrar.is_told_to_most(client_id):
+            if self._registrar.is_deaf(client_id) or self._now() >= until:
+                return
+            yield Pause(seconds=pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    # from the directory
+
+    @property
+    def due(self) -> Iterable[str]:
+        """Ids that are to be tried again now, others the next time."""
+        ids = list(self._due)[:AT_ONCE]
+        for client_id in ids:
+            self._due[client_id] = self._due.pop(client_id)
+        return ids
+
+    def is_due(self, client_id: str) -> bool:
+        """Whether something of the id is still to be ended elsewhere."""
+        return client_id in self._due
+
+    def finish(self, client_id: str) -> Procedure[None]:
+        """Try again to end what was there before a clean session began here."""
+        search = Search(client_id)
+        for _ in range(HOPS):
+            due = self._due.get(client_id)
+            if due is None:
+                return
+            search.go_on = False
+            found = yield from self._arrivals.alone(client_id, self._attempt(search, due))
+            if found is not None and found.is_whole:
+                self._forget(client_id)
+            if not search.go_on:
+                return
+
+    def discard(self, source: str, request: Discard) -> Reply:
+        """A client of ours began anew at `source`."""
+        client_id, holdings = request.client_id, self._holdings
+        arriving = holdings.arriving.get(client_id)
+        if arriving is not None and request.incarnation < arriving.incarnation:
+            return Busy()
+        if arriving is not None:
+            # Only after the earlier holder has released it can anybody know it to be here.
+            self._arrivals.adopt(client_id)
+        elif client_id in self._arrivals.busy and source < self._members.name:
+            return Busy()
+        claim = self._arrivals.claims.pop(client_id, None)
+        if claim is not None:
+            return NotHeld(incarnation=claim.incarnation)
+        holding = holdings.held.get(client_id)
+        if holding is None:
+            return self._discard_connection(request)
+        if not self._is_older(request, holding.incarnation):
+            return Kept()
+        if holding.incarnation > request.incarnation:
+            # A question that comes late must not end a session that nobody asked about.
+            return MovedTo(node=self._members.name, incarnation=holding.incarnation)
+        holdings.drop(client_id)
+        self._registrar.drop(client_id)
+        self._host.discard(client_id, is_moved=False)
+        return Discarded(incarnation=holding.incarnation)
+
+    # internal
+
+    def _discard_connection(self, request: Discard) -> Reply:
+        client_id = request.client_id
+        own = self._registrar.own.get(client_id)
+        since = self._presence.seconds_here(client_id)
+        if own is not None and since is not None and since * 1000 < request.age:
+            return Kept()
+        if own is not None:
+            self._registrar.drop(client_id)
+            if not own.persistent:
+                self._host.close(client_id)
+            return Discarded(incarnation=own.generation)
+        gone = self._holdings.tombstone(client_id)
+        if gone is None:
+            return NotHeld()
+        return MovedTo(node=gone.node, incarnation=gone.incarnation)
+
+    def _is_older(self, request: Discard, incarnation: int) -> bool:
+        """Whether the session was left before the clean one began, for all that can be known."""
+        since = self._presence.seconds_here(request.client_id)
+        if since is None and incarnation > request.through:
+            since = self._host.idle(request.client_id)
+        return since is None or since * 1000 >= request.age
+
+    def _attempt(self, search: Search, due: _Due) -> Procedure[_Found]:
+        """Look everywhere once, and follow what is found first."""
+        members = self._members
+        known = self._known_here(search)
+        if known is not None:
+            yield from self._follow(search, *known, due)
+            return _Found()
+        sites = (members.site, *members.sites())
+        decisions = yield from self._arrivals.look_at(search, sites)
+        for decision in decisions.values():
+            if isinstance(decision, Entry):
+                yield from self._follow(search, decision.node, decision.incarnation, due)
+                return _Found()
+            clean = None if isinstance(decision, MayExist) else decision.clean
+            # What is done later does not concern the connections of then.
+            is_now = due.generation == ANY
+            if is_now and clean is not None and self._is_open(search, clean):
+                yield from self._close(search, clean, due)
+                return _Found(incarnation=clean.incarnation)
+        is_known = not isinstance(decisions[members.site], MayExist)
+        return _Found(is_known=is_known, is_whole=MayExist.MAY_EXIST not in decisions.values())
+
+    def _known_here(self, search: Search) -> tuple[str, int] | None:
+        """Where a session went, or is on its way from, as this node alone may know."""
+        gone = self._holdings.tombstone(search.client_id)
+        if gone is not None and gone.incarnation > search.void.get(gone.node, 0):
+            return gone.node, gone.incarnation
+        arriving = self._holdings.arriving.get(search.client_id)
+        if arriving is not None and arriving.incarnation > search.void.get(arriving.node, 0):
+            return arriving.node, arriving.incarnation
+        return None
+
+    def _is_open(self, search: Search, clean: Entry) -> bool:
+        return clean.node != self._members.name and clean.order not in search.closed
+
+    def _follow(self, search: Search, node: str, incarnation: int, due: _Due) -> Procedure[None]:
+        """Follow a kept session to its holder."""
+        trail: dict[str, int] = {}
+        for _ in range(HOPS):
+            trail[node] = incarnation
+            if node == self._members.name:
+                break  # what is here the clean session ends itself
+            if not search.is_wanted():
+                return  # the client may be elsewhere by now, with a session that is newer
+            reply = yield from ask(node, self._request(search.client_id, incarnation, due))
+            match reply:
+                case Discarded():
+                    trail[node] = max(incarnation, reply.incarnation)
+                    break
+                case MovedTo() if reply.incarnation > incarnation:
+                    node, incarnation = reply.node, reply.incarnation
+                case NotHeld() | MovedTo():
+                    break
+                case Kept():
+                    self._forget(search.client_id)
+                    search.is_overtaken = True
+                    return
+                case _:
+                    return
+        for name, until in trail.items():
+            search.void[name] = max(search.void.get(name, 0), until)
+            search.generation = max(search.generation, until)
+        search.go_on = True
+
+    def _close(self, search: Search, clean: Entry, due: _Due) -> Procedure[None]:
+        """Close a connection of the id at another node."""
+        if not search.is_wanted():
+            return
+        request = self._request(search.client_id, clean.generation, due)
+        reply = yield from ask(clean.node, request)
+        if isinstance(reply, Discarded | NotHeld | MovedTo):
+            search.closed.add(clean.order)
+            search.go_on = True
+        search.is_overtaken = isinstance(reply, Kept)
+        if isinstance(reply, Discarded):
+            search.generation = max(search.generation, reply.incarnation)
+
+    def _request(self, client_id: str, incarnation: int, due: _Due) -> Discard:
+        age = UNKNOWN if due.began is None else int((self._now() - due.began) * 1000) + 1
+        return Discard(
+            client_id=client_id, incarnation=incarnation, through=due.generation, age=age
+        )
+
+    def _remember(self, search: Search, began: float) -> Procedure[None]:
+        client_id = search.client_id
+        self._due.pop(client_id, None)
+        self._due[client_id] = _Due(generation=search.generation, began=began)
+        self._table.put(client_id.encode(), pack([search.generation]))
+        while len(self._due) > LIMIT:
+            self._forget(next(iter(self._due)))
+        yield Sync()
+
+    def _forget(self, client_id: str) -> None:
+        if self._due.pop(client_id, None) is not None:
+            self._table.delete(client_id.encode())
+
+
+@attrs.frozen(kw_only=True)
+class _Found:
+    """
+    `is_known`: the site has nothing more of the id, `is_whole`: nor has any other. `incarnation` of
+    a clean session that was closed.
+    """
+
+    is_known: bool = False
+    is_whole: bool = False
+    incarnation: int = 0
