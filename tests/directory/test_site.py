@@ -112,6 +112,100 @@ def test_with_two_dead_keepers_nobody_knows() -> None:
     assert connect(all_nodes, "a", client_id, clean=True).present is False
 
 
+def test_in_a_site_of_two_the_one_that_is_left_begins_sessions() -> None:
+    """Its peer is known to be away; of a session that is known there, it knows better."""
+    two = Site(["a", "b"], 5, roaming_wait=3.0)
+    two.start(2)
+    two.run(3.0)
+    connect(two, "b", "there")
+    two.nodes["b"].kill()
+
+    assert connect(two, "a", "new").present is False
+    assert connect(two, "a", "newer").present is False
+    refused = connect(two, "a", "there").refused
+    assert refused == "node b, which holds the session, cannot be reached"
+
+
+def test_in_a_site_of_two_a_peer_that_is_slow_once_is_not_away() -> None:
+    """A moment's silence is no reason to begin what may be there already."""
+    two = Site(["a", "b"], 6, roaming_wait=0.5)
+    two.start(2)
+    two.run(3.0)
+    two.nodes["b"].kill()
+
+    refused = connect(two, "a", "new").refused
+    assert refused is not None and "too few" in refused
+    two.run(3.0)
+    connect(two, "a", "new")
+    two.run(3.0)
+    assert connect(two, "a", "new").present is False
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_two_that_were_cut_apart_began_is_merged(seed: int) -> None:
+    """Each was alone, as far as it could know; nothing of either session is lost."""
+    two = Site(["a", "b"], seed, roaming_wait=3.0)
+    two.start(2)
+    two.run(3.0)
+    two.cut("a", "b")
+    for node, piece in (("a", "p"), ("b", "q")):
+        connection = connect(two, node, "x")
+        assert connection.present is False
+        connection.add(piece, lambda: None)
+        two.run(1.0)
+    two.heal()
+    two.run(8.0)
+
+    (holder,) = two.holders("x")
+    assert {"p", "q"} == two.nodes[holder].host.kept["x"]
+
+
+def test_a_member_that_was_forgotten_and_comes_back_is_one_again() -> None:
+    """What it holds is merged; it does not vouch for what was begun without it."""
+    three = Site(["a", "b", "c"], 7, roaming_wait=0.5)
+    three.start(3)
+    three.run(3.0)
+    connect(three, "c", "x").add("p", lambda: None)
+    three.run(1.0)
+    three.nodes["c"].kill()
+    three.nodes["a"].directory.members.remove("c")
+    three.run(5.0)
+    began = connect(three, "a", "x")
+    assert began.present is False
+    began.add("q", lambda: None)
+    names = [f"id{number}" for number in range(30)]
+    for name in names:
+        connect(three, "b", name)
+    three.nodes["c"].start()
+    three.run(8.0)
+
+    assert three.nodes["b"].directory.members.get("c") is not None
+    assert three.nodes["c"].directory.members.is_settled
+    (holder,) = three.holders("x")
+    assert {"p", "q"} == three.nodes[holder].host.kept["x"]
+    for name in names:
+        assert connect(three, "c", name).present
+
+
+def test_two_of_three_are_lost_and_forgotten() -> None:
+    """The one that is left begins sessions again, and a replacement has its share."""
+    three = Site(["a", "b", "c", "d"], 8, roaming_wait=0.5)
+    three.start(3)
+    three.run(3.0)
+    for name in ("b", "c"):
+        three.nodes[name].kill()
+    assert connect(three, "a", "new").refused is not None
+    three.nodes["a"].directory.members.remove("b")
+    three.nodes["a"].directory.members.remove("c")
+    three.run(1.0)
+    assert connect(three, "a", "new").present is False
+    three.nodes["d"].start()
+    three.run(5.0)
+
+    assert connect(three, "d", "other").present is False
+    assert connect(three, "d", "new").present
+
+
 def test_a_node_that_has_not_joined_knows_nothing() -> None:
     """It may be one of many; clean sessions it serves."""
     late = Site(["a", "b"], 1, roaming_wait=0.5)

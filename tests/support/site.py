@@ -388,13 +388,16 @@ class Node:
 
     def call(self, node: str, request: Request, answered: Callable[[Reply | None], None]) -> None:
         """As the shell does it: a reply, or None after the timeout."""
-        is_open = True
+        is_open, began = True, self.site.now
 
         def finish(reply: Reply | None) -> None:
             nonlocal is_open
             if not is_open:
                 return
             is_open = False
+            if node != self.name:
+                reach = self.directory.reach
+                reach.missed(node, began) if reply is None else reach.heard(node)
             if isinstance(reply, OtherView):
                 share = self.directory.on_other_view(reply)
                 if share is not None:

@@ -164,9 +164,8 @@ def test_a_frozen_parent_is_no_parent(house: House) -> None:
 
 
 def test_what_cannot_retire(house: House) -> None:
-    """The root and a pure edge: one line why, status 1, and they go on."""
+    """The root: one line why, status 1, and it goes on."""
     assert "the root zone has no parent" in failure("retire", house.root.grpc)
-    assert "node 'edge' holds no zone" in failure("retire", house.edge.grpc)
     assert WHOLE == zones(house)
 
 

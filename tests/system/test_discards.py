@@ -112,3 +112,31 @@ def test_session_whose_node_is_away_is_discarded_when_it_is_back(
         assert time.monotonic() < until, "it stays"
         time.sleep(0.2)
     assert not sessions(root) | sessions(b)
+
+
+def test_in_a_house_of_two_the_one_that_is_left_discards(tmp_path: Path) -> None:
+    """What the other one holds ends when it is back; nobody waits for it meanwhile."""
+    with (
+        NodeProcess(tmp_path, topology("root", zone="")) as root,
+        NodeProcess(tmp_path, topology("a", zone="a", parent=root.grpc)) as a,
+    ):
+        a.wait_event("join.granted", 30.0)
+        wait_settled([root, a])
+        begin([a], "x", 0.0, is_polite=True)
+        a.kill()
+        until = time.monotonic() + 30.0
+        waited = 10.0
+        while waited > 0.5:
+            assert time.monotonic() < until, f"CONNACK takes {waited} s"
+            began = time.monotonic()
+            with RawClient(root.mqtt, timeout=10.0) as client:
+                assert not client.connect("x", clean=True)
+            waited = time.monotonic() - began
+        root.kill()
+        root.start()
+        a.start()
+        until = time.monotonic() + 60.0
+        while sessions(a):
+            assert time.monotonic() < until, "it stays"
+            time.sleep(0.2)
+        assert not sessions(root)

@@ -27,7 +27,8 @@ TIMEOUT = 30.0
 )
 @node_address
 @click.argument("zone", metavar="ZONE", type=Apex())
-def reclaim(address: Address, zone: str) -> None:
+@click.option("--forget", "is_lost", is_flag=True, help="The node is lost for good.")
+def reclaim(address: Address, zone: str, is_lost: bool) -> None:
     """
     Take the zone of a dead node back, at its parent.
 
@@ -39,18 +40,19 @@ def reclaim(address: Address, zone: str) -> None:
     # See `asking` for why not at the top.
     from txbroker.cli.asking import ask
 
-    ask(lambda channels: _reclaim(channels, address, zone))
+    ask(lambda channels: _reclaim(channels, address, zone, is_lost))
 
 
-async def _reclaim(channels: Channels, address: Address, zone: str) -> None:
+async def _reclaim(channels: Channels, address: Address, zone: str, is_lost: bool) -> None:
     from txbroker.cli.asking import CALL_TIMEOUT, answer
+    from txbroker.cli.forget import forget_at
     from txbroker.v1.control_pb2 import ReclaimRequest, StatusRequest
 
     where = str(address)
     node = channels.stub(where)
     status = await answer(where, node.Status(StatusRequest(), timeout=CALL_TIMEOUT))
-    known = {child.zone.apex: child.zone.epoch for child in status.children if child.owns_zone}
-    request = ReclaimRequest(zone=zone, epoch=known.get(zone, 0))
+    known = {child.zone.apex: child.zone for child in status.children if child.owns_zone}
+    request = ReclaimRequest(zone=zone, epoch=known[zone].epoch if zone in known else 0)
     reply = await answer(
         where,
         node.Reclaim(request, timeout=TIMEOUT),
@@ -59,3 +61,11 @@ async def _reclaim(channels: Channels, address: Address, zone: str) -> None:
     if not reply.done:
         raise click.ClickException(f"{where}: {' '.join(reply.reason.split())}")
     click.echo(f"zone {zone_name(zone)} is served by node {status.node} now")
+    if zone not in known:
+        return
+    lost = known[zone].node
+    if is_lost:
+        await forget_at(channels, address, lost)
+    else:
+        remedy = f"if it is lost for good: txbroker forget {where} {lost}"
+        click.echo(f"node {lost} is a member still; {remedy}", err=True)

@@ -34,6 +34,8 @@ def retire(address: Address) -> None:
     """
     Give a node's zone back to its parent, and stop the node.
 
+    A node without a zone gives its sessions to its parent, and stops.
+
     HOST:PORT is the node's gRPC address. The parent serves the zone from then on, with everything
     that is retained there, its journal, the zones below it and the node's sessions; clients are
     disconnected. After that the node's data may be deleted. When the node is started again it takes
@@ -61,8 +63,11 @@ async def _retire(channels: Channels, address: Address) -> None:
     )
     if not reply.done:
         raise click.ClickException(f"{where}: {' '.join(reply.reason.split())}")
-    zone = zone_name(status.zone.apex)
-    click.echo(f"zone {zone} is back with its parent; the node is stopping")
+    if status.owns_zone:
+        zone = zone_name(status.zone.apex)
+        click.echo(f"zone {zone} is back with its parent; the node is stopping")
+    else:
+        click.echo(f"the sessions of node {status.node} are at its parent; the node is stopping")
     await _wait_for_end(address)
 
 

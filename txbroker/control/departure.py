@@ -70,6 +70,10 @@ class Departure:
         """The node is no member of the tree any more: nobody counts on it."""
         self._members.remove(self._members.name)
 
+    async def settle(self) -> None:
+        """Return when all that was changed so far is durable."""
+        await self._committer.drain()
+
     def stay(self) -> None:
         """The node does not go after all."""
         self._mqtt.is_leaving = False

@@ -284,14 +284,19 @@ class DirectoryShell(directory_pb2_grpc.DirectoryServicer):
         if member is None:
             return None
         await self._safe()
+        began = self._now()
         message = wire.question(self._directory.members.name, name, request)
         timeout = TAKE_TIMEOUT if isinstance(request, Take) else TIMEOUT
         try:
             reply = await self._channels.directory(member.grpc).Ask(message, timeout=timeout)
             if reply.node != name:
+                self._directory.reach.missed(name, began)
                 return None  # another node has the address now
+            self._directory.reach.heard(name)
             answer = wire.answer_of(reply)
         except (grpc.aio.AioRpcError, PeerError) as error:
+            if isinstance(error, grpc.aio.AioRpcError):
+                self._directory.reach.missed(name, began)
             log.debug("directory.unanswered", peer=name, reason=str(error))
             return None
         if isinstance(answer, OtherView):

@@ -29,6 +29,7 @@ from txbroker.control.times import (
     PROTOCOL_VERSION,
     SILENCE,
 )
+from txbroker.control.withdrawal import Withdrawal
 from txbroker.directory.members import Members
 from txbroker.errors import PeerError, StoreError
 from txbroker.link.convert import cut_from_wire, cut_to_wire
@@ -63,6 +64,7 @@ class Joiner:
         disk: Disk,
         retention: Retention,
         departure: Departure,
+        withdrawal: Callable[[], Withdrawal],
         turn: Turn,
         ownership: asyncio.Lock,
         on_granted: Callable[[], None],
@@ -76,6 +78,7 @@ class Joiner:
         self._disk = disk
         self._retention = retention
         self._departure = departure
+        self._withdrawal = withdrawal
         self._turn = turn
         self._ownership = ownership
         self._on_granted = on_granted
@@ -159,8 +162,25 @@ class Joiner:
         """
         Give the zone back to the parent; raises `RetireError`, and then nothing has changed.
 
-        `zone` and `epoch` are those that whoever asked has seen.
+        `zone` and `epoch` are those that whoever asked has seen. A pure edge has none to give, and
+        goes all the same.
         """
+        if self._is_handing_back:
+            raise RetireError("the node is retiring already")
+        self._is_handing_back = True
+        try:
+            if self._standing.zone is None:
+                await self._withdrawal().run()
+            else:
+                await self._give_back(zone, epoch)
+            self._is_retiring = True
+            self._news.set()
+        finally:
+            self._is_handing_back = False
+
+    # internal
+
+    async def _give_back(self, zone: str, epoch: int) -> None:
         standing, authority = self._standing, self._authority
         if authority is None or not authority.serving:
             raise RetireError(f"node {standing.node!r} holds no zone")
@@ -168,27 +188,17 @@ class Joiner:
             raise RetireError("the root zone has no parent to go back to; stop the node instead")
         if (zone, epoch) != (authority.apex, authority.epoch):
             raise RetireError(f"zone {authority.apex!r} is held at epoch {authority.epoch} now")
-        if self._is_handing_back:
-            raise RetireError("the zone is being given back already")
-        self._is_handing_back = True
-        try:
-            await HandBack(
-                standing=standing,
-                authority=authority,
-                channels=self._channels,
-                disk=self._disk,
-                retention=self._retention,
-                departure=self._departure,
-                turn=self._turn,
-                exchange=self._exchange,
-                ownership=self._ownership,
-            ).run()
-            self._is_retiring = True
-            self._news.set()
-        finally:
-            self._is_handing_back = False
-
-    # internal
+        await HandBack(
+            standing=standing,
+            authority=authority,
+            channels=self._channels,
+            disk=self._disk,
+            retention=self._retention,
+            departure=self._departure,
+            turn=self._turn,
+            exchange=self._exchange,
+            ownership=self._ownership,
+        ).run()
 
     async def _join(self, parent: str) -> str:
         """One join stream; returns why it ended: moved, refused, lost, retired."""
@@ -307,10 +317,17 @@ class Joiner:
             talker.cancel()
 
     def _learn(self, told: control_pb2.Members) -> None:
+        members = members_from_wire(told)
+        mine = self._members.get(self._members.name)
+        if mine is not None and any(
+            member.removed and member.name == mine.name and member.version > mine.version
+            for member in members
+        ):
+            log.warning("member.returned", reason="it was forgotten, and joins anew")
         if told.complete:
-            self._members.learn(members_from_wire(told))
+            self._members.learn(members)
         else:
-            self._members.merge(members_from_wire(told))
+            self._members.merge(members)
 
     async def _talk_to_the_end(self, call: Any) -> None:
         try:

@@ -15,6 +15,7 @@ from txbroker.authority.authority import Authority
 from txbroker.control.convert import passages_to_wire, place_to_wire
 from txbroker.control.departure import RetireError
 from txbroker.control.divergent import Divergence, DivergentError
+from txbroker.control.forget import ForgetError, Forgetter
 from txbroker.control.joiner import Joiner
 from txbroker.control.parent import Parent
 from txbroker.control.reading import JournalReader
@@ -47,6 +48,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         take_back: TakeBack,
         reclaimer: Reclaimer,
         divergence: Divergence,
+        forgetter: Forgetter,
         joiner: Joiner,
         links: LinkListener | None,
         reader: JournalReader,
@@ -65,6 +67,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         self._take_back = take_back
         self._reclaimer = reclaimer
         self._divergence = divergence
+        self._forgetter = forgetter
         self._joiner = joiner
         self._links = links
         self._reader = reader
@@ -207,6 +210,15 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         except (ReclaimError, StoreError) as error:
             return control_pb2.ReclaimReply(done=False, reason=str(error))
         return control_pb2.ReclaimReply(done=True, epoch=epoch)
+
+    async def Forget(
+        self, request: control_pb2.ForgetRequest, context: Any
+    ) -> control_pb2.ForgetReply:
+        try:
+            zones = await self._forgetter.forget(request.node, leaves=request.leaves)
+        except (ForgetError, StoreError) as error:
+            return control_pb2.ForgetReply(done=False, reason=str(error))
+        return control_pb2.ForgetReply(done=True, zones=[cut_to_wire(cut) for cut in zones])
 
     async def Divergent(
         self, request: control_pb2.DivergentRequest, context: Any

@@ -28,6 +28,7 @@ from txbroker.directory.holdings import Holding, Holdings
 from txbroker.directory.keeper import Keeper
 from txbroker.directory.lookup import Decision, Lookup, MayExist, Nowhere
 from txbroker.directory.members import Members
+from txbroker.directory.reach import Reach
 from txbroker.directory.registrar import Registrar
 from txbroker.directory.rendezvous import majority
 from txbroker.directory.requests import (
@@ -104,6 +105,7 @@ class Arrivals:
         keeper: Keeper,
         holdings: Holdings,
         registrar: Registrar,
+        reach: Reach,
         wait: float,
         is_fresh: bool,
         now: Callable[[], float],
@@ -115,6 +117,7 @@ class Arrivals:
         self._keeper = keeper
         self._holdings = holdings
         self._registrar = registrar
+        self._reach = reach
         self._wait = wait
         self._is_fresh = is_fresh
         self._now = now
@@ -269,7 +272,9 @@ class Arrivals:
         """Ask the keepers of these sites at once where the session is."""
         members, client_id = self._members, search.client_id
         keepers = {site: members.keepers(client_id, site) for site in sites}
-        lookups = {site: Lookup(keepers[site], search.void) for site in sites}
+        lookups = {
+            site: Lookup(names, search.void, self._needed(names)) for site, names in keepers.items()
+        }
         site_of = {name: site for site in sites for name in keepers[site]}
         open_sites = set(sites)
 
@@ -288,6 +293,23 @@ class Arrivals:
         for lookup in lookups.values():
             search.generation = max(search.generation, lookup.generation)
         return {site: lookup.decide() for site, lookup in lookups.items()}
+
+    def stands_for_all(self, client_id: str) -> bool:
+        """True if this node alone decides about an id, as the other one of two is away."""
+        keepers = self._members.keepers(client_id)
+        return self._needed(keepers) < majority(len(keepers))
+
+    def _needed(self, keepers: tuple[str, ...]) -> int:
+        """
+        How many of an id's keepers have to agree: most of them, but in a site of two this node
+        alone where the other one is known to be away.
+        """
+        me = self._members.name
+        if len(keepers) == 2 and me in keepers:
+            (other,) = (name for name in keepers if name != me)
+            if self._members.is_settled and self._reach.is_away(other):
+                return 1
+        return majority(len(keepers))
 
     # internal: a session that is somewhere
 
@@ -362,6 +384,7 @@ class Arrivals:
         members, client_id = self._members, search.client_id
         entry = self._entry(search)
         keepers = members.keepers(client_id)
+        needed = self._needed(keepers)
         stands: set[str] = set()
 
         def take(name: str, reply: Reply | None) -> bool:
@@ -369,7 +392,7 @@ class Arrivals:
                 return False
             if reply.conflict is None:
                 stands.add(name)
-                return len(stands) >= majority(len(keepers))
+                return len(stands) >= needed
             search.generation = max(search.generation, reply.conflict.generation)
             return True
 
@@ -383,7 +406,7 @@ class Arrivals:
         finally:
             if self.claims.get(client_id) is entry:
                 del self.claims[client_id]
-        if not is_mine or len(stands) < majority(len(keepers)):
+        if not is_mine or len(stands) < needed:
             search.reason = "the nodes that keep the client directory do not agree yet"
             return None
         if search.clean:

@@ -249,7 +249,10 @@ class Clearings:
                 yield from self._close(search, clean, due)
                 return _Found(incarnation=clean.incarnation)
         is_known = not isinstance(decisions[members.site], MayExist)
-        return _Found(is_known=is_known, is_whole=MayExist.MAY_EXIST not in decisions.values())
+        is_whole = MayExist.MAY_EXIST not in decisions.values()
+        # The other node of two may hold a session: the discard waits for it.
+        is_whole = is_whole and not self._arrivals.stands_for_all(search.client_id)
+        return _Found(is_known=is_known, is_whole=is_whole)
 
     def _known_here(self, search: Search) -> tuple[str, int] | None:
         """Where a session went, or is on its way from, as this node alone may know."""

@@ -27,6 +27,7 @@ from txbroker.directory.members import Members
 from txbroker.directory.ports import Remains, SessionHost, Table
 from txbroker.directory.presence import Presence
 from txbroker.directory.pulse import pulse
+from txbroker.directory.reach import Reach
 from txbroker.directory.registrar import Registrar
 from txbroker.directory.requests import (
     AskRemains,
@@ -125,11 +126,13 @@ class Directory:
             every=pulse(settings.will_after),
             now=now,
         )
+        self.reach = Reach(now)
         self.arrivals = Arrivals(
             members=members,
             keeper=self.keeper,
             holdings=self.holdings,
             registrar=self.registrar,
+            reach=self.reach,
             wait=settings.roaming_wait,
             is_fresh=settings.is_fresh,
             now=now,
@@ -256,6 +259,7 @@ class Directory:
         """
         if self.members.get(source) is None:
             return None
+        self.reach.heard(source)
         match request:
             case Lookup():
                 return self.keeper.lookup(request)
@@ -420,6 +424,7 @@ class Directory:
         if self._was_alone and not self.members.is_alone:
             self.presence.on_company(self._host.clean())
         self._was_alone = self.members.is_alone
+        self.reach.keep({m.name for m in self.members.all})
         removed = {m.name for m in self.members.all if m.removed}
         for name in removed - self._removed:
             self.keeper.entries.forget_node(name)

@@ -38,11 +38,14 @@ Decision = Entry | Nowhere | MayExist
 class Lookup:
     """
     The answers of `keepers` so far. `void` names holders, with the incarnation up to which they
-    said themselves that they hold nothing.
+    said themselves that they hold nothing. `needed` settled answers decide; most, where not given.
     """
 
-    def __init__(self, keepers: tuple[str, ...], void: Mapping[str, int]) -> None:
+    def __init__(
+        self, keepers: tuple[str, ...], void: Mapping[str, int], needed: int | None = None
+    ) -> None:
         self.generation = 0
+        self._needed = majority(len(keepers)) if needed is None else needed
         self._keepers = keepers
         self._void = void
         self._best: Entry | None = None
@@ -64,7 +67,7 @@ class Lookup:
     @property
     def has_majority(self) -> bool:
         """Whether enough keepers that would know have answered."""
-        return len(self._settled) >= majority(len(self._keepers))
+        return len(self._settled) >= self._needed
 
     def decide(self) -> Decision:
         """What follows from what was answered so far."""

@@ -130,6 +130,8 @@ class Members:
             elif member.rank > known.rank:
                 if member.name == self.name and not known.removed:
                     # What this node says of itself is right; others may remember an earlier life.
+                    if member.removed:
+                        self._unsettle_for_good()
                     member = attrs.evolve(known, version=member.version + 1)
                 news[member.name] = member
         self._take(news)
@@ -176,6 +178,14 @@ class Members:
             fields = [member.name, member.grpc, member.site, member.version, member.removed]
             self._table.put(member.name.encode(), pack(fields))
         self._tell()
+
+    def _unsettle_for_good(self) -> None:
+        """
+        This node was forgotten and comes back: others began sessions with fewer keepers meanwhile.
+        What it knows itself is worth as much as what a node knows that never was there.
+        """
+        self.is_settled = self.was_settled = False
+        self._table.delete(_SETTLED)
 
     def _tell(self) -> None:
         for action in self._actions:

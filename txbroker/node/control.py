@@ -11,6 +11,7 @@ import grpc.aio
 from txbroker.config import Address
 from txbroker.control.channels import SERVER_OPTIONS
 from txbroker.control.divergent import Divergence
+from txbroker.control.forget import Forgetter
 from txbroker.control.joiner import Joiner
 from txbroker.control.journal_service import JournalService
 from txbroker.control.ledger_service import LedgerService
@@ -21,6 +22,7 @@ from txbroker.control.parts import Parts
 from txbroker.control.reclaim import Reclaimer
 from txbroker.control.servicer import ControlServicer
 from txbroker.control.takeback import TakeBack
+from txbroker.control.withdrawal import Withdrawal
 from txbroker.listeners import Listeners
 from txbroker.node.edge import EdgeRole
 from txbroker.node.ground import Ground
@@ -168,11 +170,22 @@ class ControlPlane:
             disk=ground.disk,
             retention=ground.retention,
             departure=self._edge_role.departure(),
+            withdrawal=self._build_withdrawal,
             turn=ground.turn,
             ownership=self._ownership,
             on_granted=self._on_granted,
             on_refused=self._on_refused,
             on_lineage=self._edge_role.on_lineage,
+        )
+
+    def _build_withdrawal(self) -> Withdrawal:
+        ground = self._ground
+        return Withdrawal(
+            standing=ground.standing,
+            members=self._edge_role.members,
+            channels=ground.channels,
+            departure=self._edge_role.departure(),
+            children=lambda: self.parent.children,
         )
 
     def _build_divergence(self) -> Divergence:
@@ -184,6 +197,16 @@ class ControlPlane:
             turn=ground.turn,
             on_settled=self.joiner.join_again,
             now=ground.disk.lived,
+        )
+
+    def _build_forgetter(self) -> Forgetter:
+        ground = self._ground
+        return Forgetter(
+            standing=ground.standing,
+            members=self._edge_role.members,
+            parent=self.parent,
+            channels=ground.channels,
+            commit=ground.disk.committer,
         )
 
     def _build_servicer(
@@ -200,6 +223,7 @@ class ControlPlane:
             take_back=self._take_back,
             reclaimer=self._reclaimer,
             divergence=self.divergence,
+            forgetter=self._build_forgetter(),
             joiner=self.joiner,
             links=None if self._owner is None else self._owner.links,
             reader=edge_role.reader,

@@ -1,0 +1,101 @@
+"""
+SHELL: this node as the one that an operator tells of a member that is lost for good.
+
+The removal is durable here before it is answered; then it goes the way of all news of members, and
+to nodes that are away now when they come back. A member that is forgotten and comes back all the
+same joins anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc.aio
+
+from txbroker.control.channels import CALL_TIMEOUT, Channels
+from txbroker.control.directory import Commit
+from txbroker.control.parent import Parent
+from txbroker.delegation.cut import Cut
+from txbroker.directory.members import Member, Members
+from txbroker.standing import Standing
+from txbroker.telemetry import get_logger
+from txbroker.v1 import control_pb2
+
+log = get_logger()
+
+
+class ForgetError(Exception):
+    """The member stays one; one line why."""
+
+
+class Forgetter:
+    """Removes members by command."""
+
+    def __init__(
+        self,
+        *,
+        standing: Standing,
+        members: Members,
+        parent: Parent,
+        channels: Channels,
+        commit: Commit,
+    ) -> None:
+        self._standing = standing
+        self._members = members
+        self._parent = parent
+        self._channels = channels
+        self._commit = commit
+
+    async def forget(self, name: str, *, leaves: bool) -> tuple[Cut, ...]:
+        """
+        Remove the member; the zones that are delegated to it still, as far as is known here.
+
+        `leaves`: the node itself says so, so it answers, and may have said so before. Raises
+        `ForgetError`.
+        """
+        member = self._members.get(name)
+        if name == self._members.name:
+            raise ForgetError(
+                f"this is node {name!r} itself; let it go with: txbroker retire"
+                f" {self._standing.grpc}"
+            )
+        if member is None and not leaves:
+            raise ForgetError(f"no member is called {name!r}; {self._names()}")
+        if member is not None:
+            if not leaves:
+                await self._check_lost(member)
+            self._members.remove(name)
+            log.warning("member.forgotten", peer=name, leaves=leaves)
+        await self._safe()
+        return self._zones(name)
+
+    # internal
+
+    async def _check_lost(self, member: Member) -> None:
+        is_alive = self._parent.is_alive(member.name)
+        if not is_alive:
+            try:
+                reply = await self._channels.stub(member.grpc).Status(
+                    control_pb2.StatusRequest(), timeout=CALL_TIMEOUT
+                )
+            except grpc.aio.AioRpcError:
+                return
+            is_alive = reply.node == member.name
+        if is_alive:
+            raise ForgetError(
+                f"node {member.name!r} at {member.grpc} answers; let it go with: txbroker retire"
+                f" {member.grpc} (or stop it first)"
+            )
+
+    def _names(self) -> str:
+        names = sorted(member.name for member in self._members.all if not member.removed)
+        more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+        return f"there are {', '.join(names[:20])}{more}"
+
+    def _zones(self, name: str) -> tuple[Cut, ...]:
+        return tuple(cut for cut in self._standing.table.below() if cut.node == name)
+
+    async def _safe(self) -> None:
+        done = asyncio.Event()
+        self._commit.when_durable(done.set)
+        await done.wait()
