@@ -21,6 +21,7 @@ from txbroker.store.incoming import Arrived
 from txbroker.store.state import DataFolder, NodeState
 
 HOME = cut("", node="home")
+ATTIC = cut("", node="attic")
 
 
 def arrived(epoch: int, *below: Cut, apex: str = "garage", payload: bytes = b"on") -> Arrived:
@@ -290,14 +291,14 @@ def test_parent_that_the_tree_told_overrides_the_file(disk: Disk) -> None:
     """Also after a restart; start order and stale `parent` values do not matter."""
     standing = disk.start()
     before = standing.parent
-    standing.move("attic:1")
+    standing.move(ATTIC)
 
     assert ("home:1", "attic:1", "attic:1") == (before, standing.parent, disk.start().parent)
 
 
 def test_changed_file_overrides_what_the_tree_told(disk: Disk) -> None:
     """An operator who writes another parent means it."""
-    disk.start().move("attic:1")
+    disk.start().move(ATTIC)
     changed = disk.start(parent="cellar:1").parent
     back = disk.start(parent="home:1").parent
 
@@ -309,7 +310,7 @@ def test_zone_above_that_ended_is_remembered(disk: Disk) -> None:
     standing = disk.start()
     hand_over(standing, 4)
     standing.set_lineage([HOME, cut("house", 2)])
-    standing.move("home:1", {"house": 3})
+    standing.move(HOME, ended={"house": 3})
     standing.set_lineage([HOME])
     again = disk.start()
 
@@ -367,4 +368,6 @@ def test_nobody_is_told_of_what_could_not_be_saved(
     assert [] == told
     assert (False, 0, ()) == (standing.serving, standing.epoch, standing.lineage)
     assert ((), 0) == (standing.table.cuts(), standing.table.epoch_of("garage/door"))
-    assert attrs.evolve(disk.load(), incarnation=0) == NodeState(node="garage", zone="garage")
+    assert attrs.evolve(disk.load(), incarnation=0, identity="") == NodeState(
+        node="garage", zone="garage"
+    )

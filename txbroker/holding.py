@@ -51,6 +51,7 @@ class Holding:
         self._timers = timers
         self._turn = turn
         self._told_cut_off = 0
+        self._told_refusal = ""
         waiting = standing.absorbing
         disk.arrivals.clean(None if waiting is None else waiting.apex)
 
@@ -99,6 +100,9 @@ class Holding:
         if authority.serving:
             authority.suspend()
             self._turn.end()
+            self._told_refusal = ""
+        if reason != self._told_refusal:  # who is refused asks again each second
+            self._told_refusal = reason
             log.error("zone.fenced", zone=standing.zone, epoch=standing.epoch, reason=reason)
         if cut_off and cut_off != self._told_cut_off:
             standing.diverge(cut_off)

@@ -12,6 +12,7 @@ node that dies between two of them does the rest when it starts.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -22,17 +23,27 @@ from txbroker.delegation.passage import Passage
 from txbroker.delegation.table import DelegationTable
 from txbroker.errors import PeerError, StoreError
 from txbroker.store.incoming import Arrived
-from txbroker.store.state import DataFolder, NodeState
+from txbroker.store.state import DataFolder, KnownParent, NodeState
 
 ROOT_EPOCH = 1
 
 
 class Standing:
-    """The node's state in memory and on disk; `grpc` is the address that others dial."""
+    """
+    The node's state in memory and on disk; `grpc` is the address that others dial.
+
+    `life` tells this process from any other one that has, or had, the same data: a copied folder
+    has the identity and the incarnation of the first one.
+    """
 
     def __init__(self, folder: DataFolder, state: NodeState, grpc: str, parent: str | None) -> None:
         self._folder = folder
-        self._state = attrs.evolve(state, incarnation=state.incarnation + 1)
+        self._state = attrs.evolve(
+            state,
+            incarnation=state.incarnation + 1,
+            identity=state.identity or secrets.token_hex(16),
+        )
+        self.life = secrets.token_hex(8)
         self.grpc = grpc
         self.table = DelegationTable(state.zone, state.table)
         self._configured_parent = parent
@@ -59,6 +70,11 @@ class Standing:
         return self._state.zone
 
     @property
+    def identity(self) -> str:
+        """Of the data folder, random: two nodes of one name have two."""
+        return self._state.identity
+
+    @property
     def incarnation(self) -> int:
         """Number of this life of the process."""
         return self._state.incarnation
@@ -72,7 +88,10 @@ class Standing:
     def serving(self) -> bool:
         """Whether the node holds its zone, and does not have to ask its parent first."""
         state = self._state
-        return state.serving and not (state.fenced or state.divergent or self._is_refused)
+        awaits_grant = state.restored and self.parent is not None
+        return state.serving and not (
+            state.fenced or state.divergent or self._is_refused or awaits_grant
+        )
 
     @property
     def holds(self) -> bool:
@@ -94,6 +113,11 @@ class Standing:
     def fenced(self) -> bool:
         """Whether it was giving that epoch back, and does not know what became of it."""
         return self._state.fenced
+
+    @property
+    def restored(self) -> bool:
+        """Whether the data is a copy from before, and nobody has granted the zone since."""
+        return self._state.restored
 
     @property
     def prepared(self) -> int:
@@ -130,6 +154,12 @@ class Standing:
         if state.parent is not None and state.configured_parent == self._configured_parent:
             return state.parent
         return self._configured_parent
+
+    @property
+    def known_parent(self) -> KnownParent | None:
+        """Who is at `parent`, as the tree said last; None: whoever answers there."""
+        known = self._state.known_parent
+        return known if known is not None and known.grpc == self.parent else None
 
     def lineage_of_children(self) -> tuple[Cut, ...]:
         """The zones above a child of this node."""
@@ -184,6 +214,7 @@ class Standing:
             above=self._heard(lineage, ended or {}),
             fenced=epoch > 0 and self._state.fenced and self._is_fencing,
             divergent=0,
+            restored=False,
             **changes,
         )
         self._is_refused = False
@@ -230,11 +261,19 @@ class Standing:
         self._set(serving=False, fenced=False, divergent=0)
         self._forget_arrived()
 
-    def move(self, parent: str, ended: Mapping[str, int] | None = None) -> None:
+    def meet(self, parent: KnownParent) -> None:
+        """This node has granted the zone."""
+        if parent != self._state.known_parent:
+            self._set(known_parent=parent)
+
+    def move(self, parent: Cut, identity: str = "", ended: Mapping[str, int] | None = None) -> None:
         """Join there from now on; `ended` as that node knows them."""
         self._set(
-            parent=parent,
+            parent=parent.grpc,
             configured_parent=self._configured_parent,
+            known_parent=KnownParent(
+                grpc=parent.grpc, node=parent.node, zone=parent.apex, identity=identity
+            ),
             above=self._heard((), ended or {}),
         )
 

@@ -11,9 +11,11 @@ from tests.support.journal import authority_of
 from txbroker.counters import Counters
 from txbroker.delegation.passage import Passage
 from txbroker.delegation.table import DelegationTable
-from txbroker.link.listener import TOKEN_LIFE, LinkListener
+from txbroker.link.listener import TOKEN_LIFE, EdgeLife, LinkListener
 from txbroker.place import PartKey, Place
 from txbroker.pressure import Pressure
+
+NOBODY = EdgeLife(identity="", life="", grpc="")
 
 
 class Bench:
@@ -37,7 +39,7 @@ class Bench:
 
     def token(self) -> bytes:
         """One for the edge `e` in its first life."""
-        token = self.links.issue("e", 1)
+        token = self.links.issue("e", 1, NOBODY)
         assert token is not None
         return token
 

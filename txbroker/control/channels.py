@@ -1,9 +1,16 @@
-"""SHELL: gRPC channels to other nodes' control planes, one for each address."""
+"""
+SHELL: gRPC channels to other nodes' control planes, one for each address.
+
+A call names the node that it is for, where the caller knows it. Another node at that address
+refuses the call: else its "not mine" would pass for the word of the node that had the address.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import grpc
 import grpc.aio
@@ -41,12 +48,18 @@ SERVER_OPTIONS = (
     ("grpc.http2.max_ping_strikes", 0),
 )
 
+STRANGER = "another node has this address: "
+"""How the refusal of a call for another node begins; that node's name follows."""
+
 LIMIT = 1_000
 """Channels kept; the one that was not used for longest goes."""
 
 CALL_TIMEOUT = 2.0
 """Seconds that a node has for an answer."""
 
+
+_ADDRESSEE = "txbroker-node-bin"
+"""Metadata of a call: the name of the node that it is for."""
 
 _Stubs: TypeAlias = "tuple[grpc.aio.Channel, ControlAsyncStub, DirectoryAsyncStub]"
 
@@ -56,10 +69,21 @@ class Channels:
 
     def __init__(self) -> None:
         self._channels: OrderedDict[str, _Stubs] = OrderedDict()
+        self._addressed: OrderedDict[tuple[str, str], ControlAsyncStub] = OrderedDict()
 
-    def stub(self, address: str) -> ControlAsyncStub:
-        """The stub for a node's control plane."""
-        return self._stubs(address)[1]
+    def stub(self, address: str, node: str = "") -> ControlAsyncStub:
+        """The stub for a node's control plane; `node`: no other node is to answer."""
+        channel, control, _ = self._stubs(address)
+        if not node:
+            return control
+        known = self._addressed.pop((address, node), None)
+        if known is None:
+            metadata = ((_ADDRESSEE, node.encode()),)
+            known = cast("ControlAsyncStub", _make_stub(_Addressed(channel, metadata)))
+            if len(self._addressed) >= LIMIT:
+                self._addressed.popitem(last=False)
+        self._addressed[address, node] = known
+        return known
 
     def directory(self, address: str) -> DirectoryAsyncStub:
         """The stub for a node's client directory."""
@@ -71,12 +95,71 @@ class Channels:
             channel = grpc.aio.insecure_channel(address, options=OPTIONS)
             known = (channel, ControlStub(channel), DirectoryStub(channel))
             if len(self._channels) >= LIMIT:
-                self._channels.popitem(last=False)
+                gone, _ = self._channels.popitem(last=False)
+                for key in [key for key in self._addressed if key[0] == gone]:
+                    del self._addressed[key]
         self._channels[address] = known
         return known
 
     async def close(self) -> None:
         """Close all."""
         channels, self._channels = self._channels, OrderedDict()
+        self._addressed.clear()
         for channel, *_ in channels.values():
             await channel.close(None)
+
+
+_make_stub: Callable[[Any], Any] = ControlStub
+
+
+def stranger_in(error: BaseException) -> str | None:
+    """The node that has refused a call for another one; None: the call failed otherwise."""
+    details = error.details() if isinstance(error, grpc.aio.AioRpcError) else None
+    is_refusal = details is not None and details.startswith(STRANGER)
+    return details.removeprefix(STRANGER) if details and is_refusal else None
+
+
+class _Addressed:
+    """A channel whose calls carry metadata, as far as stubs use a channel."""
+
+    def __init__(self, channel: grpc.aio.Channel, metadata: tuple[tuple[str, bytes], ...]) -> None:
+        self._channel = channel
+        self._metadata = metadata
+
+    def __getattr__(self, kind: str) -> Callable[..., Any]:
+        make = getattr(self._channel, kind)
+        return lambda *args, **options: partial(make(*args, **options), metadata=self._metadata)
+
+
+class Addressee(grpc.aio.ServerInterceptor):
+    """Refuses calls that are for a node of another name than `node`."""
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        handler = await continuation(handler_call_details)
+        for key, value in handler_call_details.invocation_metadata or ():
+            if key == _ADDRESSEE and value != self._node.encode():
+                return self._refusal(handler)
+        return handler
+
+    def _refusal(self, handler: Any) -> Any:
+        async def refuse(request: Any, context: Any) -> None:
+            code = grpc.StatusCode.FAILED_PRECONDITION
+            await context.abort(code, f"{STRANGER}{self._node}")
+
+        if handler is None:
+            return handler
+        kind = "stream" if handler.request_streaming else "unary"
+        back = "stream" if handler.response_streaming else "unary"
+        make = getattr(grpc, f"{kind}_{back}_rpc_method_handler")
+        return make(
+            refuse,
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )

@@ -11,7 +11,7 @@ answers, and a node that dies meanwhile asks when it starts again.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 
@@ -34,6 +34,9 @@ from txbroker.telemetry import get_logger
 from txbroker.turn import Turn
 from txbroker.v1 import control_pb2
 from txbroker.v1.control_pb2 import HandBackRequest, OutcomeReply
+
+if TYPE_CHECKING:
+    from txbroker.v1.control_pb2_grpc import ControlAsyncStub
 
 log = get_logger()
 
@@ -72,7 +75,7 @@ class HandBack:
         """The zone is the parent's when this returns; raises `RetireError`."""
         parent = self._standing.parent
         assert parent is not None, "the root does not retire"
-        call = open_stream(self._channels.stub(parent).HandBack)
+        call = open_stream(_parent_stub(self._channels, self._standing).HandBack)
         is_done = False
         try:
             await self._copy_journal(call)
@@ -165,7 +168,7 @@ class HandBack:
         request = control_pb2.OutcomeRequest(node=cut.node, zone=cut.apex, epoch=cut.epoch)
         log.warning("handback.in_doubt", zone=cut.apex, parent=self._standing.parent)
         while True:
-            stub = self._channels.stub(self._standing.parent or "")
+            stub = _parent_stub(self._channels, self._standing)
             try:
                 reply = await stub.Outcome(request, timeout=HANDOVER_STEP)
             except grpc.aio.AioRpcError:
@@ -193,6 +196,11 @@ class HandBack:
         self._authority.subtrees.complete(outgoing)
         self._turn.end()
         log.info("zone.retired", zone=self._authority.apex, epoch=epoch)
+
+
+def _parent_stub(channels: Channels, standing: Standing) -> ControlAsyncStub:
+    known = standing.known_parent
+    return channels.stub(standing.parent or "", "" if known is None else known.node)
 
 
 async def _ready(call: Any) -> control_pb2.Ready:

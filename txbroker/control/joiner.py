@@ -14,7 +14,7 @@ from typing import Any
 
 from txbroker.authority.authority import Authority
 from txbroker.authority.handover import Incoming
-from txbroker.control.channels import CALL_TIMEOUT, Channels
+from txbroker.control.channels import CALL_TIMEOUT, Channels, stranger_in
 from txbroker.control.convert import ended_from_wire, snapshot_from_wire, subtree_from_wire
 from txbroker.control.copying import receive
 from txbroker.control.departure import Departure, RetireError
@@ -37,6 +37,7 @@ from txbroker.standing import Standing
 from txbroker.store.disk import Disk
 from txbroker.store.incoming import Arrived
 from txbroker.store.retention import Retention
+from txbroker.store.state import KnownParent
 from txbroker.telemetry import get_logger
 from txbroker.turn import Turn
 from txbroker.v1 import control_pb2
@@ -88,6 +89,7 @@ class Joiner:
         self._told_below: tuple[object, ...] = ()
         self._is_retiring = False
         self._unsaved = ""
+        self._stranger = ("", "")
         self._is_handing_back = False
         # What is asked of the parent is asked one after the other: an announcement from before a
         # hand-back, answered after it, would read as a claim to what has been given away.
@@ -109,7 +111,10 @@ class Joiner:
             try:
                 ended = await self._join(parent)
             except STREAM_ERRORS as error:
-                if is_first or pause == FIRST_PAUSE:
+                stranger = stranger_in(error)
+                if stranger is not None:
+                    self._say_stranger(parent, stranger)
+                elif is_first or pause == FIRST_PAUSE:
                     log.warning("join.failed", parent=parent, reason=describe(error))
             except PeerError as error:
                 log.warning("join.failed", parent=parent, reason=str(error))
@@ -145,7 +150,7 @@ class Joiner:
             return False
         if standing.parent != request.parent.grpc:
             try:
-                standing.move(request.parent.grpc, ended)
+                standing.move(cut_from_wire(request.parent), request.who.identity, ended)
             except StoreError as error:
                 self._say_unsaved(error)
                 return False
@@ -202,17 +207,19 @@ class Joiner:
 
     async def _join(self, parent: str) -> str:
         """One join stream; returns why it ended: moved, refused, lost, retired."""
-        call = open_stream(self._channels.stub(parent).Join)
+        known = self._standing.known_parent
+        stub = self._channels.stub(parent, "" if known is None else known.node)
+        call = open_stream(stub.Join)
         try:
             async with self._exchange:
                 if self._is_retiring:
                     return "retired"
-                ended = await self._ask(call)
+                ended = await self._ask(call, parent)
             return ended or await self._stay(call)
         finally:
             call.cancel()
 
-    async def _ask(self, call: Any) -> str:
+    async def _ask(self, call: Any, parent: str) -> str:
         """From the announcement to the answer; why the stream ended, or "" when it goes on."""
         await write(call, JoinRequest(announce=self._announce()), CALL_TIMEOUT)
         incoming = Incoming()
@@ -220,6 +227,9 @@ class Joiner:
             reply = await read(call, HANDOVER_STEP)
             if reply is None:
                 return "lost"
+            if self._is_strange(reply):
+                self._say_stranger(parent, reply.who.node)
+                return "strange"
             match reply.WhichOneof("kind"):
                 case "snapshot":
                     incoming.take(snapshot_from_wire(reply.snapshot))
@@ -229,6 +239,7 @@ class Joiner:
                     await write(call, JoinRequest(received=received), HANDOVER_STEP)
                 case "granted":
                     self._granted(reply.granted)
+                    self._meet(parent, reply)
                     return ""
                 case "moved":
                     self._move(reply.moved)
@@ -236,6 +247,44 @@ class Joiner:
                 case "refused":
                     self._on_refused(reply.refused.reason, reply.refused.cut_off)
                     return "refused"
+
+    def _is_strange(self, reply: control_pb2.JoinReply) -> bool:
+        """
+        Whether another node than the parent says this. A node of the parent's name and zone that
+        has lost its data is the parent still.
+        """
+        known = self._standing.known_parent
+        if known is None or not known.identity or known.identity == reply.who.identity:
+            return False
+        if reply.WhichOneof("kind") not in ("granted", "refused", "moved"):
+            return False  # nothing that decides
+        if not reply.HasField("who"):  # an older node, which says who it is only with a grant
+            lineage = reply.granted.lineage
+            return not lineage or (lineage[-1].node, lineage[-1].apex) != (known.node, known.zone)
+        return (reply.who.node, reply.who.zone) != (known.node, known.zone)
+
+    def _say_stranger(self, parent: str, peer: str) -> None:
+        # It is asked again each second: the parent may come back there, or call us.
+        if self._stranger != (parent, peer):
+            self._stranger = (parent, peer)
+            log.warning(
+                "parent.stranger",
+                parent=parent,
+                peer=peer,
+                reason="another node has the parent's address; the zone is served on. If that node"
+                " is the parent now, change `parent`",
+            )
+
+    def _meet(self, parent: str, reply: control_pb2.JoinReply) -> None:
+        self._stranger = ("", "")
+        who, before = reply.who, self._standing.known_parent
+        if not reply.HasField("who"):
+            return
+        if before is not None and before.identity not in ("", who.identity):
+            log.warning("parent.replaced", parent=parent, peer=who.node)
+        self._standing.meet(
+            KnownParent(grpc=parent, node=who.node, zone=who.zone, identity=who.identity)
+        )
 
     async def _receive(self, incoming: Incoming, fence: control_pb2.Fence) -> None:
         # Durable before the parent hears of it: it may commit, and then this is all there is.
@@ -266,6 +315,9 @@ class Joiner:
             holds=standing.holds,
             fenced=standing.fenced,
             prepared=standing.prepared,
+            identity=standing.identity,
+            life=standing.life,
+            restored=standing.restored,
         )
 
     def _granted(self, granted: control_pb2.Granted) -> None:
@@ -285,7 +337,7 @@ class Joiner:
             log.error("state.unsaved", reason=self._unsaved)
 
     def _move(self, moved: control_pb2.Moved) -> None:
-        self._standing.move(moved.parent.grpc)
+        self._standing.move(cut_from_wire(moved.parent))
         log.info("parent.changed", parent=moved.parent.node, address=moved.parent.grpc)
 
     async def _stay(self, call: Any) -> str:

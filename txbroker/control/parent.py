@@ -21,7 +21,12 @@ from txbroker.authority.authority import Authority
 from txbroker.authority.outgoing import Outgoing
 from txbroker.config import parse_address
 from txbroker.control.channels import CALL_TIMEOUT, Channels
-from txbroker.control.convert import ended_to_wire, snapshot_to_wire, subtree_to_wire
+from txbroker.control.children import Child, other_life, who_to_wire
+from txbroker.control.convert import (
+    ended_to_wire,
+    snapshot_to_wire,
+    subtree_to_wire,
+)
 from txbroker.control.copying import settled
 from txbroker.control.directory_wire import members_from_wire, members_to_wire
 from txbroker.control.streams import STREAM_ERRORS, describe, read, unsaved, write
@@ -52,30 +57,6 @@ REFUSALS_REMEMBERED = 1_000
 """Nodes whose refusal is logged once and not each time that they ask."""
 
 JoinContext = grpc.aio.ServicerContext[JoinRequest, JoinReply]
-
-
-class Child:
-    """
-    A node that has joined here: its stream's outbox.
-
-    `told` are the members that it was told of, by version; `is_complete` once that was all.
-    """
-
-    def __init__(self, node: str, zone: str | None, epoch: int, grpc_address: str) -> None:
-        self.node = node
-        self.zone = zone
-        self.epoch = epoch
-        self.grpc = grpc_address
-        self.told: dict[str, int] = {}
-        self.is_complete = False
-        self.outbox: asyncio.Queue[JoinReply | None] = asyncio.Queue(maxsize=1_000)
-
-    def tell(self, reply: JoinReply | None) -> None:
-        """Send it to the child; None ends its stream. A child that takes nothing is cut off."""
-        while self.outbox.full():
-            self.outbox.get_nowait()
-            reply = None
-        self.outbox.put_nowait(reply)
 
 
 class Parent:
@@ -162,15 +143,25 @@ class Parent:
         announce = first.announce
         if announce.version > PROTOCOL_VERSION:
             reason = f"control protocol {announce.version} is newer than {PROTOCOL_VERSION}"
-            await _refuse(context, f"{reason}; start the parent's txbroker of that version")
+            await self._refuse(context, f"{reason}; start the parent's txbroker of that version")
             return
         wrong = _what_is_wrong(announce)
         if wrong is not None:
-            await _refuse(context, wrong)
+            await self._refuse(context, wrong)
+            return
+        before = self.children.get(announce.node)
+        other = await other_life(announce, before, self._members, self._channels)
+        if other is not None:
+            reason = (
+                f"another node {announce.node!r} lives at {other}; node names are unique in the"
+                " tree: choose another `node`, or stop that one; one `data` folder is for one node"
+            )
+            self._note_refusal(announce, reason)
+            await self._refuse(context, reason)
             return
         if announce.owns_zone:
             if self._authority is None:
-                await _refuse(
+                await self._refuse(
                     context,
                     f"node {self._standing.node!r} owns no zone and can be nobody's parent;"
                     " set `parent` to a node above",
@@ -185,6 +176,13 @@ class Parent:
         else:
             granted = 0
         await self._keep(announce, granted, context)
+
+    def _who(self) -> control_pb2.Who:
+        return who_to_wire(self._standing)
+
+    async def _refuse(self, context: JoinContext, reason: str, cut_off: int = 0) -> None:
+        refused = control_pb2.Refused(reason=reason, cut_off=cut_off)
+        await context.write(JoinReply(refused=refused, who=self._who()))
 
     async def _decide(self, announce: control_pb2.Announce, context: JoinContext) -> int | None:
         """The epoch granted; None when it was not."""
@@ -204,11 +202,12 @@ class Parent:
             case Refused(reason=reason, cut_off=cut_off):
                 self._note_settled(announce)
                 self._note_refusal(announce, reason)
-                await _refuse(context, reason, cut_off)
+                await self._refuse(context, reason, cut_off)
                 return None
             case Elsewhere(cut=cut):
                 self._note_settled(announce)
-                await context.write(JoinReply(moved=control_pb2.Moved(parent=cut_to_wire(cut))))
+                moved = control_pb2.Moved(parent=cut_to_wire(cut))
+                await context.write(JoinReply(moved=moved, who=self._who()))
                 return None
             case Renewed(cut=cut):
                 self._renew(cut, applicant.below)
@@ -305,8 +304,8 @@ class Parent:
 
     async def _keep(self, announce: control_pb2.Announce, epoch: int, context: JoinContext) -> None:
         """The child is a member until its stream ends or falls silent."""
-        zone = announce.zone if announce.owns_zone else None
-        child = Child(announce.node, zone, epoch, announce.grpc)
+        child = Child(announce, epoch)
+        zone = child.zone
         before = self.children.get(child.node)
         if before is not None:
             before.tell(None)
@@ -316,7 +315,7 @@ class Parent:
             lineage=[cut_to_wire(cut) for cut in self._standing.lineage_of_children()],
             ended=[] if zone is None else ended_to_wire(self._standing.ended_around(zone)),
         )
-        child.tell(JoinReply(granted=granted))
+        child.tell(JoinReply(granted=granted, who=self._who()))
         self._tell_members(child)
         log.info("child.joined", peer=child.node, zone=zone, epoch=epoch)
         reader = self._tasks.start(self._listen(child, context))
@@ -338,6 +337,7 @@ class Parent:
     async def _listen(self, child: Child, context: JoinContext) -> None:
         try:
             while (request := await read(context, SILENCE)) is not None:
+                child.signs.set()
                 match request.WhichOneof("kind"):
                     case "below":
                         self._tell_below(child, request.below)
@@ -390,9 +390,10 @@ class Parent:
                 zone=cut.apex,
                 epoch=held.cut.epoch,
                 ended=ended_to_wire(standing.ended_around(cut.apex)),
+                who=self._who(),
             )
             try:
-                await self._channels.stub(cut.grpc).Adopt(request, timeout=CALL_TIMEOUT)
+                await self._channels.stub(cut.grpc, cut.node).Adopt(request, timeout=CALL_TIMEOUT)
             except grpc.aio.AioRpcError:
                 log.debug("adopt.failed", peer=cut.node)
             await asyncio.sleep(pause)
@@ -412,8 +413,3 @@ def _what_is_wrong(announce: control_pb2.Announce) -> str | None:
     except ValueError as error:
         return f"node {announce.node!r}: {error}"
     return None
-
-
-async def _refuse(context: JoinContext, reason: str, cut_off: int = 0) -> None:
-    refused = control_pb2.Refused(reason=reason, cut_off=cut_off)
-    await context.write(JoinReply(refused=refused))

@@ -7,7 +7,8 @@ where its zone is served now; who has served it before may have it, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
 
 import attrs
 import grpc
@@ -18,21 +19,30 @@ from txbroker.authority.authority import Authority
 from txbroker.authority.journal import Chunk, Records
 from txbroker.control.channels import Channels
 from txbroker.control.convert import passages_from_wire, passages_to_wire
+from txbroker.control.streams import describe
 from txbroker.core import StoredRecords
+from txbroker.delegation.cut import Cut
 from txbroker.delegation.passage import FOREVER
 from txbroker.edge.chunks import SPAN, Missing
 from txbroker.edge.zonemap import ZoneMap
+from txbroker.link.convert import cut_from_wire, cut_to_wire
 from txbroker.place import PartKey
 from txbroker.standing import Standing
 from txbroker.store.disk import Disk
 from txbroker.store.records import to_batch
+from txbroker.telemetry import get_logger
 from txbroker.topics import is_within
 from txbroker.v1 import control_pb2
+
+log = get_logger()
 
 Done = Callable[[Chunk | Missing], None]
 
 READ_TIMEOUT = 30.0
 """Seconds that a reply may take: it can be one message as large as there are any."""
+
+PARTS_REMEMBERED = 1_000
+"""Parts of which is logged once that they cannot be read, and not each time."""
 
 
 class JournalReader:
@@ -53,6 +63,7 @@ class JournalReader:
         self._channels = channels
         self._tasks = tasks
         self._zones: ZoneMap | None = None
+        self._unreachable: OrderedDict[PartKey, str] = OrderedDict()
 
     def wire(self, zones: ZoneMap) -> None:
         """Who serves which zone."""
@@ -98,10 +109,13 @@ class JournalReader:
         part = PartKey(request.zone, request.epoch)
         found = self.local(part, request.after, request.through)
         if found is None:
+            below = self._table.lookup(part.zone)
             return control_pb2.ReadReply(
                 kept=False,
                 cut_off=self._is_cut_off(part),
-                elsewhere=self._table.lookup(part.zone) is not None,
+                elsewhere=below is not None,
+                below=None if below is None else cut_to_wire(below),
+                idle=self._authority is not None and not self._authority.serving,
             )
         return control_pb2.ReadReply(
             kept=True,
@@ -123,24 +137,43 @@ class JournalReader:
             zone=part.zone, epoch=part.epoch, after=after, through=through
         )
         assert self._zones is not None
-        is_owner_known = self._zones.get(part.zone) is not None
-        found: Chunk | Missing = Missing.GONE if self._is_known(part.zone) else Missing.UNREACHABLE
-        if self._is_cut_off(part):
-            found = Missing.CUT_OFF
-        for address in self._addresses(part.zone):
+        search = _Search(part, is_owner_known=self._zones.get(part.zone) is not None)
+        search.is_cut_off = self._is_cut_off(part)
+        search.is_open = not self._is_known(part.zone)
+        for cut in self._owners(part.zone):
+            search.add(cut)
+        while search.to_ask:
+            cut = search.to_ask.popleft()
+            stub = self._channels.stub(cut.grpc, cut.node)
             try:
-                reply = await self._channels.stub(address).Read(request, timeout=READ_TIMEOUT)
-            except grpc.aio.AioRpcError:
-                found = Missing.UNREACHABLE
+                reply = await stub.Read(request, timeout=READ_TIMEOUT)
+            except grpc.aio.AioRpcError as error:
+                search.is_open, search.reason = True, f"{cut.grpc}: {describe(error)}"
                 continue
             if reply.kept:
-                found = _chunk(reply)
-                break
-            if reply.cut_off:
-                found = Missing.CUT_OFF
-            elif reply.elsewhere and not is_owner_known:
-                found = Missing.UNREACHABLE  # who serves it is not known here yet
-        done(found)
+                self._say_found(part)
+                done(_chunk(reply))
+                return
+            search.note(reply, cut)
+        if search.verdict is Missing.UNREACHABLE:
+            self._say_unreachable(part, search.reason)
+        else:
+            log.warning("journal.missing", zone=part.zone, epoch=part.epoch, **search.fields)
+            self._unreachable.pop(part, None)
+        done(search.verdict)
+
+    def _say_unreachable(self, part: PartKey, reason: str) -> None:
+        # Asked for again twice a second; whoever waits for it gets nothing behind it meanwhile.
+        if self._unreachable.get(part) == reason:
+            return
+        self._unreachable[part] = reason
+        if len(self._unreachable) > PARTS_REMEMBERED:
+            self._unreachable.popitem(last=False)
+        log.warning("journal.unreachable", zone=part.zone, epoch=part.epoch, reason=reason)
+
+    def _say_found(self, part: PartKey) -> None:
+        if self._unreachable.pop(part, None) is not None:
+            log.info("journal.found", zone=part.zone, epoch=part.epoch)
 
     def _is_cut_off(self, part: PartKey) -> bool:
         """Whether the part is with a node from which its zone was reclaimed here."""
@@ -158,17 +191,67 @@ class JournalReader:
         above = self._zones.enclosing(zone)
         return above.cuts is not None and self._is_known(above.apex)
 
-    def _addresses(self, zone: str) -> list[str]:
+    def _owners(self, zone: str) -> Iterator[Cut]:
+        """The nodes of the zone and of those above it, as far as they are known."""
         assert self._zones is not None
-        addresses = []
         route = self._zones.get(zone)
         while True:
             if route is not None and route.cut is not None and not route.is_local:
-                addresses.append(route.cut.grpc)
+                yield route.cut
             if not zone:
-                return addresses
+                return
             route = self._zones.enclosing(zone)
             zone = route.apex
+
+
+class _Search:
+    """
+    A part that is looked for, and the answers so far.
+
+    `is_cut_off`: a node has reclaimed it; `is_open`: a node that may keep it has not answered.
+    """
+
+    def __init__(self, part: PartKey, *, is_owner_known: bool) -> None:
+        self._part = part
+        self._is_owner_known = is_owner_known
+        self._known: set[str] = set()
+        self.to_ask: deque[Cut] = deque()
+        self.is_cut_off = False
+        self.is_open = False
+        self.reason = "nobody is known to serve the zone"
+
+    @property
+    def verdict(self) -> Missing:
+        """
+        Whether the part may yet be found. A part that was cut off is looked for again, whatever
+        others say; a node further up knows less of it, and may never know more.
+        """
+        if self.is_cut_off:
+            return Missing.CUT_OFF
+        return Missing.UNREACHABLE if self.is_open else Missing.GONE
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """For a log line."""
+        return {"reason": self.verdict.value}
+
+    def add(self, cut: Cut) -> None:
+        """Ask this node, once."""
+        if cut.grpc not in self._known:
+            self._known.add(cut.grpc)
+            self.to_ask.append(cut)
+
+    def note(self, reply: control_pb2.ReadReply, cut: Cut) -> None:
+        """The node does not keep the part."""
+        if reply.cut_off:
+            self.is_cut_off = True
+        elif reply.elsewhere and not self._is_owner_known:
+            if reply.HasField("below") and is_within(self._part.zone, reply.below.apex):
+                self.add(cut_from_wire(reply.below))
+            else:
+                self.is_open, self.reason = True, f"{cut.grpc}: a node below has the zone"
+        elif reply.idle:
+            self.is_open, self.reason = True, f"{cut.grpc}: the node serves no zone now"
 
 
 def _chunk(reply: control_pb2.ReadReply) -> Chunk:

@@ -96,7 +96,7 @@ class Reclaimer:
         is_alive = self._parent.is_alive(cut.node)
         if not is_alive:
             try:
-                reply = await self._channels.stub(cut.grpc).Status(
+                reply = await self._channels.stub(cut.grpc, cut.node).Status(
                     control_pb2.StatusRequest(), timeout=CALL_TIMEOUT
                 )
             except grpc.aio.AioRpcError:

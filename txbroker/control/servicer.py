@@ -23,7 +23,7 @@ from txbroker.control.reclaim import Reclaimer, ReclaimError
 from txbroker.control.takeback import TakeBack
 from txbroker.errors import StoreError
 from txbroker.link.convert import cut_to_wire
-from txbroker.link.listener import LinkListener
+from txbroker.link.listener import EdgeLife, LinkListener
 from txbroker.standing import Standing
 from txbroker.store.backup import Backups
 from txbroker.telemetry import get_logger
@@ -132,7 +132,12 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         formats = self._links.formats
         if not formats.is_ours(request.edge, request.link_version, authority.apex):
             return control_pb2.OpenLinkReply(link_version=formats.ours)
-        token = self._links.issue(request.edge, request.incarnation)
+        life = EdgeLife(identity=request.identity, life=request.life, grpc=request.grpc)
+        other = self._namesake(request.edge, life)
+        if other is not None:
+            reason = f"another node {request.edge!r} lives at {other}; node names are unique"
+            await context.abort(grpc.StatusCode.ALREADY_EXISTS, reason)
+        token = self._links.issue(request.edge, request.incarnation, life)
         if token is None:
             await context.abort(
                 grpc.StatusCode.RESOURCE_EXHAUSTED, "as many links as limits.links allows"
@@ -237,6 +242,13 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             return control_pb2.RetireReply(done=False, reason=str(error))
         self._retired()
         return control_pb2.RetireReply(done=True)
+
+    def _namesake(self, edge: str, life: EdgeLife) -> str | None:
+        """Where another process of the edge's name lives; None: nowhere."""
+        standing = self._standing
+        if edge == standing.node and life.life not in ("", standing.life):
+            return standing.grpc
+        return None if self._links is None else self._links.namesake(edge, life)
 
     async def _check_question(self, question: str, context: Any) -> None:
         if not question:

@@ -28,18 +28,22 @@ _NOW, _ONCE = b"now", b"once"
 
 @attrs.frozen(kw_only=True)
 class Member:
-    """A node: its name, the address of its control plane (host:port), its site, the version."""
+    """
+    A node: its name, the address of its control plane (host:port), its site, the version; the
+    identity of its data folder, where that is known.
+    """
 
     name: str
     grpc: str
     site: str
     version: int
     removed: bool = False
+    identity: str = ""
 
     @property
-    def rank(self) -> tuple[int, bool, str, str]:
+    def rank(self) -> tuple[int, bool, str, str, str]:
         """Of two records of one name the greater counts."""
-        return (self.version, self.removed, self.grpc, self.site)
+        return (self.version, self.removed, self.grpc, self.site, self.identity)
 
 
 class Members:
@@ -53,17 +57,25 @@ class Members:
     the caller's concern.
     """
 
-    def __init__(self, name: str, site: str, table: Table, *, is_root: bool) -> None:
+    def __init__(
+        self, name: str, site: str, table: Table, *, is_root: bool, identity: str = ""
+    ) -> None:
         self.name = name
         self.site = site
+        self._identity = identity
         self._table = table
         self._all: dict[str, Member] = {}
         self._actions: list[Callable[[], None]] = []
         for key, value in table.items():
             if not key.startswith(b"\0"):
-                (member_name, grpc, its_site, version, removed), _ = unpack(value)
+                (member_name, grpc, its_site, version, removed, *rest), _ = unpack(value)
                 self._all[member_name] = Member(
-                    name=member_name, grpc=grpc, site=its_site, version=version, removed=removed
+                    name=member_name,
+                    grpc=grpc,
+                    site=its_site,
+                    version=version,
+                    removed=removed,
+                    identity=rest[0] if rest else "",
                 )
         self.is_joined = is_root or table.get(_JOINED) is not None
         settled = table.get(_SETTLED)
@@ -105,7 +117,9 @@ class Members:
         """This node is at `grpc` now; it is a member from here on."""
         known = self._all.get(self.name)
         version = 1 if known is None else known.version
-        mine = Member(name=self.name, grpc=grpc, site=self.site, version=version)
+        mine = Member(
+            name=self.name, grpc=grpc, site=self.site, version=version, identity=self._identity
+        )
         if known is not None and known != mine:
             mine = attrs.evolve(mine, version=version + 1)
         self._take({self.name: mine} if known != mine else {})
@@ -176,6 +190,7 @@ class Members:
             self._table.put(_SETTLED, _ONCE)
         for member in news.values():
             fields = [member.name, member.grpc, member.site, member.version, member.removed]
+            fields.append(member.identity)
             self._table.put(member.name.encode(), pack(fields))
         self._tell()
 

@@ -28,6 +28,7 @@ from txbroker.link.formats import Formats
 from txbroker.link.wire import LinkProtocol
 from txbroker.net import Clock
 from txbroker.pressure import Pressure
+from txbroker.standing import Standing
 from txbroker.telemetry import get_logger
 from txbroker.topics import is_within
 from txbroker.turn import Turn
@@ -58,6 +59,7 @@ class Dialer:
     def __init__(
         self,
         *,
+        standing: Standing,
         clock: Clock,
         dialing: object,
         channels: Channels,
@@ -66,6 +68,8 @@ class Dialer:
         pressure: Pressure,
     ) -> None:
         self.formats = Formats()
+        self._standing = standing
+        self._told: dict[str, str] = {}
         self._clock = clock
         self._dialing = dialing
         self._channels = channels
@@ -109,7 +113,8 @@ class Dialer:
     async def _resolve(self, route: Route, cut: Cut) -> None:
         request = control_pb2.ResolveRequest(question=route.apex, zone=route.apex)
         try:
-            reply = await self._channels.stub(cut.grpc).Resolve(request, timeout=CALL_TIMEOUT)
+            stub = self._channels.stub(cut.grpc, cut.node)
+            reply = await stub.Resolve(request, timeout=CALL_TIMEOUT)
         except grpc.aio.AioRpcError as error:
             log.debug("resolve.failed", zone=route.apex, asked=cut.grpc, code=error.code().name)
             self._edge.on_unresolved(route)
@@ -205,10 +210,16 @@ class Dialer:
             zone=route.apex,
             epoch=cut.epoch,
             link_version=self.formats.ours,
+            identity=self._standing.identity,
+            life=self._standing.life,
+            grpc=self._standing.grpc,
         )
         try:
-            reply = await self._channels.stub(cut.grpc).OpenLink(request, timeout=CALL_TIMEOUT)
+            stub = self._channels.stub(cut.grpc, cut.node)
+            reply = await stub.OpenLink(request, timeout=CALL_TIMEOUT)
         except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.ALREADY_EXISTS:
+                self._say_refused(route, error.details() or "")
             raise NotYet(error.details() or error.code().name) from error
         if (reply.authoritative or reply.link_version) and not self.formats.is_ours(
             cut.node, reply.link_version, route.apex
@@ -223,6 +234,12 @@ class Dialer:
         if reply.epoch >= cut.epoch:
             raise Gone
         raise NotYet("the node does not serve the zone yet")
+
+    def _say_refused(self, route: Route, reason: str) -> None:
+        # It is tried again each second.
+        if self._told.get(route.apex) != reason:
+            self._told[route.apex] = reason
+            log.error("link.namesake", zone=route.apex, reason=reason)
 
     def _give_credit(self) -> None:
         for protocol in self._open.values():

@@ -14,7 +14,7 @@ from txbroker.counters import Counters
 from txbroker.delegation.passage import Passage
 from txbroker.link.formats import Formats
 from txbroker.link.owner_end import OwnerEnd
-from txbroker.link.wire import SILENCE, LinkProtocol
+from txbroker.link.wire import HEARTBEAT, SILENCE, LinkProtocol
 from txbroker.net import Clock, DelayedCall
 from txbroker.pressure import Pressure
 from txbroker.store.space import DiskSpace
@@ -23,8 +23,23 @@ from txbroker.turn import Flushable, Turn
 
 log = get_logger()
 
+SIGN_OF_LIFE = 2.5 * HEARTBEAT
+"""Seconds in which an edge that lives has said something."""
+
 TOKEN_LIFE = 10.0
 """Seconds in which a token has to be used."""
+
+
+@attrs.frozen(kw_only=True)
+class EdgeLife:
+    """
+    Which process of which data folder an edge is, and where; "" of an older node, which does not
+    say so.
+    """
+
+    identity: str
+    life: str
+    grpc: str
 
 
 class LinkListener(Factory):
@@ -53,7 +68,8 @@ class LinkListener(Factory):
         self._clock = clock
         self._was_full = False
         self._tokens: dict[bytes, _Token] = {}
-        self._open: set[LinkProtocol] = set()
+        self._open: set[_Accepted] = set()
+        self._lives: dict[str, EdgeLife] = {}
         pressure.when_relieved(self._give_credit)
         space.when_changed(self._give_credit)
 
@@ -62,7 +78,19 @@ class LinkListener(Factory):
         """Whether QoS 1/2 publishes have to wait for room on the disk."""
         return self._space.is_short
 
-    def issue(self, edge: str, incarnation: int) -> bytes | None:
+    def namesake(self, edge: str, life: EdgeLife) -> str | None:
+        """
+        Where another process of the edge's name lives, whose link is up; None: nowhere.
+
+        Two such edges would push each other off for ever, and lose what the other one had taken.
+        """
+        known = self._lives.get(edge)
+        # Whoever has the address now has taken it over from a process that is dead.
+        if known is None or not life.life or known == life or known.grpc == life.grpc:
+            return None
+        return known.grpc if any(p.is_alive_as(edge) for p in self._open) else None
+
+    def issue(self, edge: str, incarnation: int, life: EdgeLife) -> bytes | None:
         """A token for one link of this edge; None when there are as many links as allowed."""
         self._forget_old_tokens()
         if len(self._open) + len(self._tokens) >= self.max_links:
@@ -75,6 +103,7 @@ class LinkListener(Factory):
             incarnation=incarnation,
             until=self._clock.seconds() + TOKEN_LIFE,
             passages=self.authority.passages,
+            life=life,
         )
         return token
 
@@ -89,7 +118,10 @@ class LinkListener(Factory):
         known = self._tokens.pop(token, None)
         if known is None or known.passages != self.authority.passages:
             return False
-        return (known.edge, known.incarnation) == (edge, incarnation)
+        if (known.edge, known.incarnation) != (edge, incarnation):
+            return False
+        self._lives[edge] = known.life
+        return True
 
     def mark_dirty(self, end: Flushable) -> None:
         """Call `flush` at the end of this turn."""
@@ -108,12 +140,12 @@ class LinkListener(Factory):
             clock=self._clock,
             counters=self.counters,
             peer=str(addr),
-            on_end=self._open.discard,
+            on_end=self._forget,
         )
         self._open.add(protocol)
         end = OwnerEnd(self, write=protocol.write, close=protocol.drop)
         protocol.attach(end)
-        protocol.expect_hello(lambda: end.peer is not None)
+        protocol.expect_hello()
         return protocol
 
     def _refuse(self, peer: str) -> None:
@@ -121,6 +153,11 @@ class LinkListener(Factory):
         if not self._was_full:  # whoever is refused tries again each second
             self._was_full = True
             log.warning("link.over_limit", limit="limits.links", value=self.max_links, peer=peer)
+
+    def _forget(self, protocol: _Accepted, edge: str | None) -> None:
+        self._open.discard(protocol)
+        if edge is not None and not any(p.edge == edge for p in self._open):
+            self._lives.pop(edge, None)
 
     def _give_credit(self) -> None:
         for protocol in self._open:
@@ -141,6 +178,7 @@ class _Token:
     incarnation: int
     until: float
     passages: tuple[Passage, ...]
+    life: EdgeLife
 
 
 class _Accepted(LinkProtocol):
@@ -153,17 +191,29 @@ class _Accepted(LinkProtocol):
         clock: Clock,
         counters: Counters,
         peer: str,
-        on_end: Callable[[LinkProtocol], None],
+        on_end: Callable[[_Accepted, str | None], None],
     ) -> None:
         super().__init__(turn=turn, clock=clock, counters=counters, peer=peer)
         self._on_end = on_end
         self._alarm: DelayedCall | None = None
 
-    def expect_hello(self, has_come: Callable[[], bool]) -> None:
+    @property
+    def edge(self) -> str | None:
+        """The edge that has said Hello."""
+        peer = self.end.peer if isinstance(self.end, OwnerEnd) else None
+        return None if peer is None else peer.edge
+
+    def is_alive_as(self, edge: str) -> bool:
+        """Whether this is the link of that edge, and the edge has just said something."""
+        if self.end is None or self.edge != edge:
+            return False
+        return self._clock.seconds() - (self.end.inlet.heard_at or self._began) < SIGN_OF_LIFE
+
+    def expect_hello(self) -> None:
         """Drop whoever talks, however slowly, and never says Hello: links are few."""
 
         def look() -> None:
-            if not has_come():
+            if self.edge is None:
                 self._counters.add("link.refused")
                 self.drop(f"no Hello in {SILENCE:.0f} s")
 
@@ -172,5 +222,5 @@ class _Accepted(LinkProtocol):
     def connectionLost(self, reason: object = None) -> None:
         if self._alarm is not None and self._alarm.active():
             self._alarm.cancel()
-        self._on_end(self)
+        self._on_end(self, self.edge)
         super().connectionLost()

@@ -49,6 +49,7 @@ class EdgeRole:
         self._ground = ground
         self._known = KnownZones(ground.config.data / "zones")
         self._dialer = Dialer(
+            standing=ground.standing,
             clock=ground.reactor,
             dialing=ground.streams,
             channels=ground.channels,
@@ -175,6 +176,7 @@ class EdgeRole:
             config.site,
             self._ground.disk.tables.table("members"),
             is_root=config.parent is None,
+            identity=self._ground.standing.identity,
         )
 
     def _build_directory_shell(self) -> DirectoryShell:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+import attrs
+
 from txbroker.aio import Tasks
 from txbroker.alarms import ReactorTimers, keep_time
 from txbroker.config import Address, NodeConfig
@@ -23,7 +25,7 @@ from txbroker.store.disk import Disk
 from txbroker.store.lived import Ages
 from txbroker.store.retention import Retention
 from txbroker.store.space import DiskSpace
-from txbroker.store.state import DataFolder
+from txbroker.store.state import DataFolder, NodeState
 from txbroker.streams.poller import Poller
 from txbroker.streams.reactor import StreamReactor
 from txbroker.telemetry import get_logger
@@ -56,8 +58,9 @@ class Ground:
         self.streams = StreamReactor(reactor, self.poller)
         self.channels = Channels()
         self.folder = DataFolder(config.data)
-        made = backup.made_at(config.data)
-        self.standing = self._build_standing(made)
+        state = self.folder.load(config.node, config.zone)
+        made = self._made_at(state)
+        self.standing = self._build_standing(state, made)
         self.disk = self._build_disk(on_fatal)
         if config.ledger:
             self.disk.keep_ledger(
@@ -97,9 +100,18 @@ class Ground:
 
     # internal
 
-    def _build_standing(self, made: float | None) -> Standing:
+    def _made_at(self, state: NodeState) -> float | None:
+        """When the data was copied, by a backup or by other means; None: it is no copy."""
+        folder = self.config.data
+        made = backup.made_at(folder)
+        copied = self.folder.copied_at(state)
+        if made is None and copied is not None:
+            backup.mark(folder, made := copied)
+        return made
+
+    def _build_standing(self, state: NodeState, made: float | None) -> Standing:
         config = self.config
-        state = self.folder.load(config.node, config.zone)
+        state = attrs.evolve(state, place=self.folder.place)
         return Standing(
             self.folder,
             state if made is None else backup.restored(state, time.time()),

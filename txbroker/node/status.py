@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from txbroker import __version__
 from txbroker.authority.authority import Authority
+from txbroker.control.children import who_to_wire
 from txbroker.control.operator import losses
 from txbroker.control.parent import Parent
 from txbroker.link.convert import cut_to_wire
@@ -54,6 +55,7 @@ class Status:
             reclaimed=[cut_to_wire(cut) for cut in standing.table.reclaimed()],
             losses=losses(self._edge.clients.sessions.values()),
             mqtt=self._listeners.clients_at,
+            who=who_to_wire(standing),
         )
         self._add_children(reply)
         for zone, filters in self._edge.interests.pending_by_zone().items():

@@ -21,6 +21,7 @@ from pathlib import Path
 import attrs
 
 from txbroker.errors import StoreError
+from txbroker.store import whole
 from txbroker.store.space import measure
 from txbroker.store.state import RESERVE, NodeState
 
@@ -127,12 +128,19 @@ def made_at(folder: Path) -> float | None:
     return time
 
 
+def mark(folder: Path, made: float) -> None:
+    """The folder is a copy that was made at that time, though by no backup; raises `StoreError`."""
+    raw = json.dumps({"format": FORMAT, "time": made}).encode()
+    whole.replace(folder / MARKER, [raw])
+
+
 def restored(state: NodeState, now: float) -> NodeState:
     """
     The state to start with in a copy that a backup made: later than any life that the node has had
-    since, as nobody would talk to an earlier one. `now` in UTC seconds.
+    since, as nobody would talk to an earlier one. Its zone may have an owner by now, or another
+    epoch: who has a parent serves when that has granted. `now` in UTC seconds.
     """
-    return attrs.evolve(state, incarnation=max(state.incarnation, int(now)))
+    return attrs.evolve(state, incarnation=max(state.incarnation, int(now)), restored=True)
 
 
 def offsets_since(made: float, now: float) -> int:

@@ -35,6 +35,19 @@ _SMALLEST = 64 * 1024
 
 
 @attrs.frozen(kw_only=True)
+class KnownParent:
+    """
+    The node that this one has joined at the address `grpc`: its name, its zone, the identity of its
+    data folder ("": not known yet). What another node says there is no parent's word.
+    """
+
+    grpc: str
+    node: str
+    zone: str
+    identity: str = ""
+
+
+@attrs.frozen(kw_only=True)
 class NodeState:
     """
     The durable state of one node.
@@ -46,7 +59,9 @@ class NodeState:
     `absorbing`: apex of a zone whose state has arrived for good, in the file for that, and is not
     part of the store yet. `parent` overrides the topology file's, as long as that still says
     `configured_parent`. `lineage` are the zones above, root first; `above` is the greatest epoch
-    heard of for each zone around the node's own.
+    heard of for each zone around the node's own. `identity` is the data folder's, made at its first
+    start; `known_parent` whom the node has joined last. `restored`: the data is a copy from before,
+    and the parent has not granted the zone since. `place` tells the folder from a copy of it.
     """
 
     node: str
@@ -62,6 +77,10 @@ class NodeState:
     lineage: tuple[Cut, ...] = ()
     above: dict[str, int] = attrs.field(factory=dict)
     table: TableState = TableState()
+    identity: str = ""
+    known_parent: KnownParent | None = None
+    restored: bool = False
+    place: int = 0
 
 
 class DataFolder:
@@ -102,6 +121,20 @@ class DataFolder:
                 f" {node!r} with {zone!r}; give each node a `data` folder of its own"
             )
         return state
+
+    def copied_at(self, state: NodeState) -> float | None:
+        """
+        When this folder was copied from the one that wrote the state, at the latest (UTC seconds);
+        None: it is that one.
+        """
+        if state.place in (0, self.place):
+            return None
+        return self._file.stat().st_mtime
+
+    @property
+    def place(self) -> int:
+        """A number that a copy of the folder does not have, but the folder itself after a move."""
+        return os.fstat(self._lock.fileno()).st_ino
 
     def save(self, state: NodeState) -> None:
         """Make the state durable; raises `StoreError`, and then the old one still holds."""

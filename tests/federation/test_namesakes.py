@@ -1,0 +1,148 @@
+"""
+Two nodes of one name: the second one is refused with one line while the first one lives.
+
+A name is an address of publishes, sessions and grants. Two nodes of one name would be two owners of
+one zone at one epoch, and two edges whose publishes are taken for repeats of one another.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.nodes import NodeProcess, free_port, topology
+from tests.support.rawclient import RawClient
+from tests.system.commands import output, wait_until
+
+Make = Callable[..., NodeProcess]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    made: list[NodeProcess] = []
+
+    def node(name: str, folder: str = "first", **keys: object) -> NodeProcess:
+        made.append(NodeProcess(tmp_path / folder, topology(name, **keys)))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield node
+    for process in reversed(made):
+        process.close()
+    for process in made:
+        for line in process.lines:
+            assert "Traceback" not in line, line
+
+
+def joined(*nodes: NodeProcess) -> None:
+    for node in nodes:
+        node.start()
+        node.wait_event("join.granted")
+
+
+def refused(node: NodeProcess) -> str:
+    """It ends with one line."""
+    node.start(ready=False)
+    assert 1 == node.wait(20.0)
+    said = [str(e["reason"]) for e in node.events if e["event"] == "node.refused"]
+    assert 1 == len(said)
+    return said[0]
+
+
+def works(at: NodeProcess, client_id: str) -> None:
+    """A message in the zone `a` at this node."""
+    with RawClient(at.mqtt) as client:
+        client.connect(client_id)
+        topic = f"a/{client_id}"  # an outbox may hold something of another one
+        client.subscribe((topic, 1))
+        client.publish(topic, b"here", qos=1)
+        assert b"here" == client.take(1)[0].payload
+
+
+def test_second_edge_of_a_name_is_refused(make: Make) -> None:
+    """At the same parent and elsewhere in the tree; the first one's stream stays up."""
+    root = make("root", zone="").start()
+    a = make("a", zone="a", parent=root.grpc)
+    edge = make("edge", parent=root.grpc)
+    joined(a, edge)
+    wait_until(lambda: a.has_event("join.granted"), what="a")
+
+    for parent in (root, a):
+        second = make("edge", f"second at {parent.name}", parent=parent.grpc)
+        line = refused(second)
+        assert f"another node 'edge' lives at {edge.grpc}" in line
+
+    assert 1 == sum(e["event"] == "join.granted" for e in edge.events)
+    edge.kill()
+    again = make("edge", "second at root", parent=root.grpc)
+    joined(again)
+
+
+def test_second_owner_of_a_name_in_another_branch_is_refused(make: Make) -> None:
+    """Zones of two parents; the second parent has the name from the members of the tree."""
+    root = make("root", zone="").start()
+    a, b = make("a", zone="a", parent=root.grpc), make("b", zone="b", parent=root.grpc)
+    room = make("room", zone="a/room", parent=a.grpc)
+    joined(a, b, room)
+
+    line = refused(make("room", "second", zone="b/room", parent=b.grpc))
+
+    assert f"another node 'room' lives at {room.grpc}" in line
+    assert not room.has_event("zone.fenced")
+
+
+@pytest.mark.parametrize("hot", [False, True])
+def test_copied_folder_serves_nothing_while_the_first_lives(make: Make, hot: bool) -> None:
+    """Same identity, same incarnation: the process that holds goes on, the copy is fenced."""
+    root = make("root", zone="").start()
+    a = make("a", zone="a", parent=root.grpc)
+    joined(a)
+    if not hot:
+        a.terminate()
+    copy = make("a", "copy", zone="a", parent=root.grpc)
+    shutil.copytree(a.data, copy.data)
+    if not hot:
+        joined(a)
+    works(a, "before")
+
+    copy.start()
+    reason = copy.wait_event("zone.fenced")["reason"]
+    assert f"another node 'a' lives at {a.grpc}" in reason
+    with RawClient(copy.mqtt) as client:
+        client.connect("at the copy")
+        client.publish("a/t", b"by way of the first one", qos=1)
+    works(a, "after")
+    assert 1 == sum(e["event"] == "join.granted" for e in a.events[a._run_start :])
+    a.kill()
+    copy.wait_event("join.granted")
+    works(copy, "at last")
+
+
+def test_restarted_node_replaces_its_dead_predecessor_at_once(make: Make) -> None:
+    """Also one whose stream looks alive, as the machine has lost its power: frozen here."""
+    root = make("root", zone="").start()
+    edge = make("edge", parent=root.grpc)
+    joined(edge)
+    edge.pause()
+    moved = make("edge", "moved", parent=root.grpc)
+    shutil.copytree(edge.data, moved.data)
+    moved.start()
+    moved.wait_event("join.granted", 15.0)
+    edge.kill()
+
+
+def test_name_is_free_again_after_reclaim(make: Make) -> None:
+    """The dead node's name goes to a new folder, with another address."""
+    root = make("root", zone="").start()
+    a = make("a", zone="a", parent=root.grpc)
+    joined(a)
+    a.kill()
+    output("reclaim", root.grpc, "a")
+    again = make("a", "again", zone="a", parent=root.grpc, grpc=f"127.0.0.1:{free_port()}")
+    joined(again)
+    works(again, "again")
+    a.start()
+    a.wait_event("zone.fenced")
+    works(again, "still")

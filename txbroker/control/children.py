@@ -1,0 +1,92 @@
+"""SHELL: the nodes that have joined here, and whether a name is another living node's already."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc.aio
+
+from txbroker.control.channels import CALL_TIMEOUT, Channels
+from txbroker.control.times import ALIVE_EVERY
+from txbroker.directory.members import Members
+from txbroker.standing import Standing
+from txbroker.v1 import control_pb2
+from txbroker.v1.control_pb2 import JoinReply
+
+SIGN_OF_LIFE = 2.5 * ALIVE_EVERY
+"""Seconds in which a child that lives has said something."""
+
+
+class Child:
+    """
+    A node that has joined here: its stream's outbox.
+
+    `told` are the members that it was told of, by version; `is_complete` once that was all.
+    `life`: of which process of which data folder the stream is; `signs` is set with each thing that
+    it says.
+    """
+
+    def __init__(self, announce: control_pb2.Announce, epoch: int) -> None:
+        self.node = announce.node
+        self.zone = announce.zone if announce.owns_zone else None
+        self.epoch = epoch
+        self.grpc = announce.grpc
+        self.life = (announce.identity, announce.life)
+        self.signs = asyncio.Event()
+        self.told: dict[str, int] = {}
+        self.is_complete = False
+        self.outbox: asyncio.Queue[JoinReply | None] = asyncio.Queue(maxsize=1_000)
+
+    def tell(self, reply: JoinReply | None) -> None:
+        """Send it to the child; None ends its stream. A child that takes nothing is cut off."""
+        while self.outbox.full():
+            self.outbox.get_nowait()
+            reply = None
+        self.outbox.put_nowait(reply)
+
+    async def shows_life(self) -> bool:
+        """Whether the child says anything on its stream soon, as it does each second."""
+        self.signs.clear()
+        try:
+            await asyncio.wait_for(self.signs.wait(), SIGN_OF_LIFE)
+        except TimeoutError:
+            return False
+        return True
+
+
+async def other_life(
+    announce: control_pb2.Announce, before: Child | None, members: Members, channels: Channels
+) -> str | None:
+    """
+    Where another process of the announcer's name lives, here (`before`) or in another branch; None:
+    nowhere.
+
+    Its own predecessor is dead: whoever has the address now has taken it over.
+    """
+    life = (announce.identity, announce.life)
+    if not announce.life:
+        return None  # an older node, which says nothing of it
+    is_elsewhere = before is not None and before.grpc != announce.grpc and before.life != life
+    if before is not None and is_elsewhere and await before.shows_life():
+        return before.grpc
+    known = members.get(announce.node)
+    if known is None or known.grpc == announce.grpc:
+        return None
+    try:
+        stub = channels.stub(known.grpc, announce.node)
+        reply = await stub.Status(control_pb2.StatusRequest(), timeout=CALL_TIMEOUT)
+    except grpc.aio.AioRpcError:
+        return None
+    is_other = reply.node == announce.node and (reply.who.identity, reply.who.life) != life
+    return known.grpc if is_other else None
+
+
+def who_to_wire(standing: Standing) -> control_pb2.Who:
+    """Who this node is."""
+    return control_pb2.Who(
+        node=standing.node,
+        owns_zone=standing.zone is not None,
+        zone=standing.zone or "",
+        identity=standing.identity,
+        life=standing.life,
+    )
