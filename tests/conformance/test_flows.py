@@ -227,3 +227,34 @@ def test_many_open_receptions(brokers: Bench) -> None:
         pub.expect(PUBCOMP, number)
     assert [int(m.payload) for m in sub.take(100)] == list(ids)
     brokers.silence(sub, pub)
+
+
+@statement("MQTT-4.8.0-1")
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize(
+    ("qos", "kinds"),
+    [(1, [PUBREC]), (1, [PUBCOMP]), (2, [PUBACK]), (2, [PUBCOMP]), (2, [PUBREC, PUBACK])],
+)
+def test_an_acknowledgement_of_the_wrong_kind_closes(
+    broker: Bench, clean: bool, qos: int, kinds: list[int]
+) -> None:
+    """Ignored, it would stall a window of one; the message comes again in a kept session."""
+    name = unique()
+    client = broker.client(name, clean=clean)
+    client.subscribe((broker.topic(), 2))
+    pub = broker.publisher()
+    pub.publish(broker.topic(), b"p", qos=qos)
+    message = client.expect_publish(payload=b"p", qos=qos)
+    client.send(wire.ack(kinds[0], message.packet_id))
+    if len(kinds) == 2:
+        client.expect(PUBREL, message.packet_id)
+        client.send(wire.ack(kinds[1], message.packet_id))
+    client.expect_closed()
+    if not clean:
+        client = broker.resume(name)
+        if len(kinds) == 2:
+            client.expect(PUBREL, message.packet_id)
+            client.send(wire.ack(PUBCOMP, message.packet_id))
+        else:
+            client.acknowledge(client.expect_publish(payload=b"p", qos=qos, dup=True))
+    broker.silence(client if not clean else pub, pub)

@@ -200,9 +200,7 @@ def test_acknowledgements_are_dealt_with(core: Any) -> None:
         assert outlet.give(b"a", b"", qos, 65, "part", 1)
     outlet.take()
 
-    assert (
-        client.step(answer(0x40, 1) + answer(0x50, 2) + answer(0x70, 2) + answer(0x70, 3)) is None
-    )
+    assert client.step(answer(0x40, 1) + answer(0x50, 2) + answer(0x70, 2)) is None
 
     assert (1, False) == (outlet.in_flight, client.inlet.has_landed)
     assert answer(0x62, 2) == outlet.take()
@@ -214,6 +212,25 @@ def test_acknowledgements_are_dealt_with(core: Any) -> None:
     client.flows.hold(6)
     assert (0x62, b"\0\x06") == client.step(answer(0x62, 6))
     assert not client.inlet.has_landed
+
+
+@both
+@pytest.mark.parametrize(("kind", "packet_id"), [(0x40, 2), (0x50, 1), (0x70, 1), (0x70, 2)])
+def test_acknowledgements_of_the_wrong_kind_are_for_others(
+    core: Any, kind: int, packet_id: int
+) -> None:
+    """They change nothing here; the connection is about to end."""
+    client = a_client(core)
+    outlet = client.outlet
+    outlet.open_window(10, 10**6)
+    for qos in (1, 2):
+        assert outlet.give(b"a", b"", qos, 65, "part", 1)
+    outlet.take()
+
+    assert (kind, packet_id.to_bytes(2)) == client.step(answer(kind, packet_id))
+    wants = {0x40: outlet.acknowledge, 0x50: outlet.receive, 0x70: outlet.complete}[kind]
+    assert not wants((packet_id,) if kind == 0x40 else packet_id)
+    assert (2, b"") == (outlet.in_flight, outlet.take() or b"")
 
 
 @both

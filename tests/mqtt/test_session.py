@@ -8,6 +8,7 @@ from tests.support.recorders import SinkRecorder, WatcherRecorder
 from txbroker.message import Message
 from txbroker.mqtt import window as module
 from txbroker.mqtt.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
+from txbroker.mqtt.return_codes import ProtocolViolation
 from txbroker.mqtt.session import Session
 from txbroker.mqtt.window import SessionLimits
 from txbroker.place import PartKey, Place
@@ -163,8 +164,6 @@ def test_qos2_goes_through_all_its_steps() -> None:
     """PUBREC is answered by PUBREL, also a second time; PUBCOMP ends it."""
     bench = attached(inflight=1)
     bench.deliver("1", "2", qos=2)
-    bench.session.sender.on_pubcomp(1)  # too early: no PUBREC yet
-    bench.session.sender.on_pubacks((1,))  # the wrong acknowledgement
     bench.session.sender.on_pubrec(1)
     before = bench.take()
     bench.session.sender.on_pubrec(1)
@@ -173,6 +172,29 @@ def test_qos2_goes_through_all_its_steps() -> None:
 
     assert [sent("1", 1, 2), Pubrel(1), Pubrel(1)] == before
     assert [sent("2", 2, 2)] == bench.take()
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_acknowledgements_of_the_wrong_kind_end_the_connection(clean: bool) -> None:
+    """Ignored, they would leave the message in the window for ever [MQTT-4.8.0-1]."""
+    bench = attached(clean=clean, lazy=clean)
+    bench.deliver("1", qos=1)
+    bench.deliver("2", qos=2)
+    sender = bench.session.sender
+    for wrong in (
+        lambda: sender.on_pubrec(1),
+        lambda: sender.on_pubcomp(1),
+        lambda: sender.on_pubacks((2,)),
+        lambda: sender.on_pubcomp(2),  # too early: no PUBREC yet
+    ):
+        with pytest.raises(ProtocolViolation, match="not what its message wants"):
+            wrong()
+    sender.on_pubrec(2)
+    with pytest.raises(ProtocolViolation):
+        sender.on_pubacks((2,))  # an answer to PUBREL
+    sender.on_pubacks((1,))
+    sender.on_pubcomp(2)
+    assert bench.session.sender.queued == 0
 
 
 def test_unknown_acknowledgements_are_harmless() -> None:

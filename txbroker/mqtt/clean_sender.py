@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from txbroker.message import Message
 from txbroker.mqtt.output import Output
 from txbroker.mqtt.ports import Sink
+from txbroker.mqtt.return_codes import wrong_answer
 from txbroker.mqtt.window import SessionLimits
 from txbroker.place import Place
 
@@ -95,18 +96,22 @@ class CleanSender(Output):
     def on_pubacks(self, packet_ids: Iterable[int]) -> None:
         """The client has these QoS 1 messages."""
         if self.sink is not None:
-            self.sink.outlet.acknowledge(packet_ids)
+            ids = list(packet_ids)
+            is_right = self.sink.outlet.acknowledge(ids)
             self._go_on()
+            if not is_right:
+                raise wrong_answer(ids[-1])
 
     def on_pubrec(self, packet_id: int) -> None:
         """The client has the QoS 2 message; the answer is PUBREL, whatever is known of it."""
-        if self.sink is not None:
-            self.sink.outlet.receive(packet_id)
+        if self.sink is not None and not self.sink.outlet.receive(packet_id):
+            raise wrong_answer(packet_id)
 
     def on_pubcomp(self, packet_id: int) -> None:
         """The QoS 2 delivery is complete."""
         if self.sink is not None:
-            self.sink.outlet.complete(packet_id)
+            if not self.sink.outlet.complete(packet_id):
+                raise wrong_answer(packet_id)
             self._go_on()
 
     # from the edge and from operators

@@ -44,3 +44,13 @@ class ProtocolViolation(PeerError):
         self.rule = rule
         self.reason = reason
         self.connack = connack
+
+
+def wrong_answer(packet_id: int) -> ProtocolViolation:
+    """
+    An acknowledgement of a kind that the message in flight does not want.
+
+    Ignored, the message would stay in the window for ever, and a window of one would stall.
+    """
+    reason = f"An acknowledgement of packet identifier {packet_id} is not what its message wants."
+    return ProtocolViolation("MQTT-4.8.0-1", reason)

@@ -18,6 +18,7 @@ from txbroker.mqtt.numbering import Numbering
 from txbroker.mqtt.output import Output
 from txbroker.mqtt.packets import Pubrel
 from txbroker.mqtt.ports import Sink
+from txbroker.mqtt.return_codes import wrong_answer
 from txbroker.mqtt.window import Outgoing, SessionLimits, Window
 from txbroker.place import PartKey, Place
 
@@ -181,11 +182,13 @@ class Sender(Output):
         window = self.window
         if window is None:
             return
-        flights, is_changed = window.flights, False
+        flights, is_changed, wrong = window.flights, False, 0
         recording = self._session.watcher.recording
         for packet_id in packet_ids:
             entry = flights.get(packet_id)
-            if entry is not None and entry.qos == 1 and entry.is_sent:
+            if entry is not None and entry.qos != 1 and entry.is_sent:
+                wrong = packet_id
+            elif entry is not None and entry.is_sent:
                 self.numbering.forget(window.land(packet_id))
                 is_changed = True
                 if recording is not None:
@@ -193,11 +196,15 @@ class Sender(Output):
         if is_changed:
             self._session.save()
             self._go_on()
+        if wrong:
+            raise wrong_answer(wrong)
 
     def on_pubrec(self, packet_id: int) -> None:
         """The client has the QoS 2 message; the answer is PUBREL, whatever is known of it."""
         entry = self._flight(packet_id)
-        if entry is None or entry.qos != 2 or not entry.is_sent:
+        if entry is not None and entry.qos != 2 and entry.is_sent:
+            raise wrong_answer(packet_id)
+        if entry is None or not entry.is_sent:
             self._answer(encode(Pubrel(packet_id=packet_id)))
         elif entry.released:
             if not entry.is_unsaved:
@@ -212,7 +219,9 @@ class Sender(Output):
     def on_pubcomp(self, packet_id: int) -> None:
         """The QoS 2 delivery is complete."""
         entry = self._flight(packet_id)
-        if entry is not None and entry.qos == 2 and entry.released:
+        if entry is not None and entry.is_sent and not (entry.qos == 2 and entry.released):
+            raise wrong_answer(packet_id)
+        if entry is not None and entry.released:
             assert self.window is not None
             self.numbering.forget(self.window.land(packet_id))
             self._session.save()

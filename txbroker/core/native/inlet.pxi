@@ -359,7 +359,8 @@ cdef class Inlet(Input):
             return False
         if first_byte == 0x40:
             if self.outlet.has_window:
-                self.outlet.acknowledge_one(packet_id)
+                if not self.outlet.acknowledge_one(packet_id):
+                    return False
                 self.has_landed = True
             else:
                 if self.pubacks_ is None:
@@ -369,13 +370,14 @@ cdef class Inlet(Input):
         if not self.is_clean:
             return False
         if first_byte == 0x50:
-            self.outlet.receive_one(packet_id)
+            return self.outlet.receive_one(packet_id)
         elif first_byte == 0x62:
             if self.flows is None:
                 return False
             return self.flows.release_one(packet_id, self.outlet)
         elif first_byte == 0x70:
-            self.outlet.complete_one(packet_id)
+            if not self.outlet.complete_one(packet_id):
+                return False
             self.has_landed = True
         else:
             return False

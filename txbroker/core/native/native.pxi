@@ -191,9 +191,9 @@ cdef extern from "native/window.hpp" namespace "txbroker" nogil:
         cbool is_full()
         void launch_new(Output& output, const Content& content) except +
         size_t pump(Output& output, vector[uint32_t]& part_uses) except +
-        void acknowledge(uint16_t id)
-        void receive(uint16_t id)
-        void complete(uint16_t id)
+        bint acknowledge(uint16_t id)
+        bint receive(uint16_t id)
+        bint complete(uint16_t id)
 
 cdef extern from "native/stored.hpp" namespace "txbroker":
     cbool are_same(const Byte* at, const Byte* other, size_t size)

@@ -316,32 +316,34 @@ cdef class Outlet:
             self.note_output()
         return 0
 
-    cdef void acknowledge_one(self, uint16_t packet_id) noexcept:
-        if self.window != NULL:
-            self.window.acknowledge(packet_id)
+    cdef bint acknowledge_one(self, uint16_t packet_id) noexcept:
+        return self.window == NULL or self.window.acknowledge(packet_id)
 
     def acknowledge(self, packet_ids):
-        """PUBACKs came; `pump` goes on."""
+        """As in the reference."""
+        cdef bint is_right = True
         for packet_id in packet_ids:
-            self.acknowledge_one(packet_id)
+            is_right = self.acknowledge_one(packet_id) and is_right
+        return is_right
 
-    cdef int receive_one(self, uint16_t packet_id) except -1:
-        if self.window != NULL:
-            self.window.receive(packet_id)
-        return self.answer(0x62, packet_id)
+    cdef bint receive_one(self, uint16_t packet_id) except -1:
+        if self.window != NULL and not self.window.receive(packet_id):
+            return False
+        self.answer(0x62, packet_id)
+        return True
 
     def receive(self, uint16_t packet_id):
-        """PUBREC came: PUBREL is the answer, whatever is known of it (section 4.3.3)."""
-        self.receive_one(packet_id)
+        """As in the reference."""
+        cdef bint is_right = self.receive_one(packet_id)
         self.exchange.tell()
+        return is_right
 
-    cdef void complete_one(self, uint16_t packet_id) noexcept:
-        if self.window != NULL:
-            self.window.complete(packet_id)
+    cdef bint complete_one(self, uint16_t packet_id) noexcept:
+        return self.window == NULL or self.window.complete(packet_id)
 
     def complete(self, uint16_t packet_id):
-        """PUBCOMP came; `pump` goes on."""
-        self.complete_one(packet_id)
+        """As in the reference."""
+        return self.complete_one(packet_id)
 
     def first_queued(self):
         """The lowest offset in the queue of each part that has any."""

@@ -160,22 +160,31 @@ public:
         return launched;
     }
 
-    // PUBACK came.
-    void acknowledge(uint16_t id) {
+    // PUBACK came; false: what is in flight wants another answer.
+    bool acknowledge(uint16_t id) {
         PacketIds::Slot* flight = flights_.find(id);
-        if (flight && flight->qos == 1) land(flight);
+        if (!flight) return true;
+        if (flight->qos != 1) return false;
+        land(flight);
+        return true;
     }
 
-    // PUBREC came.
-    void receive(uint16_t id) {
+    // PUBREC came; as above.
+    bool receive(uint16_t id) {
         PacketIds::Slot* flight = flights_.find(id);
-        if (flight && flight->qos == 2) flight->state = RELEASED;
+        if (!flight) return true;
+        if (flight->qos != 2) return false;
+        flight->state = RELEASED;
+        return true;
     }
 
-    // PUBCOMP came.
-    void complete(uint16_t id) {
+    // PUBCOMP came; as above.
+    bool complete(uint16_t id) {
         PacketIds::Slot* flight = flights_.find(id);
-        if (flight && flight->qos == 2 && flight->state == RELEASED) land(flight);
+        if (!flight) return true;
+        if (flight->qos != 2 || flight->state != RELEASED) return false;
+        land(flight);
+        return true;
     }
 };
 

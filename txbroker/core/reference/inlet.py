@@ -168,7 +168,8 @@ class Inlet:
         packet_id = int.from_bytes(body)
         if first_byte == PUBACK:
             if self._outlet.has_window:
-                self._outlet.acknowledge((packet_id,))
+                if not self._outlet.acknowledge((packet_id,)):
+                    return False
                 self.has_landed = True
             else:
                 self.pubacks.append(packet_id)
@@ -176,12 +177,13 @@ class Inlet:
         if not self._is_clean or (first_byte == PUBREL and self._flows is None):
             return False
         if first_byte == PUBREC:
-            self._outlet.receive(packet_id)
+            return self._outlet.receive(packet_id)
         elif first_byte == PUBREL:
             assert self._flows is not None
             return self._flows.release(packet_id, self._outlet)
         elif first_byte == PUBCOMP:
-            self._outlet.complete(packet_id)
+            if not self._outlet.complete(packet_id):
+                return False
             self.has_landed = True
         else:
             return False

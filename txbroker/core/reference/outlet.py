@@ -238,25 +238,41 @@ class Outlet:
                 self._queue_size -= waiting.size
             self._launch(waiting)
 
-    def acknowledge(self, packet_ids: Iterable[int]) -> None:
-        """PUBACKs came; `pump` goes on."""
+    def acknowledge(self, packet_ids: Iterable[int]) -> bool:
+        """PUBACKs came; `pump` goes on. False where a message in flight wants another answer."""
+        is_right = True
         for packet_id in packet_ids:
             flight = self._flights.get(packet_id)
-            if flight is not None and flight.qos == 1:
+            if flight is None:
+                continue
+            if flight.qos == 1:
                 self._land(packet_id)
+            else:
+                is_right = False
+        return is_right
 
-    def receive(self, packet_id: int) -> None:
-        """PUBREC came: PUBREL is the answer, whatever is known of it (section 4.3.3)."""
+    def receive(self, packet_id: int) -> bool:
+        """
+        PUBREC came: PUBREL is the answer, whatever is known of it (section 4.3.3), but for a
+        message of QoS 1. False: as for `acknowledge`.
+        """
         flight = self._flights.get(packet_id)
-        if flight is not None and flight.qos == 2:
+        if flight is not None:
+            if flight.qos != 2:
+                return False
             self._flights[packet_id] = flight._replace(state=RELEASED)
         self.send(b"\x62\x02" + packet_id.to_bytes(2))
+        return True
 
-    def complete(self, packet_id: int) -> None:
-        """PUBCOMP came; `pump` goes on."""
+    def complete(self, packet_id: int) -> bool:
+        """PUBCOMP came; `pump` goes on. False: as for `acknowledge`."""
         flight = self._flights.get(packet_id)
-        if flight is not None and flight.qos == 2 and flight.state == RELEASED:
-            self._land(packet_id)
+        if flight is None:
+            return True
+        if flight.qos != 2 or flight.state != RELEASED:
+            return False
+        self._land(packet_id)
+        return True
 
     def first_queued(self) -> dict[Any, int]:
         """The lowest offset in the queue of each part that has any."""
