@@ -190,8 +190,9 @@ def test_every_key_is_explained() -> None:
                 assert f"| `{field.name}` |" in explained, field.name
     for values in (Limits, Retention, SessionLimits):
         for field in attrs.fields(values):
+            default = r"`?(\{[^}]*\}|[\w%]+)`?"
             found = re.search(
-                rf"^\| `{field.name}` \|[^|]*\| `?([\w%]+)`? \|", explained, re.MULTILINE
+                rf"^\| `{field.name}` \|[^|]*\| {default} \|", explained, re.MULTILINE
             )
             assert found is not None, field.name
             documented = CONVERTER.structure(yaml.safe_load(found[1]), field.type)

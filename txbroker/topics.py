@@ -18,6 +18,9 @@ from collections.abc import Container
 MAX_TOPIC_BYTES = 65_535
 """Longest topic name or filter, in bytes of UTF-8 (section 1.5.3)."""
 
+LEVELS = 200
+"""`limits.levels`, where the topology file does not say otherwise."""
+
 _WILDCARD = re.compile("[+#]")
 
 

@@ -218,13 +218,23 @@ def test_ordinary_client_ids(broker: Bench, client_id: str) -> None:
 
 
 @statement("MQTT-3.1.3-2", "MQTT-3.1.4-4")
-@pytest.mark.parametrize("size", [24, 256, 65_535])
+@pytest.mark.parametrize("size", [24, 256])
 def test_long_client_ids(broker: Bench, size: int) -> None:
-    """Up to the longest that the length field can say, each with a session of its own."""
+    """Up to `limits.client_id`, each with a session of its own."""
     name = unique().ljust(size - 1, "i")
     broker.client(name + "1", clean=False).disconnect()
     assert not broker.client(name + "2", clean=False).session_present
     broker.resume(name + "1")
+
+
+@statement("MQTT-3.1.3-9")
+@pytest.mark.parametrize("size", [257, 65_535])
+def test_longer_client_ids_are_rejected(broker: Bench, size: int) -> None:
+    """Return code 2, then the connection is closed."""
+    client = broker.open()
+    client.send(wire.connect(unique().ljust(size, "i")))
+    assert client.expect(CONNACK).body == b"\0\2"
+    client.expect_closed()
 
 
 @statement("MQTT-3.1.3-2")

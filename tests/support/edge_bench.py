@@ -97,7 +97,7 @@ class Client:
     def got(self) -> list[str]:
         """
         What came since the last call, when all is settled: payloads, `r:` before retained ones, and
-        names of other packets. What came is acknowledged.
+        names of other packets. What came with QoS 1 is acknowledged.
         """
         self._bench.settle()
         told = []
@@ -105,7 +105,7 @@ class Client:
             packet = self.events.pop(0)
             if isinstance(packet, Publish):
                 told.append(("r:" if packet.retain else "") + packet.payload.decode())
-                if packet.packet_id is not None:
+                if packet.packet_id is not None and packet.qos == 1:
                     self.session.sender.on_pubacks((packet.packet_id,))
             else:
                 told.append(type(packet).__name__)

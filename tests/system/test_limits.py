@@ -20,7 +20,7 @@ from tests.support import wire
 from tests.support.history import History
 from tests.support.nodes import Event, NodeProcess, topology
 from tests.support.rawclient import RawClient
-from tests.support.wire import PUBACK, SUBACK
+from tests.support.wire import CONNACK, PUBACK, SUBACK
 from txbroker.store.space import measure
 
 from .commands import as_json, output, wait_until
@@ -95,6 +95,115 @@ def test_packet(node: NodeProcess) -> None:
         c.expect_closed()
     node.wait_event("client.violation", rule="limits.packet", client_id="c")
     assert 1 == counter(node, "packet.over_limit")
+
+
+def test_what_comes_before_connect(node: NodeProcess) -> None:
+    """A CONNECT is no larger than its fields can be, whatever `limits.packet` is."""
+    start(node)
+    with RawClient(node.mqtt) as c:
+        c.send(b"\x10" + wire.length(400_000))
+        c.expect_closed()
+    node.wait_event("client.violation", rule="limits.packet")
+    with client(node, "c") as c:
+        c.publish("t", bytes(400_000), qos=1)
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_levels(node: NodeProcess, qos: int) -> None:
+    """Of topics, plain or retained, and of filters; as many as the limit are fine."""
+    start(node, limits={"levels": 20})
+    fine, deep = "/".join("x" * 20), "/".join("x" * 21)
+    with client(node, "sub") as sub:
+        sub.subscribe((fine, 2))
+        with client(node, "pub") as pub:
+            for retain in (False, True):
+                pub.publish(fine, b"fine", qos=qos, retain=retain)
+                sub.expect_publish(fine, b"fine")
+        for packet in (
+            wire.publish(deep, b"p", qos=qos, packet_id=7 if qos else 0),
+            wire.publish(deep, b"p", qos=qos, packet_id=7 if qos else 0, retain=True),
+            wire.subscribe(7, (deep, 1)),
+            wire.subscribe(7, (deep[:-1] + "#", 1)),
+        ):
+            with client(node, "deep") as pub:
+                pub.send(packet)
+                pub.expect_closed()
+            node.wait_event("client.violation", rule="limits.levels")
+    reload(node, limits={"levels": 30})
+    with client(node, "pub") as pub:
+        pub.publish(deep, b"fine now", qos=1)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_subscriptions(node: NodeProcess, clean: bool) -> None:
+    """Further filters are refused one by one; those that the session has may change."""
+    start(node, limits={"subscriptions": 3})
+    with client(node, "c", clean=clean) as c:
+        c.send(wire.subscribe(1, ("a", 1), ("b", 1)))
+        assert b"\0\1\1\1" == c.wait_for(SUBACK, 1).body
+        c.send(wire.subscribe(2, ("c", 0), ("d", 0), ("a", 2), ("e/#", 1)))
+        assert b"\0\2\0\x80\2\x80" == c.wait_for(SUBACK, 2).body
+        c.send(wire.subscribe(3, ("d", 0)))
+        assert b"\0\3\x80" == c.wait_for(SUBACK, 3).body
+        c.unsubscribe("b")
+        c.send(wire.subscribe(4, ("d", 0)))
+        assert b"\0\4\0" == c.wait_for(SUBACK, 4).body
+        c.publish("d", b"here")
+        c.expect_publish("d", b"here")
+        is_told(node, "limits.subscriptions", "client.over_limit", "subscriptions.over_limit")
+    assert 3 == counter(node, "subscriptions.over_limit")
+
+
+def test_sessions(node: NodeProcess) -> None:
+    """Kept ones count while their clients are away."""
+    start(node, limits={"sessions": 2})
+    client(node, "a", clean=False).close()
+    with client(node, "b"), RawClient(node.mqtt) as c:
+        c.send(wire.connect("c", clean=True))
+        assert b"\0\3" == c.expect(CONNACK).body
+        c.expect_closed()
+        client(node, "a", clean=False).close()
+    wait_until(lambda: takes(node, "c"), what="room")
+
+
+def takes(node: NodeProcess, name: str) -> bool:
+    """Whether the node accepts a client."""
+    with RawClient(node.mqtt) as c:
+        c.send(wire.connect(name, clean=True))
+        return c.expect(CONNACK).body == b"\0\0"
+
+
+@pytest.mark.parametrize("most", [{"messages": 2}, {"bytes": "1KiB"}])
+def test_retained(node: NodeProcess, most: dict[str, Any]) -> None:
+    """Delivered all the same; a topic that has a value may get another one."""
+    start(node, limits={"retained": most})
+    with client(node, "sub") as sub, client(node, "pub") as pub:
+        sub.subscribe(("#", 1))
+        for topic in ("a", "b", "c", "a"):
+            pub.publish(topic, bytes(400), qos=1, retain=True)
+            sub.expect_publish(topic)
+        with client(node, "late") as late:
+            late.subscribe(("#", 1))
+            assert {"a", "b"} == {late.expect_publish().topic for _ in range(2)}
+            late.ping()
+        pub.publish("b", b"", qos=1, retain=True)
+        pub.publish("c", bytes(400), qos=1, retain=True)
+        with client(node, "later") as late:
+            late.subscribe(("#", 1))
+            assert {"a", "c"} == {late.expect_publish().topic for _ in range(2)}
+    wait_until(lambda: counter(node, "retained.over_limit") == 1, what="it is counted")
+
+
+def test_client_id(node: NodeProcess) -> None:
+    """Bytes, not characters; refused with code 2."""
+    start(node, limits={"client_id": 300})
+    client(node, "x" * 300).close()
+    for name in ("x" * 301, "ü" * 151):
+        with RawClient(node.mqtt) as c:
+            c.send(wire.connect(name, clean=True))
+            assert b"\0\2" == c.expect(CONNACK).body
+            c.expect_closed()
+        node.wait_event("client.violation", rule="limits.client_id")
 
 
 def test_connect_timeout(node: NodeProcess) -> None:

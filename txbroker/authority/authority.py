@@ -35,6 +35,13 @@ from txbroker.matching.retained import RetainedTree
 from txbroker.message import Message
 from txbroker.place import PartKey, Place
 
+MOST_RETAINED = (1_000_000, 4 * 1024**3)
+"""`limits.retained`, where the topology file does not say otherwise: messages, and their bytes."""
+
+
+def _retained_size(message: Message) -> int:
+    return len(message.topic) + len(message.payload)
+
 
 class Authority:
     """The zone `apex` at this node; not serving until it is opened."""
@@ -46,7 +53,9 @@ class Authority:
         self.epoch = 0
         self.exchange = exchange
         self.serving = False
-        self.retained: RetainedTree[Message] = RetainedTree()
+        self.retained: RetainedTree[Message] = RetainedTree(_retained_size)
+        self.most_retained = MOST_RETAINED
+        self.on_not_retained: Callable[[], None] = lambda: None
         self.marks: dict[MarkKey, int] = {}
         self.unclaimed_qos0 = 0
         self.peers = Peers(exchange, table.reclaimed_at)
@@ -232,13 +241,27 @@ class Authority:
             self._settling.overtake(message)
         elif self._settling.is_overtaken(record):
             return
-        if message.payload:
+        if message.payload and self._has_room_for(message):
             self.retained.set(topic, message)  # [MQTT-3.3.1-5]
+        elif message.payload:
+            # The value of before is not the last one any more.
+            self.on_not_retained()
+            self.retained.remove(topic)
         else:
             self.retained.remove(topic)  # [MQTT-3.3.1-10]
         self._journal.note_retained((topic,))
         for outgoing in self.outgoing:
             outgoing.note(topic)
+
+    def _has_room_for(self, message: Message) -> bool:
+        """True if the zone may retain the message in place of the value of before."""
+        messages, size = self.most_retained
+        before = self.retained.get(message.topic)
+        if before is None:
+            is_few = len(self.retained) < messages
+            return is_few and self.retained.size + _retained_size(message) <= size
+        grown = _retained_size(message) - _retained_size(before)
+        return grown <= 0 or self.retained.size + grown <= size
 
     def in_order(self, action: Callable[[], None]) -> None:
         """Run it when everything that was taken before it is durable and delivered."""

@@ -113,6 +113,14 @@ class SessionLimits:
 
 
 @attrs.frozen(slots=True, kw_only=True)
+class RetainedLimits:
+    """What a zone retains; a value for a further topic is delivered, and not retained."""
+
+    messages: Count = Count(1_000_000)
+    bytes: Size = Size(4 * GIB)
+
+
+@attrs.frozen(slots=True, kw_only=True)
 class Limits:
     """The bounds of one node; beyond them a peer is refused or a message dropped and counted."""
 
@@ -125,6 +133,11 @@ class Limits:
     cache: Count = Count(100_000)
     disk_free: Reserve = Reserve(share=0.05)
     connect_timeout: Timeout = Timeout(10.0)
+    levels: Count = Count(200)
+    subscriptions: Count = Count(10_000)
+    sessions: Count = Count(1_000_000)
+    retained: RetainedLimits = RetainedLimits()
+    client_id: Count = Count(256)
 
 
 @attrs.frozen(slots=True, kw_only=True)
@@ -176,5 +189,5 @@ NOT_KEYS = frozenset({"source", "lines"})
 """Attributes of `NodeConfig` that do not stand in the file."""
 
 # Annotations are text until asked for; the reader takes an attribute's type to find its hook.
-for _class in (Retention, SessionLimits, Limits, NodeConfig):
+for _class in (Retention, SessionLimits, RetainedLimits, Limits, NodeConfig):
     attrs.resolve_types(_class)

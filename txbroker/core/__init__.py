@@ -40,6 +40,7 @@ __all__ = [
     "Target",
     "Way",
     "accept",
+    "limit_levels",
 ]
 
 KIND = "python"
@@ -61,6 +62,7 @@ if not TYPE_CHECKING and os.environ.get("TXBROKER_PURE") != "1":
             StoredRecords,
             Target,
             accept,
+            limit_levels,
         )
 
         KIND = "compiled"
@@ -75,6 +77,7 @@ if TYPE_CHECKING or KIND == "python":
     from txbroker.core.reference.inlet import Inlet
     from txbroker.core.reference.link import LinkInlet
     from txbroker.core.reference.outlet import Outlet
+    from txbroker.core.reference.packets import limit_levels
     from txbroker.core.reference.records import StoredRecords
     from txbroker.core.reference.run import Run
     from txbroker.core.reference.sockets import Sender, Sockets

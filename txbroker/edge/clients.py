@@ -233,6 +233,10 @@ class Clients:
 
     # from connections
 
+    def is_full_for(self, client_id: str) -> bool:
+        """True if the client has no session here, and another one may not begin."""
+        return len(self.sessions) >= self._limits.sessions and client_id not in self.sessions
+
     def connect(
         self,
         packet: Connect,

@@ -20,5 +20,6 @@ class EdgeLimits:
     outbox: int = 1024 * 1024 * 1024
     holds: bool = False
     cache: int = 100_000
+    sessions: int = 1_000_000
     suback_wait: float = 2.0
     session_age: float = 7 * 86_400.0

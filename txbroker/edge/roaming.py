@@ -73,6 +73,9 @@ class Roaming:
         if earlier is not None and earlier.is_wanted:
             earlier.is_wanted = False
             earlier.refuse(TAKEN_OVER, False)  # [MQTT-3.1.4-2]
+        if self._clients.is_full_for(client_id):
+            refuse("limits.sessions: the node has no room for another session", True)
+            return None
         directory = self._directory
         if packet.clean_session and directory.clearings.is_needed(client_id):
             return self._clear(packet, accept, refuse)

@@ -8,7 +8,7 @@ first, a topic before those below it, levels in the order in which they first ap
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 from txbroker.matching.levels import Node, find, prune, reach
@@ -24,9 +24,12 @@ class RetainedTree(Generic[V]):
     walk shows a topic as it is when its turn comes, and may miss one that was set meanwhile.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, weigh: Callable[[V], int] = lambda _: 0) -> None:
+        """`weigh` says what a value adds to `size`."""
         self._root: Node[tuple[str, V]] = Node()
         self._nodes: dict[str, Node[tuple[str, V]]] = {}
+        self._weigh = weigh
+        self.size = 0
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -41,7 +44,10 @@ class RetainedTree(Generic[V]):
         node = self._nodes.get(topic)
         if node is None:
             node = self._nodes[topic] = reach(self._root, topic)
+        elif node.item is not None:
+            self.size -= self._weigh(node.item[1])
         node.item = (topic, value)
+        self.size += self._weigh(value)
 
     def remove(self, topic: str) -> V | None:
         """Take the topic out; its value, or None when it had none."""
@@ -49,6 +55,7 @@ class RetainedTree(Generic[V]):
         if node is None or node.item is None:
             return None
         _, value = node.item
+        self.size -= self._weigh(value)
         prune(self._root, topic)
         return value
 

@@ -22,6 +22,11 @@ log = get_logger()
 CLOSE_TIMEOUT = 5.0
 """Seconds that a client has to read its last packets when the connection is being closed."""
 
+LARGEST_CONNECT = 5 * (2 + 65_535) + 64
+"""
+Bytes of a CONNECT with five fields of the largest size: nobody holds more before it is judged.
+"""
+
 GRACE = 1.5
 """Times its keep-alive for which nothing may be heard of a client [MQTT-3.1.2-24]."""
 
@@ -56,7 +61,9 @@ class Lifetime:
         self._service = service
         self.outlet = service.exchange.make_outlet()
         self.outlet.connection = self
-        self._inlet = service.exchange.make_inlet(self.outlet, service.max_packet)
+        self._inlet = service.exchange.make_inlet(
+            self.outlet, min(service.max_packet, LARGEST_CONNECT)
+        )
         self._session: Session | None = None
         self._is_open = False
         self._is_clogged = False

@@ -39,7 +39,7 @@ from txbroker.mqtt.packets import (
     Unsuback,
     Unsubscribe,
 )
-from txbroker.mqtt.return_codes import ConnackCode, ProtocolViolation
+from txbroker.mqtt.return_codes import SUBACK_FAILURE, ConnackCode, ProtocolViolation
 from txbroker.mqtt.service import MqttService
 from txbroker.mqtt.session import Session
 from txbroker.runs import Octets
@@ -200,6 +200,8 @@ class MqttProtocol(Lifetime):
         client_id = packet.client_id or self._service.make_client_id()  # [MQTT-3.1.3-6]
         if not packet.client_id:
             packet = attrs.evolve(packet, client_id=client_id)
+        if len(client_id) > self._service.max_client_id // 4:
+            self._check_client_id(client_id)
         self._client_id = client_id
         if self._service.is_leaving:
             self._refuse("the node is retired", True)
@@ -210,6 +212,13 @@ class MqttProtocol(Lifetime):
             self._attempt = attempt
             self._is_arriving = True
             self.transport.pauseProducing()
+
+    def _check_client_id(self, client_id: str) -> None:
+        most = self._service.max_client_id
+        if len(client_id.encode()) > most:
+            reason = f"A client id is longer than {most} bytes."
+            code = ConnackCode.IDENTIFIER_REJECTED
+            raise ProtocolViolation("limits.client_id", reason, code)
 
     def _accept(self, packet: Connect, session: Session, present: bool) -> None:
         """The session is found, and durable where it has to be."""
@@ -238,6 +247,7 @@ class MqttProtocol(Lifetime):
             self.fed()
 
     def _open_inlet(self, session: Session, flows: Flows | None) -> None:
+        self._inlet.max_packet = self._service.max_packet
         self._inlet.open(session, session.client_id, flows, clean=session.clean)
 
     def _refuse(self, reason: str, is_told: bool) -> None:
@@ -286,13 +296,47 @@ class MqttProtocol(Lifetime):
     def _on_subscribe(self, packet: Subscribe) -> None:
         session = self._session
         assert session is not None
-        suback = encode_suback(packet.packet_id, [qos for _, qos in packet.filters])
+        admitted, codes = self._admit(session, packet.filters)
+        suback = encode_suback(packet.packet_id, codes)
 
         def acknowledge() -> None:
             if self._session is session:
                 self.outlet.send(suback)  # [MQTT-3.8.4-1]
 
+        if not admitted:
+            acknowledge()
+            return
+        if len(admitted) < len(packet.filters):
+            packet = attrs.evolve(packet, filters=admitted)
         self._service.edge.subscriptions.subscribe(session, packet, acknowledge)
+
+    def _admit(
+        self, session: Session, filters: tuple[tuple[str, int], ...]
+    ) -> tuple[tuple[tuple[str, int], ...], list[int]]:
+        """The filters that the session has room for, and the codes of SUBACK."""
+        known, most = session.subscriptions, self._service.max_subscriptions
+        codes = [qos for _, qos in filters]
+        if len(known) + len(filters) <= most:
+            return filters, codes
+        admitted: dict[str, int] = {}
+        room = most - len(known)
+        for place, (topic_filter, qos) in enumerate(filters):
+            if topic_filter not in known and topic_filter not in admitted:
+                if room <= 0:
+                    codes[place] = SUBACK_FAILURE
+                    continue
+                room -= 1
+            admitted[topic_filter] = qos
+        refused = codes.count(SUBACK_FAILURE)
+        if refused:
+            self._service.counters.add("subscriptions.over_limit", refused)
+            log.warning(
+                "client.over_limit",
+                client_id=self._client_id,
+                limit="limits.subscriptions",
+                value=most,
+            )
+        return tuple(admitted.items()), codes
 
     def _on_unsubscribe(self, packet: Unsubscribe) -> None:
         session = self._session

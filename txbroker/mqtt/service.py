@@ -58,6 +58,8 @@ class MqttService:
         max_packet: int,
         max_connections: int,
         connect_timeout: float,
+        max_client_id: int = 256,
+        max_subscriptions: int = 10_000,
     ) -> None:
         self.edge = edge
         self.exchange = exchange
@@ -73,6 +75,8 @@ class MqttService:
         self.max_packet = max_packet
         self.max_connections = max_connections
         self.connect_timeout = connect_timeout
+        self.max_client_id = max_client_id
+        self.max_subscriptions = max_subscriptions
         self.connections: dict[Closable, None] = {}  # takes half the room of a set
         self.is_leaving = False
 

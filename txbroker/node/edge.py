@@ -9,6 +9,7 @@ from txbroker.authority.authority import Authority
 from txbroker.control.departure import Departure
 from txbroker.control.directory import DirectoryShell
 from txbroker.control.reading import JournalReader
+from txbroker.core import limit_levels
 from txbroker.delegation.passage import Passage
 from txbroker.directory.directory import Directory
 from txbroker.directory.directory import Tables as DirectoryTables
@@ -74,6 +75,7 @@ class EdgeRole:
         self._successions = Successions()
         self.directory = self._build_directory()
         self.mqtt = self._build_mqtt()
+        limit_levels(ground.config.limits.levels)
 
     # life
 
@@ -124,6 +126,9 @@ class EdgeRole:
         self.mqtt.max_packet = limits.packet
         self.mqtt.max_connections = limits.connections
         self.mqtt.connect_timeout = limits.connect_timeout
+        self.mqtt.max_client_id = limits.client_id
+        self.mqtt.max_subscriptions = limits.subscriptions
+        limit_levels(limits.levels)
         self.edge.clients.set_limits(edge_limits(config))
         self.edge.outboxes.limit = limits.outbox
 
@@ -238,4 +243,6 @@ class EdgeRole:
             max_packet=config.limits.packet,
             max_connections=config.limits.connections,
             connect_timeout=config.limits.connect_timeout,
+            max_client_id=config.limits.client_id,
+            max_subscriptions=config.limits.subscriptions,
         )

@@ -139,6 +139,7 @@ class Node:
         self._edge_role.apply()
         if self._owner is not None:
             self._owner.links.max_links = found.config.limits.links
+            self._owner.apply()
         say = log.warning if found.restart_needed else log.info
         restart_needed = list(found.restart_needed)
         say("config.reloaded", changed=found.changed, restart_needed=restart_needed)

@@ -25,6 +25,13 @@ class OwnerRole:
         self.store = self._build_store(apex)
         self.authority = Authority(apex, ground.standing.table, self.store, ground.exchange)
         self.store.wire(self.authority)
+        self.authority.on_not_retained = lambda: ground.counters.add("retained.over_limit")
+        self.apply()
+
+    def apply(self) -> None:
+        """The limits of the topology file, from now on."""
+        retained = self._ground.config.limits.retained
+        self.authority.most_retained = (retained.messages, retained.bytes)
 
     def wire(self, edge: Edge) -> None:
         """The edge of the same node, which needs no link."""

@@ -35,6 +35,7 @@ def edge_limits(config: NodeConfig) -> EdgeLimits:
         outbox=config.limits.outbox,
         holds=config.unreachable == "hold",
         cache=config.limits.cache,
+        sessions=config.limits.sessions,
         suback_wait=config.suback_wait,
     )
 

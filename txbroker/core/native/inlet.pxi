@@ -19,7 +19,7 @@ cdef class Input:
     cdef PyObject* tail  # a bytes object that nobody else knows, longer than `tail_size`
     cdef size_t tail_size
     cdef size_t wanted
-    cdef size_t max_packet
+    cdef public size_t max_packet
     cdef cbool is_fed  # something may be left to look at
     cdef size_t peeked  # where the run that was peeked at ends
     cdef public double heard_at
@@ -221,6 +221,13 @@ cdef PyObject* new_bytes(size_t size) except NULL:
     cdef bytes made = PyBytes_FromStringAndSize(NULL, size)
     Py_INCREF(made)
     return <PyObject*>made
+
+
+def limit_levels(size_t most):
+    """As in the reference."""
+    global most_levels
+    most_levels = most
+    _limit_levels(most)
 
 
 @cython.final

@@ -81,6 +81,7 @@ cdef extern from "native/trees.hpp" namespace "txbroker" nogil:
 cdef extern from "native/packets.hpp" namespace "txbroker" nogil:
     const Byte DUP
     const Byte PUBLISH
+    size_t most_levels
     void put_two(char* at, size_t number)
     enum:
         COUNT

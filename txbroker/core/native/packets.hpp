@@ -89,6 +89,13 @@ struct Entry {
     uint8_t qos;
 };
 
+// `limits.levels`, of the process.
+inline size_t most_levels = 200;
+
+inline bool has_few_levels(const Byte* at, size_t size) {
+    return size < most_levels || size_t(std::count(at, at + size, Byte('/'))) < most_levels;
+}
+
 // The publishes of a run to be. They are left where they are, in bytes that somebody else keeps,
 // unless one of them has to be written in another way: then all are in `copied`.
 class Gathered {
@@ -122,6 +129,7 @@ public:
     bool is_topic(const Byte* topic, size_t size) {
         if (size == last_size_ && are_same(topic, last_, size)) return true;
         if (*topic == '$' || !is_topic_name(topic, size)) return false;
+        if (!has_few_levels(topic, size)) return false;
         last_ = topic;
         last_size_ = size;
         return true;

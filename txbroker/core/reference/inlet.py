@@ -46,6 +46,15 @@ class Inlet:
         self._is_clean = False
 
     @property
+    def max_packet(self) -> int:
+        """Bytes of the largest packet that is taken."""
+        return self._framer.max_packet
+
+    @max_packet.setter
+    def max_packet(self, size: int) -> None:
+        self._framer.max_packet = size
+
+    @property
     def first_byte(self) -> int | None:
         """The first byte of the packet that is not complete yet."""
         return self._framer.first_byte

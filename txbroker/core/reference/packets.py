@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from txbroker.core.reference.run import Entry
-from txbroker.mqtt.fields import topic_name_of
+from txbroker.mqtt.fields import limit_levels, topic_name_of
 from txbroker.mqtt.framing import encode_length
 from txbroker.mqtt.return_codes import ProtocolViolation
+
+__all__ = ["DUP", "PUBLISH", "RETAIN", "limit_levels", "plain_publish", "publish_head"]
 
 PUBLISH = 0x30
 DUP = 0x08
