@@ -244,3 +244,43 @@ def test_an_uncaught_exception_is_logged() -> None:
         event["event"],
         event["error"],
     )
+
+
+# -- what others cause
+
+
+def test_what_others_cause_is_told_a_few_times_and_counted() -> None:
+    """Again after a while, with the number of those that were not told; kinds are apart."""
+    now = [0.0]
+    said: list[tuple[str, dict[str, Any]]] = []
+    repeated = telemetry.Repeated(lambda: now[0])
+
+    def tell(kind: str) -> bool:
+        return repeated.tell(lambda event, **f: said.append((event, f)), "odd", kind=kind, peer=1)
+
+    assert [True] * telemetry.AT_ONCE + [False] * 500 == [
+        tell("a") for _ in range(telemetry.AT_ONCE + 500)
+    ]
+    assert tell("b")
+    now[0] += telemetry.TELL_AGAIN
+    assert tell("a") and tell("b")
+    assert [("odd", {"peer": 1, "untold": 500}), ("odd", {"peer": 1})] == said[-2:]
+
+
+def test_kinds_of_what_others_cause_are_bounded() -> None:
+    """A stranger invents as many as it likes: beyond a number they are one."""
+    said: list[str] = []
+    repeated = telemetry.Repeated(lambda: 0.0)
+    for number in range(10 * telemetry.KINDS_REMEMBERED):
+        repeated.tell(lambda event, **_: said.append(event), "odd", kind=str(number))
+    assert telemetry.KINDS_REMEMBERED + telemetry.AT_ONCE == len(said)
+
+
+def test_a_field_is_cut_to_a_line() -> None:
+    """Whatever others sent."""
+    out = io.StringIO()
+    telemetry.configure("kitchen", stream=out)
+    telemetry.get_logger().warning("odd", reason="x" * 1_000_000)
+    line = out.getvalue()
+    assert len(line) < 2 * telemetry.LONGEST_FIELD
+    assert "(1000000 in all)" in json.loads(line)["reason"]

@@ -8,6 +8,7 @@ from typing import Any
 
 from twisted.internet.task import LoopingCall
 
+from txbroker import hooks
 from txbroker.errors import TxbrokerError
 from txbroker.net import Clock, DelayedCall
 from txbroker.telemetry import get_logger
@@ -50,7 +51,7 @@ class ReactorTimers:
         """Run `action` once, `delay` seconds from now."""
 
         def ring() -> None:
-            action()
+            hooks.run(action)
             self._turn.end()
 
         return Alarm(self._reactor.callLater(delay, ring))

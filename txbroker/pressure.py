@@ -19,6 +19,7 @@ from collections.abc import Callable, Hashable
 import attrs
 
 from txbroker.timers import Cancellable, Timers
+from txbroker.turn import run_all
 
 PATIENCE = 0.3
 """Seconds for which publishers wait for a consumer, in general."""
@@ -119,5 +120,4 @@ class Pressure:
 
     def _relieve(self) -> None:
         if not self._raised:
-            for action in self._actions:
-                action()
+            run_all(self._actions)

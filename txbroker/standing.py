@@ -24,6 +24,7 @@ from txbroker.delegation.table import DelegationTable
 from txbroker.errors import PeerError, StoreError
 from txbroker.store.incoming import Arrived
 from txbroker.store.state import DataFolder, KnownParent, NodeState
+from txbroker.turn import run_all
 
 ROOT_EPOCH = 1
 
@@ -301,8 +302,7 @@ class Standing:
             self.table.restore(self._state.table)
             raise
         self._state = state
-        for action in self._on_change:
-            action()
+        run_all(self._on_change)
 
     def _is_of_use(self, arrived: Arrived) -> bool:
         return self._state.absorbing == arrived.apex or self.prepared > 0

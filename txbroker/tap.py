@@ -16,6 +16,7 @@ from twisted.internet import asyncioreactor
 from twisted.internet.defer import Deferred
 from twisted.python import usage
 
+from txbroker import hooks
 from txbroker.aio import as_deferred
 from txbroker.config import NodeConfig, load_file, select
 from txbroker.errors import TxbrokerError
@@ -70,6 +71,7 @@ class NodeService(Service):
         _open_files(self._config.limits.connections)
         # As Twisted does for SIGTERM: the handler runs anywhere, what it asks for runs in its turn.
         signal.signal(signal.SIGHUP, lambda *_: reactor.callFromThread(self._reload))
+        hooks.when_failed(lambda: _end(None))
         as_deferred(self._start(reactor)).addErrback(self._on_failure)
 
     def stopService(self) -> Deferred[None] | None:

@@ -12,14 +12,19 @@ Cores return values and do not log; only shells and the composition use this mod
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
+import time
 import traceback
 import warnings
+from collections import OrderedDict
+from collections.abc import Callable
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, TextIO
 
+import attrs
 import structlog
 from structlog.typing import EventDict, Processor
 from twisted.logger import ILogObserver, LogEvent, LogLevel, formatEvent
@@ -27,6 +32,23 @@ from zope.interface import directlyProvides
 
 TWISTED_OBSERVER = "txbroker.telemetry.twisted_observer"
 """For twistd's `logger` option: `options.parent["logger"]` set to this leads Twisted's log here."""
+
+
+LONGEST_FIELD = 1_000
+"""Characters of a field that reach the log; a stranger's text would fill the disk."""
+
+LONGEST_TRACE = 16_000
+"""The same of a traceback."""
+
+TELL_AGAIN = 60.0
+AT_ONCE = 10
+"""Of an event that others cause, so many lines are told in so many seconds; others are counted."""
+
+KINDS_REMEMBERED = 1_000
+"""Such events that are told apart; of more, each event has one kind."""
+
+# gRPC's compiled half writes to stderr by itself, a line for each broken byte of a stranger.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 def get_logger(**bound: Any) -> Any:
@@ -48,7 +70,12 @@ def configure(node: str, *, stream: TextIO | None = None, as_json: bool | None =
     if as_json is None:
         as_json = not out.isatty()
     structlog.configure(
-        processors=[_context(node), _failure_text, *(_JSON if as_json else _console(out))],
+        processors=[
+            _context(node),
+            _failure_text,
+            _shorten,
+            *(_JSON if as_json else _console(out)),
+        ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=lambda *_: _Lines(out),
         cache_logger_on_first_use=False,
@@ -98,6 +125,70 @@ class _Lines:
     debug = info = warning = error = critical = msg
 
 
+# -- what others cause
+
+
+@attrs.define(slots=True, eq=False)
+class _Kind:
+    """Events of one kind since `began`: how many were told, and how many not."""
+
+    began: float
+    told: int = 0
+    untold: int = 0
+
+
+class Repeated:
+    """
+    Events that others cause, as often as they like: `AT_ONCE` of a kind are told in a while.
+
+    Events of one kind have the same name and the same `kind`. The line that tells a kind again has
+    the number of those that were not told, as `untold`.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._known: OrderedDict[tuple[str, str], _Kind] = OrderedDict()
+
+    def tell(
+        self, say: Callable[..., object], event: str, *, kind: str = "", **fields: Any
+    ) -> bool:
+        """Log the event with `say`, a method of a logger, or count it; True if it was logged."""
+        now = self._now()
+        key = (event, kind[:LONGEST_FIELD])
+        if key not in self._known and len(self._known) >= KINDS_REMEMBERED:
+            key = (event, "")
+        known = self._known.setdefault(key, _Kind(began=now))
+        if now - known.began >= TELL_AGAIN:
+            if known.untold:
+                fields["untold"] = known.untold
+            self._known[key] = known = _Kind(began=now)
+            self._known.move_to_end(key)
+        if known.told >= AT_ONCE:
+            known.untold += 1
+            return False
+        known.told += 1
+        self._forget(now)
+        say(event, **fields)
+        return True
+
+    def _forget(self, now: float) -> None:
+        # Oldest first: a kind that is due to be told again, with nothing untold, need not be known.
+        while self._known:
+            key, known = next(iter(self._known.items()))
+            is_old = now - known.began >= TELL_AGAIN
+            if not is_old or (known.untold and len(self._known) < KINDS_REMEMBERED):
+                return
+            del self._known[key]
+
+
+_repeated = Repeated()
+
+
+def tell_repeated(say: Callable[..., object], event: str, *, kind: str = "", **fields: Any) -> bool:
+    """Log an event that others cause; see `Repeated`."""
+    return _repeated.tell(say, event, kind=kind, **fields)
+
+
 # -- one event to one line
 
 
@@ -118,6 +209,15 @@ def _failure_text(_logger: Any, _method: str, event: EventDict) -> EventDict:
     if isinstance(error, BaseException):
         event.setdefault("error", f"{type(error).__name__}: {error}")
         event["traceback"] = "".join(traceback.format_exception(error))
+    return event
+
+
+def _shorten(_logger: Any, _method: str, event: EventDict) -> EventDict:
+    """No field is longer than a line that people read."""
+    for key, value in event.items():
+        most = LONGEST_TRACE if key == "traceback" else LONGEST_FIELD
+        if isinstance(value, (str, bytes)) and len(value) > most:
+            event[key] = f"{value[:most]!s}... ({len(value)} in all)"
     return event
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 
@@ -80,3 +80,15 @@ class Turn:
     def _end_later(self) -> None:
         self._is_due = False
         self.end()
+
+
+def run_all(actions: Iterable[Callable[[], object]]) -> None:
+    """Run all of the actions, whatever becomes of each; then the first error goes on."""
+    first: Exception | None = None
+    for action in actions:
+        try:
+            action()
+        except Exception as error:
+            first = first or error
+    if first is not None:
+        raise first

@@ -176,9 +176,9 @@ def test_zone_outside_the_parents(tmp_path: Path, pair: tuple[NodeProcess, NodeP
     outside = NodeProcess(tmp_path, topology("outside", zone="b", parent=a.grpc))
     assert_refused(outside, "'b'", "not inside zone 'a'")
     namesake = NodeProcess(tmp_path, topology("root", zone="a/b", parent=a.grpc))
-    assert_refused(namesake, "'root'", "above itself")
+    assert_refused(namesake, "'root'", "node names are unique in the tree")
     twice = NodeProcess(tmp_path, topology("a", zone="c", parent=root.grpc))
-    assert_refused(twice, "'a'", "serves zone 'a' already")
+    assert_refused(twice, "'a'", "node names are unique in the tree")
     is_fine(root, a)
 
 
@@ -265,6 +265,9 @@ def test_data_of_another_kind(tmp_path: Path) -> None:
         assert_refused(node, str(file), "not readable")
         assert bad == file.read_text()
     file.write_text(json.dumps({**good, "node": "other"}))
+    assert_refused(node, str(file), "its checksum does not match")
+    del good["checksum"]
+    file.write_text(json.dumps({**good, "format": 2, "node": "other"}))  # of an earlier version
     assert_refused(node, str(file), "'other'")
     file.unlink()
     node.document["data"] = "n.yaml"

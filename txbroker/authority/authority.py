@@ -16,6 +16,7 @@ answers to interest requests with the retained messages (rule 9), zone cuts and 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from txbroker.authority.bailiwick import Bailiwick
 from txbroker.authority.handover import Incoming, MarkKey
@@ -34,6 +35,7 @@ from txbroker.delegation.table import DelegationTable
 from txbroker.matching.retained import RetainedTree
 from txbroker.message import Message
 from txbroker.place import PartKey, Place
+from txbroker.turn import run_all
 
 MOST_RETAINED = (1_000_000, 4 * 1024**3)
 """`limits.retained`, where the topology file does not say otherwise: messages, and their bytes."""
@@ -185,8 +187,7 @@ class Authority:
         while taken := self._settling.next(offset):
             self._settle(taken)
         awaiting, self._awaiting = self._awaiting, {}
-        for port in awaiting:
-            port.on_durable(offset)
+        run_all(partial(port.on_durable, offset) for port in awaiting)
 
     def _settle(self, taken: list[Taken]) -> None:
         runs: list[Run] = []
@@ -352,5 +353,4 @@ class Authority:
             self.peers.restore(known)
 
     def _tell(self, say: Callable[[EdgePort], None]) -> None:
-        for port in self.peers.ports():
-            say(port)
+        run_all(partial(say, port) for port in self.peers.ports())

@@ -18,7 +18,7 @@ import grpc.aio
 
 from txbroker.control.pace import Pace
 from txbroker.control.parts import Kept, Parts
-from txbroker.control.streams import STREAM_ERRORS
+from txbroker.control.streams import STREAM_ERRORS, brief
 from txbroker.core import Sieve
 from txbroker.counters import Counters
 from txbroker.errors import PeerError, StoreError
@@ -163,7 +163,7 @@ class JournalService:
         if found is None:
             await context.abort(
                 grpc.StatusCode.NOT_FOUND,
-                f"node {self._node!r} keeps no journal of zone {zone!r} at epoch {epoch}",
+                brief(f"node {self._node!r} keeps no journal of zone {zone!r} at epoch {epoch}"),
             )
         assert found is not None
         return found
@@ -174,7 +174,8 @@ class JournalService:
                 validate_topic_filter(request.filter)
             except TopicError as error:
                 await context.abort(
-                    grpc.StatusCode.INVALID_ARGUMENT, f"filter {request.filter!r}: {error}"
+                    grpc.StatusCode.INVALID_ARGUMENT,
+                    f"filter {brief(repr(request.filter))}: {error}",
                 )
         topic_filter = request.filter
         return Wanted(

@@ -29,7 +29,7 @@ from txbroker.control.convert import (
 )
 from txbroker.control.copying import settled
 from txbroker.control.directory_wire import members_from_wire, members_to_wire
-from txbroker.control.streams import STREAM_ERRORS, describe, read, unsaved, write
+from txbroker.control.streams import STREAM_ERRORS, brief, describe, read, unsaved, write
 from txbroker.control.times import (
     ALIVE_EVERY,
     CLAIM_WAIT,
@@ -181,7 +181,7 @@ class Parent:
         return who_to_wire(self._standing)
 
     async def _refuse(self, context: JoinContext, reason: str, cut_off: int = 0) -> None:
-        refused = control_pb2.Refused(reason=reason, cut_off=cut_off)
+        refused = control_pb2.Refused(reason=brief(reason), cut_off=cut_off)
         await context.write(JoinReply(refused=refused, who=self._who()))
 
     async def _decide(self, announce: control_pb2.Announce, context: JoinContext) -> int | None:

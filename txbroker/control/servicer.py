@@ -20,6 +20,7 @@ from txbroker.control.joiner import Joiner
 from txbroker.control.parent import Parent
 from txbroker.control.reading import JournalReader
 from txbroker.control.reclaim import Reclaimer, ReclaimError
+from txbroker.control.streams import brief
 from txbroker.control.takeback import TakeBack
 from txbroker.errors import StoreError
 from txbroker.link.convert import cut_to_wire
@@ -136,7 +137,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         other = self._namesake(request.edge, life)
         if other is not None:
             reason = f"another node {request.edge!r} lives at {other}; node names are unique"
-            await context.abort(grpc.StatusCode.ALREADY_EXISTS, reason)
+            await context.abort(grpc.StatusCode.ALREADY_EXISTS, brief(reason))
         token = self._links.issue(request.edge, request.incarnation, life)
         if token is None:
             await context.abort(
@@ -256,7 +257,8 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         try:
             validate_topic_filter(question)
         except TopicError as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{question!r}: {error}")
+            reason = f"{brief(repr(question))}: {error}"
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
 
 
 async def _told(

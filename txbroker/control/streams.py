@@ -47,6 +47,15 @@ async def write(stream: Any, message: Any, timeout: float) -> None:
     await asyncio.wait_for(stream.write(message), timeout)
 
 
+LONGEST_TEXT = 1_000
+"""Characters of another's text that go back to it: an error must not repeat 300 MB."""
+
+
+def brief(text: str) -> str:
+    """The text, cut where it is longer than anybody reads."""
+    return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}... ({len(text)} in all)"
+
+
 async def unsaved(error: StoreError, context: Any) -> None:
     """Nothing has changed, since it could not be made durable; the other side asks again."""
     log.error("state.unsaved", reason=str(error))

@@ -17,6 +17,7 @@ import attrs
 from txbroker.directory.entry import pack, unpack
 from txbroker.directory.ports import Table
 from txbroker.directory.rendezvous import Rendezvous
+from txbroker.turn import run_all
 
 LIMIT = 10_000
 """Members that are kept; more are not taken in."""
@@ -203,8 +204,7 @@ class Members:
         self._table.delete(_SETTLED)
 
     def _tell(self) -> None:
-        for action in self._actions:
-            action()
+        run_all(self._actions)
 
     def _work_out(self) -> None:
         names: dict[str, list[str]] = {self.site: [self.name]}

@@ -15,6 +15,7 @@ learns of a cut by another way must not take the child's records before the pare
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import count
 
 from txbroker.core import Exchange, Run
@@ -28,6 +29,7 @@ from txbroker.topics import (
     literal_prefix,
     may_match_within,
 )
+from txbroker.turn import run_all
 
 Known = tuple[Cut, tuple[Cut, ...] | None]
 """A zone, and all its cuts where they are known."""
@@ -156,8 +158,7 @@ class ZoneMap:
 
     def _changed(self, apex: str) -> None:
         self._by_topic.clear()
-        for action in self._on_change:
-            action(apex)
+        run_all(partial(action, apex) for action in self._on_change)
 
     def known(self) -> tuple[Known, ...]:
         """Every zone whose owner is known, for the next start."""

@@ -15,7 +15,7 @@ from txbroker.mqtt.hold import Hold
 from txbroker.mqtt.service import MqttService
 from txbroker.mqtt.session import Session
 from txbroker.net import Transport
-from txbroker.telemetry import get_logger
+from txbroker.telemetry import get_logger, tell_repeated
 
 log = get_logger()
 
@@ -84,7 +84,8 @@ class Lifetime:
         self._is_open = True
         if len(service.connections) >= service.max_connections:
             service.counters.add("connections.refused")
-            log.warning("client.refused", limit="limits.connections", value=service.max_connections)
+            most = service.max_connections
+            tell_repeated(log.warning, "client.refused", limit="limits.connections", value=most)
             self._abort()
             return
         service.connections[self] = None
@@ -163,7 +164,8 @@ class Lifetime:
     def _no_connect(self) -> None:
         peer = describe(self.transport.getPeer())
         after = self._service.connect_timeout
-        log.info("client.no_connect", peer=peer, limit="limits.connect_timeout", after=after)
+        limit = "limits.connect_timeout"
+        tell_repeated(log.info, "client.no_connect", peer=peer, limit=limit, after=after)
         self._service.counters.add("clients.no_connect")
         self._leave(will=False)
         self._abort()

@@ -43,7 +43,7 @@ from txbroker.mqtt.return_codes import SUBACK_FAILURE, ConnackCode, ProtocolViol
 from txbroker.mqtt.service import MqttService
 from txbroker.mqtt.session import Session
 from txbroker.runs import Octets
-from txbroker.telemetry import get_logger
+from txbroker.telemetry import get_logger, tell_repeated
 
 log = get_logger()
 
@@ -357,8 +357,10 @@ class MqttProtocol(Lifetime):
 
     def _on_violation(self, violation: ProtocolViolation) -> None:
         first_byte, body = violation.frame
-        log.warning(
+        tell_repeated(
+            log.warning,
             "client.violation",
+            kind=violation.rule,
             client_id=self._client_id,
             peer=describe(self.transport.getPeer()),
             rule=violation.rule,

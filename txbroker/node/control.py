@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import grpc.aio
 
 from txbroker.config import Address
-from txbroker.control.channels import SERVER_OPTIONS, Addressee
+from txbroker.control.channels import CALLS, SERVER_OPTIONS, Addressee
 from txbroker.control.divergent import Divergence
 from txbroker.control.forget import Forgetter
 from txbroker.control.joiner import Joiner
@@ -79,7 +79,11 @@ class ControlPlane:
     ) -> None:
         """Answer from now on; raises `ConfigError`."""
         config = self._ground.config
-        server = grpc.aio.server(interceptors=[Addressee(config.node)], options=SERVER_OPTIONS)
+        server = grpc.aio.server(
+            interceptors=[Addressee(config.node)],
+            options=SERVER_OPTIONS,
+            maximum_concurrent_rpcs=CALLS,
+        )
         servicer = self._build_servicer(lambda: listeners.link, status, sys_values)
         add_ControlServicer_to_server(servicer, server)
         add_DirectoryServicer_to_server(self._edge_role.directory_shell, server)

@@ -15,6 +15,7 @@ import enum
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from txbroker import hooks
 from txbroker.errors import StoreError
 from txbroker.store.files import DiskFull
 from txbroker.store.log import Log
@@ -208,7 +209,7 @@ class Committer:
             actions = {**self._put_off, **self._before_write}
             self._put_off, self._before_write = {}, {}
             for action in actions:
-                action()
+                hooks.run(action)
 
     def _write(self, *, is_unread: bool = False) -> bool:
         """Write what is staged; whether all of it is."""
@@ -228,6 +229,10 @@ class Committer:
             return False
         except StoreError as error:
             self._fail(error)
+            return False
+        except Exception as error:  # what a log holds cannot be written: nobody would ever hear
+            self._is_ended = True
+            hooks.fail(error)
             return False
         if staged:
             self._on_written()
@@ -322,7 +327,7 @@ class Committer:
 
     def _run_ready(self) -> None:
         while self._ready:
-            self._ready.popleft()()
+            hooks.run(self._ready.popleft())
 
     def _fail(self, error: StoreError) -> None:
         self._is_ended = True

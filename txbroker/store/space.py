@@ -17,6 +17,7 @@ from txbroker.config import Reserve
 from txbroker.counters import Counters
 from txbroker.telemetry import get_logger
 from txbroker.timers import Cancellable, Timers
+from txbroker.turn import run_all
 
 log = get_logger()
 
@@ -146,9 +147,7 @@ class DiskSpace:
             log.error("disk.short", limit="limits.disk_free", folder=str(self._folder), why=reason)
         else:
             log.info("disk.ok", folder=str(self._folder), free=self.free)
-        for action in self._on_change:
-            action()
+        run_all(self._on_change)
         if not is_short:
             waiting, self._waiting = self._waiting, {}
-            for resume in waiting.values():
-                resume()
+            run_all(waiting.values())

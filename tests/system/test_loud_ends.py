@@ -1,0 +1,71 @@
+"""
+A node is never deaf: where a step fails that others wait for, it ends with one line and status 1.
+
+A module that Python imports at its start breaks one function of the node, for one topic.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import wire
+from tests.support.nodes import NodeProcess, topology
+from tests.support.rawclient import RawClient
+
+BREAK = """
+from txbroker.{module} import {owner}
+
+before = {owner}.{method}
+
+
+def broken(self, *args, **options):
+    if is_armed(self, *args):
+        raise RuntimeError("broken for a test")
+    return before(self, *args, **options)
+
+
+def is_armed(*args):
+    return any("boom" in repr(value) for value in args) or {armed}
+
+
+{owner}.{method} = broken
+"""
+
+PLACES = {
+    "commit": (
+        "store.journals",
+        "Part",
+        "_stage",
+        'any(getattr(p, "payload", b"") == b"boom" for p in args[0]._gathered)',
+    ),
+    "delivery": ("authority.authority", "Authority", "_settle", "False"),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_step_that_fails_ends_the_node(tmp_path: Path, place: str) -> None:
+    """It does not go on without acknowledging anything; what was acknowledged is there again."""
+    module, owner, method, armed = PLACES[place]
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "sitecustomize.py").write_text(
+        BREAK.format(module=module, owner=owner, method=method, armed=armed)
+    )
+    node = NodeProcess(tmp_path, topology("n", zone=""), env={"PYTHONPATH": str(broken)})
+    with node.start():
+        with RawClient(node.mqtt) as sub, RawClient(node.mqtt) as pub:
+            sub.connect("sub", clean=False)
+            sub.subscribe(("#", 1))
+            sub.disconnect()
+            pub.connect("pub")
+            pub.publish("t", b"before", qos=1, retain=True)
+            pub.send(wire.publish("t", b"boom", qos=1, packet_id=7, retain=True))
+            assert 1 == node.wait(10.0)
+        assert "broken for a test" in str(node.wait_event("node.failed"))
+        del node.env["PYTHONPATH"]
+        node.start()
+        with RawClient(node.mqtt) as sub:
+            assert sub.connect("sub", clean=False)
+            assert b"before" == sub.take(1)[0].payload
