@@ -97,3 +97,24 @@ def test_every_command_shows_an_example(name: str) -> None:
 
     assert 0 == done.exit_code
     assert f"$ txbroker {name}" in done.stdout
+
+
+def test_data_that_others_can_read_is_told(tmp_path: Path) -> None:
+    """Of an earlier version, or made by hand; the files are fine all the same."""
+    house, data = tmp_path / "house.yaml", tmp_path / "var" / "house"
+    house.write_text(ROOT)
+    (data / "tables").mkdir(parents=True, mode=0o700)
+    data.chmod(0o700)
+    (data / "tables").chmod(0o750)
+    (data / "state.json").write_text("{}")
+    (data / "state.json").chmod(0o600)
+    (data / "lock").write_text("")
+    (data / "lock").chmod(0o644)
+
+    done = txbroker("check", house)
+
+    said = "other users of this machine have rights to 2 files; take them away with"
+    assert (0, f"warning: {data}: {said}: chmod -R go= {data}\n") == (done.exit_code, done.stderr)
+    for path in (data / "tables", data / "lock"):
+        path.chmod(0o700)
+    assert "" == txbroker("check", house).stderr

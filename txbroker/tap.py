@@ -20,9 +20,14 @@ from txbroker import hooks
 from txbroker.aio import as_deferred
 from txbroker.config import NodeConfig, load_file, select
 from txbroker.errors import TxbrokerError
+from txbroker.streams.files import ceiling
 from txbroker.telemetry import TWISTED_OBSERVER, configure, get_logger, twisted_observer
 
 log = get_logger()
+
+
+OTHERS = 0o077
+"""Rights to what the node writes that nobody but its user has."""
 
 
 class Options(usage.Options):
@@ -68,6 +73,7 @@ class NodeService(Service):
 
         if not _is_asyncio(reactor):
             _fail("txbroker needs the asyncio reactor: start twistd with --reactor=asyncio")
+        os.umask(OTHERS)  # What clients said is not for other users of the machine.
         _open_files(self._config.limits.connections)
         # As Twisted does for SIGTERM: the handler runs anywhere, what it asks for runs in its turn.
         signal.signal(signal.SIGHUP, lambda *_: reactor.callFromThread(self._reload))
@@ -166,6 +172,9 @@ def _open_files(connections: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    most = ceiling()
+    if most < connections:
+        log.warning("files.few", open_files=hard, connections=most, limit="limits.connections")
     last = (connections if hard == resource.RLIM_INFINITY else min(connections, hard)) - 1
     with open(os.devnull, "rb") as some:
         os.close(fcntl.fcntl(some, fcntl.F_DUPFD_CLOEXEC, last))

@@ -20,6 +20,7 @@ from twisted.python.failure import Failure
 from txbroker.core import Inlet, LinkInlet, Outlet, accept
 from txbroker.runs import Octets
 from txbroker.streams.accepted import AcceptedStream, peer_of, read_some
+from txbroker.streams.files import ceiling, next_descriptor
 from txbroker.streams.unsent import Unsent
 from txbroker.telemetry import get_logger
 
@@ -159,13 +160,17 @@ class StreamPort(Port):
 
     def doRead(self) -> None:
         """Connections have come."""
+        most = ceiling()
+        if self._is_short and next_descriptor(self.socket.fileno()) >= most:
+            self._pause(f"{most} files are open, the rest is for the node's own")
+            return
         for _ in range(ACCEPTS):
             try:
                 descriptor = accept(self.socket)
             except (ConnectionAbortedError, PermissionError):
                 descriptor = -1
             except OSError as error:
-                self._pause(error)
+                self._pause(error.strerror)
                 return
             if descriptor < 0:
                 self._is_short = False
@@ -174,6 +179,9 @@ class StreamPort(Port):
                 self._take(descriptor)
             except Exception:  # of one connection: the node goes on listening
                 log.exception("stream.failed")
+            if descriptor + 1 >= most:
+                self._pause(f"{most} files are open, the rest is for the node's own")
+                return
 
     def _take(self, descriptor: int) -> None:
         protocol = None
@@ -188,11 +196,11 @@ class StreamPort(Port):
             protocol.makeConnection(stream)
             self._poller.readNow(stream, descriptor)
 
-    def _pause(self, error: OSError) -> None:
+    def _pause(self, reason: str | None) -> None:
         # Whoever has to wait stays in the backlog; asking for them at once would only spin.
         if not self._is_short:
             self._is_short = True
-            log.warning("accept.paused", reason=error.strerror, port=self._realPortNumber)
+            log.warning("accept.paused", reason=reason, port=self._realPortNumber)
         self.reactor.removeReader(self)
         self.reactor.callLater(ACCEPT_PAUSE, self._go_on)
 
