@@ -21,6 +21,7 @@ from tests.support.pair import (
 from txbroker.delegation.cut import Cut
 from txbroker.edge.edge import Edge
 from txbroker.edge.route import State
+from txbroker.errors import PeerError
 from txbroker.link.batches import CREDIT_BYTES
 from txbroker.link.deliveries import WINDOW
 from txbroker.link.frames import LINK_VERSION, LinkError, encode_frame, packets_of
@@ -345,17 +346,19 @@ BAD_FOR_AN_OWNER = {
     "an MQTT packet": b"\xc0\x00",
     "not protobuf": b"\x00\x03\xff\xff\xff",
     "length without end": b"\x00\xff\xff\xff\xff\xff",
+    "long client id": hello() + batch(clients=["x" * 70_000]) + PUBLISH,
+    "long sequence": hello() + batch(first=1 << 62) + PUBLISH,
     "bad topic": hello() + batch() + b"\x30\x05\x00\x01#\x00\x00",
 }
 
 
 @pytest.mark.parametrize("data", BAD_FOR_AN_OWNER.values(), ids=list(BAD_FOR_AN_OWNER))
 def test_owner_refuses(data: bytes) -> None:
-    """`LinkError`, and the zone is as it was."""
+    """A `PeerError`, and the zone is as it was."""
     alarms = Alarms()
     host = Host(make_authority(""), alarms)
     link = Link(make_edge(alarms, Recorder()), make_route(), host)
-    with pytest.raises(LinkError):
+    with pytest.raises(PeerError):
         receive(link.owner_end, data)
 
     assert host.authority.offset <= 1
@@ -428,7 +431,7 @@ GARBAGE = st.lists(st.one_of(FRAMES, st.binary(max_size=60)), max_size=12).map(b
 
 @settings(max_examples=300, deadline=None)
 @given(data=GARBAGE)
-def test_garbage_raises_nothing_but_link_error(data: bytes) -> None:
+def test_garbage_raises_nothing_but_what_closes_the_link(data: bytes) -> None:
     """At either end, whatever comes."""
     bench = Bench()
     fresh = Link(bench.edge, bench.route, bench.host)
@@ -436,7 +439,7 @@ def test_garbage_raises_nothing_but_link_error(data: bytes) -> None:
         try:
             receive(end, data)
             end.flush()
-        except LinkError:
+        except PeerError:
             pass
 
 

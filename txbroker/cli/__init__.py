@@ -8,6 +8,7 @@ and logs to stderr. A command that fails raises `click.ClickException` or calls 
 from __future__ import annotations
 
 import io
+import os
 import sys
 
 import click
@@ -41,6 +42,7 @@ def main() -> None:
 
     HOST:PORT is the gRPC address of a node (of pub and sub the MQTT address), FILE a topology file.
     """
+    os.umask(0o077)  # What repair, archives and reports write holds what clients said.
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A name that the terminal cannot show is no reason to fail.
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -39,7 +40,8 @@ def check(files: tuple[str, ...]) -> None:
         if readable:
             click.echo(
                 f"warning: {folder}: other users of this machine have rights to"
-                f" {_count(readable, 'file')}; take them away with: chmod -R go= {folder}",
+                f" {_count(readable, 'file')}; take them away with:"
+                f" chmod -R go= {shlex.quote(str(folder))}",
                 err=True,
             )
     zones = sum(config.zone is not None for config in configs)

@@ -9,7 +9,6 @@ so. A job that runs on ends on SIGINT and SIGTERM after the batch it is at, with
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import threading
 from collections.abc import Callable, Mapping
@@ -61,7 +60,6 @@ def pipeline() -> None:
 
     Needs the extra: pip install 'txbroker[pipeline]'.
     """
-    os.umask(0o077)  # Archives and reports hold what clients said.
 
 
 @pipeline.command()

@@ -41,15 +41,16 @@ from txbroker.delegation.cut import Cut
 from txbroker.delegation.join import Applicant, Elsewhere, Refused, Renewed, Transfer, decide
 from txbroker.delegation.passage import Passage
 from txbroker.directory.members import Members
-from txbroker.errors import StoreError
+from txbroker.errors import PeerError, StoreError
 from txbroker.link.convert import cut_from_wire, cut_to_wire
 from txbroker.place import PartKey, Place
 from txbroker.standing import Standing
-from txbroker.telemetry import get_logger
+from txbroker.telemetry import get_logger, tell_repeated
 from txbroker.topics import validate_apex
 from txbroker.turn import Turn
 from txbroker.v1 import control_pb2
 from txbroker.v1.control_pb2 import JoinReply, JoinRequest
+from txbroker.wire_checks import check, check_below
 
 log = get_logger()
 
@@ -338,6 +339,7 @@ class Parent:
         try:
             while (request := await read(context, SILENCE)) is not None:
                 child.signs.set()
+                check(request)
                 match request.WhichOneof("kind"):
                     case "below":
                         self._tell_below(child, request.below)
@@ -346,6 +348,9 @@ class Parent:
                         self._turn.end()
         except STREAM_ERRORS:
             pass
+        except PeerError as error:
+            node, reason = child.node, brief(str(error))
+            tell_repeated(log.warning, "child.lied", kind=node, peer=node, reason=reason)
         except StoreError as error:
             log.error("state.unsaved", reason=str(error))
         finally:
@@ -356,6 +361,7 @@ class Parent:
         if child.zone is None or told.epoch != child.epoch:
             return
         below = [cut_from_wire(cut) for cut in told.below]
+        check_below(child.zone, below)
         if self._standing.table.tell_below(child.zone, child.epoch, below):
             self._standing.save()
 
@@ -406,10 +412,10 @@ def _what_is_wrong(announce: control_pb2.Announce) -> str | None:
         return f"{announce.node!r} is no node name; it has no spaces and no / + #"
     try:
         parse_address(announce.grpc)
+        check(announce)
         if announce.owns_zone:
             validate_apex(announce.zone)
-            for cut in announce.below:
-                validate_apex(cut.apex)
-    except ValueError as error:
+            check_below(announce.zone, map(cut_from_wire, announce.below))
+    except (ValueError, PeerError) as error:
         return f"node {announce.node!r}: {error}"
     return None

@@ -22,7 +22,7 @@ from txbroker.control.reading import JournalReader
 from txbroker.control.reclaim import Reclaimer, ReclaimError
 from txbroker.control.streams import brief
 from txbroker.control.takeback import TakeBack
-from txbroker.errors import StoreError
+from txbroker.errors import PeerError, StoreError
 from txbroker.link.convert import cut_to_wire
 from txbroker.link.listener import EdgeLife, LinkListener
 from txbroker.standing import Standing
@@ -30,6 +30,7 @@ from txbroker.store.backup import Backups
 from txbroker.telemetry import get_logger
 from txbroker.topics import TopicError, is_filter_within, may_match_within, validate_topic_filter
 from txbroker.v1 import control_pb2, control_pb2_grpc
+from txbroker.wire_checks import AHEAD, check, check_near
 
 log = get_logger()
 
@@ -133,6 +134,11 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         formats = self._links.formats
         if not formats.is_ours(request.edge, request.link_version, authority.apex):
             return control_pb2.OpenLinkReply(link_version=formats.ours)
+        try:
+            check(request)
+            check_near("incarnation", request.incarnation, AHEAD)  # seconds since 1970 at the most
+        except PeerError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, brief(str(error)))
         life = EdgeLife(identity=request.identity, life=request.life, grpc=request.grpc)
         other = self._namesake(request.edge, life)
         if other is not None:

@@ -20,11 +20,11 @@ from txbroker.control.convert import needs_from_wire, snapshot_from_wire, subtre
 from txbroker.control.copying import receive
 from txbroker.control.journals import parts_within, take
 from txbroker.control.parent import Parent
-from txbroker.control.streams import STREAM_ERRORS, describe, read, unsaved
+from txbroker.control.streams import STREAM_ERRORS, brief, describe, read, unsaved
 from txbroker.control.times import CLAIM_WAIT, HANDOVER_STEP
 from txbroker.delegation.passage import Passage
 from txbroker.directory.members import Members
-from txbroker.errors import StoreError
+from txbroker.errors import PeerError, StoreError
 from txbroker.holding import Holding
 from txbroker.place import PartKey, Place
 from txbroker.standing import Standing
@@ -41,6 +41,7 @@ from txbroker.v1.control_pb2 import (
     OutcomeReply,
     OutcomeRequest,
 )
+from txbroker.wire_checks import check, check_subtree, check_topics
 
 log = get_logger()
 
@@ -92,6 +93,10 @@ class TakeBack:
             await self._take_back(begin, context)
         except STREAM_ERRORS as error:
             log.info("handback.ended", zone=begin.zone, peer=begin.node, reason=describe(error))
+        except PeerError as error:
+            reason = brief(str(error))
+            log.warning("handback.ended", zone=begin.zone, peer=begin.node, reason=reason)
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
         except StoreError as error:
             await unsaved(error, context)
         finally:
@@ -183,8 +188,11 @@ class TakeBack:
         await context.write(HandBackReply(ready=control_pb2.Ready()))
         incoming = Incoming()
         while not (request := await _next(context)).HasField("fence"):
+            check(request)
             if request.HasField("snapshot"):
-                incoming.take(snapshot_from_wire(request.snapshot))
+                snapshot = snapshot_from_wire(request.snapshot)
+                check_topics(begin.zone, (message.topic for message in snapshot.retained))
+                incoming.take(snapshot)
             elif not await take(arriving, request):
                 await context.abort(grpc.StatusCode.ABORTED, "a hand-back ends with its fence")
         await asyncio.wait_for(arriving.durable(), HANDOVER_STEP)
@@ -196,6 +204,8 @@ class TakeBack:
             subtree=subtree_from_wire(request.fence.subtree),
             needs=needs_from_wire(request.fence.needs),
         )
+        check(request)
+        check_subtree(begin.zone, arrived.subtree)
         return arrived, request.fence.offset
 
     def _passage(self, begin: HandBackBegin, end: int) -> Passage:

@@ -18,6 +18,7 @@ from txbroker.directory.entry import pack, unpack
 from txbroker.directory.ports import Table
 from txbroker.directory.rendezvous import Rendezvous
 from txbroker.turn import run_all
+from txbroker.wire_checks import AHEAD
 
 LIMIT = 10_000
 """Members that are kept; more are not taken in."""
@@ -139,6 +140,8 @@ class Members:
         news: dict[str, Member] = {}
         for member in members:
             known = news.get(member.name, self._all.get(member.name))
+            if member.version > (0 if known is None else known.version) + AHEAD:
+                continue  # one of 2^64-1 would stand for ever
             if known is None:
                 if len(self._all) + len(news) < LIMIT:
                     news[member.name] = member

@@ -42,6 +42,7 @@ from txbroker.topics import is_within
 from txbroker.turn import Flushable
 from txbroker.v1 import link_pb2, types_pb2
 from txbroker.v1.link_pb2 import LinkFrame
+from txbroker.wire_checks import check
 
 MARKS_TOLD = 100
 """Low-water marks whose answers are waited for; an older txbroker gives none."""
@@ -292,6 +293,8 @@ class EdgeEnd:
 
     def _on_frame(self, frame: LinkFrame) -> None:
         kind = frame.WhichOneof("kind")
+        if kind not in ("batch", "heartbeat"):
+            check(frame)
         if kind == "welcome":
             self._on_welcome(frame.welcome)
             return

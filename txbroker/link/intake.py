@@ -29,6 +29,7 @@ from txbroker.mqtt.packets import Publish
 from txbroker.runs import Octets
 from txbroker.v1 import link_pb2
 from txbroker.v1.link_pb2 import LinkFrame
+from txbroker.wire_checks import MOST_NUMBER, check, check_texts
 
 MOST_STREAMS = 10_000
 """Streams on one link; an edge that has more makes a new link."""
@@ -99,6 +100,11 @@ class Intake:
         """The header of publishes that follow."""
         if batch.kind != link_pb2.Batch.PUBLISH:
             raise LinkError("an edge sends batches of publishes")
+        check_texts("the client id of a batch", batch.clients)
+        if max(batch.first, batch.stream, max(batch.sequences, default=0)) >= MOST_NUMBER:
+            raise LinkError("a batch has a number of 2^62 or more")
+        if batch.wills:
+            check(batch)
         if any(index >= len(batch.clients) for index in batch.client):
             raise LinkError("a batch names a client that it does not list")
         stream = self._streams.get(batch.stream)

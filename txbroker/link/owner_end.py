@@ -42,6 +42,7 @@ from txbroker.topics import TopicError, validate_topic_filter
 from txbroker.turn import Flushable
 from txbroker.v1 import link_pb2, types_pb2
 from txbroker.v1.link_pb2 import LinkFrame
+from txbroker.wire_checks import check
 
 PATIENCE = 2.0
 """Seconds without any credit from an edge after which publishers no longer wait for it. More than
@@ -275,6 +276,8 @@ class OwnerEnd:
 
     def _on_frame(self, frame: LinkFrame) -> None:
         kind = frame.WhichOneof("kind")
+        if kind not in ("batch", "heartbeat"):  # those of a batch are checked with it
+            check(frame)
         if kind == "hello":
             self._on_hello(frame.hello)
             return

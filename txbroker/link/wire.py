@@ -10,7 +10,8 @@ from twisted.python.failure import Failure
 
 from txbroker.core import LinkInlet, Outlet
 from txbroker.counters import Counters
-from txbroker.link.frames import LinkError, encode_frame
+from txbroker.errors import PeerError
+from txbroker.link.frames import encode_frame
 from txbroker.net import Clock, Transport
 from txbroker.runs import Octets
 from txbroker.telemetry import get_logger
@@ -111,7 +112,7 @@ class LinkProtocol(Protocol):
             if self.end is not None:
                 self.end.inlet.heard_at = self._clock.seconds()
                 self.end.work()
-        except LinkError as error:
+        except PeerError as error:
             self._counters.add("link.refused")
             self.drop(str(error))
 

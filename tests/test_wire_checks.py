@@ -1,0 +1,126 @@
+"""What another node says is checked before it is used: each text and number of each message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from google.protobuf import message_factory
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+
+from tests.support.recorders import cut
+from txbroker.delegation.table import Delegation, TableState
+from txbroker.errors import PeerError
+from txbroker.v1 import control_pb2, directory_pb2, link_pb2, types_pb2
+from txbroker.wire_checks import (
+    AHEAD,
+    MOST_NUMBER,
+    MOST_TEXT,
+    check,
+    check_below,
+    check_near,
+    check_subtree,
+    check_topics,
+)
+
+FILES = (control_pb2, directory_pb2, link_pb2, types_pb2)
+MESSAGES = sorted(
+    f"{file.DESCRIPTOR.package}.{name}"
+    for file in FILES
+    for name in file.DESCRIPTOR.message_types_by_name
+)
+
+
+def made(name: str) -> Message:
+    """An empty message of that type."""
+    pool = control_pb2.DESCRIPTOR.pool
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))()
+
+
+Path = tuple[FieldDescriptor, ...]
+
+
+def paths(kind: Descriptor, depth: int = 0) -> list[Path]:
+    """The way to each field of a message, and to those of the messages in it."""
+    found: list[Path] = []
+    for field in kind.fields:
+        if field.message_type is None:
+            found.append((field,))
+        elif depth < 3 and not field.message_type.GetOptions().map_entry:
+            found += [(field, *rest) for rest in paths(field.message_type, depth + 1)]
+    return found
+
+
+def with_value(name: str, path: Path, value: Any) -> Message:
+    """A message with this value at the end of the path."""
+    top = owner = made(name)
+    for field in path[:-1]:
+        inner = getattr(owner, field.name)
+        owner = inner.add() if field.is_repeated else inner
+        owner.SetInParent()
+    last = path[-1]
+    if last.is_repeated:
+        getattr(owner, last.name).append(value)
+    else:
+        setattr(owner, last.name, value)
+    return top
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_each_text_and_number_of_each_message_is_checked(name: str) -> None:
+    """A new field is checked the day it is there."""
+    for path in paths(made(name).DESCRIPTOR):
+        field = path[-1]
+        if field.type == FieldDescriptor.TYPE_STRING:
+            fine, bad = "x" * MOST_TEXT, "ü" * (MOST_TEXT // 2 + 1)
+        elif field.cpp_type == FieldDescriptor.CPPTYPE_UINT64:
+            fine, bad = MOST_NUMBER - 1, MOST_NUMBER
+        elif field.cpp_type == FieldDescriptor.CPPTYPE_INT64:
+            fine, bad = 0, -1
+        else:
+            continue
+        check(with_value(name, path, fine))
+        with pytest.raises(PeerError, match=f"{field.full_name}: "):
+            check(with_value(name, path, bad))
+
+
+def test_numbers_are_near_what_is_known() -> None:
+    """One of 2^62 would lock others out for ever."""
+    check_near("version", 7 + AHEAD, 7)
+    with pytest.raises(PeerError, match="more than 2\\^32 above 7"):
+        check_near("version", 8 + AHEAD, 7)
+
+
+@pytest.mark.parametrize(
+    "apex", ["home", "home2/x", "", "other", "homes", "home/+", "home/", "$SYS"]
+)
+def test_cuts_lie_strictly_below_their_zone(apex: str) -> None:
+    """A living sibling's zone was delegated to a liar."""
+    fine = cut("home/garage", 2)
+    check_below("home", (fine,))
+    with pytest.raises(PeerError):
+        check_below("home", (fine, cut(apex, 2)))
+    for subtree in (
+        TableState(delegations=(Delegation(cut=fine, below=(cut(apex, 2),)),)),
+        TableState(delegations=(Delegation(cut=cut(apex, 2)),)),
+        TableState(reclaimed=(cut(apex, 2),)),
+        TableState(epochs={apex: 3}),
+    ):
+        with pytest.raises(PeerError):
+            check_subtree("home", subtree)
+
+
+def test_a_cut_has_an_epoch_and_is_told_once() -> None:
+    """Whatever follows from it would be wrong."""
+    for cuts in ((cut("home/a", 0),), (cut("home/a", 1), cut("home/a", 2))):
+        with pytest.raises(PeerError):
+            check_below("home", cuts)
+
+
+@pytest.mark.parametrize("topic", ["other/x", "", "home/#", "home/\0", "homes"])
+def test_topics_are_of_the_zone(topic: str) -> None:
+    """Retained messages of a zone that is given back."""
+    check_topics("home", ("home", "home/x"))
+    with pytest.raises(PeerError):
+        check_topics("home", ("home/x", topic))
