@@ -131,6 +131,7 @@ class Ground:
             on_full=self.space.set_full,
             on_failed=lambda error: on_fatal(str(error)),
             on_written=self.space.note_written,
+            on_behind=self.space.set_behind,
         )
 
     def _restore(self, made: float) -> None:

@@ -59,6 +59,7 @@ class Disk:
         on_full: Callable[[bool, str], None],
         on_failed: Callable[[StoreError], None],
         on_written: Callable[[], None] = lambda: None,
+        on_behind: Callable[[bool, str], None] = lambda *_: None,
     ) -> None:
         loop = asyncio.get_event_loop()
         self._thread = WorkThread(loop)
@@ -72,6 +73,7 @@ class Disk:
             on_full=on_full,
             on_failed=on_failed,
             on_written=on_written,
+            on_behind=on_behind,
             soon=partial(loop.call_later, 0.0),
         )
         self._tables_log = Log(

@@ -56,7 +56,8 @@ class Log:
 
     `first` is the number of the first entry kept, `next` the one that the next entry gets, `synced`
     the last one known to be durable, `written` the last one that can be read, `staged` the bytes
-    that are not written yet, `size` the bytes in use on disk (without preallocated space).
+    that are not written yet, of so many `staged_entries`, `size` the bytes in use on disk (without
+    preallocated space).
 
     All methods are for the loop's thread but `sync`.
     """
@@ -96,6 +97,7 @@ class Log:
         self.synced = found.next - 1
         self._time = found.time
         self.staged = 0
+        self.staged_entries = 0
         self.is_discarded = False
         self._staged: list[_Staged] = []
         self._snapshot = threading.Lock()  # never held while the disk is waited for
@@ -147,6 +149,7 @@ class Log:
             raise CallerError(f"Entry {first} of {self.folder} was given already.")
         self._staged.append(_Staged(first, count, time, body))
         self.staged += BATCH_HEAD + len(body)
+        self.staged_entries += count
         self.next = first + count
         return first
 
@@ -174,7 +177,7 @@ class Log:
         """
         count = sum(staged.entries for staged in self._staged)
         self._staged.clear()
-        self.staged = 0
+        self.staged = self.staged_entries = 0
         if self._tail is not None:
             # A whole batch of a write that failed halfway, behind a shorter one, reads as damage.
             self._tail.truncate(self._segments[-1].end)
@@ -213,6 +216,7 @@ class Log:
         segment.end = position
         last = self._staged[len(notes) - 1]
         self._time = last.time
+        self.staged_entries -= sum(staged.entries for staged in self._staged[: len(notes)])
         del self._staged[: len(notes)]
         with self._snapshot:
             self._dirty[tail.file] = None

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from txbroker.config import Reserve
 from txbroker.counters import Counters
-from txbroker.telemetry import get_logger
+from txbroker.telemetry import get_logger, tell_repeated
 from txbroker.timers import Cancellable, Timers
 from txbroker.turn import run_all
 
@@ -64,6 +64,8 @@ class DiskSpace:
         self._is_roomy = False
         self._is_stopped = False
         self._refusal: str | None = None
+        self._is_behind = False
+        self._is_full = False
         self._alarm: Cancellable | None = None
         self._on_change: list[Callable[[], None]] = []
         self._waiting: dict[Hashable, Callable[[], None]] = {}
@@ -102,6 +104,14 @@ class DiskSpace:
         self._refusal = reason if is_full else None
         self._settle(reason)
 
+    def set_behind(self, is_behind: bool, reason: str) -> None:
+        """Too much waits for a sync, as `reason` says; or no more."""
+        self._is_behind = is_behind
+        if is_behind:
+            self._counters.add("disk.behind")
+            tell_repeated(log.warning, "disk.behind", folder=str(self._folder), why=reason)
+        self._settle(reason)
+
     # from those who take publishes
 
     def when_changed(self, action: Callable[[], None]) -> None:
@@ -138,16 +148,23 @@ class DiskSpace:
         self._settle(f"{self.free} bytes are free, {reserve} are to stay so")
 
     def _settle(self, reason: str) -> None:
-        is_short = self._is_low or self._refusal is not None
+        is_full = self._is_low or self._refusal is not None
+        if is_full != self._is_full:
+            self._is_full = is_full
+            self._tell_full(reason)
+        is_short = is_full or self._is_behind
         if is_short == self.is_short:
             return
         self.is_short = is_short
-        if is_short:
-            self._counters.add("disk.short")
-            log.error("disk.short", limit="limits.disk_free", folder=str(self._folder), why=reason)
-        else:
-            log.info("disk.ok", folder=str(self._folder), free=self.free)
         run_all(self._on_change)
         if not is_short:
             waiting, self._waiting = self._waiting, {}
             run_all(waiting.values())
+
+    def _tell_full(self, reason: str) -> None:
+        folder = str(self._folder)
+        if self._is_full:
+            self._counters.add("disk.short")
+            log.error("disk.short", limit="limits.disk_free", folder=folder, why=reason)
+        else:
+            log.info("disk.ok", folder=folder, free=self.free)
