@@ -27,9 +27,11 @@ CORES = (
     "place",
     "pressure",
     "runs",
+    "texts",
     "timers",
     "topics",
     "turn",
+    "wire_checks",
     "authority",
     "core",
     "delegation",
@@ -57,7 +59,15 @@ CORES = (
 )
 SHELLS_IN_CORES = ("mqtt.hold", "mqtt.lifetime", "mqtt.protocol", "mqtt.service")
 """Modules of a core's package that are shells."""
-MAY_USE_PROTOBUF = ("link", "control", "edge.keeper", "edge.stored", "ledger", "store")
+MAY_USE_PROTOBUF = (
+    "link",
+    "control",
+    "edge.keeper",
+    "edge.stored",
+    "ledger",
+    "store",
+    "wire_checks",
+)
 CLOCKS = {"asyncio", "datetime", "random", "secrets", "select", "socket", "threading", "time"}
 
 

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 
 import click
 
+from txbroker.texts import spelled
+
 STYLES = {
     "alive": "green",
     "authoritative": "green",
@@ -18,13 +20,12 @@ STYLES = {
 }
 """How a terminal shows cells with these texts."""
 
-_CONTROL = re.compile("[\\x00-\\x08\\x0a-\\x1f\\x7f-\\x9f\\u2028\\u2029\\ud800-\\udfff]")
 _NUMBER = re.compile("[0-9.]*")
 
 
 def one_line(text: str) -> str:
-    """The text with line ends and other control characters spelled out; tabs stay."""
-    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    """The text with line ends and other hidden characters spelled out; tabs stay."""
+    return spelled(text, keep="\t")
 
 
 def zone_name(apex: str) -> str:

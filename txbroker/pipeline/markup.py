@@ -9,11 +9,9 @@ browser or a terminal would not show as written (controls, changes of direction)
 from __future__ import annotations
 
 import html
-import re
 
-_HIDDEN = re.compile(
-    "[\\x00-\\x1f\\x7f-\\x9f\\xad\\u061c\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ud800-\\udfff\\ufff9-\\uffff]"
-)
+from txbroker.texts import spelled
+
 _EMPTY = {"meta", "br"}
 
 
@@ -26,7 +24,7 @@ class Html(str):
 def visible(text: str, longest: int = 200) -> str:
     """The text with hidden characters spelled out, cut to `longest` characters."""
     cut = text if len(text) <= longest else f"{text[: longest - 1]}\N{HORIZONTAL ELLIPSIS}"
-    return _HIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode(), cut)
+    return spelled(cut)
 
 
 def element(name: str, /, *children: str, **attributes: object) -> Html:
