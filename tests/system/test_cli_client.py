@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -220,6 +221,7 @@ def test_pub_waits_for_the_owner(tmp_path: Path) -> None:
     with root, a:
         a.wait_event("join.granted", zone="a")
         a.terminate()
+        wait_until(lambda: is_quick(root), what="the other node is known to be away")
         arguments = ["-t", "a/x", "-m", "p", "-q", 1]
         said = failure("pub", at(root.mqtt), *arguments, "--timeout", 0.7)
         assert "no acknowledgement in 0.7 s; the owner of 'a/x' may be away" in said
@@ -227,6 +229,14 @@ def test_pub_waits_for_the_owner(tmp_path: Path) -> None:
             wait_until(lambda: connected(root), what="the publisher is connected")
             a.start()
             assert (0, "") == command.end(30.0)
+
+
+def is_quick(node: NodeProcess) -> bool:
+    """Whether a client is accepted at once."""
+    began = time.monotonic()
+    with RawClient(node.mqtt) as client:
+        client.connect("quick")
+    return time.monotonic() - began < 0.2
 
 
 def connected(node: NodeProcess) -> bool:

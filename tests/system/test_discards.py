@@ -140,3 +140,27 @@ def test_in_a_house_of_two_the_one_that_is_left_discards(tmp_path: Path) -> None
             assert time.monotonic() < until, "it stays"
             time.sleep(0.2)
         assert not sessions(root)
+
+
+def test_a_node_that_is_cut_off_does_not_wait_for_each_client(nodes: list[NodeProcess]) -> None:
+    """Most nodes of its site are known to be away: clients that begin anew are accepted at once."""
+    root, a, b = nodes
+    begin([a], "x", 0.0, is_polite=True)
+    a.kill()
+    b.kill()
+    until = time.monotonic() + 30.0
+    waited = 10.0
+    while waited > 0.3:
+        assert time.monotonic() < until, f"CONNACK takes {waited} s"
+        began = time.monotonic()
+        with RawClient(root.mqtt, timeout=10.0) as client:
+            assert not client.connect("y", clean=True)
+        waited = time.monotonic() - began
+    with RawClient(root.mqtt, timeout=10.0) as client:
+        assert not client.connect("x", clean=True)
+    a.start()
+    b.start()
+    until = time.monotonic() + 60.0
+    while sessions(a) | sessions(b):
+        assert time.monotonic() < until, "it stays"
+        time.sleep(0.2)

@@ -294,6 +294,12 @@ class Arrivals:
             search.generation = max(search.generation, lookup.generation)
         return {site: lookup.decide() for site, lookup in lookups.items()}
 
+    def is_cut_off(self, client_id: str) -> bool:
+        """True if so many keepers of an id are known to be away that the others decide nothing."""
+        keepers = self._members.keepers(client_id)
+        heard = [name for name in keepers if not self._reach.is_away(name)]
+        return len(heard) < majority(len(keepers))
+
     def stands_for_all(self, client_id: str) -> bool:
         """True if this node alone decides about an id, as the other one of two is away."""
         keepers = self._members.keepers(client_id)

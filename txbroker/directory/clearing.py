@@ -10,7 +10,8 @@ The steps:
 4. the clean session begins; a majority knows it before CONNACK, so whoever connects the client from
    then on finds it, and counts what begins later above all that has ended.
 
-What cannot be asked for `wait` seconds is remembered, durably, and done later: by then the client
+What cannot be asked for `wait` seconds, or is known to be away, is remembered, durably, and done
+later: by then the client
 may have been elsewhere, so a holder keeps a session that is newer than the clean one.
 """
 
@@ -122,7 +123,7 @@ class Clearings:
                 is_told = found.is_known
                 if found.is_whole:
                     self._forget(client_id)
-            if self._now() >= until:
+            if self._now() >= until or (not search.go_on and self._arrivals.is_cut_off(client_id)):
                 break
             if not (is_told or search.go_on or search.is_overtaken):
                 yield Pause(seconds=RETRY)
