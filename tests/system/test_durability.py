@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import wire
-from tests.support.nodes import topology
+from tests.support.nodes import NodeProcess, topology
 from tests.support.rawclient import RawClient
 from tests.support.strace import Call, TracedNode
 from tests.support.wire import PUBACK, PUBREC
@@ -31,12 +31,12 @@ def payload(packet_id: int) -> bytes:
     return b"payload-%05d." % packet_id
 
 
-def publish_all(node: TracedNode, qos: int) -> None:
+def publish_all(node: TracedNode, qos: int, topic: str = "t") -> None:
     """Some one by one, then many with one write, so that they share batches and syncs."""
     with RawClient(node.mqtt) as client:
         client.connect("publisher")
         packets = {
-            packet_id: wire.publish("t", payload(packet_id), qos=qos, packet_id=packet_id)
+            packet_id: wire.publish(topic, payload(packet_id), qos=qos, packet_id=packet_id)
             for packet_id in range(1, SINGLY + AT_ONCE + 1)
         }
         for packet_id in range(1, SINGLY + 1):
@@ -61,23 +61,41 @@ def trace(directory: Path, qos: int, **keys: object) -> list[Call]:
     return node.calls()
 
 
-def write_of(calls: list[Call], packet_id: int) -> Call:
-    """The call that wrote the message to a journal's file."""
+def trace_outbox(directory: Path, qos: int) -> list[Call]:
+    """The calls of a node to which such messages were published for a zone that is away."""
+    node = TracedNode(directory, topology("n", zone=""))
+    away = NodeProcess(directory, topology("away", zone="away", parent=node.grpc))
+    try:
+        node.start(timeout=60.0)
+        away.start()
+        away.wait_event("join.granted", 30.0)
+        away.kill()
+        publish_all(node, qos, "away/t")
+        node.terminate(30.0)
+    finally:
+        away.close()
+        node.close()
+    wait_until(node.is_traced, what="the end of the trace")
+    return node.calls()
+
+
+def write_of(calls: list[Call], packet_id: int, folder: str) -> Call:
+    """The call that wrote the message to a file of the folder."""
     return next(
         call
         for call in calls
-        if call.name in WRITES and "/journal/" in call.path and payload(packet_id) in call.arguments
+        if call.name in WRITES and folder in call.path and payload(packet_id) in call.arguments
     )
 
 
-def unsynced(calls: list[Call], qos: int) -> Iterator[int]:
+def unsynced(calls: list[Call], qos: int, folder: str = "/journal/") -> Iterator[int]:
     """The packet ids whose answer did not wait for a sync of what was written."""
     syncs = [c for c in calls if c.name in ("fdatasync", "fsync") and not c.result]
     sends = [c for c in calls if c.name in SENDS and "socket:" in c.path.lower()]
     for packet_id in range(1, SINGLY + AT_ONCE + 1):
         answer = wire.ack(ANSWERS[qos], packet_id)
         sent = next(call for call in sends if answer in call.arguments)
-        written = write_of(calls, packet_id)
+        written = write_of(calls, packet_id, folder)
         if not any(
             written.path == sync.path and written.ended < sync.began and sync.ended < sent.began
             for sync in syncs
@@ -89,6 +107,12 @@ def unsynced(calls: list[Call], qos: int) -> Iterator[int]:
 def test_answer_leaves_after_the_sync(tmp_path: Path, qos: int) -> None:
     """PUBACK and PUBREC, with the default durability."""
     assert [] == list(unsynced(trace(tmp_path, qos), qos))
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_answer_leaves_after_the_sync_of_the_outbox(tmp_path: Path, qos: int) -> None:
+    """The owner is away: its edge acknowledges what is durable here."""
+    assert [] == list(unsynced(trace_outbox(tmp_path, qos), qos, "/outbox/"))
 
 
 def test_nothing_waits_for_the_disk_in_memory(tmp_path: Path) -> None:
