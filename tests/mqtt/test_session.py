@@ -7,6 +7,7 @@ import pytest
 from tests.support.recorders import SinkRecorder, WatcherRecorder
 from txbroker.message import Message
 from txbroker.mqtt import window as module
+from txbroker.mqtt.cursor import Cursor
 from txbroker.mqtt.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from txbroker.mqtt.return_codes import ProtocolViolation
 from txbroker.mqtt.session import Session
@@ -523,3 +524,33 @@ def test_pubrel_is_always_answered() -> None:
     bench.session.receiver.on_pubrel(77)
 
     assert [Pubcomp(77)] == bench.take()
+
+
+# -- live
+
+
+def test_live_messages_never_pass_those_that_come_from_the_journal() -> None:
+    """Each thing that a session still waits for shuts the way of live ones."""
+    bench = attached()
+    session = bench.session
+    live = [session.is_live(PART)]
+    session.begin_subscribing()
+    live.append(session.is_live(PART))
+    session.end_subscribing()
+    live.append(session.is_live(PART))
+    session.places.begin(Cursor(PART, 7))
+    live.append(session.is_live(PART))
+    session.places.end(PART)
+    live.append(session.is_live(PART))
+    bench.deliver("1")
+    window = session.durable_sender.window
+    assert window is not None
+    window.late.add(PART)
+    next(iter(window.flights.values())).message = None  # in flight, and cannot be read
+    live.append(session.is_live(PART))
+    window.late.clear()
+    live.append(session.is_live(PART))
+    session.detach()
+    live.append(session.is_live(PART))
+
+    assert [True, False, True, False, True, False, True, False] == live
