@@ -125,6 +125,50 @@ def test_zones_below_stand_and_have_a_new_parent(line: Line) -> None:
     assert {"": "root", "a/b": "ab"} == line.owners()
 
 
+@pytest.mark.parametrize("at", ["root", "edge", "a"])
+@pytest.mark.parametrize("is_away", [True, False])
+def test_sessions_go_on_after_a_reclaim_at_a_parent_that_is_not_the_root(
+    line: Line, at: str, is_away: bool
+) -> None:
+    """
+    Wherever they are: with what the parent took before, and with all since. What the dead node had
+    for them is with it; no further ancestor's "never heard of it" makes them wait for ever.
+    """
+    line.start(line.root, line.a, line.ab, line.edge)
+    node: NodeProcess = getattr(line, at)
+    sub = RawClient(node.mqtt, timeout=30.0)
+    sub.connect("sub", clean=False)
+    sub.subscribe(("a/#", 1))
+    with RawClient(line.a.mqtt) as pub:
+        pub.connect("pub")
+        publish(pub, ("a/y", b"0"), ("a/b/x", b"0"))
+        assert {("a/y", b"0"), ("a/b/x", b"0")} == taken(sub, 2)
+        if is_away:
+            sub.drop()
+            publish(pub, ("a/b/x", b"with the dead node"))
+        publish(pub, ("a/y", b"1"))
+        line.ab.kill()
+        line.a.wait_event("child.away", peer="ab")
+        output("reclaim", line.a.grpc, "a/b")
+        publish(pub, ("a/b/x", b"2"), ("a/y", b"3"))
+        if is_away:
+            sub = RawClient(node.mqtt, timeout=30.0)
+            assert sub.connect("sub", clean=False)
+        assert {("a/y", b"1"), ("a/b/x", b"2"), ("a/y", b"3")} == taken(sub, 3)
+        publish(pub, ("a/b/x", b"4"), ("a/y", b"5"))
+        assert {("a/b/x", b"4"), ("a/y", b"5")} == taken(sub, 2)
+    sub.close()
+
+
+def publish(client: RawClient, *said: tuple[str, bytes]) -> None:
+    for topic, payload in said:
+        client.publish(topic, payload, qos=1)
+
+
+def taken(client: RawClient, count: int) -> set[tuple[str, bytes]]:
+    return {(message.topic, message.payload) for message in client.take(count)}
+
+
 def test_node_that_comes_back_is_fenced_and_its_branch_kept(line: Line) -> None:
     """What it had is another branch of the zone: neither served nor thrown away."""
     line.start(line.root, line.edge, line.a, line.ab)
