@@ -92,6 +92,12 @@ class NodeService(Service):
             self._config, reactor, on_fatal=_end, on_retired=lambda: _end_well(reactor)
         )
         await self._node.start(_spare_collector)
+        self._tell_few_files()
+
+    def _tell_few_files(self) -> None:
+        most, wanted = ceiling(), self._config.limits.connections
+        if most < wanted:
+            log.info("files.few", limit="limits.connections", value=wanted, connections=most)
 
     def _reload(self) -> None:
         if self._node is not None:
@@ -172,9 +178,6 @@ def _open_files(connections: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    most = ceiling()
-    if most < connections:
-        log.warning("files.few", open_files=hard, connections=most, limit="limits.connections")
     last = (connections if hard == resource.RLIM_INFINITY else min(connections, hard)) - 1
     with open(os.devnull, "rb") as some:
         os.close(fcntl.fcntl(some, fcntl.F_DUPFD_CLOEXEC, last))

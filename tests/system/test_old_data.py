@@ -10,6 +10,7 @@ import tarfile
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,9 @@ Tree = dict[str, NodeProcess]
 def tree(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tree]:
     """Five nodes of this version with the data of an earlier one."""
     with tarfile.open(request.param) as tar:
-        tar.extractall(tmp_path, filter="data")
+        # Python before 3.11.4 has no filters.
+        safely: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        tar.extractall(tmp_path, **safely)
     nodes = story.nodes(tmp_path)
     try:
         for node in nodes.values():

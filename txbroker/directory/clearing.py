@@ -11,8 +11,8 @@ The steps:
    then on finds it, and counts what begins later above all that has ended.
 
 What cannot be asked for `wait` seconds, or is known to be away, is remembered, durably, and done
-later: by then the client
-may have been elsewhere, so a holder keeps a session that is newer than the clean one.
+later: by then the client may have been elsewhere, so a holder keeps a session that is newer than
+the clean one.
 """
 
 from __future__ import annotations
