@@ -13,7 +13,6 @@ import hashlib
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import attrs
@@ -25,10 +24,10 @@ from txbroker.errors import CallerError, StoreError
 from txbroker.message import Message
 from txbroker.place import PartKey
 from txbroker.runs import MOST, Run
-from txbroker.store import checked
 from txbroker.store.committer import Committer
 from txbroker.store.files import make_folder, sync_folder
 from txbroker.store.log import Log
+from txbroker.store.meta import Meta, load, save
 from txbroker.store.records import (
     MOST_RECORDS,
     Piece,
@@ -49,13 +48,6 @@ A run is never split: by a run less one byte a batch may be larger than `BATCH_B
 LAST = (1 << 63) - 1
 """No offset is higher."""
 
-FORMAT = 2
-"""Version of `part.json`; a newer one is refused."""
-
-_UNCHECKED = 1
-_WHAT = "a part of a journal"
-
-_META = "part.json"
 _LONGEST_NAME = 200
 _DROPPED = ".dropped"
 
@@ -91,7 +83,7 @@ class Part:
     of what is appended and names none.
     """
 
-    def __init__(self, key: PartKey, log: Log, committer: Committer, meta: _Meta) -> None:
+    def __init__(self, key: PartKey, log: Log, committer: Committer, meta: Meta) -> None:
         """Made by `Journals`."""
         self.key = key
         self.log = log
@@ -292,12 +284,12 @@ class Journals:
         if found is not None:
             return found
         folder = self._folder / zone_folder(key.zone) / str(key.epoch)
-        meta = _Meta(key=key, predecessor=predecessor)
+        meta = Meta(key=key, predecessor=predecessor)
         try:
             make_folder(folder)
         except OSError as error:
             raise StoreError(f"{folder}: cannot be made: {error.strerror}") from error
-        _save(folder, meta)
+        save(folder, meta)
         return self._part(folder, meta)
 
     def adopt(self, folder: Path) -> None:
@@ -306,7 +298,7 @@ class Journals:
 
         One that is here already is the same, and stays.
         """
-        meta = _load(folder, self._data)
+        meta = load(folder, self._data)
         if meta is None:
             raise StoreError(f"{folder}: holds no part of a journal")
         target = self._folder / zone_folder(meta.key.zone) / str(meta.key.epoch)
@@ -349,10 +341,10 @@ class Journals:
     def _open(self, folder: Path) -> None:
         if folder.name.endswith(_DROPPED):
             shutil.rmtree(folder)
-        elif (meta := _load(folder, self._data)) is not None:
+        elif (meta := load(folder, self._data)) is not None:
             self._part(folder, meta)
 
-    def _part(self, folder: Path, meta: _Meta) -> Part:
+    def _part(self, folder: Path, meta: Meta) -> Part:
         log = Log(
             folder, segment_bytes=self._segment_bytes, on_trimmed=self._on_trimmed, data=self._data
         )
@@ -370,44 +362,3 @@ def zone_folder(zone: str) -> str:
     if len(name) > _LONGEST_NAME:
         return f"{name[:_LONGEST_NAME]}%{hashlib.sha256(zone.encode()).hexdigest()}"[-255:]
     return name
-
-
-# -- the small file beside the segments of a part
-
-
-@attrs.frozen(kw_only=True)
-class _Meta:
-    key: PartKey
-    predecessor: tuple[PartKey, int] | None = None
-
-
-def _save(folder: Path, meta: _Meta) -> None:
-    before = meta.predecessor
-    raw: dict[str, Any] = {
-        "format": FORMAT,
-        "zone": meta.key.zone,
-        "epoch": meta.key.epoch,
-        "predecessor": before and [before[0].zone, before[0].epoch, before[1]],
-    }
-    checked.save(folder / _META, raw)
-
-
-def _load(folder: Path, data: Path) -> _Meta | None:
-    """None where the folder holds nothing: the part was being made when the process ended."""
-    file = folder / _META
-    raw = checked.load(file, what=_WHAT, known=FORMAT, unchecked=_UNCHECKED, data=data)
-    if raw is None:
-        if any(folder.glob("*.log")):
-            raise StoreError(f"{file}: missing; restore the folder from a backup")
-        return None
-    try:
-        before = raw["predecessor"]
-        return _Meta(
-            key=PartKey(zone=raw["zone"], epoch=raw["epoch"]),
-            predecessor=before and (PartKey(zone=before[0], epoch=before[1]), before[2]),
-        )
-    except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise StoreError(
-            f"{file}: not readable as {_WHAT} ({type(error).__name__}); restore the"
-            " folder from a backup"
-        ) from error
