@@ -22,11 +22,19 @@ from txbroker.delegation.cut import Cut
 from txbroker.delegation.passage import Passage
 from txbroker.delegation.table import DelegationTable
 from txbroker.errors import PeerError, StoreError
+from txbroker.place import PartKey
 from txbroker.store.incoming import Arrived
-from txbroker.store.state import DataFolder, KnownParent, NodeState
+from txbroker.store.state import DataFolder, KnownParent, KnownRoot, NodeState
 from txbroker.turn import run_all
 
 ROOT_EPOCH = 1
+
+MOST_RENUMBERED = 8
+"""
+Times that a root takes another epoch as a node knows an earlier root: one lost disk is one time.
+
+Without a bound, a node that invents roots would restart this one for ever.
+"""
 
 
 class Standing:
@@ -162,6 +170,24 @@ class Standing:
         known = self._state.known_parent
         return known if known is not None and known.grpc == self.parent else None
 
+    @property
+    def root(self) -> KnownRoot | None:
+        """The root of the tree: this node itself, or what it has heard; None: nothing yet."""
+        if self.parent is None and self.zone is not None:
+            return KnownRoot(zone=self.zone, epoch=self.epoch, identity=self.identity)
+        return self._state.root
+
+    def is_reused(self, told: KnownRoot | None) -> bool:
+        """
+        True if this node is the root, and `told`, which another node has heard, was one before it
+        whose epoch this one uses again.
+        """
+        if self.parent is not None or told is None or told.zone != self.zone:
+            return False
+        if told.identity == self.identity:
+            return told.epoch > self.epoch  # this data is a copy from before
+        return told.epoch >= self.epoch
+
     def lineage_of_children(self) -> tuple[Cut, ...]:
         """The zones above a child of this node."""
         return self.lineage if self.zone is None else (*self.lineage, self.cut)
@@ -266,6 +292,41 @@ class Standing:
         """This node has granted the zone."""
         if parent != self._state.known_parent:
             self._set(known_parent=parent)
+
+    def hear_root(self, told: KnownRoot | None) -> None:
+        """Another node says who the root is; what it heard earlier does not count."""
+        known = self._state.root
+        if told is None or self.parent is None:
+            return
+        if known is None or known.zone != told.zone or told.epoch > known.epoch:
+            self._set(root=told)
+
+    def renumber(self, epoch: int) -> None:
+        """
+        The root's epoch was another root's: the part of its journal gets this one at the next
+        start.
+        """
+        state = self._state
+        old = state.renumbering or state.epoch
+        self.table.renumber(PartKey(state.zone or "", state.epoch), epoch)
+        self._set(epoch=epoch, renumbering=old, renumbered=state.renumbered + 1)
+
+    @property
+    def renumbering(self) -> tuple[PartKey, PartKey] | None:
+        """The part that is to be another, and that one; None: no part is."""
+        state = self._state
+        if not state.renumbering or state.zone is None:
+            return None
+        return PartKey(state.zone, state.renumbering), PartKey(state.zone, state.epoch)
+
+    @property
+    def may_renumber(self) -> bool:
+        """True if the bound on renumbering is not reached."""
+        return self._state.renumbered < MOST_RENUMBERED
+
+    def finish_renumbering(self) -> None:
+        """All that is stored has the new epoch."""
+        self._set(renumbering=0)
 
     def move(self, parent: Cut, identity: str = "", ended: Mapping[str, int] | None = None) -> None:
         """Join there from now on; `ended` as that node knows them."""

@@ -89,10 +89,26 @@ class NodeService(Service):
         from txbroker.node import Node
 
         self._node = Node(
-            self._config, reactor, on_fatal=_end, on_retired=lambda: _end_well(reactor)
+            self._config,
+            reactor,
+            on_fatal=_end,
+            on_retired=lambda: _end_well(reactor),
+            on_restart=lambda: reactor.callLater(0, self._restart, reactor),
         )
         await self._node.start(_spare_collector)
         self._tell_few_files()
+
+    def _restart(self, reactor: Any) -> None:
+        """The node ends in good order, and another one goes on with its data."""
+        if self.running:
+            as_deferred(self._go_on(reactor)).addErrback(self._on_failure)
+
+    async def _go_on(self, reactor: Any) -> None:
+        node, self._node = self._node, None
+        await node.stop()
+        gc.unfreeze()
+        if self.running:
+            await self._start(reactor)
 
     def _tell_few_files(self) -> None:
         most, wanted = ceiling(), self._config.limits.connections

@@ -15,8 +15,8 @@ from txbroker.message import Message
 from txbroker.place import PartKey
 from txbroker.store.committer import Durability
 from txbroker.store.journals import BATCH_BYTES, Journals, Part, zone_folder
-from txbroker.store.meta import FORMAT
 from txbroker.store.log import Batch
+from txbroker.store.meta import FORMAT
 from txbroker.store.records import decode_records
 from txbroker.store.repair import repair
 

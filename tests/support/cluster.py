@@ -191,6 +191,7 @@ class Cluster:
         self.events: list[dict[str, Any]] = []
         self.fatal: dict[str, str] = {}
         self.retired: set[str] = set()
+        self.restarts: list[str] = []
         self.asked: list[tuple[str, str]] = []
         self.tap = Tap()
         self.documents: dict[str, dict[str, Any]] = {}
@@ -257,6 +258,7 @@ class Cluster:
             reactor,
             on_fatal=lambda line: self.fatal.__setitem__(name, line),
             on_retired=lambda: self.retired.add(name),
+            on_restart=lambda: self.restarts.append(name),
         )
         self.nodes[name] = node
         await node.start()

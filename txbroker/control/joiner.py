@@ -20,6 +20,7 @@ from txbroker.control.copying import receive
 from txbroker.control.departure import Departure, RetireError
 from txbroker.control.directory_wire import members_from_wire, members_to_wire
 from txbroker.control.handback import HandBack
+from txbroker.control.lost_root import root_from_wire, root_to_wire
 from txbroker.control.streams import STREAM_ERRORS, describe, open_stream, read, write
 from txbroker.control.times import (
     ALIVE_EVERY,
@@ -318,11 +319,13 @@ class Joiner:
             identity=standing.identity,
             life=standing.life,
             restored=standing.restored,
+            root=root_to_wire(standing.root),
         )
 
     def _granted(self, granted: control_pb2.Granted) -> None:
         standing = self._standing
         lineage = [cut_from_wire(cut) for cut in granted.lineage]
+        standing.hear_root(root_from_wire(granted))
         standing.grant(granted.epoch, lineage, ended_from_wire(granted.ended))
         self._on_granted()
         self._turn.end()

@@ -29,6 +29,7 @@ from txbroker.control.convert import (
 )
 from txbroker.control.copying import settled
 from txbroker.control.directory_wire import members_from_wire, members_to_wire
+from txbroker.control.lost_root import LostRoot, root_to_wire
 from txbroker.control.streams import STREAM_ERRORS, brief, describe, read, unsaved, write
 from txbroker.control.times import (
     ALIVE_EVERY,
@@ -75,6 +76,7 @@ class Parent:
         tasks: Tasks,
         turn: Turn,
         ownership: asyncio.Lock,
+        lost_root: LostRoot,
     ) -> None:
         self.children: dict[str, Child] = {}
         self._standing = standing
@@ -84,6 +86,7 @@ class Parent:
         self._tasks = tasks
         self._turn = turn
         self._ownership = ownership
+        self._lost_root = lost_root
         self._refusals: OrderedDict[str, str] = OrderedDict()
         self._told_lineage: tuple[Cut, ...] = ()
         standing.when_changed(self._tell_lineage)
@@ -150,6 +153,8 @@ class Parent:
         if wrong is not None:
             await self._refuse(context, wrong)
             return
+        if await self._has_to_wait(announce, context):
+            return
         before = self.children.get(announce.node)
         other = await other_life(announce, before, self._members, self._channels)
         if other is not None:
@@ -177,6 +182,18 @@ class Parent:
         else:
             granted = 0
         await self._keep(announce, granted, context)
+
+    async def _has_to_wait(self, announce: control_pb2.Announce, context: JoinContext) -> bool:
+        """True if the announcer was refused, or told to come again, for the root that it knows."""
+        try:
+            reason = self._lost_root.judge(announce.node, announce)
+        except PeerError as error:
+            self._note_refusal(announce, str(error))
+            await self._refuse(context, str(error))
+            return True
+        if reason is not None:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, reason)
+        return False
 
     def _who(self) -> control_pb2.Who:
         return who_to_wire(self._standing)
@@ -315,6 +332,7 @@ class Parent:
             epoch=epoch,
             lineage=[cut_to_wire(cut) for cut in self._standing.lineage_of_children()],
             ended=[] if zone is None else ended_to_wire(self._standing.ended_around(zone)),
+            root=root_to_wire(self._standing.root),
         )
         child.tell(JoinReply(granted=granted, who=self._who()))
         self._tell_members(child)

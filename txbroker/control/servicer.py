@@ -17,6 +17,7 @@ from txbroker.control.departure import RetireError
 from txbroker.control.divergent import Divergence, DivergentError
 from txbroker.control.forget import ForgetError, Forgetter
 from txbroker.control.joiner import Joiner
+from txbroker.control.lost_root import LostRoot, root_to_wire
 from txbroker.control.parent import Parent
 from txbroker.control.reading import JournalReader
 from txbroker.control.reclaim import Reclaimer, ReclaimError
@@ -52,6 +53,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         divergence: Divergence,
         forgetter: Forgetter,
         joiner: Joiner,
+        lost_root: LostRoot,
         links: LinkListener | None,
         reader: JournalReader,
         link_address: Callable[[], str],
@@ -71,6 +73,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         self._divergence = divergence
         self._forgetter = forgetter
         self._joiner = joiner
+        self._lost_root = lost_root
         self._links = links
         self._reader = reader
         self._link_address = link_address
@@ -144,6 +147,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         if other is not None:
             reason = f"another node {request.edge!r} lives at {other}; node names are unique"
             await context.abort(grpc.StatusCode.ALREADY_EXISTS, brief(reason))
+        await self._check_root(request, context)
         token = self._links.issue(request.edge, request.incarnation, life)
         if token is None:
             await context.abort(
@@ -157,6 +161,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             epoch=authority.epoch,
             passages=passages_to_wire(authority.passages),
             link_version=formats.ours,
+            root=root_to_wire(None if self._standing.parent else self._standing.root),
         )
         if authority.predecessor is not None:
             reply.predecessor.CopyFrom(place_to_wire(authority.predecessor))
@@ -249,6 +254,14 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             return control_pb2.RetireReply(done=False, reason=str(error))
         self._retired()
         return control_pb2.RetireReply(done=True)
+
+    async def _check_root(self, request: control_pb2.OpenLinkRequest, context: Any) -> None:
+        try:
+            reason = self._lost_root.judge(request.edge, request)
+        except PeerError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, brief(str(error)))
+        if reason is not None:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, reason)
 
     def _namesake(self, edge: str, life: EdgeLife) -> str | None:
         """Where another process of the edge's name lives; None: nowhere."""

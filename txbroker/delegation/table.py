@@ -20,6 +20,7 @@ import attrs
 
 from txbroker.delegation.cut import Cut
 from txbroker.delegation.passage import Passage
+from txbroker.place import PartKey, Place
 from txbroker.topics import deepest_enclosing, is_within, may_match_within
 
 PASSAGES = 200
@@ -212,6 +213,17 @@ class DelegationTable:
         is_news = left != self._reclaimed
         self._reclaimed = left
         return is_news
+
+    def renumber(self, part: PartKey, epoch: int) -> None:
+        """The zone's own part has another epoch: the passages that lead to it and from it."""
+
+        def renumbered(place: Place) -> Place:
+            return place._replace(part=part._replace(epoch=epoch)) if place.part == part else place
+
+        self._passages = tuple(
+            attrs.evolve(known, left=renumbered(known.left), entered=renumbered(known.entered))
+            for known in self._passages
+        )
 
     def take_over(self, subtree: TableState) -> None:
         """This zone comes from another owner: its delegations, and none from an earlier time."""

@@ -19,9 +19,11 @@ from txbroker.aio import Tasks
 from txbroker.config import parse_address
 from txbroker.control.channels import CALL_TIMEOUT, Channels
 from txbroker.control.convert import passages_from_wire, place_from_wire
+from txbroker.control.lost_root import root_from_wire, root_to_wire
 from txbroker.delegation.cut import Cut
 from txbroker.edge.edge import Edge
 from txbroker.edge.route import Route, State
+from txbroker.errors import StoreError
 from txbroker.link.convert import cut_from_wire
 from txbroker.link.edge_end import EdgeEnd
 from txbroker.link.formats import Formats
@@ -213,6 +215,7 @@ class Dialer:
             identity=self._standing.identity,
             life=self._standing.life,
             grpc=self._standing.grpc,
+            root=root_to_wire(self._standing.root),
         )
         try:
             stub = self._channels.stub(cut.grpc, cut.node)
@@ -226,6 +229,7 @@ class Dialer:
         ):
             raise NotYet("the node has another link format")
         if reply.authoritative:
+            self._hear_root(reply)
             has_predecessor = reply.HasField("predecessor")
             predecessor = place_from_wire(reply.predecessor) if has_predecessor else None
             passages = passages_from_wire(reply.passages)
@@ -234,6 +238,13 @@ class Dialer:
         if reply.epoch >= cut.epoch:
             raise Gone
         raise NotYet("the node does not serve the zone yet")
+
+    def _hear_root(self, reply: control_pb2.OpenLinkReply) -> None:
+        """Durable before any place in the journal of that root is."""
+        try:
+            self._standing.hear_root(root_from_wire(reply))
+        except StoreError as error:
+            raise NotYet(str(error)) from error
 
     def _say_refused(self, route: Route, reason: str) -> None:
         # It is tried again each second.

@@ -15,6 +15,7 @@ from txbroker.control.forget import Forgetter
 from txbroker.control.joiner import Joiner
 from txbroker.control.journal_service import JournalService
 from txbroker.control.ledger_service import LedgerService
+from txbroker.control.lost_root import LostRoot
 from txbroker.control.operator import session_pages
 from txbroker.control.pace import Pace
 from txbroker.control.parent import Parent
@@ -50,6 +51,7 @@ class ControlPlane:
         *,
         on_fatal: Callable[[str], None],
         on_retired: Callable[[], None],
+        on_restart: Callable[[], None],
     ) -> None:
         self._ground = ground
         self._edge_role = edge_role
@@ -58,6 +60,7 @@ class ControlPlane:
         self._on_fatal = on_fatal
         self._on_retired = on_retired
         self._ownership = asyncio.Lock()
+        self._lost_root = LostRoot(ground.standing, restart=on_restart)
         self.parent = self._build_parent()
         self._take_back = self._build_take_back()
         self._reclaimer = self._build_reclaimer()
@@ -140,6 +143,7 @@ class ControlPlane:
             tasks=ground.tasks,
             turn=ground.turn,
             ownership=self._ownership,
+            lost_root=self._lost_root,
         )
 
     def _build_take_back(self) -> TakeBack:
@@ -229,6 +233,7 @@ class ControlPlane:
             divergence=self.divergence,
             forgetter=self._build_forgetter(),
             joiner=self.joiner,
+            lost_root=self._lost_root,
             links=None if self._owner is None else self._owner.links,
             reader=edge_role.reader,
             link_address=link_address,

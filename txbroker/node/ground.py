@@ -23,6 +23,7 @@ from txbroker.store import backup
 from txbroker.store.ceiling import lift
 from txbroker.store.disk import Disk
 from txbroker.store.lived import Ages
+from txbroker.store.renumber import renumber_parts, renumber_tables
 from txbroker.store.retention import Retention
 from txbroker.store.space import DiskSpace
 from txbroker.store.state import DataFolder, NodeState
@@ -61,7 +62,9 @@ class Ground:
         state = self.folder.load(config.node, config.zone)
         made = self._made_at(state)
         self.standing = self._build_standing(state, made)
+        self._renumber_parts()
         self.disk = self._build_disk(on_fatal)
+        self._renumber_tables()
         if config.ledger:
             self.disk.keep_ledger(
                 is_copy=made is not None,
@@ -111,7 +114,9 @@ class Ground:
 
     def _build_standing(self, state: NodeState, made: float | None) -> Standing:
         config = self.config
-        state = attrs.evolve(state, place=self.folder.place)
+        # An edge whose data was lost must not give the numbers of its streams a second time.
+        incarnation = state.incarnation or int(time.time())
+        state = attrs.evolve(state, place=self.folder.place, incarnation=incarnation)
         return Standing(
             self.folder,
             state if made is None else backup.restored(state, time.time()),
@@ -133,6 +138,16 @@ class Ground:
             on_written=self.space.note_written,
             on_behind=self.space.set_behind,
         )
+
+    def _renumber_parts(self) -> None:
+        if self.standing.renumbering is not None:
+            old, new = self.standing.renumbering
+            renumber_parts(self.config.data / "journal", old, new, data=self.config.data)
+
+    def _renumber_tables(self) -> None:
+        if self.standing.renumbering is not None:
+            renumber_tables(self.disk.tables, *self.standing.renumbering)
+            self.disk.committer.when_durable(self.standing.finish_renumbering)
 
     def _restore(self, made: float) -> None:
         """The data is a copy, made at that time: nothing that was used since is used again."""

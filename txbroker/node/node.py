@@ -33,7 +33,10 @@ SETTLE_GRACE = 1.0
 
 
 class Node:
-    """One broker process; `on_fatal` gets the one line of an error that ends it."""
+    """
+    One broker process; `on_fatal` gets the one line of an error that ends it. After `on_restart`
+    the node is to be stopped, and another one made of the same data.
+    """
 
     def __init__(
         self,
@@ -42,6 +45,7 @@ class Node:
         *,
         on_fatal: Callable[[str], None],
         on_retired: Callable[[], None],
+        on_restart: Callable[[], None],
     ) -> None:
         self._ground = ground = Ground(config, reactor, on_fatal=on_fatal)
         self._listeners = Listeners(config, ground.streams)
@@ -52,7 +56,12 @@ class Node:
         if self._owner is not None:
             self._owner.wire(self.edge)
         self._control = ControlPlane(
-            ground, self._edge_role, self._owner, on_fatal=on_fatal, on_retired=on_retired
+            ground,
+            self._edge_role,
+            self._owner,
+            on_fatal=on_fatal,
+            on_retired=on_retired,
+            on_restart=on_restart,
         )
         self.counters, self.standing = ground.counters, ground.standing
         self.members, self.parent = self._edge_role.members, self._control.parent

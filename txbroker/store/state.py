@@ -48,6 +48,19 @@ class KnownParent:
 
 
 @attrs.frozen(kw_only=True)
+class KnownRoot:
+    """
+    The root of the tree: the zone and epoch that it serves, the identity of its data folder.
+
+    A root that has lost its disk serves its zone at an earlier epoch again, or at the same one.
+    """
+
+    zone: str
+    epoch: int
+    identity: str
+
+
+@attrs.frozen(kw_only=True)
 class NodeState:
     """
     The durable state of one node.
@@ -62,6 +75,8 @@ class NodeState:
     heard of for each zone around the node's own. `identity` is the data folder's, made at its first
     start; `known_parent` whom the node has joined last. `restored`: the data is a copy from before,
     and the parent has not granted the zone since. `place` tells the folder from a copy of it.
+    `root` is the tree's, as the node heard last. Of a root itself, `renumbering` is the epoch that
+    its journal's part is to have no longer (0: none), `renumbered` how often that has been.
     """
 
     node: str
@@ -81,6 +96,9 @@ class NodeState:
     known_parent: KnownParent | None = None
     restored: bool = False
     place: int = 0
+    root: KnownRoot | None = None
+    renumbering: int = 0
+    renumbered: int = 0
 
 
 class DataFolder:

@@ -1,0 +1,85 @@
+"""
+SHELL: a root that hears of another root before it, whose disk is lost.
+
+Its own journal gives the offsets of the lost one a second time, and at the same epoch: sessions
+elsewhere would take new messages for old ones. Each node says which root it has heard of. A root
+that hears of another one, at its own epoch or a later one, takes an epoch that nobody has used, for
+all that it has taken so far as well, and starts again with that. Until then it answers nobody who
+would mix up the two (protocol rule 30).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from txbroker.control.streams import brief
+from txbroker.errors import PeerError, StoreError
+from txbroker.standing import Standing
+from txbroker.store.state import KnownRoot
+from txbroker.telemetry import get_logger, tell_repeated
+from txbroker.v1 import control_pb2
+from txbroker.wire_checks import check_near
+
+log = get_logger()
+
+
+class LostRoot:
+    """`restart` ends the node in good order and starts it again in the same process."""
+
+    def __init__(self, standing: Standing, *, restart: Callable[[], None]) -> None:
+        self._standing = standing
+        self._restart = restart
+        self._is_restarting = False
+
+    def judge(self, peer: str, says: Any) -> str | None:
+        """
+        Why the peer has to ask again later, from the root that `says` (an Announce, an
+        OpenLinkRequest) names; None: nothing is in its way. Raises `PeerError` for a lie.
+        """
+        standing = self._standing
+        told = root_from_wire(says)
+        if not standing.is_reused(told):
+            return None
+        assert told is not None
+        check_near("root.epoch", told.epoch, standing.epoch)
+        if not self._is_restarting:
+            if not standing.may_renumber:
+                raise PeerError(
+                    f"another root {told.identity!r} at epoch {told.epoch}, and this one has taken"
+                    " the place of too many; delete `data` of the node that says so"
+                )
+            self._renumber(peer, told)
+        return "the root has lost its disk and takes a new epoch"
+
+    def _renumber(self, peer: str, told: KnownRoot) -> None:
+        standing, before = self._standing, self._standing.epoch
+        try:
+            standing.renumber(told.epoch + 1)
+        except StoreError as error:
+            tell_repeated(log.error, "state.unsaved", kind="renumber", reason=str(error))
+            return
+        self._is_restarting = True
+        log.warning(
+            "root.renumbered",
+            zone=standing.zone,
+            epoch=standing.epoch,
+            before=before,
+            peer=brief(peer),
+            reason="the node knows an earlier root, which used this epoch; the node starts again",
+        )
+        self._restart()
+
+
+def root_to_wire(root: KnownRoot | None) -> control_pb2.Root | None:
+    """For a message that says which root a node has heard of."""
+    if root is None:
+        return None
+    return control_pb2.Root(zone=root.zone, epoch=root.epoch, identity=root.identity)
+
+
+def root_from_wire(says: Any) -> KnownRoot | None:
+    """The root that the message names; None: none, or an older node's message."""
+    if not says.HasField("root") or not says.root.identity:
+        return None
+    return KnownRoot(zone=says.root.zone, epoch=says.root.epoch, identity=says.root.identity)
