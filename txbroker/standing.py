@@ -24,7 +24,7 @@ from txbroker.delegation.table import DelegationTable
 from txbroker.errors import PeerError, StoreError
 from txbroker.place import PartKey
 from txbroker.store.incoming import Arrived
-from txbroker.store.state import DataFolder, KnownParent, KnownRoot, NodeState
+from txbroker.store.state import DataFolder, KnownParent, KnownRoot, NodeState, Strays
 from txbroker.turn import run_all
 
 ROOT_EPOCH = 1
@@ -216,10 +216,15 @@ class Standing:
         self._arrived = arrived
 
     def grant(
-        self, epoch: int, lineage: Iterable[Cut], ended: Mapping[str, int] | None = None
+        self,
+        epoch: int,
+        lineage: Iterable[Cut],
+        ended: Mapping[str, int] | None = None,
+        below: Iterable[Cut] = (),
     ) -> None:
         """
-        The parent granted the zone (epoch 0: it took in a pure edge); `ended` as it knows them.
+        The parent granted the zone (epoch 0: it took in a pure edge); `ended` as it knows them,
+        `below` the cuts that it knows below the zone, for a node whose data is a copy.
 
         Raises `PeerError` for an epoch that this node has nothing of, and for a parent whose own
         zone has ended since.
@@ -234,6 +239,8 @@ class Standing:
         if epoch > self.epoch and self._arrived is not None:
             self.table.take_over(self._arrived.subtree)
             changes["absorbing"] = self.zone
+        elif self.restored:
+            self.table.recall(below)
         self._set(
             serving=epoch > 0,
             epoch=epoch or self.epoch,
@@ -245,6 +252,10 @@ class Standing:
             **changes,
         )
         self._is_refused = False
+
+    def insist(self) -> None:
+        """An operator says that the copy is the last that there is: it is served as it is."""
+        self._set(restored=False)
 
     def take_back(self, apex: str, passage: Passage) -> None:
         """
@@ -327,6 +338,39 @@ class Standing:
     def finish_renumbering(self) -> None:
         """All that is stored has the new epoch."""
         self._set(renumbering=0)
+
+    @property
+    def strays(self) -> tuple[Strays, ...]:
+        """What was taken here for zones of other nodes, and is to go to them."""
+        return self._state.strays
+
+    @property
+    def begun(self) -> int:
+        """Behind this offset delegations may be forgotten; 0: all, if the node has lost a disk."""
+        return self._state.begun
+
+    def restore_from(self, offset: int) -> None:
+        """The data is a copy: behind this offset the node may have forgotten delegations."""
+        self._set(begun=offset)
+
+    def renew(self, cut: Cut, below: Iterable[Cut], offset: int) -> Strays | None:
+        """
+        The child keeps its zone at `cut.epoch`. What was taken here for a zone whose delegation was
+        forgotten, up to this offset of the own part, is to go to the child.
+        """
+        strays = None
+        if self.table.get(cut.apex) is None and offset > self._state.begun:
+            strays = Strays(apex=cut.apex, after=self._state.begun, through=offset)
+        self.table.commit(cut, below)
+        self._set(strays=self._state.strays if strays is None else (*self._state.strays, strays))
+        return strays
+
+    def pass_on(self, strays: Strays, after: int) -> Strays | None:
+        """The owner has those up to this offset; what is left, or None."""
+        left = attrs.evolve(strays, after=after) if after < strays.through else None
+        others = tuple(known for known in self._state.strays if known != strays)
+        self._set(strays=others if left is None else (*others, left))
+        return left
 
     def move(self, parent: Cut, identity: str = "", ended: Mapping[str, int] | None = None) -> None:
         """Join there from now on; `ended` as that node knows them."""

@@ -49,6 +49,9 @@ class Port:
     def tell_cut(self, cut: Cut) -> None:
         self.lines.deliveries.tell(LinkFrame(cut=cut_to_wire(cut)))
 
+    def tell_found(self, cut: Cut) -> None:
+        raise NotImplementedError
+
     def tell_gone(self, apex: str, epoch: int, offset: int | None = None) -> None:
         gone = types_pb2.Gone(apex=apex, epoch=epoch, offset=offset)
         self.lines.deliveries.tell(LinkFrame(gone=gone))

@@ -70,6 +70,9 @@ class EdgeRecorder:
     def tell_cut(self, cut: Cut) -> None:
         self._add("cut", cut.apex, cut.epoch)
 
+    def tell_found(self, cut: Cut) -> None:
+        self._add("found", cut.apex, cut.epoch)
+
     def tell_gone(self, apex: str, epoch: int, offset: int | None = None) -> None:
         self._add("gone", apex, epoch, *([] if offset is None else [offset]))
 

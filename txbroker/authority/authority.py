@@ -275,6 +275,11 @@ class Authority:
         self._bailiwick.judge_anew()
         self.in_order(lambda: self._tell(lambda port: port.tell_cut(cut)))
 
+    def announce_found(self, cut: Cut) -> None:
+        """The same of a cut that was forgotten here: the zone's node has inherited nothing."""
+        self._bailiwick.judge_anew()
+        self.in_order(lambda: self._tell(lambda port: port.tell_found(cut)))
+
     def announce_end(self, apex: str, epoch: int, offset: int | None = None) -> None:
         """Tell every connected edge that this delegation ended: a child's, or the zone's own."""
         self._bailiwick.judge_anew()

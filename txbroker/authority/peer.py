@@ -39,6 +39,9 @@ class EdgePort(Protocol):
     def tell_cut(self, cut: Cut) -> None:
         """This apex is served elsewhere from here on."""
 
+    def tell_found(self, cut: Cut) -> None:
+        """This apex has been served elsewhere for long: what was delivered there is over."""
+
     def tell_gone(self, apex: str, epoch: int, offset: int | None = None) -> None:
         """
         That delegation ended: the zone itself is served elsewhere, or a cut is no more. `offset`:

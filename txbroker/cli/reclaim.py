@@ -36,6 +36,9 @@ def reclaim(address: Address, zone: str, is_lost: bool) -> None:
     epoch, without what only the dead node had; delegations below it stand. Refused while the node
     is alive. If it comes back, what it has is kept as a divergent branch (`txbroker divergent`). A
     node that comes with an empty `data` can have the zone again after this.
+
+    HOST:PORT may also be the node of the zone itself, where that was restored from a copy and waits
+    for a parent that is gone: it serves the copy then.
     """
     # See `asking` for why not at the top.
     from txbroker.cli.asking import ask

@@ -43,6 +43,7 @@ from txbroker.telemetry import get_logger
 from txbroker.turn import Turn
 from txbroker.v1 import control_pb2
 from txbroker.v1.control_pb2 import JoinRequest
+from txbroker.wire_checks import check_below
 
 log = get_logger()
 
@@ -326,7 +327,9 @@ class Joiner:
         standing = self._standing
         lineage = [cut_from_wire(cut) for cut in granted.lineage]
         standing.hear_root(root_from_wire(granted))
-        standing.grant(granted.epoch, lineage, ended_from_wire(granted.ended))
+        below = [cut_from_wire(cut) for cut in granted.below]
+        check_below(standing.zone or "", below)
+        standing.grant(granted.epoch, lineage, ended_from_wire(granted.ended), below)
         self._on_granted()
         self._turn.end()
         self._unsaved = ""

@@ -30,6 +30,7 @@ from txbroker.control.convert import (
 from txbroker.control.copying import settled
 from txbroker.control.directory_wire import members_from_wire, members_to_wire
 from txbroker.control.lost_root import LostRoot, root_to_wire
+from txbroker.control.strays import Collector
 from txbroker.control.streams import STREAM_ERRORS, brief, describe, read, unsaved, write
 from txbroker.control.times import (
     ALIVE_EVERY,
@@ -77,6 +78,7 @@ class Parent:
         turn: Turn,
         ownership: asyncio.Lock,
         lost_root: LostRoot,
+        collector: Collector,
     ) -> None:
         self.children: dict[str, Child] = {}
         self._standing = standing
@@ -87,6 +89,7 @@ class Parent:
         self._turn = turn
         self._ownership = ownership
         self._lost_root = lost_root
+        self._collector = collector
         self._refusals: OrderedDict[str, str] = OrderedDict()
         self._told_lineage: tuple[Cut, ...] = ()
         standing.when_changed(self._tell_lineage)
@@ -228,7 +231,7 @@ class Parent:
                 await context.write(JoinReply(moved=moved, who=self._who()))
                 return None
             case Renewed(cut=cut):
-                self._renew(cut, applicant.below)
+                self._renew(cut, self._below(announce, applicant))
             case Transfer(cut=cut):
                 await self._transfer(cut, context)
         # Not before: until its zone is its own again, nobody looks there for what was cut off.
@@ -254,15 +257,36 @@ class Parent:
             self._refusals.popitem(last=False)
         log.warning("join.refused", peer=announce.node, zone=announce.zone, reason=reason)
 
+    def _below(self, announce: control_pb2.Announce, applicant: Applicant) -> tuple[Cut, ...]:
+        """The cuts below the child: as it says, and as it said before its data was lost."""
+        known = self._standing.table.get(applicant.zone)
+        if known is None or not announce.restored:
+            return applicant.below
+        newest = {cut.apex: cut for cut in applicant.below}
+        for cut in known.below:
+            if cut.apex not in newest or newest[cut.apex].epoch < cut.epoch:
+                newest[cut.apex] = cut
+        return tuple(newest.values())
+
     def _renew(self, cut: Cut, below: tuple[Cut, ...]) -> None:
         standing = self._standing
         assert self._authority is not None
         known = standing.table.get(cut.apex)
         if known is not None and known.cut == cut and known.below == below:
             return
-        standing.table.commit(cut, below)
-        standing.save()
-        self._authority.announce(cut)
+        strays = standing.renew(cut, below, self._authority.offset)
+        retained = []
+        if known is None:
+            retained = [message for _, message in self._authority.retained.within(cut.apex)]
+            self._authority.discard_retained(cut.apex)
+        if known is None and not standing.begun:
+            self._authority.announce_found(cut)
+        else:
+            # Sessions of a copy may have followed the zone, or not: they have all of it again.
+            self._authority.announce(cut)
+        if strays is not None:
+            # A copy has values from before the delegation, which are older than the child's.
+            self._collector.collect(strays, () if strays.after else retained)
 
     async def _transfer(self, cut: Cut, context: JoinContext) -> None:
         authority, standing = self._authority, self._standing
@@ -334,6 +358,9 @@ class Parent:
             ended=[] if zone is None else ended_to_wire(self._standing.ended_around(zone)),
             root=root_to_wire(self._standing.root),
         )
+        held = None if zone is None else self._standing.table.get(zone)
+        if announce.restored and held is not None:
+            granted.below.extend(cut_to_wire(cut) for cut in held.below)
         child.tell(JoinReply(granted=granted, who=self._who()))
         self._tell_members(child)
         log.info("child.joined", peer=child.node, zone=zone, epoch=epoch)

@@ -94,7 +94,7 @@ class JournalReader:
         else:
             # The own zone's part may go on when the zone is open.
             is_closed = authority is None or not is_own or part.epoch < authority.epoch
-            bound = FOREVER
+            bound = kept.log.written
         through = max(min(through, bound), after)
         found = self._disk.read(kept, after, through, SPAN, bound=bound)
         # The fence of a part that ended may lie behind its last record.

@@ -8,6 +8,7 @@ branch of its own (protocol rule 15).
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import grpc.aio
 
@@ -39,12 +40,14 @@ class Reclaimer:
         parent: Parent,
         channels: Channels,
         ownership: asyncio.Lock,
+        on_granted: Callable[[], None],
     ) -> None:
         self._standing = standing
         self._authority = authority
         self._parent = parent
         self._channels = channels
         self._ownership = ownership
+        self._on_granted = on_granted
 
     async def reclaim(self, zone: str, epoch: int) -> int:
         """
@@ -53,6 +56,8 @@ class Reclaimer:
         `epoch` is the one that the operator has seen. Raises `ReclaimError` and `StoreError`.
         """
         async with self._ownership:
+            if self._standing.restored and zone == self._standing.zone:
+                return self._insist()
             if self._authority is None or not self._authority.serving:
                 raise ReclaimError(f"node {self._standing.node!r} serves no zone now")
             cut = self._delegated(zone, epoch)
@@ -73,6 +78,16 @@ class Reclaimer:
             self._parent.serve_below(zone)
             log.warning("zone.reclaimed", zone=zone, peer=cut.node, epoch=epoch)
             return table.epoch_of(zone)
+
+    def _insist(self) -> int:
+        """
+        The node's own zone: its data is a copy, and its parent, which would say what became of the
+        zone since, is away. What the copy has is all that there is, the operator says.
+        """
+        self._standing.insist()
+        log.warning("zone.insisted", zone=self._standing.zone, epoch=self._standing.epoch)
+        self._on_granted()
+        return self._standing.epoch
 
     def _delegated(self, zone: str, epoch: int) -> Cut:
         held = self._standing.table.get(zone)

@@ -207,6 +207,13 @@ class DelegationTable:
         self._reclaimed += (entry.cut,)
         self._reclaimed_at[apex] = offset
 
+    def recall(self, cuts: Iterable[Cut]) -> None:
+        """The table is a copy from before: the parent knows these, at any depth, from later."""
+        for entry in nest(cuts):
+            known = self.lookup(entry.cut.apex)
+            if known is None and entry.cut.epoch > self.epoch_of(entry.cut.apex):
+                self.commit(entry.cut, entry.below)
+
     def settle(self, apex: str, node: str) -> bool:
         """The node holds nothing of the zone any more; True when a branch of it was open."""
         left = tuple(cut for cut in self._reclaimed if (cut.apex, cut.node) != (apex, node))

@@ -54,6 +54,15 @@ class Cuts:
         self._publisher.hold_below(route, below)
         self._interests.refresh()
 
+    def on_found(self, route: Route, cut: Cut) -> None:
+        """
+        The owner's stream says: this apex has been another node's for long. Its history is no
+        backlog of sessions that have followed the zone around it.
+        """
+        others = [c for c in (route.cuts or {}).values() if not is_within(c.apex, cut.apex)]
+        self.learn(route, [*others, cut])
+        self._interests.refresh()
+
     def on_cut_ended(self, route: Route, apex: str, epoch: int, offset: int | None = None) -> None:
         """
         The owner's stream says: that child gave its zone back.

@@ -36,7 +36,7 @@ from txbroker.edge.positions import Positions
 from txbroker.edge.publishing import Connector, Publisher
 from txbroker.edge.recording import Recording
 from txbroker.edge.reporter import Reporter
-from txbroker.edge.route import OwnerPort, Position, Route, State
+from txbroker.edge.route import OwnerPort, Position, Publication, Route, State
 from txbroker.edge.subscribing import Subscribing
 from txbroker.edge.subscriptions import Subscriptions
 from txbroker.edge.systree import SysTree
@@ -211,6 +211,14 @@ class Edge:
             if count:
                 found[apex] = found.get(apex, 0) + count
         return found
+
+    def publish(self, message: Message, sent: Callable[[], None]) -> None:
+        """
+        Publish for no session; `sent` is run when the owner has a message of QoS 1 or 2, or that is
+        durable here.
+        """
+        done = sent if message.qos else None
+        self.publisher.publish(Publication(message, done=done))
 
     # from owners (links and the node's own zone)
 

@@ -260,6 +260,11 @@ class OwnZone:
         if self._route is not None:
             self._edge.cuts.on_cut(self._route, cut)
 
+    def tell_found(self, cut: Cut) -> None:
+        """A child's zone that was served here by mistake is the child's again."""
+        if self._route is not None:
+            self._edge.cuts.on_found(self._route, cut)
+
     def tell_gone(self, apex: str, epoch: int, offset: int | None = None) -> None:
         """The zone is another node's now; or a child's zone came back to this one."""
         if apex != self._authority.apex:

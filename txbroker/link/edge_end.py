@@ -338,7 +338,8 @@ class EdgeEnd:
             case "claimed":
                 self._complete(frame.claimed.apexes)
             case "cut":
-                self._edge.cuts.on_cut(self._route, self._cut_below(frame.cut))
+                cuts, cut = self._edge.cuts, self._cut_below(frame.cut)
+                (cuts.on_found if frame.cut.found else cuts.on_cut)(self._route, cut)
             case "gone" if frame.gone.apex == self._route.apex:
                 self._edge.cuts.on_gone(self._route, is_whole=True)
             case "gone":

@@ -225,6 +225,12 @@ class OwnerEnd:
         """This apex is served elsewhere from here on."""
         self._tell(LinkFrame(cut=cut_to_wire(cut)))
 
+    def tell_found(self, cut: Cut) -> None:
+        """This apex has been served elsewhere for long."""
+        frame = LinkFrame(cut=cut_to_wire(cut))
+        frame.cut.found = True
+        self._tell(frame)
+
     def tell_gone(self, apex: str, epoch: int, offset: int | None = None) -> None:
         """That delegation ended; behind the end of the zone itself, nothing is told any more."""
         if self._is_over:

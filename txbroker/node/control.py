@@ -22,12 +22,14 @@ from txbroker.control.parent import Parent
 from txbroker.control.parts import Parts
 from txbroker.control.reclaim import Reclaimer
 from txbroker.control.servicer import ControlServicer
+from txbroker.control.strays import Collector
 from txbroker.control.takeback import TakeBack
 from txbroker.control.withdrawal import Withdrawal
 from txbroker.listeners import Listeners
 from txbroker.node.edge import EdgeRole
 from txbroker.node.ground import Ground
 from txbroker.node.owner import OwnerRole
+from txbroker.place import PartKey
 from txbroker.store.backup import Backups
 from txbroker.v1 import control_pb2
 from txbroker.v1.control_pb2_grpc import add_ControlServicer_to_server
@@ -61,6 +63,7 @@ class ControlPlane:
         self._on_retired = on_retired
         self._ownership = asyncio.Lock()
         self._lost_root = LostRoot(ground.standing, restart=on_restart)
+        self.collector = self._build_collector()
         self.parent = self._build_parent()
         self._take_back = self._build_take_back()
         self._reclaimer = self._build_reclaimer()
@@ -108,6 +111,11 @@ class ControlPlane:
             self._ground.tasks.start(self.joiner.run())
         if self._authority is not None:
             self.parent.adopt(self._authority.cuts())
+            self.collector.start()
+
+    def held(self) -> set[PartKey]:
+        """Parts of the journal that have to be kept whole."""
+        return self.divergence.held() | self.collector.held()
 
     async def stop(self) -> None:
         """Answer no more."""
@@ -144,6 +152,17 @@ class ControlPlane:
             turn=ground.turn,
             ownership=self._ownership,
             lost_root=self._lost_root,
+            collector=self.collector,
+        )
+
+    def _build_collector(self) -> Collector:
+        ground = self._ground
+        return Collector(
+            standing=ground.standing,
+            authority=self._authority,
+            disk=ground.disk,
+            tasks=ground.tasks,
+            publish=self._edge_role.edge.publish,
         )
 
     def _build_take_back(self) -> TakeBack:
@@ -166,6 +185,7 @@ class ControlPlane:
             parent=self.parent,
             channels=self._ground.channels,
             ownership=self._ownership,
+            on_granted=self._on_granted,
         )
 
     def _build_joiner(self) -> Joiner:

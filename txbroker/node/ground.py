@@ -152,5 +152,6 @@ class Ground:
     def _restore(self, made: float) -> None:
         """The data is a copy, made at that time: nothing that was used since is used again."""
         log.warning("node.restored", made=datetime.fromtimestamp(made, UTC).isoformat())
-        lift(self.disk.tables.table("zone"), backup.offsets_since(made, time.time()))
+        offsets = backup.offsets_since(made, time.time())
+        self.standing.restore_from(lift(self.disk.tables.table("zone"), offsets))
         self.disk.committer.when_durable(lambda: backup.forget(self.config.data))

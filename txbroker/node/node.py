@@ -188,7 +188,7 @@ class Node:
         """Let go of what nobody needs of the journals."""
         store = None if self._owner is None else self._owner.store
         present, saved = (None, 0) if store is None else (store.present, store.saved)
-        self._ground.retention.trim(present, saved, self._control.divergence.held())
+        self._ground.retention.trim(present, saved, self._control.held())
 
     def _each_sys_period(self) -> None:
         self._sys.refresh()

@@ -33,9 +33,10 @@ _RESTORED = "restored"
 """Instead of a run of the machine: what was handed out later is lost in any."""
 
 
-def lift(table: Table, offsets: int) -> None:
+def lift(table: Table, offsets: int) -> int:
     """
-    The data is a copy of what it was: so many offsets may have been handed out since.
+    The data is a copy of what it was: so many offsets may have been handed out since. Returns the
+    last one of those.
 
     Before the part is opened, and durable with the next commit.
     """
@@ -45,6 +46,8 @@ def lift(table: Table, offsets: int) -> None:
             epoch=known.epoch, offset=known.offset + offsets, boot=_RESTORED
         )
         table.put(_KEY, lifted.SerializeToString())
+        return lifted.offset
+    return 0
 
 
 class Ceiling:

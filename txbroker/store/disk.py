@@ -111,7 +111,8 @@ class Disk:
 
         Where they are corrupt the node ends: it never serves silently truncated data.
         """
-        if part.log.written < through:
+        if part.log.written < max(through, bound):
+            # What is passed as a hole below would else be what waits to be written.
             self.committer.write()
             through = min(through, part.log.written)
         try:

@@ -176,13 +176,15 @@ class Part:
         A hole is passed in one step, up to the offset `bound`: damage, or a restored copy, may have
         left one of billions. Raises `CorruptLog`.
         """
-        hole = self.log.written
+        hole = bound
         stored = StoredRecords(after, through, most=limit, room=size, least=least)
         for batch in self.log.batches(after):
             hole = min(hole, batch.first - 1)
             if not stored.add(batch.first, batch.body, batch.count):
                 break
-        looked = max(stored.through, min(hole, bound))
+        else:
+            hole = bound  # also behind the last record: nothing else up to there was written
+        looked = max(stored.through, hole)
         return Chunk(records=Records(stored), through=looked, earliest=self.log.first)
 
     def origins(self, after: int = 0) -> Iterator[Marks]:

@@ -61,6 +61,18 @@ class KnownRoot:
 
 
 @attrs.frozen(kw_only=True)
+class Strays:
+    """
+    What the node took for the zone `apex`, which another node held all the time: records of the own
+    part above `after` up to `through`. A lost disk, or an old copy, had forgotten the delegation.
+    """
+
+    apex: str
+    after: int
+    through: int
+
+
+@attrs.frozen(kw_only=True)
 class NodeState:
     """
     The durable state of one node.
@@ -76,7 +88,9 @@ class NodeState:
     start; `known_parent` whom the node has joined last. `restored`: the data is a copy from before,
     and the parent has not granted the zone since. `place` tells the folder from a copy of it.
     `root` is the tree's, as the node heard last. Of a root itself, `renumbering` is the epoch that
-    its journal's part is to have no longer (0: none), `renumbered` how often that has been.
+    its journal's part is to have no longer (0: none), `renumbered` how often that has been. Behind
+    the offset `begun` of the own part the node may serve what it has forgotten to have delegated;
+    `strays` is what has to go to its owners yet.
     """
 
     node: str
@@ -99,6 +113,8 @@ class NodeState:
     root: KnownRoot | None = None
     renumbering: int = 0
     renumbered: int = 0
+    begun: int = 0
+    strays: tuple[Strays, ...] = ()
 
 
 class DataFolder:

@@ -144,7 +144,7 @@ class ZoneStore:
     def read(self, after: int, through: int) -> Chunk:
         """The next records of QoS 1 and 2 above `after`, none above `through`."""
         assert self._part is not None
-        return self._disk.read(self._part, after, through)
+        return self._disk.read(self._part, after, through, bound=through)
 
     def note_retained(self, topics: Iterable[str]) -> None:
         """The retained messages of these topics changed."""

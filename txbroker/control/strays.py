@@ -1,0 +1,124 @@
+"""
+SHELL: what this node took for a zone that another node held all the time goes to that node.
+
+A root with a lost disk serves the zones of its children, too, until they are back; so does a node
+with a copy from before a delegation. The clients' publishes were acknowledged: they go on to the
+owner, as if they had waited in an outbox for it. Who had them from here has them from there again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from txbroker.aio import Tasks
+from txbroker.authority.authority import Authority
+from txbroker.authority.journal import Record
+from txbroker.control.copying import settled
+from txbroker.errors import StoreError
+from txbroker.message import Message
+from txbroker.place import PartKey
+from txbroker.standing import Standing
+from txbroker.store.disk import Disk
+from txbroker.store.state import Strays
+from txbroker.telemetry import get_logger
+from txbroker.topics import is_within
+
+log = get_logger()
+
+RETRY = 1.0
+"""Seconds until what could not be read or saved is tried again."""
+
+Publish = Callable[[Message, Callable[[], None]], None]
+"""Publish for no session; the action is run when the owner has it, or it is durable here."""
+
+
+class Collector:
+    """`publish` is the edge's; the state remembers what is left, also over a restart."""
+
+    def __init__(
+        self,
+        *,
+        standing: Standing,
+        authority: Authority | None,
+        disk: Disk,
+        tasks: Tasks,
+        publish: Publish,
+    ) -> None:
+        self._standing = standing
+        self._authority = authority
+        self._disk = disk
+        self._tasks = tasks
+        self._publish = publish
+
+    def held(self) -> set[PartKey]:
+        """Parts of the journal that have to be kept whole."""
+        standing = self._standing
+        return {PartKey(standing.zone or "", standing.epoch)} if standing.strays else set()
+
+    def start(self) -> None:
+        """Go on with what an earlier process left."""
+        for strays in self._standing.strays:
+            self.collect(strays)
+
+    def collect(self, strays: Strays, retained: Iterable[Message] = ()) -> None:
+        """
+        Give them to the owner. `retained` are the values that the zone had here; records may not
+        have them all.
+        """
+        log.warning("zone.forgotten", zone=strays.apex, offsets=strays.through - strays.after)
+        self._tasks.start(self._collect(strays, {m.topic: m for m in retained}))
+
+    async def _collect(self, strays: Strays, retained: dict[str, Message]) -> None:
+        count = 0
+        left: Strays | None = strays
+        while left is not None:
+            try:
+                await settled(self._require())
+                records, through = self._read(left)
+                for record in records:
+                    if record.message.retain:
+                        retained.pop(record.message.topic, None)
+                count += await self._give(record.message for record in records)
+                left = self._standing.pass_on(left, through)
+            except (StoreError, TimeoutError) as error:
+                log.warning("zone.strays_wait", zone=strays.apex, reason=str(error))
+                await asyncio.sleep(RETRY)
+        count += await self._give(retained.values())
+        log.warning("zone.strays", zone=strays.apex, messages=count)
+
+    def _require(self) -> Authority:
+        assert self._authority is not None
+        return self._authority
+
+    def _read(self, strays: Strays) -> tuple[list[Record], int]:
+        """The next records of the zone, and up to where that is all."""
+        authority = self._require()
+        part = self._disk.journals.get(PartKey(authority.apex, authority.epoch))
+        if part is None:
+            return [], strays.through
+        chunk = self._disk.read(part, strays.after, strays.through, bound=strays.through)
+        found = [r for r in chunk.records if is_within(r.message.topic, strays.apex)]
+        return found, max(chunk.through, strays.after + 1)
+
+    async def _give(self, messages: Iterable[Message]) -> int:
+        """Publish them, and return how many when all are safe."""
+        waiting: set[int] = set()
+        done = asyncio.Event()
+        count = 0
+
+        def safe(number: int) -> None:
+            waiting.discard(number)
+            if not waiting:
+                done.set()
+
+        for count, one in enumerate(messages, 1):
+            if one.qos:
+                waiting.add(count)
+            message = Message(one.topic, one.payload, one.qos, one.retain, one.client_id)
+            self._publish(message, partial(safe, count))
+        while waiting:
+            done.clear()
+            await done.wait()
+        return count
