@@ -88,6 +88,7 @@ def test_debts_go_with_who_has_them() -> None:
     bench.pressure.raise_("a")
     bench.alarms.advance(2)
     bench.pressure.forget("a")
+    bench.alarms.advance(5)  # the node's budget
     bench.pressure.raise_("a")
 
     assert bench.pressure.active
@@ -99,3 +100,35 @@ def test_lowering_what_was_not_raised() -> None:
     bench.pressure.lower("a")
 
     assert not bench.relieved
+
+
+def test_node_waits_for_all_new_targets_together_a_tenth_of_the_time() -> None:
+    """However many come that never drain anything; each has what is left."""
+    bench = Bench()
+    held_up = 0.0
+    for number in range(400):
+        bench.pressure.raise_(f"stuck {number}")
+        for _ in range(50):
+            held_up += 0.005 * bench.pressure.active
+            bench.alarms.advance(0.005)
+
+    assert held_up < 1 + 0.12 * 100
+
+
+def test_proven_target_is_waited_for_when_the_budget_is_gone() -> None:
+    """For a short time: a consumer that is merely busy loses nothing to those that are stuck."""
+    bench = Bench()
+    bench.pressure.raise_("busy")
+    bench.alarms.advance(0.05)
+    bench.pressure.lower("busy")
+    for number in range(20):
+        bench.pressure.raise_(f"stuck {number}")
+        bench.alarms.advance(0.2)
+        bench.pressure.forget(f"stuck {number}")
+    bench.pressure.raise_("stuck")
+    bench.pressure.raise_("busy")
+
+    assert bench.pressure.active and not bench.pressure.is_slow("busy")
+    bench.alarms.advance(0.05)
+    bench.pressure.lower("busy")
+    assert not bench.pressure.is_slow("busy")

@@ -10,6 +10,9 @@ merely busy loses nothing, and one that is stuck stalls nobody for longer than t
 One that drains, but takes its time each time, would stall everybody again and again. So the time
 for which a target has held others up is its debt: the patience is that much less, until the debt is
 forgiven. Short times cost nothing: a fast consumer is full often at full speed.
+
+Many consumers that are each waited for once would stall everybody as well: so the node has a budget
+for all of them together. A target that never came down gets what is left of that, and no more.
 """
 
 from __future__ import annotations
@@ -31,6 +34,10 @@ FORGIVEN = 0.1
 """How much of a debt is forgiven in each second, in seconds."""
 
 
+SHARE = 0.1
+"""What of the time the node may wait for targets, all together, in the long run."""
+
+
 @attrs.define(slots=True, eq=False)
 class _Raised:
     since: float
@@ -46,6 +53,9 @@ class Pressure:
         self._raised: dict[Hashable, _Raised] = {}
         self._slow: set[Hashable] = set()
         self._debts: dict[Hashable, tuple[float, float]] = {}  # how much, as of when
+        self._proven: dict[Hashable, int] = {}
+        self._budget = (2 * patience, timers.now())  # how much, as of when
+        self._begun = 0.0  # since when somebody is waited for
         self._actions: list[Callable[[], None]] = []
 
     @property
@@ -66,7 +76,10 @@ class Pressure:
         if target in self._raised or target in self._slow:
             return
         usual = self._patience if patience is None else patience
-        left = usual - self._debt(target)
+        # It has earned a short time with each time that it came down.
+        earned = SHORT * self._proven.get(target, 0)
+        # Half of the budget stays for the next one, who may be the better one.
+        left = min(usual - self._debt(target), max(self._left() / 2, earned))
         if left > 0:
             self._wait_for(target, left)
         else:
@@ -76,6 +89,7 @@ class Pressure:
         """The target is still above its low mark, but has come on: its time begins anew."""
         raised = self._raised.get(target)
         if raised is not None:
+            self._proven[target] = self._proven.get(target, 0) + 1
             raised.alarm.cancel()
             self._wait_for(target, patience)
 
@@ -86,26 +100,36 @@ class Pressure:
         if raised is not None:
             raised.alarm.cancel()
             held_up = self._timers.now() - raised.since
+            self._proven[target] = self._proven.get(target, 0) + 1
             self._charge(target, held_up if held_up > SHORT else 0.0)
-            self._relieve()
+            self._relieve(is_short=held_up <= SHORT)
 
     def forget(self, *targets: Hashable) -> None:
         """The targets are gone."""
-        if self._raised or self._slow or self._debts:
+        if self._raised or self._slow or self._debts or self._proven:
             for target in targets:
                 self.lower(target)
                 self._debts.pop(target, None)
+                self._proven.pop(target, None)
 
     # internal
 
     def _wait_for(self, target: Hashable, patience: float) -> None:
+        now = self._timers.now()
+        if not self._raised:
+            self._begun = now
         alarm = self._timers.call_later(patience, lambda: self._expire(target))
-        self._raised[target] = _Raised(self._timers.now(), alarm)
+        self._raised[target] = _Raised(now, alarm)
 
     def _expire(self, target: Hashable) -> None:
         self._charge(target, self._timers.now() - self._raised.pop(target).since)
         self._slow.add(target)
-        self._relieve()
+        self._relieve(is_short=False)
+
+    def _left(self) -> float:
+        """What is left of the node's budget, in seconds."""
+        amount, since = self._budget
+        return min(amount + SHARE * (self._timers.now() - since), 2 * self._patience)
 
     def _debt(self, target: Hashable) -> float:
         amount, since = self._debts.get(target, (0.0, 0.0))
@@ -118,6 +142,11 @@ class Pressure:
         else:
             self._debts.pop(target, None)
 
-    def _relieve(self) -> None:
+    def _relieve(self, *, is_short: bool) -> None:
+        """One target less is waited for; what was waited for it counts, if it was not short."""
+        now = self._timers.now()
+        if not is_short:
+            self._budget = max(self._left() - (now - self._begun), 0.0), now
+            self._begun = now
         if not self._raised:
             run_all(self._actions)

@@ -105,3 +105,58 @@ def test_drops_are_counted(nodes: tuple[NodeProcess, NodeProcess]) -> None:
             pass
         pub.publish("t", b"end")
         assert stuck.expect_publish().payload == b"end"
+
+
+def test_strangers_that_never_read_come_in_numbers(
+    nodes: tuple[NodeProcess, NodeProcess],
+) -> None:
+    """Four a second: the node waits for all of them together, not for each of them in turn."""
+    root, _ = nodes
+    ended = threading.Event()
+    stuck: list[RawClient] = []
+    counts: list[int] = []
+
+    def load() -> None:
+        with RawClient(root.mqtt) as pub:
+            pub.connect("load")
+            count = 0
+            while not ended.is_set():
+                numbers = range(1, 101)
+                pub.send(*(wire.publish("t", PAYLOAD, qos=1, packet_id=n) for n in numbers))
+                for _ in numbers:
+                    pub.expect(wire.PUBACK)
+                count += 100
+            counts.append(count)
+
+    def waits(seconds: float, strangers: int) -> list[float]:
+        """How long messages of an innocent client take meanwhile, sorted."""
+        found: list[float] = []
+        begun = time.monotonic()
+        while (now := time.monotonic()) < begun + seconds:
+            if len(stuck) < strangers * (now - begun) / seconds:
+                stuck.append(RawClient(root.mqtt))
+                stuck[-1].connect(f"stuck {len(stuck)}")
+                stuck[-1].subscribe(("t", 0))
+            innocent.publish("quiet")
+            innocent.expect_publish()
+            found.append(time.monotonic() - now)
+            ended.wait(0.005)
+        return sorted(found)
+
+    with RawClient(root.mqtt) as innocent:
+        innocent.connect("innocent")
+        innocent.subscribe(("quiet", 0))
+        sender = threading.Thread(target=load)
+        sender.start()
+        try:
+            found = waits(6.0, strangers=24)
+        finally:
+            ended.set()
+            sender.join()
+            for client in stuck:
+                client.close()
+
+    # One wait of 0.3 s after the other held everybody: a p50 of 30 ms, and 50 messages a second.
+    assert found[len(found) // 2] < 0.02
+    assert found[len(found) * 8 // 10] < 0.1
+    assert counts[0] > 6 * 2_000
