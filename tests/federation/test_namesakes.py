@@ -11,11 +11,14 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import grpc
 import pytest
 
 from tests.support.nodes import NodeProcess, free_port, topology
 from tests.support.rawclient import RawClient
 from tests.system.commands import output, wait_until
+from txbroker.v1 import control_pb2
+from txbroker.v1.control_pb2_grpc import ControlStub
 
 Make = Callable[..., NodeProcess]
 
@@ -118,6 +121,44 @@ def test_copied_folder_serves_nothing_while_the_first_lives(make: Make, hot: boo
     a.kill()
     copy.wait_event("join.granted")
     works(copy, "at last")
+
+
+def test_copied_root_ends_while_the_first_lives(make: Make) -> None:
+    """It has no parent that refuses it, and would be a second owner; the child stays."""
+    root = make("root", zone="").start()
+    a = make("a", zone="a", parent=root.grpc)
+    joined(a)
+    copy = make("root", "copy", zone="")
+    shutil.copytree(root.data, copy.data)
+
+    line = refused(copy)
+
+    assert f"another node 'root' lives at {root.grpc}" in line
+    works(a, "after")
+    assert 1 == sum(e["event"] == "join.granted" for e in a.events)
+    root.kill()
+    again = make("root", "copy", zone="")
+    again.document["grpc"] = copy.document["grpc"]
+    again.start()
+    wait_until(lambda: 2 == sum(e["event"] == "join.granted" for e in a.events), what="adopted")
+    works(a, "at last")
+
+
+def test_child_is_not_adopted_by_a_copy_of_its_living_parent(make: Make) -> None:
+    """It says where its parent lives; a copy that cannot see that one hears of it so."""
+    root = make("root", zone="").start()
+    a = make("a", zone="a", parent=root.grpc)
+    joined(a)
+    request = control_pb2.AdoptRequest(zone="a", epoch=1)
+    request.parent.node, request.parent.epoch, request.parent.grpc = "root", 1, "127.0.0.1:1"
+    request.who.node, request.who.life = "root", "another one"
+
+    with grpc.insecure_channel(a.grpc) as channel:
+        reply = ControlStub(channel).Adopt(request, timeout=5.0)
+
+    assert (False, root.grpc) == (reply.accepted, reply.other)
+    works(a, "after")
+    assert not a.has_event("parent.changed")
 
 
 def test_restarted_node_replaces_its_dead_predecessor_at_once(make: Make) -> None:

@@ -92,6 +92,7 @@ class Joiner:
         self._is_retiring = False
         self._unsaved = ""
         self._stranger = ("", "")
+        self._joined_to = ""  # the parent's life, while its stream is up
         self._is_handing_back = False
         # What is asked of the parent is asked one after the other: an announcement from before a
         # hand-back, answered after it, would read as a claim to what has been given away.
@@ -135,8 +136,16 @@ class Joiner:
             except TimeoutError:
                 pause = min(pause * 2, LONGEST_PAUSE)
 
-    def adopt(self, request: control_pb2.AdoptRequest) -> bool:
+    def adopt(self, request: control_pb2.AdoptRequest) -> control_pb2.AdoptReply:
         """Another node says that it is the parent now."""
+        known = self._standing.known_parent
+        is_other = self._joined_to not in ("", request.who.life) and request.who.life
+        if is_other and known is not None and known.node == request.parent.node:
+            # The parent lives, and this is a copy of it.
+            return control_pb2.AdoptReply(accepted=False, other=known.grpc)
+        return control_pb2.AdoptReply(accepted=self._may_adopt(request))
+
+    def _may_adopt(self, request: control_pb2.AdoptRequest) -> bool:
         standing = self._standing
         ended = ended_from_wire(request.ended)
         if standing.parent is None or request.zone != standing.zone:
@@ -219,6 +228,7 @@ class Joiner:
                 ended = await self._ask(call, parent)
             return ended or await self._stay(call)
         finally:
+            self._joined_to = ""
             call.cancel()
 
     async def _ask(self, call: Any, parent: str) -> str:
@@ -279,6 +289,7 @@ class Joiner:
 
     def _meet(self, parent: str, reply: control_pb2.JoinReply) -> None:
         self._stranger = ("", "")
+        self._joined_to = reply.who.life
         who, before = reply.who, self._standing.known_parent
         if not reply.HasField("who"):
             return

@@ -444,7 +444,13 @@ class Parent:
                 who=self._who(),
             )
             try:
-                await self._channels.stub(cut.grpc, cut.node).Adopt(request, timeout=CALL_TIMEOUT)
+                stub = self._channels.stub(cut.grpc, cut.node)
+                reply = await stub.Adopt(request, timeout=CALL_TIMEOUT)
+                if reply.other:
+                    other = brief(reply.other)
+                    tell_repeated(
+                        log.error, "parent.twin", kind=cut.node, peer=cut.node, lives=other
+                    )
             except grpc.aio.AioRpcError:
                 log.debug("adopt.failed", peer=cut.node)
             await asyncio.sleep(pause)

@@ -173,7 +173,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
     async def Adopt(
         self, request: control_pb2.AdoptRequest, context: Any
     ) -> control_pb2.AdoptReply:
-        return control_pb2.AdoptReply(accepted=self._joiner.adopt(request))
+        return self._joiner.adopt(request)
 
     async def Outcome(
         self, request: control_pb2.OutcomeRequest, context: Any

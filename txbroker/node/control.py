@@ -24,7 +24,9 @@ from txbroker.control.reclaim import Reclaimer
 from txbroker.control.servicer import ControlServicer
 from txbroker.control.strays import Collector
 from txbroker.control.takeback import TakeBack
+from txbroker.control.twins import living_twin
 from txbroker.control.withdrawal import Withdrawal
+from txbroker.errors import ConfigError
 from txbroker.listeners import Listeners
 from txbroker.node.edge import EdgeRole
 from txbroker.node.ground import Ground
@@ -104,6 +106,24 @@ class ControlPlane:
         await server.start()
         self._server = server
         self._ground.standing.grpc = str(Address(config.dial_host, bound))
+
+    async def refuse_twin(self, earlier: str | None) -> None:
+        """
+        A root whose data is a copy ends where the one that it was copied from lives; `earlier`: the
+        address that the copy has for itself. Raises `ConfigError`.
+        """
+        standing, ground = self._ground.standing, self._ground
+        if standing.parent is not None or not standing.restored:
+            return
+        other = await living_twin(standing, ground.channels, [earlier] if earlier else [])
+        if other is not None:
+            raise ConfigError(
+                ground.config.source,
+                "data",
+                ground.config.data,
+                "stop that one, or set another `data`, `node` and `zone`",
+                problem=f"a copy: another node {standing.node!r} lives at {other}",
+            )
 
     def join(self) -> None:
         """Join the parent, and be the parent of the nodes below."""

@@ -94,6 +94,8 @@ class Node:
         await self._control.start(
             self._listeners, status=self._status.reply, sys_values=self._sys.values
         )
+        me = self.members.get(standing.node)
+        await self._control.refuse_twin(None if me is None else me.grpc)
         if owner is not None:
             await self._listeners.for_links(owner.links)
         self._edge_role.load()
