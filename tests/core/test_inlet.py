@@ -53,6 +53,17 @@ def test_flows_are_asked_for_when_there_is_a_use_for_them(core: Any, takes: bool
 
 
 @both
+def test_what_an_incomplete_packet_will_hold(core: Any) -> None:
+    """Its length counts as soon as it is known, or the bytes that are there."""
+    client, packet = a_client(core), publish(b"a", b"x" * 200)
+
+    assert client.step(packet[:2]) is None
+    assert client.inlet.awaited >= 2
+    assert client.step(packet[2:9]) is None
+    assert len(packet) == client.inlet.awaited
+
+
+@both
 def test_nobody_needs_flows_for_what_is_not_gathered_anyway(core: Any) -> None:
     client = a_client(core)
     client.inlet.open(client.session, "client", None, clean=True)

@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
+import contextlib
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from twisted.internet.task import Clock
 
 from tests.support.journal import authority_of
 from txbroker.counters import Counters
 from txbroker.delegation.passage import Passage
 from txbroker.delegation.table import DelegationTable
-from txbroker.link.listener import TOKEN_LIFE, EdgeLife, LinkListener
+from txbroker.link.frames import LinkError, encode_frame
+from txbroker.link.greeting import LARGEST_HEAD, Head, head_of
+from txbroker.link.listener import LinkListener
+from txbroker.link.silent import MOST_SILENT, Silent
+from txbroker.link.tokens import TOKEN_LIFE, EdgeLife
 from txbroker.place import PartKey, Place
 from txbroker.pressure import Pressure
+from txbroker.strangers import Strangers
+from txbroker.v1 import link_pb2
 
 NOBODY = EdgeLife(identity="", life="", grpc="")
+
+
+class Connection:
+    """One that keeps why it was dropped."""
+
+    peer = "somewhere"
+
+    def __init__(self) -> None:
+        self.dropped: list[str] = []
+
+    def drop(self, reason: str) -> None:
+        self.dropped.append(reason)
+
+    def push_out(self) -> str:
+        self.dropped.append("pushed out")
+        return self.peer
 
 
 class Bench:
@@ -27,33 +51,55 @@ class Bench:
         authority, _ = authority_of("", self.table)
         authority.open(1)
         timers = SimpleNamespace(now=self.clock.seconds, call_later=self.clock.callLater)
+        self.counters = counters = Counters()
         self.links = LinkListener(
             authority=authority,
             pressure=Pressure(cast(Any, timers)),
             space=cast(Any, SimpleNamespace(is_short=False, when_changed=lambda _: None)),
-            counters=Counters(),
+            counters=counters,
             turn=cast(Any, None),
             clock=cast(Any, self.clock),
             max_links=10,
+            strangers=Strangers(counters),
         )
 
-    def token(self) -> bytes:
-        """One for the edge `e` in its first life."""
-        token = self.links.issue("e", 1, NOBODY)
+    def token(self, edge: str = "e", incarnation: int = 1) -> bytes:
+        """One for the first life of an edge."""
+        token = self.links.issue(edge, incarnation, NOBODY)
         assert token is not None
         return token
+
+    def redeem(self, token: bytes, edge: str = "e", incarnation: int = 1) -> bool:
+        """Whether a Hello with it is let in."""
+        try:
+            head = Head(token=token, edge=edge, incarnation=incarnation)
+            self.links.show(Connection(), "host", head)
+        except LinkError:
+            return False
+        return self.links.redeem(token, edge, incarnation)
 
 
 def test_token_holds_once_for_whom_it_was_given_to() -> None:
     """And for some seconds only."""
     bench = Bench()
-    first, other, life, late = (bench.token() for _ in range(4))
-    redeem = bench.links.redeem
-    now = redeem(first, "e", 1), redeem(first, "e", 1), redeem(other, "f", 1), redeem(life, "e", 2)
+    token, late = bench.token(), bench.token("late")
+    tries = [("f", 1), ("e", 2), ("e", 1), ("e", 1)]
+    found = [bench.redeem(token, *one) for one in tries]
     bench.clock.advance(TOKEN_LIFE + 1)
 
-    assert (True, False, False, False) == now
-    assert not redeem(late, "e", 1)
+    assert [False, False, True, False] == found
+    assert not bench.redeem(late, "late")
+
+
+def test_unused_tokens_keep_nobody_out() -> None:
+    """The oldest makes room, an edge's next token ends its last one."""
+    bench = Bench()
+    for number in range(5_000):
+        bench.token(f"invented-{number}")
+    first, second = bench.token(), bench.token()
+
+    assert [False, True] == [bench.redeem(one) for one in (first, second)]
+    assert bench.counters.get("link.pushed_out") >= 4_990
 
 
 def test_token_does_not_outlive_what_was_told_with_it() -> None:
@@ -62,12 +108,93 @@ def test_token_does_not_outlive_what_was_told_with_it() -> None:
     that says so, and its sessions would never read the part in between.
     """
     bench = Bench()
-    redeem = bench.links.redeem
     root, child = Place(PartKey("", 1), 5), Place(PartKey("z", 7), 0)
-    before = bench.token()
+    before = bench.token("1")
     bench.table.note(Passage(apex="z", left=root, entered=child))
-    between = bench.token()
+    between = bench.token("2")
     bench.table.note(Passage(apex="z", left=child, entered=root))
-    after = bench.token()
+    after = bench.token("3")
 
-    assert [False, False, True] == [redeem(one, "e", 1) for one in (before, between, after)]
+    found = [bench.redeem(one, str(n)) for n, one in enumerate((before, between, after), 1)]
+    assert [False, False, True] == found
+
+
+def test_silent_connections_make_room_for_the_next() -> None:
+    """Those of the address that has most of them, the oldest first."""
+    silent, lonely = Silent(), Connection()
+    assert silent.add(lonely, "lonely") is None
+    crowd = [Connection() for _ in range(MOST_SILENT)]
+    pushed = [silent.add(one, "crowd") for one in crowd]
+
+    assert [None] * (MOST_SILENT - 1) + [crowd[0]] == pushed
+    assert MOST_SILENT == len(silent)
+
+
+def test_strangers_hold_so_much_together() -> None:
+    """Beyond it the oldest is closed, and nobody whose bytes are let go of."""
+    counters, (a, b, c) = Counters(), (Connection() for _ in range(3))
+    strangers = Strangers(counters, 100)
+    for one, size in ((a, 40), (b, 40), (a, 60), (c, 40)):
+        strangers.hold(one, size)
+    assert ["pushed out"] == a.dropped
+    strangers.forget(b)
+    strangers.hold(c, 100)
+
+    assert (100, [], []) == (strangers.held, b.dropped, c.dropped)
+    assert 1 == counters.get("unauthenticated.over_limit")
+
+
+def hello(**fields: Any) -> bytes:
+    """A Hello on the wire."""
+    right: dict[str, Any] = {"version": 2, "token": b"t" * 16, "edge": "e", "incarnation": 300}
+    return encode_frame(link_pb2.LinkFrame(hello=link_pb2.Hello(**{**right, **fields})))
+
+
+HEAD = Head(token=b"t" * 16, edge="e", incarnation=300)
+
+
+def test_head_of_a_short_hello() -> None:
+    """It is judged when it is whole."""
+    data = hello(zone="z")
+    assert [None] * len(data) == [head_of(data[:size]) for size in range(len(data))]
+    assert HEAD == head_of(data)
+
+
+def test_head_of_a_long_hello() -> None:
+    """It is judged when a small part of it is there."""
+    data = hello(zone="z" * 90, filters=[f"some/filter/{n}" for n in range(10_000)])
+    assert head_of(data[: LARGEST_HEAD - 1]) is None
+    for size in (LARGEST_HEAD, LARGEST_HEAD + 1, len(data)):
+        assert HEAD == head_of(data[:size])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x30",
+        b"\x00\xff\xff\xff\xff\x7f",
+        b"\x00\xff\xff\xff\x7f" + b"\xff" * LARGEST_HEAD,
+        b"\x00\x05\xff\xff\xff\xff\xff",
+        b"\x00\xff\xff\x7f\x0a" + b"\xff" * LARGEST_HEAD,
+    ],
+)
+def test_bytes_that_begin_no_link(data: bytes) -> None:
+    """They are refused before they are whole."""
+    with pytest.raises(LinkError):
+        head_of(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x00\xff\xff\x7f" + b"\x00" * LARGEST_HEAD,
+        hello(token=b"t" * 10_000)[:LARGEST_HEAD],
+        hello(token=b"", edge="e" * 10_000)[:LARGEST_HEAD],
+        encode_frame(link_pb2.LinkFrame(heartbeat=link_pb2.Heartbeat())),
+    ],
+)
+def test_head_without_a_token(data: bytes) -> None:
+    """It is refused, or has none that anybody was given."""
+    with contextlib.suppress(LinkError):
+        head = head_of(data)
+        assert head is not None and len(head.token) != len(HEAD.token)

@@ -21,6 +21,7 @@ from txbroker.mqtt.hold import HOLD_TIMEOUT
 from txbroker.mqtt.protocol import MqttFactory, MqttProtocol
 from txbroker.mqtt.service import MqttService, Outputs
 from txbroker.store.space import DiskSpace
+from txbroker.strangers import Strangers
 from txbroker.turn import Turn
 
 FULL, EMPTY = (0, 1000), (1000, 1000)
@@ -90,6 +91,7 @@ class Bench:
             pressure=self.edge.pressure,
             space=self.space,
             counters=self.edge.counters,
+            strangers=Strangers(self.edge.counters),
             make_client_id=lambda: "auto",
             max_packet=1 << 20,
             max_connections=10,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from pathlib import Path
 
 import grpc
 
@@ -26,6 +27,13 @@ def counter(node: NodeProcess, name: str) -> int:
     with grpc.insecure_channel(node.grpc) as channel:
         reply = ControlStub(channel).Status(control_pb2.StatusRequest(), timeout=5)
     return reply.counters.get(name, 0)
+
+
+def resident(node: NodeProcess) -> int:
+    """Bytes of its resident memory."""
+    status = Path(f"/proc/{node.pid}/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
+    return int(line.split()[1]) * 1024
 
 
 def read_to_end(connection: socket.socket) -> bytes:

@@ -17,6 +17,8 @@ from tests.support import wire
 from tests.support.nodes import NodeProcess, topology
 from tests.support.rawclient import RawClient
 
+from .strangers import resident
+
 COUNT = 30_000
 PAYLOAD = b"x" * 1_000
 MEMORY_LIMIT = 120 * 1024 * 1024
@@ -31,13 +33,6 @@ def nodes(tmp_path: Path) -> Iterator[tuple[NodeProcess, NodeProcess]]:
     with root, edge:
         edge.wait_event("join.granted")
         yield root, edge
-
-
-def resident(node: NodeProcess) -> int:
-    """Bytes of memory that the node's process holds."""
-    status = Path(f"/proc/{node.pid}/status").read_text()
-    line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
-    return int(line.split()[1]) * 1024
 
 
 def flood(publisher: RawClient, qos: int) -> None:

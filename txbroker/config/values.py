@@ -138,6 +138,7 @@ class Limits:
     sessions: Count = Count(1_000_000)
     retained: RetainedLimits = RetainedLimits()
     client_id: Count = Count(256)
+    unauthenticated: Size = Size(64 * MIB)
 
 
 @attrs.frozen(slots=True, kw_only=True)

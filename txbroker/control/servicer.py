@@ -25,7 +25,8 @@ from txbroker.control.streams import brief
 from txbroker.control.takeback import TakeBack
 from txbroker.errors import PeerError, StoreError
 from txbroker.link.convert import cut_to_wire
-from txbroker.link.listener import EdgeLife, LinkListener
+from txbroker.link.listener import LinkListener
+from txbroker.link.tokens import EdgeLife
 from txbroker.standing import Standing
 from txbroker.store.backup import Backups
 from txbroker.telemetry import get_logger

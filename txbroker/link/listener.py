@@ -2,44 +2,30 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable
-
-import attrs
 from twisted.internet.interfaces import IAddress
 from twisted.internet.protocol import Factory
 
 from txbroker.authority.authority import Authority
 from txbroker.counters import Counters
-from txbroker.delegation.passage import Passage
 from txbroker.link.formats import Formats
+from txbroker.link.frames import LinkError
+from txbroker.link.greeting import Head, head_of
 from txbroker.link.owner_end import OwnerEnd
+from txbroker.link.silent import Closable, Silent
+from txbroker.link.tokens import TOKEN_LIFE, EdgeLife, Token, Tokens
 from txbroker.link.wire import HEARTBEAT, SILENCE, LinkProtocol
 from txbroker.net import Clock, DelayedCall
 from txbroker.pressure import Pressure
+from txbroker.runs import Octets
 from txbroker.store.space import DiskSpace
-from txbroker.telemetry import get_logger
+from txbroker.strangers import Strangers
+from txbroker.telemetry import get_logger, tell_repeated
 from txbroker.turn import Flushable, Turn
 
 log = get_logger()
 
 SIGN_OF_LIFE = 2.5 * HEARTBEAT
 """Seconds in which an edge that lives has said something."""
-
-TOKEN_LIFE = 10.0
-"""Seconds in which a token has to be used."""
-
-
-@attrs.frozen(kw_only=True)
-class EdgeLife:
-    """
-    Which process of which data folder an edge is, and where; "" of an older node, which does not
-    say so.
-    """
-
-    identity: str
-    life: str
-    grpc: str
 
 
 class LinkListener(Factory):
@@ -57,6 +43,7 @@ class LinkListener(Factory):
         turn: Turn,
         clock: Clock,
         max_links: int,
+        strangers: Strangers,
     ) -> None:
         self.authority = authority
         self.pressure = pressure
@@ -67,7 +54,10 @@ class LinkListener(Factory):
         self._turn = turn
         self._clock = clock
         self._was_full = False
-        self._tokens: dict[bytes, _Token] = {}
+        self._tokens = Tokens()
+        self._strangers = strangers
+        self._silent, self._greeting = Silent(), Silent()
+        self._shown: dict[bytes, tuple[Closable, Token]] = {}
         self._open: set[_Accepted] = set()
         self._lives: dict[str, EdgeLife] = {}
         pressure.when_relieved(self._give_credit)
@@ -92,34 +82,54 @@ class LinkListener(Factory):
 
     def issue(self, edge: str, incarnation: int, life: EdgeLife) -> bytes | None:
         """A token for one link of this edge; None when there are as many links as allowed."""
-        self._forget_old_tokens()
-        if len(self._open) + len(self._tokens) >= self.max_links:
+        now = self._clock.seconds()
+        self._tokens.expire(now)
+        if self._is_full(edge):
             self._refuse(edge)
             return None
-        self._was_full = False
-        token = secrets.token_bytes(16)
-        self._tokens[token] = _Token(
+        given = Token(
             edge=edge,
             incarnation=incarnation,
-            until=self._clock.seconds() + TOKEN_LIFE,
+            until=now + TOKEN_LIFE,
             passages=self.authority.passages,
             life=life,
         )
+        token, is_pushed_out = self._tokens.give(given, self.max_links)
+        if is_pushed_out:
+            self._push_out("unused token", edge)
         return token
+
+    def show(self, connection: Closable, host: str, head: Head) -> None:
+        """
+        A Hello begins with this; raises `LinkError` unless its token was given to this edge, and
+        not used yet. From here on the token is this connection's.
+        """
+        self._tokens.expire(self._clock.seconds())
+        if self._tokens.find(head) is None:
+            raise LinkError("the token is not valid; OpenLink gives one for each link")
+        given = self._tokens.take(head.token)
+        assert given is not None
+        self._shown[head.token] = connection, given
+        self._silent.remove(connection)
+        self._make_room(self._greeting.add(connection, host))
 
     def redeem(self, token: bytes, edge: str, incarnation: int) -> bool:
         """
-        Whether the token was given to this edge, and not used yet.
+        Whether the whole Hello is of the edge that has shown the token.
 
         With it the edge was told the passages. Those made since it would never hear of, as it has
         no stream yet; so it has to ask again.
         """
-        self._forget_old_tokens()
-        known = self._tokens.pop(token, None)
-        if known is None or known.passages != self.authority.passages:
+        connection, known = self._shown.pop(token, (None, None))
+        if connection is None or known is None or known.passages != self.authority.passages:
             return False
         if (known.edge, known.incarnation) != (edge, incarnation):
             return False
+        if self._is_full(edge):
+            self._refuse(edge)
+            return False
+        self._was_full = False
+        self._greeting.remove(connection)
         self._lives[edge] = known.life
         return True
 
@@ -132,21 +142,38 @@ class LinkListener(Factory):
         self._turn.mark_next(end)
 
     def buildProtocol(self, addr: IAddress | None) -> LinkProtocol | None:
-        if len(self._open) >= self.max_links:
-            self._refuse(str(addr))
-            return None
         protocol = _Accepted(
             turn=self._turn,
             clock=self._clock,
             counters=self.counters,
             peer=str(addr),
-            on_end=self._forget,
+            host=str(getattr(addr, "host", addr)),
+            links=self,
+            strangers=self._strangers,
         )
         self._open.add(protocol)
         end = OwnerEnd(self, write=protocol.write, close=protocol.drop)
         protocol.attach(end)
         protocol.expect_hello()
+        self._make_room(self._silent.add(protocol, protocol.host))
         return protocol
+
+    def forget(self, protocol: _Accepted) -> None:
+        """The connection is gone."""
+        self._open.discard(protocol)
+        self._silent.remove(protocol)
+        self._greeting.remove(protocol)
+        self._shown.pop(protocol.token, None)
+        edge = protocol.edge
+        if edge is not None and not any(p.edge == edge for p in self._open):
+            self._lives.pop(edge, None)
+
+    # internal
+
+    def _is_full(self, edge: str) -> bool:
+        """True if no link may be added; an edge's next link takes the place of its last."""
+        links = len(self._open) - len(self._silent) - len(self._greeting)
+        return links >= self.max_links and edge not in self._lives
 
     def _refuse(self, peer: str) -> None:
         self.counters.add("link.over_limit")
@@ -154,35 +181,24 @@ class LinkListener(Factory):
             self._was_full = True
             log.warning("link.over_limit", limit="limits.links", value=self.max_links, peer=peer)
 
-    def _forget(self, protocol: _Accepted, edge: str | None) -> None:
-        self._open.discard(protocol)
-        if edge is not None and not any(p.edge == edge for p in self._open):
-            self._lives.pop(edge, None)
+    def _make_room(self, oldest: Closable | None) -> None:
+        """Drop one that has said no Hello while many others came."""
+        if oldest is not None:
+            self._push_out("connection without Hello", oldest.peer)
+            oldest.drop("it has said no Hello, and others came")
+
+    def _push_out(self, what: str, peer: str) -> None:
+        self.counters.add("link.pushed_out")
+        tell_repeated(log.warning, "link.pushed_out", kind=what, what=what, peer=peer)
 
     def _give_credit(self) -> None:
         for protocol in self._open:
             if protocol.end is not None:
                 self._turn.mark_dirty(protocol.end)
 
-    def _forget_old_tokens(self) -> None:
-        now = self._clock.seconds()
-        for token in [t for t, given in self._tokens.items() if given.until < now]:
-            del self._tokens[token]
-
-
-@attrs.frozen(kw_only=True)
-class _Token:
-    """To whom a token was given, until when it holds, and which passages that edge was told."""
-
-    edge: str
-    incarnation: int
-    until: float
-    passages: tuple[Passage, ...]
-    life: EdgeLife
-
 
 class _Accepted(LinkProtocol):
-    """A link that counts against the limit until it is gone."""
+    """A link from its first byte on; until its token holds, no more than the head is kept."""
 
     def __init__(
         self,
@@ -191,10 +207,16 @@ class _Accepted(LinkProtocol):
         clock: Clock,
         counters: Counters,
         peer: str,
-        on_end: Callable[[_Accepted, str | None], None],
+        host: str,
+        links: LinkListener,
+        strangers: Strangers,
     ) -> None:
         super().__init__(turn=turn, clock=clock, counters=counters, peer=peer)
-        self._on_end = on_end
+        self.host = host
+        self.token = b""
+        self._links = links
+        self._strangers = strangers
+        self._head = b""
         self._alarm: DelayedCall | None = None
 
     @property
@@ -219,8 +241,39 @@ class _Accepted(LinkProtocol):
 
         self._alarm = self._clock.callLater(SILENCE, look)
 
+    def push_out(self) -> str:
+        """From `Strangers`."""
+        self._counters.add("link.refused")
+        self.drop("the oldest of too many bytes without Hello")
+        return self.peer
+
+    def dataReceived(self, data: Octets) -> None:
+        if self.token:
+            super().dataReceived(data)
+            return
+        self._head += bytes(data)
+        try:
+            head = head_of(self._head)
+            if head is None:
+                self._strangers.hold(self, len(self._head))
+                return
+            self._links.show(self, self.host, head)
+        except LinkError as error:
+            self._counters.add("link.refused")
+            self.drop(str(error))
+            return
+        self._strangers.forget(self)
+        self.token, begun, self._head = head.token, self._head, b""
+        self._carry()
+        super().dataReceived(begun)
+
+    def _carry(self) -> None:
+        if self.token:  # before, what comes is not for the inlet
+            super()._carry()
+
     def connectionLost(self, reason: object = None) -> None:
         if self._alarm is not None and self._alarm.active():
             self._alarm.cancel()
-        self._on_end(self, self.edge)
+        self._strangers.forget(self)
+        self._links.forget(self)
         super().connectionLost()

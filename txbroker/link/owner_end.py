@@ -49,7 +49,10 @@ PATIENCE = 2.0
 the edge itself waits for a session of its own, so that the two do not add up to a loss."""
 
 LARGEST_HELLO = 64 * 1024 * 1024
-"""Bytes of the first frame, which has the whole interest of an edge."""
+"""
+Bytes of the first frame, which has the whole interest of an edge; of one whose token holds, see
+`greeting`.
+"""
 
 HIGH_MARK = 1024 * 1024
 LOW_MARK = 256 * 1024

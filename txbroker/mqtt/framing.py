@@ -43,6 +43,11 @@ class Framer:
             return self._buffer[self._offset]
         return self._tail[0] if self._tail else None
 
+    @property
+    def awaited(self) -> int:
+        """Bytes of the frame that is not complete yet, as far as its length is known."""
+        return max(self.pending, self._wanted)
+
     def feed(self, data: Octets) -> None:
         """Take what was read; `frames` then gives what it completes."""
         if self._offset == len(self._buffer) and not self._tail:

@@ -111,6 +111,15 @@ class Lifetime:
         self._leave(will=False)
         self._abort()
 
+    # from Strangers
+
+    def push_out(self) -> str:
+        """The oldest of too many bytes before CONNECT is held for this one."""
+        peer = describe(self.transport.getPeer())
+        self._leave(will=False)
+        self._abort()
+        return peer
+
     # internal: life
 
     def on_deadline(self) -> None:
@@ -184,6 +193,7 @@ class Lifetime:
         service = self._service
         self._is_open = False
         self._inlet.close()
+        service.strangers.forget(self)
         self._cancel_deadline()
         service.connections.pop(self, None)
         service.pressure.forget(self, self.outlet)

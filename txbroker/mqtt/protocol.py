@@ -167,10 +167,13 @@ class MqttProtocol(Lifetime):
         if frame is None:
             if session is None and inlet.first_byte is not None:
                 judge_beginning(inlet.first_byte)
+                self._service.strangers.hold(self, inlet.awaited)
             return inlet.has_more
         if not self._is_open:
             return False  # what came before it has closed the connection
         first_byte, body = frame
+        if session is None:
+            self._service.strangers.forget(self)
         packet = judge(first_byte, body, is_first=session is None)
         _HANDLERS[type(packet)](self, packet)
         return inlet.has_more

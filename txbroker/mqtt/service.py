@@ -13,6 +13,7 @@ from txbroker.edge.roaming import Roaming, Successions
 from txbroker.net import Clock
 from txbroker.pressure import Pressure
 from txbroker.store.space import DiskSpace
+from txbroker.strangers import Strangers
 from txbroker.turn import Turn
 
 
@@ -54,6 +55,7 @@ class MqttService:
         pressure: Pressure,
         space: DiskSpace,
         counters: Counters,
+        strangers: Strangers,
         make_client_id: Callable[[], str],
         max_packet: int,
         max_connections: int,
@@ -71,6 +73,7 @@ class MqttService:
         self.pressure = pressure
         self.space = space
         self.counters = counters
+        self.strangers = strangers
         self.make_client_id = make_client_id
         self.max_packet = max_packet
         self.max_connections = max_connections

@@ -239,6 +239,7 @@ class EdgeRole:
             pressure=ground.pressure,
             space=ground.space,
             counters=ground.counters,
+            strangers=ground.strangers,
             make_client_id=lambda: f"auto-{config.node}-{secrets.token_hex(8)}",
             max_packet=config.limits.packet,
             max_connections=config.limits.connections,

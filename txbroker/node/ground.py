@@ -27,6 +27,7 @@ from txbroker.store.renumber import renumber_parts, renumber_tables
 from txbroker.store.retention import Retention
 from txbroker.store.space import DiskSpace
 from txbroker.store.state import DataFolder, NodeState
+from txbroker.strangers import Strangers
 from txbroker.streams.poller import Poller
 from txbroker.streams.reactor import StreamReactor
 from txbroker.telemetry import get_logger
@@ -45,6 +46,7 @@ class Ground:
         self.config = config
         self.reactor = reactor
         self.counters = Counters()
+        self.strangers = Strangers(self.counters, config.limits.unauthenticated)
         self.turn = Turn(lambda action: reactor.callLater(0, action))
         self.tasks = Tasks(self.turn)
         self.timers = ReactorTimers(reactor, self.turn)
@@ -89,6 +91,7 @@ class Ground:
         self.config = config
         self.retention.policy = policy(config)
         self.space.set_reserve(config.limits.disk_free)
+        self.strangers.most = config.limits.unauthenticated
 
     def tidy(self) -> None:
         """Now and then, every second or so."""

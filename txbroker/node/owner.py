@@ -55,6 +55,7 @@ class OwnerRole:
             turn=ground.turn,
             clock=ground.reactor,
             max_links=ground.config.limits.links,
+            strangers=ground.strangers,
         )
 
     def _build_store(self, apex: str) -> ZoneStore:

@@ -38,6 +38,11 @@ cdef class Input:
             return self.data[self.at]
         return (<bytes>self.tail)[0] if self.tail_size else None
 
+    @property
+    def awaited(self):
+        """Bytes of the packet that is not complete yet, as far as its length is known."""
+        return max(PyBytes_GET_SIZE(self.data) - self.at + self.tail_size, self.wanted)
+
     def feed(self, data not None):
         """
         Take what was read, of which nothing but bytes is kept as it is; `step` works it off. Raises

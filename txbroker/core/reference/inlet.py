@@ -59,6 +59,11 @@ class Inlet:
         """The first byte of the packet that is not complete yet."""
         return self._framer.first_byte
 
+    @property
+    def awaited(self) -> int:
+        """Bytes of the packet that is not complete yet, as far as its length is known."""
+        return self._framer.awaited
+
     def open(self, session: Any, client_id: str, flows: Flows | None, *, clean: bool) -> None:
         """The client has this session; no `flows`: they are asked for (`wants_flows`)."""
         self._session = session
