@@ -11,12 +11,15 @@ One that drains, but takes its time each time, would stall everybody again and a
 for which a target has held others up is its debt: the patience is that much less, until the debt is
 forgiven. Short times cost nothing: a fast consumer is full often at full speed.
 
-Many consumers that are each waited for once would stall everybody as well: so the node has a budget
-for all of them together. A target that never came down gets what is left of that, and no more.
+Many targets would stall everybody one after the other, each with a patience of its own. So all
+long waits of a node come out of one budget, `BUDGET` seconds in each `WINDOW`. And nobody waits for
+a stranger that connects to read nothing: a target that has never drained is on trial for a moment,
+in which its own buffers take what comes.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Hashable
 
 import attrs
@@ -25,7 +28,7 @@ from txbroker.timers import Cancellable, Timers
 from txbroker.turn import run_all
 
 PATIENCE = 0.3
-"""Seconds for which publishers wait for a consumer, in general."""
+"""Seconds for which publishers wait for one consumer."""
 
 SHORT = 0.1
 """Seconds for which a target may hold others up at a stretch without running into debt."""
@@ -33,9 +36,15 @@ SHORT = 0.1
 FORGIVEN = 0.1
 """How much of a debt is forgiven in each second, in seconds."""
 
+WINDOW = 3.0
+BUDGET = 0.1 * WINDOW
+"""Seconds of all long waits in each `WINDOW`: publishers lose a tenth of their time at most."""
 
-SHARE = 0.1
-"""What of the time the node may wait for targets, all together, in the long run."""
+TRIAL = 0.1
+"""Seconds within which a target that has never drained has to begin; nobody waits meanwhile."""
+
+LOOK = 0.01
+"""Seconds between two looks at a target on trial."""
 
 
 @attrs.define(slots=True, eq=False)
@@ -47,15 +56,18 @@ class _Raised:
 class Pressure:
     """One for each node; the `when_relieved` actions run when the last target came down."""
 
-    def __init__(self, timers: Timers, patience: float = PATIENCE) -> None:
+    def __init__(self, timers: Timers, patience: float = PATIENCE, budget: float = BUDGET) -> None:
         self._timers = timers
         self._patience = patience
+        self._budget = budget
         self._raised: dict[Hashable, _Raised] = {}
+        self._on_trial: dict[Hashable, Cancellable] = {}
         self._slow: set[Hashable] = set()
+        self._known: set[Hashable] = set()
         self._debts: dict[Hashable, tuple[float, float]] = {}  # how much, as of when
-        self._proven: dict[Hashable, int] = {}
-        self._budget = (2 * patience, timers.now())  # how much, as of when
-        self._begun = 0.0  # since when somebody is waited for
+        self._spent: deque[tuple[float, float]] = deque()  # until when, how much
+        self._total = 0.0
+        self._spent_until = float("-inf")
         self._actions: list[Callable[[], None]] = []
 
     @property
@@ -71,82 +83,128 @@ class Pressure:
         """Whether the target had its turn and has not drained since."""
         return target in self._slow
 
-    def raise_(self, target: Hashable, patience: float | None = None) -> None:
-        """The target passed its high mark; `patience` seconds where it is not the usual time."""
-        if target in self._raised or target in self._slow:
+    def raise_(
+        self,
+        target: Hashable,
+        left: Callable[[], int],
+        *,
+        portion: int = 1,
+        has_drained: bool = False,
+    ) -> None:
+        """
+        The target passed its high mark. `left` tells how much it has not drained yet, in any unit;
+        a `portion` is the least that counts. `has_drained`: it has drained something before.
+        """
+        if target in self._raised or target in self._slow or target in self._on_trial:
             return
-        usual = self._patience if patience is None else patience
-        # It has earned a short time with each time that it came down.
-        earned = SHORT * self._proven.get(target, 0)
-        # Half of the budget stays for the next one, who may be the better one.
-        left = min(usual - self._debt(target), max(self._left() / 2, earned))
-        if left > 0:
-            self._wait_for(target, left)
+        if has_drained or target in self._known:
+            self._wait_for(target)
         else:
-            self._slow.add(target)
-
-    def renew(self, target: Hashable, patience: float) -> None:
-        """The target is still above its low mark, but has come on: its time begins anew."""
-        raised = self._raised.get(target)
-        if raised is not None:
-            self._proven[target] = self._proven.get(target, 0) + 1
-            raised.alarm.cancel()
-            self._wait_for(target, patience)
+            until = self._timers.now() + TRIAL
+            self._on_trial[target] = self._timers.call_later(
+                LOOK, lambda: self._try(target, left, left() - portion, until)
+            )
 
     def lower(self, target: Hashable) -> None:
         """The target is below its low mark."""
         self._slow.discard(target)
-        raised = self._raised.pop(target, None)
+        if self._end_trial(target):
+            self._known.add(target)
+        raised = self._end_wait(target)
         if raised is not None:
-            raised.alarm.cancel()
             held_up = self._timers.now() - raised.since
-            self._proven[target] = self._proven.get(target, 0) + 1
-            self._charge(target, held_up if held_up > SHORT else 0.0)
-            self._relieve(is_short=held_up <= SHORT)
+            if held_up > SHORT:
+                self._known.discard(target)
+                self._charge(target, held_up)
+                self._spend(raised)
+            else:
+                self._known.add(target)
+            self._relieve()
 
     def forget(self, *targets: Hashable) -> None:
         """The targets are gone."""
-        if self._raised or self._slow or self._debts or self._proven:
+        if self._raised or self._on_trial or self._slow or self._debts or self._known:
             for target in targets:
-                self.lower(target)
+                self._slow.discard(target)
+                self._known.discard(target)
                 self._debts.pop(target, None)
-                self._proven.pop(target, None)
+                self._end_trial(target)
+                raised = self._end_wait(target)
+                if raised is not None:  # another one may come in its place, and another
+                    self._spend(raised)
+                    self._relieve()
 
     # internal
 
-    def _wait_for(self, target: Hashable, patience: float) -> None:
+    def _wait_for(self, target: Hashable) -> None:
         now = self._timers.now()
-        if not self._raised:
-            self._begun = now
-        alarm = self._timers.call_later(patience, lambda: self._expire(target))
-        self._raised[target] = _Raised(now, alarm)
+        free = SHORT if target in self._known else 0.0
+        budget = max(self._budget - self._spent_lately(now), free)
+        patience = min(self._patience - self._debt(target), budget)
+        if patience > 0:
+            alarm = self._timers.call_later(patience, lambda: self._expire(target))
+            self._raised[target] = _Raised(now, alarm)
+        else:
+            self._slow.add(target)
 
     def _expire(self, target: Hashable) -> None:
-        self._charge(target, self._timers.now() - self._raised.pop(target).since)
+        raised = self._raised.pop(target)
+        self._known.discard(target)
+        self._charge(target, self._timers.now() - raised.since)
         self._slow.add(target)
-        self._relieve(is_short=False)
+        self._spend(raised)
+        self._relieve()
 
-    def _left(self) -> float:
-        """What is left of the node's budget, in seconds."""
-        amount, since = self._budget
-        return min(amount + SHARE * (self._timers.now() - since), 2 * self._patience)
+    def _try(self, target: Hashable, left: Callable[[], int], most: int, until: float) -> None:
+        """What kernels move alone has gone into their buffers before; the rest is the target's."""
+        now = self._timers.now()
+        if left() <= most:
+            del self._on_trial[target]
+            self._wait_for(target)
+        elif now < until:
+            self._on_trial[target] = self._timers.call_later(
+                LOOK, lambda: self._try(target, left, most, until)
+            )
+        else:
+            del self._on_trial[target]
+            self._slow.add(target)
+
+    def _end_wait(self, target: Hashable) -> _Raised | None:
+        raised = self._raised.pop(target, None)
+        if raised is not None:
+            raised.alarm.cancel()
+        return raised
+
+    def _end_trial(self, target: Hashable) -> bool:
+        alarm = self._on_trial.pop(target, None)
+        if alarm is not None:
+            alarm.cancel()
+        return alarm is not None
 
     def _debt(self, target: Hashable) -> float:
         amount, since = self._debts.get(target, (0.0, 0.0))
         return max(amount - FORGIVEN * (self._timers.now() - since), 0.0)
 
     def _charge(self, target: Hashable, held_up: float) -> None:
-        debt = self._debt(target) + held_up
-        if debt:
-            self._debts[target] = debt, self._timers.now()
-        else:
-            self._debts.pop(target, None)
+        self._debts[target] = self._debt(target) + held_up, self._timers.now()
 
-    def _relieve(self, *, is_short: bool) -> None:
-        """One target less is waited for; what was waited for it counts, if it was not short."""
+    def _spend(self, raised: _Raised) -> None:
+        """Take a wait out of the node's budget; time that several targets share counts once."""
         now = self._timers.now()
-        if not is_short:
-            self._budget = max(self._left() - (now - self._begun), 0.0), now
-            self._begun = now
+        amount = now - max(raised.since, self._spent_until)
+        if amount > 0:
+            self._spent.append((now, amount))
+            self._total += amount
+            self._spent_until = now
+
+    def _spent_lately(self, now: float) -> float:
+        while self._spent and self._spent[0][0] <= now - WINDOW:
+            self._total -= self._spent.popleft()[1]
+        if not self._raised:
+            return self._total
+        first = next(iter(self._raised.values()))  # the oldest one
+        return self._total + now - max(first.since, self._spent_until)
+
+    def _relieve(self) -> None:
         if not self._raised:
             run_all(self._actions)

@@ -152,7 +152,7 @@ def test_publishes_wait_while_somebody_has_to_be_waited_for() -> None:
     bench = OwnBench()
     bench.open()
     client = Client(bench, "c")
-    bench.pressure.raise_("somebody slow")
+    bench.pressure.raise_("somebody slow", lambda: 1, has_drained=True)
     client.publish("x", "1")
     before = client.got()
     bench.pressure.lower("somebody slow")
@@ -284,7 +284,7 @@ class StraightBench(OwnBench):
         self.journal.keeps_qos0 = True
 
     def press(self) -> None:
-        self.pressure.raise_("somebody slow")
+        self.pressure.raise_("somebody slow", lambda: 1, has_drained=True)
 
     def let_wait(self) -> None:
         self.press()

@@ -355,6 +355,7 @@ def test_link_that_does_not_drain_raises_the_pressure_and_leaves_the_rest_to_the
     pair = Pair()
     pair.client.subscribe(("x", 0))
     pair.link.pump()
+    pair.link.owner_end._deliveries.consumed = 1
     payload = bytes(HIGH_MARK // 2)
     for _ in range(3):
         pair.say("x", payload)
@@ -371,11 +372,23 @@ def test_link_that_does_not_drain_raises_the_pressure_and_leaves_the_rest_to_the
     assert not pair.host.pressure.active
 
 
+def test_nobody_waits_for_a_link_that_has_never_drained() -> None:
+    """An edge that opens a link and takes nothing stalls nobody."""
+    pair = Pair()
+    pair.client.subscribe(("x", 0))
+    pair.link.pump()
+    for _ in range(3):
+        pair.say("x", bytes(HIGH_MARK // 2))
+
+    assert pair.link.owner_end._deliveries.queued > HIGH_MARK
+    assert not pair.host.pressure.active
+
+
 def test_nothing_is_taken_under_pressure() -> None:
     """No more than a window comes in; all goes on, in order, when the pressure goes."""
     pair = Pair()
     port = watch(pair)
-    pair.host.pressure.raise_("busy")
+    pair.host.pressure.raise_("busy", lambda: 1, has_drained=True)
     for number in range(WINDOW // 100_000 + 5):
         pair.client.publish("x", b"%06d" % number + bytes(100_000))
     pair.link.pump()
@@ -392,7 +405,7 @@ def test_nothing_is_taken_under_pressure() -> None:
 def test_rule_broken_under_pressure_closes_that_link() -> None:
     """What was held is judged later, in somebody else's turn."""
     pair = Pair()
-    pair.host.pressure.raise_("busy")
+    pair.host.pressure.raise_("busy", lambda: 1, has_drained=True)
     gap = link_pb2.Batch(epoch=1, stream=1, first=9, count=1, clients=["c"], client=[0], counts=[1])
     receive(pair.link.owner_end, encode_frame(LinkFrame(batch=gap)))
     before = pair.link.closed[:]
@@ -407,7 +420,7 @@ def test_nothing_is_held_for_a_stranger() -> None:
     """Without Hello there is no window."""
     pair = Pair()
     stranger = Link(pair.edge, pair.route, pair.host)
-    pair.host.pressure.raise_("busy")
+    pair.host.pressure.raise_("busy", lambda: 1, has_drained=True)
     with pytest.raises(LinkError):
         receive(stranger.owner_end, Message("x", b"1", 1).link_packet)
 

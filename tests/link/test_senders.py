@@ -173,7 +173,7 @@ def test_nothing_overtakes_what_waits_for_an_edge() -> None:
     owner.bench.link.pump()
     assert peer.sender() is not None
 
-    owner.bench.host.pressure.raise_(owner.bench.link.owner_end, PATIENCE)
+    owner.bench.host.pressure.raise_(owner.bench.link.owner_end, lambda: 1, has_drained=True)
     owner.bench.alarms.advance(PATIENCE)
     assert peer.sender() is None
     owner.bench.link.owner_end.lost()

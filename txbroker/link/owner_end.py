@@ -44,10 +44,6 @@ from txbroker.v1 import link_pb2, types_pb2
 from txbroker.v1.link_pb2 import LinkFrame
 from txbroker.wire_checks import check
 
-PATIENCE = 2.0
-"""Seconds without any credit from an edge after which publishers no longer wait for it. More than
-the edge itself waits for a session of its own, so that the two do not add up to a loss."""
-
 LARGEST_HELLO = 64 * 1024 * 1024
 """
 Bytes of the first frame, which has the whole interest of an edge; of one whose token holds, see
@@ -217,7 +213,11 @@ class OwnerEnd:
         self._host.mark_dirty(self)
         # While it reads the journal, nothing that waits for it takes memory: nobody has to wait.
         if deliveries.queued > HIGH_MARK and not deliveries.is_reading:
-            self._host.pressure.raise_(self, PATIENCE)
+            has_drained = deliveries.consumed > 0
+            self._host.pressure.raise_(self, self._left, has_drained=has_drained)
+
+    def _left(self) -> int:
+        return -self._deliveries.consumed
 
     def answer(self, request: int, offset: int, retained: list[Message]) -> None:
         """The interest holds from here on; these are the retained messages it matches."""
@@ -313,7 +313,6 @@ class OwnerEnd:
             case "position":
                 if frame.position.consumed > self._deliveries.consumed:
                     self._deliveries.consumed = frame.position.consumed
-                    self._host.pressure.renew(self, PATIENCE)
             case "low_water":
                 kept = {PartKey(k.zone, k.epoch): k.offset for k in frame.low_water.kept}
                 answer = partial(self._on_kept, frame.low_water.request)

@@ -50,6 +50,9 @@ log = get_logger()
 QUEUE_LOW_MARK = 250
 """Messages behind a client's window down to which publishers wait, for a short time."""
 
+PORTION = 128 * 1024
+"""Bytes that a client has to read before it counts as one that reads: kernels move less alone."""
+
 _ACCEPTED: Final = [encode(Connack(present, ConnackCode.ACCEPTED)) for present in (False, True)]
 
 LOGGED_BYTES = 32
@@ -83,7 +86,7 @@ class MqttProtocol(Lifetime):
 
     def pauseProducing(self) -> None:
         self._is_clogged = True
-        self._service.pressure.raise_(self)
+        self._service.pressure.raise_(self, self._unread, portion=PORTION)
 
     def resumeProducing(self) -> None:
         self._is_clogged = False
@@ -114,12 +117,17 @@ class MqttProtocol(Lifetime):
             session.sender.look_at_outlet()
             self._look_at_queue()
 
+    def _unread(self) -> int:
+        """Bytes that the client's end has not taken; less each time where that cannot be known."""
+        unread = getattr(self.transport, "unread", None)
+        return -int(1e6 * self._service.clock.seconds()) if unread is None else unread()
+
     def _look_at_queue(self) -> None:
         """A client that is a little behind holds its publishers back, for a short time."""
         waiting, pressure = self.outlet.waiting, self._service.pressure
         if waiting > QUEUE_HIGH_MARK:
             self.outlet.is_behind = True
-            pressure.raise_(self.outlet)
+            pressure.raise_(self.outlet, lambda: self.outlet.waiting)
         elif self.outlet.is_behind and waiting < QUEUE_LOW_MARK:
             self.outlet.is_behind = False
             pressure.lower(self.outlet)

@@ -8,9 +8,12 @@ none of Twisted's, but does what protocols know from them, with slots instead of
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import socket
 import struct
+import sys
+import termios
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -29,6 +32,9 @@ GONE: Final = IPv4Address("TCP", "gone", 0)
 
 _RESET: Final = struct.pack("ii", 1, 0)
 """For SO_LINGER: a close is a reset, which drops what the other end has not read."""
+
+_NONE: Final = bytes(4)
+"""For TIOCOUTQ, which gives an int."""
 
 
 class AcceptedStream:
@@ -132,6 +138,15 @@ class AcceptedStream:
     def unregisterProducer(self) -> None:
         """Tell it no more."""
         self._producer = None
+
+    def unread(self) -> int:
+        """Bytes that wait here and in the kernel until the other end takes them."""
+        waiting = 0 if self._waiting is None else self._waiting.size
+        try:
+            in_kernel = fcntl.ioctl(self._descriptor, termios.TIOCOUTQ, _NONE)
+        except OSError:
+            return waiting  # it is at its end
+        return waiting + int.from_bytes(in_kernel, sys.byteorder)
 
     def setTcpNoDelay(self, enabled: bool) -> None:
         """Small writes are sent at once from the start: the listening socket has it set."""
