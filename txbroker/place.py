@@ -10,6 +10,17 @@ class PartKey(NamedTuple):
     epoch: int
 
 
+HOLDERS = 3
+"""Sessions that an owner is told by name, for each part: those that hold back most of it."""
+
+
+class Holder(NamedTuple):
+    """A client whose session needs what lies above the offset of a part."""
+
+    client_id: str
+    offset: int
+
+
 class Place(NamedTuple):
     """One record of a part; offsets start at 1."""
 

@@ -21,6 +21,7 @@ from txbroker.edge.edge import Edge
 from txbroker.edge.systree import FEDERATION
 from txbroker.standing import Standing
 from txbroker.store.disk import Disk
+from txbroker.store.retention import Retention
 from txbroker.store.space import DiskSpace
 from txbroker.telemetry import get_logger
 from txbroker.topics import may_match_within
@@ -75,7 +76,9 @@ class SysInfo:
         space: DiskSpace,
         disk: Disk,
         standing: Standing,
+        retention: Retention,
     ) -> None:
+        self._retention = retention
         self._standing = standing
         self._edge = edge
         self._authority = authority
@@ -133,6 +136,10 @@ class SysInfo:
             "txbroker/zone/offset": str(authority.offset),
             "txbroker/zone/divergent": str(self._standing.divergent),
             "txbroker/zone/reclaimed": " ".join(cut.apex for cut in reclaimed),
+            "txbroker/journal/held": str(self._retention.held_size),
+            "txbroker/journal/held/by": " ".join(
+                f"{one.edge}/{one.client_id}" for one in self._retention.held()
+            ),
             "txbroker/count/link.dropped.unclaimed_qos0": str(authority.unclaimed_qos0),
         }
 

@@ -121,7 +121,7 @@ class MemoryJournal:
     def note_edge(self, edge: str, offset: int) -> None:
         self.noted.append(f"{edge} from {offset}")
 
-    def keep(self, edge: str, places: dict[PartKey, int]) -> None:
+    def keep(self, edge: str, places: dict[PartKey, int], holders: object = None) -> None:
         self.noted.extend(f"{edge} {part.zone} {offset}" for part, offset in places.items())
 
     def when_kept(self, action: Callable[[], None]) -> None:

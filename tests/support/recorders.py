@@ -132,7 +132,9 @@ class OwnerRecorder:
     def sync(self, filters: Iterable[str], claims: Iterable[str]) -> None:
         self._add("sync", list(filters), list(claims))
 
-    def keep(self, places: dict[PartKey, int], kept: Callable[[], None]) -> None:
+    def keep(
+        self, places: dict[PartKey, int], kept: Callable[[], None], holders: object = None
+    ) -> None:
         self._add("keep", places)
         self.kept = kept
 

@@ -9,7 +9,7 @@ what they inherited) is told here, too; the store decides when it is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import attrs
@@ -18,7 +18,7 @@ from txbroker.authority.handover import EdgeInterest, MarkKey
 from txbroker.core import StoredRecords
 from txbroker.delegation.passage import Passage
 from txbroker.message import Message
-from txbroker.place import PartKey, Place
+from txbroker.place import Holder, PartKey, Place
 from txbroker.runs import Run
 
 MADE_BYTES = 512
@@ -170,8 +170,16 @@ class Journal(Protocol):
     def note_edge(self, edge: str, offset: int) -> None:
         """An edge takes part from this offset on; `keep` says more."""
 
-    def keep(self, edge: str, places: dict[PartKey, int]) -> None:
-        """The low-water marks of an edge: what its sessions need lies above these offsets."""
+    def keep(
+        self,
+        edge: str,
+        places: dict[PartKey, int],
+        holders: Mapping[PartKey, tuple[Holder, ...]],
+    ) -> None:
+        """
+        The low-water marks of an edge: what its sessions need lies above these offsets. `holders`
+        are the sessions that hold back most of each part.
+        """
 
     def when_kept(self, action: Callable[[], None]) -> None:
         """Run `action` when the marks that were told so far are durable."""

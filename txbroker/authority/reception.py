@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import attrs
@@ -18,7 +19,7 @@ from txbroker.authority.journal import Chunk, Journal, Record
 from txbroker.authority.peer import CatchUp, EdgePort, Greeting, ParkedInterest, Peer, Returned
 from txbroker.delegation.table import DelegationTable
 from txbroker.message import Message
-from txbroker.place import PartKey
+from txbroker.place import Holder, PartKey
 
 if TYPE_CHECKING:
     from txbroker.authority.authority import Authority
@@ -119,7 +120,13 @@ class Reception:
         due = [record for record in chunk.records if catch_up.has(record)]
         return chunk, self._peers.wanted(peer, due)
 
-    def keep(self, peer: Peer, places: dict[PartKey, int], kept: Callable[[], None]) -> None:
+    def keep(
+        self,
+        peer: Peer,
+        places: dict[PartKey, int],
+        kept: Callable[[], None],
+        holders: Mapping[PartKey, tuple[Holder, ...]] = MappingProxyType({}),
+    ) -> None:
         """
         What the edge's sessions need lies above these offsets, and what it is still to claim.
 
@@ -130,7 +137,7 @@ class Reception:
         if claims:
             part = PartKey(authority.apex, authority.epoch)
             places = {**places, part: min(*claims, places.get(part, authority.delivered))}
-        self._journal.keep(peer.edge, places)
+        self._journal.keep(peer.edge, places, holders)
         if not self._bailiwick.is_fenced:
             self._journal.when_kept(kept)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -13,7 +14,7 @@ from txbroker.cli.output import show_json, show_table, zone_name
 from txbroker.config import Address
 
 if TYPE_CHECKING:
-    from txbroker.cli.treewalk import Branch, Row
+    from txbroker.cli.treewalk import Branch, Held, Row
 
 COLUMNS = ("ZONE", "NODE", "GRPC", "EPOCH", "STATE", "PENDING", "CLIENTS", "IN/S", "OUT/S")
 
@@ -31,7 +32,7 @@ COLUMNS = ("ZONE", "NODE", "GRPC", "EPOCH", "STATE", "PENDING", "CLIENTS", "IN/S
     "-v",
     "--verbose",
     is_flag=True,
-    help="Show counters, losses, reclaimed zones and nodes without a zone, too.",
+    help="Show counters, losses, who holds the disk, reclaimed zones and pure edges, too.",
 )
 @as_json
 def tree(address: Address, verbose: bool, as_json: bool) -> None:
@@ -39,8 +40,9 @@ def tree(address: Address, verbose: bool, as_json: bool) -> None:
     Show the tree of zones below a node: who serves what, and who is alive.
 
     HOST:PORT is the node's gRPC address. PENDING counts filters that wait for a zone, IN/S and
-    OUT/S messages a second from and to the clients of the zone's node. Exits with status 1 while a
-    zone is unreachable.
+    OUT/S messages a second from and to the clients of the zone's node. --verbose shows who holds
+    the disk: sessions that are behind, at which nodes. Exits with status 1 while a zone is
+    unreachable.
     """
     # See `asking` for why not at the top.
     from txbroker.cli.asking import ask
@@ -73,6 +75,8 @@ def _as_dict(row: Row, verbose: bool) -> dict[str, Any]:
     if verbose:
         values["counters"] = row.counters
         values["losses"] = row.losses
+        values["held"] = row.held_size
+        values["held_by"] = [attrs.asdict(one) for one in row.held]
         values["reclaimed"] = [attrs.asdict(branch) for branch in row.reclaimed]
     return values
 
@@ -87,6 +91,10 @@ def _show(rows: list[Row], verbose: bool) -> None:
     if verbose and lost:
         click.echo()
         show_table(("NODE", "CLIENT", "DROPPED"), lost)
+    held = [_held_cells(row.node, one) for row in rows for one in row.held]
+    if verbose and held:
+        click.echo()
+        show_table(("NODE", "ZONE", "HELD BY", "CLIENT", "BYTES", "FOR"), held)
     taken = [_branch_cells(branch) for row in rows for branch in row.reclaimed]
     if verbose and taken:
         click.echo()
@@ -97,6 +105,11 @@ def _branch_cells(branch: Branch) -> list[str]:
     state = {None: "node does not answer", True: "kept by the node", False: "none"}
     zone, epoch = zone_name(branch.zone), str(branch.epoch)
     return [zone, epoch, branch.node, branch.grpc, state[branch.is_kept]]
+
+
+def _held_cells(node: str, held: Held) -> list[str]:
+    age = str(timedelta(seconds=round(held.age)))
+    return [node, zone_name(held.zone), held.edge, held.client_id, str(held.bytes), age]
 
 
 def _cells(row: Row) -> list[str]:

@@ -17,6 +17,7 @@ from txbroker.cli.asking import CALL_TIMEOUT, Channels, NoAnswer, answer
 from txbroker.delegation.cut import Cut
 from txbroker.link.convert import cut_from_wire
 from txbroker.topics import is_within
+from txbroker.v1 import control_pb2
 from txbroker.v1.control_pb2 import StatusReply, StatusRequest
 
 
@@ -35,6 +36,20 @@ class Branch:
 
 
 @attrs.frozen(kw_only=True)
+class Held:
+    """
+    What a session at the node `edge` holds back of a zone's journal: bytes, and for how long, in
+    seconds. `client_id` is empty where the node has named none.
+    """
+
+    edge: str
+    client_id: str
+    zone: str
+    bytes: int
+    age: float
+
+
+@attrs.frozen(kw_only=True)
 class Row:
     """
     One zone and its node; a pure edge has neither zone nor epoch.
@@ -42,7 +57,8 @@ class Row:
     `alive`: the node answers and serves the zone. `answers`: it answers at all. `pending`: filters
     that nodes of the tree wait to place in this zone. Rates are messages a second. `losses`:
     how many messages were dropped, by client id, for the sessions of the node that lost most.
-    `reclaimed`: what was taken from nodes below this one.
+    `reclaimed`: what was taken from nodes below this one. `held_size`: bytes of the node's journals
+    that sessions keep, `held` by which of them, the most first.
     """
 
     zone: str | None
@@ -59,6 +75,8 @@ class Row:
     counters: dict[str, int] = attrs.field(factory=dict)
     losses: dict[str, int] = attrs.field(factory=dict)
     reclaimed: tuple[Branch, ...] = ()
+    held_size: int = 0
+    held: tuple[Held, ...] = ()
 
 
 class TreeWalk:
@@ -181,6 +199,8 @@ class TreeWalk:
             rate_out=reply.rate_out,
             counters=dict(sorted(reply.counters.items())),
             losses={loss.client_id: loss.dropped for loss in reply.losses},
+            held_size=reply.held_size,
+            held=tuple(_held(one) for one in reply.held),
         )
 
     async def _reply_of(self, cut: Cut) -> StatusReply | None:
@@ -208,3 +228,7 @@ class TreeWalk:
 def _inside(cuts: Iterable[Cut], apex: str) -> list[Cut]:
     """The cuts strictly below an apex."""
     return [cut for cut in cuts if cut.apex != apex and is_within(cut.apex, apex)]
+
+
+def _held(one: control_pb2.Held) -> Held:
+    return Held(edge=one.edge, client_id=one.client_id, zone=one.zone, bytes=one.size, age=one.age)

@@ -6,10 +6,14 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator
 
 from txbroker.mqtt.session import Session
+from txbroker.store.retention import Held
 from txbroker.v1 import control_pb2
 
 PAGE_BYTES = 256 * 1024
 """Client ids in one reply, about; an id has up to 65,535 bytes."""
+
+HELD_SHOWN = 20
+"""Edges and sessions that a status names for what they hold back."""
 
 LOSSES_SHOWN = 100
 """Sessions that a status names for what was dropped."""
@@ -54,3 +58,17 @@ def _info(session: Session, now: float, distance: int) -> control_pb2.SessionInf
         waiting=session.sender.queued + distance,
         dropped=session.sender.dropped,
     )
+
+
+def held(found: Iterable[Held], now: float) -> Iterator[control_pb2.Held]:
+    """Who holds back what of the journals; `now` in UTC seconds."""
+    for one in found:
+        age = max(now - one.since / 1e6, 0.0) if one.since else 0.0
+        yield control_pb2.Held(
+            edge=one.edge,
+            client_id=one.client_id,
+            zone=one.zone,
+            epoch=one.epoch,
+            size=one.size,
+            age=age,
+        )

@@ -19,7 +19,7 @@ from txbroker.edge.keeper import Keeper
 from txbroker.edge.route import OwnerPort, Route
 from txbroker.edge.zonemap import ZoneMap
 from txbroker.mqtt.session import Session
-from txbroker.place import PartKey, Place
+from txbroker.place import HOLDERS, Holder, PartKey, Place
 from txbroker.timers import Timers
 
 LOOKED_AT = 2_000
@@ -38,6 +38,8 @@ UNCONFIRMED = 8
 """Tellings without an answer that are told apart."""
 
 Marks = dict[PartKey, int]
+
+Holders = dict[PartKey, tuple[Holder, ...]]
 
 
 @attrs.define(slots=True, eq=False)
@@ -66,7 +68,7 @@ class _Told:
         is_own = any(offset > last[p] for p, offset in marks.items() if p.zone == apex)
         return is_own or now - self.at >= BELOW
 
-    def tell(self, marks: Marks, now: float) -> None:
+    def tell(self, marks: Marks, holders: Holders, now: float) -> None:
         """Tell the owner."""
         self.number += 1
         self.last, self.at = marks, now
@@ -75,7 +77,7 @@ class _Told:
             (_, one), (number, other) = self.sent.popleft(), self.sent.popleft()
             both = {part: max(one[part], other[part]) for part in one.keys() & other.keys()}
             self.sent.appendleft((number, both))
-        self.port.keep(marks, partial(self._confirm, self.number))
+        self.port.keep(marks, partial(self._confirm, self.number), holders)
 
     def keeps(self, place: Place) -> bool:
         """Whether the owner keeps what lies above the place, whatever it has heard last."""
@@ -114,6 +116,7 @@ class LowWater:
         self._seen: Marks = {}
         self._marks: Marks | None = None
         self._needed: set[PartKey] = set()
+        self._holders: Holders = {}
         self._told: dict[Route, _Told] = {}
 
     def wire(self, left: Callable[[], Iterable[Place]]) -> None:
@@ -153,16 +156,20 @@ class LowWater:
         # A session that is not behind now needs nothing up to the positions as they are durable.
         self._seen = self._keeper.positions()
         needed: set[PartKey] = set()
+        holders: Holders = {}
         unloaded = self._timers.now() - UNLOADED_AFTER
         self._see(self._left(), needed)
         for number, session in enumerate(list(self._sessions.values()), 1):
-            self._see(session.needs(), needed)
+            places = tuple(session.needs())
+            self._see(places, needed)
+            for part, offset in places:
+                holders[part] = _with(holders.get(part, ()), Holder(session.client_id, offset))
             if session.away_since is not None and session.away_since < unloaded:
                 session.sender.unload()
             if number % LOOKED_AT == 0:
                 yield
         self._marks, self._seen = self._seen, {}
-        self._needed = needed
+        self._needed, self._holders = needed, holders
 
     def _see(self, places: Iterable[Place], needed: set[PartKey]) -> None:
         marks = self._seen
@@ -188,7 +195,8 @@ class LowWater:
             told[route] = known
             marks = by_route.get(route, {})
             if known.is_due(route.apex, marks, now):
-                known.tell(marks, now)
+                holders = {part: self._holders[part] for part in marks if part in self._holders}
+                known.tell(marks, holders, now)
         self._told = told
 
     def _set_needed(self, route: Route, *, is_concerned: bool) -> None:
@@ -221,3 +229,14 @@ class LowWater:
         while route.apex:
             route = self._zones.enclosing(route.apex)
             yield route
+
+
+def _with(known: tuple[Holder, ...], one: Holder) -> tuple[Holder, ...]:
+    """The lowest ones, each client once, the lowest first."""
+    if len(known) == HOLDERS and one.offset >= known[-1].offset:
+        return known
+    same = [other for other in known if other.client_id == one.client_id]
+    if same and same[0].offset <= one.offset:
+        return known
+    others = [other for other in known if other.client_id != one.client_id]
+    return tuple(sorted((*others, one), key=lambda holder: holder.offset)[:HOLDERS])

@@ -7,7 +7,7 @@ It is both ends in one: the edge's `OwnerPort` and the authority's `EdgePort`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 
 import attrs
@@ -24,7 +24,7 @@ from txbroker.edge.own_stream import OwnStream
 from txbroker.edge.route import Item, Position, Publication, Route, State, StreamUser, unfold
 from txbroker.message import Message
 from txbroker.mqtt.session import Session
-from txbroker.place import PartKey, Place
+from txbroker.place import Holder, PartKey, Place
 from txbroker.pressure import Pressure
 
 MOST_KEPT = 1000
@@ -229,10 +229,15 @@ class OwnZone:
         if self._route is not None:
             self._edge.on_reached(self._route, self._authority.delivered)
 
-    def keep(self, places: dict[PartKey, int], kept: Callable[[], None]) -> None:
+    def keep(
+        self,
+        places: dict[PartKey, int],
+        kept: Callable[[], None],
+        holders: Mapping[PartKey, tuple[Holder, ...]],
+    ) -> None:
         """What this node's sessions need lies above these offsets."""
         if self._peer is not None:
-            self._authority.reception.keep(self._peer, places, kept)
+            self._authority.reception.keep(self._peer, places, kept, holders)
 
     def close(self, reason: str) -> None:
         """There is no connection to close."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
@@ -24,7 +24,7 @@ from txbroker.delegation.cut import Cut
 from txbroker.message import Message
 from txbroker.mqtt.incoming import Incoming
 from txbroker.mqtt.session import Session
-from txbroker.place import PartKey
+from txbroker.place import Holder, PartKey
 from txbroker.topics import is_filter_within, is_within
 
 if TYPE_CHECKING:
@@ -202,10 +202,16 @@ class OwnerPort(Protocol):
     def sync(self, filters: Iterable[str], claims: Iterable[str]) -> None:
         """Replace the interest and claim what was inherited."""
 
-    def keep(self, places: dict[PartKey, int], kept: Callable[[], None]) -> None:
+    def keep(
+        self,
+        places: dict[PartKey, int],
+        kept: Callable[[], None],
+        holders: Mapping[PartKey, tuple[Holder, ...]],
+    ) -> None:
         """
         What this edge's sessions need lies above these offsets; `kept` is called when that is
-        durable there, not at all where the connection breaks before.
+        durable there, not at all where the connection breaks before. `holders` are the sessions
+        that hold back most, for operators.
         """
 
     def close(self, reason: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from txbroker.authority.handover import MarkKey
 from txbroker.delegation.cut import Cut
 from txbroker.edge.route import Position
+from txbroker.place import HOLDERS, Holder, PartKey
 from txbroker.v1 import link_pb2, types_pb2
 
 
@@ -43,3 +44,14 @@ def mark_to_wire(key: MarkKey, sequence: int) -> types_pb2.Mark:
     return types_pb2.Mark(
         edge=edge, incarnation=incarnation, zone=zone, stream=stream, sequence=sequence
     )
+
+
+def holders_from_wire(low_water: link_pb2.LowWater) -> dict[PartKey, tuple[Holder, ...]]:
+    """The sessions that hold back most, by part; of a liar's list the first ones."""
+    return {
+        PartKey(mark.zone, mark.epoch): tuple(
+            Holder(one.client_id, one.offset) for one in mark.holders[:HOLDERS]
+        )
+        for mark in low_water.kept
+        if mark.holders
+    }

@@ -9,7 +9,7 @@ the route's port and takes publishes. Deliveries go to its `Consumer`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from txbroker.authority.handover import MarkKey
@@ -35,7 +35,7 @@ from txbroker.link.frames import (
 from txbroker.message import Message
 from txbroker.mqtt.packets import Publish
 from txbroker.mqtt.session import Session
-from txbroker.place import PartKey
+from txbroker.place import Holder, PartKey
 from txbroker.pressure import Pressure
 from txbroker.runs import Octets
 from txbroker.topics import is_within
@@ -275,13 +275,20 @@ class EdgeEnd:
         sync = link_pb2.InterestSync(filters=filters, claims=self._claims(claims))
         self._write(encode_frame(LinkFrame(sync=sync)))
 
-    def keep(self, places: dict[PartKey, int], kept: Callable[[], None]) -> None:
+    def keep(
+        self,
+        places: dict[PartKey, int],
+        kept: Callable[[], None],
+        holders: Mapping[PartKey, tuple[Holder, ...]],
+    ) -> None:
         """What this edge's sessions need lies above these offsets."""
         request = self._edge.zones.next_stream()
         self._marks_told.append((request, kept))
         low_water = link_pb2.LowWater(request=request)
         for (zone, epoch), offset in places.items():
-            low_water.kept.add(zone=zone, epoch=epoch, offset=offset)
+            mark = low_water.kept.add(zone=zone, epoch=epoch, offset=offset)
+            for client_id, lowest in holders.get(PartKey(zone, epoch), ()):
+                mark.holders.add(client_id=client_id, offset=lowest)
         self._write(encode_frame(LinkFrame(low_water=low_water)))
 
     def close(self, reason: str) -> None:

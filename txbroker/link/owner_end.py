@@ -22,7 +22,13 @@ from txbroker.core import LinkInlet, Run, Sender
 from txbroker.counters import Counters
 from txbroker.delegation.cut import Cut
 from txbroker.link.batches import CREDIT_BYTES
-from txbroker.link.convert import claims_from_wire, cut_to_wire, key_from_mark, mark_to_wire
+from txbroker.link.convert import (
+    claims_from_wire,
+    cut_to_wire,
+    holders_from_wire,
+    key_from_mark,
+    mark_to_wire,
+)
 from txbroker.link.deliveries import WINDOW, Deliveries
 from txbroker.link.frames import (
     LINK_VERSION,
@@ -316,7 +322,8 @@ class OwnerEnd:
             case "low_water":
                 kept = {PartKey(k.zone, k.epoch): k.offset for k in frame.low_water.kept}
                 answer = partial(self._on_kept, frame.low_water.request)
-                self._authority.reception.keep(peer, kept, answer)
+                holders = holders_from_wire(frame.low_water)
+                self._authority.reception.keep(peer, kept, answer, holders)
             case "heartbeat":
                 pass
             case _:

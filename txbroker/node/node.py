@@ -169,6 +169,7 @@ class Node:
             space=ground.space,
             disk=ground.disk,
             standing=ground.standing,
+            retention=ground.retention,
         )
 
     def _fetch_sys(self) -> None:

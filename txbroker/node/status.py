@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 from txbroker import __version__
 from txbroker.authority.authority import Authority
 from txbroker.control.children import who_to_wire
-from txbroker.control.operator import losses
+from txbroker.control.operator import HELD_SHOWN, held, losses
 from txbroker.control.parent import Parent
 from txbroker.link.convert import cut_to_wire
 from txbroker.listeners import Listeners
@@ -56,6 +58,8 @@ class Status:
             losses=losses(self._edge.clients.sessions.values()),
             mqtt=self._listeners.clients_at,
             who=who_to_wire(standing),
+            held_size=self._ground.retention.held_size,
+            held=held(self._ground.retention.held(HELD_SHOWN), time.time()),
         )
         self._add_children(reply)
         for zone, filters in self._edge.interests.pending_by_zone().items():

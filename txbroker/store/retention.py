@@ -9,12 +9,12 @@ outgrown its size by what sessions may hold, is waited for no longer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 import attrs
 
 from txbroker.counters import Counters
-from txbroker.place import PartKey
+from txbroker.place import HOLDERS, Holder, PartKey
 from txbroker.store.journals import Journals, Part
 from txbroker.store.lived import SECOND, Ages
 from txbroker.store.tables import Table
@@ -23,6 +23,9 @@ from txbroker.topics import is_within
 from txbroker.v1 import state_pb2
 
 log = get_logger()
+
+LOOKED_AT = 100
+"""Edges and sessions among which those of one part are looked for."""
 
 _RECLAIMED = "reclaimed/"  # no node's name has a slash
 
@@ -39,6 +42,21 @@ class Policy:
     session_age: float
     session_size: int
     keeps_history: bool = True
+
+
+@attrs.frozen(kw_only=True)
+class Held:
+    """
+    What an edge holds back of a part, `client_id` alone at least ("": no session of it is named):
+    about so many bytes, the first of them written at `since` (microseconds UTC).
+    """
+
+    edge: str
+    client_id: str
+    zone: str
+    epoch: int
+    size: int
+    since: int
 
 
 class Retention:
@@ -62,6 +80,8 @@ class Retention:
         self._now = now
         self._kept: dict[str, dict[PartKey, int]] = {}
         self._told: dict[str, int] = {}
+        self._holders: dict[str, dict[PartKey, tuple[Holder, ...]]] = {}
+        self._told_held: set[PartKey] = set()
         for name, value in table.items():
             stored = state_pb2.StoredKept.FromString(value)
             edge = name.decode()
@@ -99,6 +119,10 @@ class Retention:
             self._kept[edge] = dict(places)
             self._save(edge)
 
+    def note_holders(self, edge: str, holders: Mapping[PartKey, tuple[Holder, ...]]) -> None:
+        """Which sessions of the edge hold back most, for operators."""
+        self._holders[edge] = dict(holders)
+
     def reserve(self, apex: str, part: PartKey, offset: int) -> None:
         """
         An apex was reclaimed: edges that are not known here may come, as long as sessions live, and
@@ -110,6 +134,7 @@ class Retention:
         """The edge is a member of the tree no longer."""
         if self._kept.pop(edge, None) is not None:
             self._told.pop(edge)
+            self._holders.pop(edge, None)
             self._table.delete(edge.encode())
 
     # from the node
@@ -117,6 +142,37 @@ class Retention:
     def lowest(self, part: PartKey) -> int:
         """What lies above this offset some edge may need, as far as edges have told."""
         return self._needed(part) or 0
+
+    def held(self, most: int = 3) -> list[Held]:
+        """Who holds back most of the journals here, the first one most; never who is forgotten."""
+        found = [
+            (part.log.size_above(offset), part, edge, client_id, offset)
+            for part in self._journals.parts.values()
+            for edge, client_id, offset in self._holders_of(part.key)
+            if offset < part.log.written
+        ]
+        found.sort(key=lambda one: (-one[0], one[2], one[3]))
+        return [
+            Held(
+                edge=edge,
+                client_id=client_id,
+                zone=part.key.zone,
+                epoch=part.key.epoch,
+                size=size,
+                since=next((batch.time for batch in part.log.batches(offset)), 0),
+            )
+            for size, part, edge, client_id, offset in found[:most]
+        ]
+
+    @property
+    def held_size(self) -> int:
+        """Bytes of the journals here that marks keep, at most."""
+        needed = ((part, self._needed(part.key)) for part in self._journals.parts.values())
+        return sum(
+            part.log.size_above(offset)
+            for part, offset in needed
+            if offset is not None and offset < part.log.written
+        )
 
     def trim(self, present: PartKey | None, saved: int = 0, held: Collection[PartKey] = ()) -> None:
         """
@@ -150,6 +206,7 @@ class Retention:
             through = log_.written
         through = min(through, most)
         needed = self._needed(part.key)
+        self._say_held(part, is_held=needed is not None and by_size > needed)
         if needed is not None and through > needed:
             limit = min(log_.excess(policy.size + policy.session_size), most)
             self._overtake(part, max(needed, before - 1), limit)
@@ -161,6 +218,37 @@ class Retention:
             log.info(
                 "journal.trimmed", zone=zone, epoch=epoch, limit=limit_name, through=log_.first - 1
             )
+
+    def _holders_of(self, part: PartKey) -> list[tuple[str, str, int]]:
+        """Edge, client id and offset of each that needs something of the part."""
+        found: list[tuple[str, str, int]] = []
+        for edge, places in self._kept.items():
+            if part not in places or self._is_forgotten(edge):
+                continue
+            holders = self._holders.get(edge, {}).get(part, ())
+            named = [(edge, holder.client_id, holder.offset) for holder in holders]
+            found += named or [(edge, "", places[part])]
+        return found
+
+    def _say_held(self, part: Part, *, is_held: bool) -> None:
+        """Once for each time that a part has outgrown its size because of marks."""
+        key = part.key
+        if not is_held or key in self._told_held:
+            if not is_held:
+                self._told_held.discard(key)
+            return
+        self._told_held.add(key)
+        mine = [one for one in self.held(LOOKED_AT) if (one.zone, one.epoch) == key][:HOLDERS]
+        log.warning(
+            "journal.held",
+            zone=key.zone,
+            epoch=key.epoch,
+            size=part.log.size,
+            limit="retention.size",
+            value=self.policy.size,
+            holders=[f"{one.edge} {one.client_id}".strip() for one in mine],
+            bytes=[one.size for one in mine],
+        )
 
     def _overtake(self, part: Part, after: int, through: int) -> None:
         """Edges wait for records that are above `after` and go all the same."""

@@ -9,13 +9,13 @@ replayed. Whole changes (a subtree that came in) are written together with their
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from txbroker.authority.authority import Authority
 from txbroker.authority.handover import EdgeInterest, MarkKey
 from txbroker.authority.journal import Chunk, Unclaimed, ZoneState
 from txbroker.message import Message
-from txbroker.place import PartKey, Place
+from txbroker.place import Holder, PartKey, Place
 from txbroker.runs import Run
 from txbroker.store.ceiling import Ceiling
 from txbroker.store.disk import Disk
@@ -167,9 +167,15 @@ class ZoneStore:
         if self._part is not None:
             self._retention.begin(edge, self._part.key, offset)
 
-    def keep(self, edge: str, places: dict[PartKey, int]) -> None:
+    def keep(
+        self,
+        edge: str,
+        places: dict[PartKey, int],
+        holders: Mapping[PartKey, tuple[Holder, ...]],
+    ) -> None:
         """The low-water marks of an edge: what its sessions need lies above these offsets."""
         self._retention.keep(edge, places)
+        self._retention.note_holders(edge, holders)
 
     def when_kept(self, action: Callable[[], None]) -> None:
         """Run `action` when the marks that were told so far are durable."""

@@ -1,0 +1,64 @@
+"""Who holds the disk: a journal that outgrew its size names the sessions that are behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support import wire
+from tests.support.nodes import NodeProcess, topology
+from tests.support.rawclient import RawClient
+from tests.system.commands import as_json, output, wait_until
+
+
+def test_sessions_that_hold_a_journal_are_named(tmp_path: Path) -> None:
+    """In the log once, in `tree -v`, in `$SYS`; and nobody is once they have all."""
+    retention = {"size": "1MiB"}
+    root = NodeProcess(tmp_path, topology("root", zone="", retention=retention))
+    edge = NodeProcess(tmp_path, topology("edge", parent=root.grpc))
+    with root, edge:
+        edge.wait_event("join.granted")
+        for node, client_id in ((edge, "panel"), (root, "clock")):
+            with RawClient(node.mqtt) as client:
+                client.connect(client_id, clean=False)
+                client.subscribe(("t/#", 1))
+                client.disconnect()
+            publish(root, 400)
+        wait_until(lambda: held(root)[:1] == ["panel"], what="the mark of the edge is told")
+        publish(root, 400)
+
+        event = root.wait_event("journal.held", timeout=40.0)
+        assert ["edge panel", "root clock"] == event["holders"]
+        assert event["bytes"][0] >= event["bytes"][1] > 4 * 1024 * 1024
+        assert ["panel", "clock"] == held(root)
+        assert "HELD BY" in output("tree", root.grpc, "-v")
+        with RawClient(root.mqtt, timeout=15) as reader:  # set every 10 s
+            reader.connect("reader")
+            reader.subscribe(("$SYS/txbroker/journal/held/by", 0))
+            reader.take_until(lambda message: message.payload == b"edge/panel root/clock")
+
+        for node, client_id, count in ((edge, "panel", 1200), (root, "clock", 800)):
+            with RawClient(node.mqtt) as client:
+                assert client.connect(client_id, clean=False)
+                for _ in range(count):
+                    client.acknowledge(client.expect_publish())
+                client.ping()
+                client.disconnect()
+        wait_until(lambda: not held(root), what="nobody holds it", timeout=40.0)
+        assert 1 == sum(event["event"] == "journal.held" for event in root.events)
+
+
+def held(node: NodeProcess) -> list[str]:
+    """The client ids that hold the node's journal, as `tree` shows them."""
+    row = as_json("tree", node.grpc, "-v")[0]
+    assert bool(row["held"]) == bool(row["held_by"])
+    return [one["client_id"] for one in row["held_by"]]
+
+
+def publish(node: NodeProcess, count: int) -> None:
+    """Messages of 10 kB."""
+    with RawClient(node.mqtt) as client:
+        client.connect("publisher")
+        for number in range(1, count + 1):
+            client.send(wire.publish("t/x", bytes(10_000), qos=1, packet_id=number))
+        for _ in range(count):
+            client.expect(wire.PUBACK)
