@@ -92,7 +92,9 @@ class Joiner:
         self._is_retiring = False
         self._unsaved = ""
         self._stranger = ("", "")
-        self._joined_to = ""  # the parent's life, while its stream is up
+        # The parent's name, life and address, while its stream is up: it may be another one than
+        # the one that the standing names since.
+        self._joined_to = ("", "", "")
         self._is_handing_back = False
         # What is asked of the parent is asked one after the other: an announcement from before a
         # hand-back, answered after it, would read as a claim to what has been given away.
@@ -138,11 +140,10 @@ class Joiner:
 
     def adopt(self, request: control_pb2.AdoptRequest) -> control_pb2.AdoptReply:
         """Another node says that it is the parent now."""
-        known = self._standing.known_parent
-        is_other = self._joined_to not in ("", request.who.life) and request.who.life
-        if is_other and known is not None and known.node == request.parent.node:
+        node, life, address = self._joined_to
+        if node == request.parent.node and life and request.who.life not in ("", life):
             # The parent lives, and this is a copy of it.
-            return control_pb2.AdoptReply(accepted=False, other=known.grpc)
+            return control_pb2.AdoptReply(accepted=False, other=address)
         return control_pb2.AdoptReply(accepted=self._may_adopt(request))
 
     def _may_adopt(self, request: control_pb2.AdoptRequest) -> bool:
@@ -228,7 +229,7 @@ class Joiner:
                 ended = await self._ask(call, parent)
             return ended or await self._stay(call)
         finally:
-            self._joined_to = ""
+            self._joined_to = ("", "", "")
             call.cancel()
 
     async def _ask(self, call: Any, parent: str) -> str:
@@ -289,7 +290,7 @@ class Joiner:
 
     def _meet(self, parent: str, reply: control_pb2.JoinReply) -> None:
         self._stranger = ("", "")
-        self._joined_to = reply.who.life
+        self._joined_to = (reply.who.node, reply.who.life, parent)
         who, before = reply.who, self._standing.known_parent
         if not reply.HasField("who"):
             return
