@@ -142,6 +142,8 @@ class Poller:
     # internal: who is watched
 
     def _add(self, descriptor: Descriptor, kind: int) -> None:
+        if self._epoll.closed:
+            return  # a name that was looked up when the node stopped: nobody waits for it
         number = descriptor.fileno()
         if number >= len(self._watched):
             self._make_room(number)
