@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from txbroker import __version__
 from txbroker.authority.authority import Authority
 from txbroker.control.children import who_to_wire
@@ -13,6 +11,7 @@ from txbroker.link.convert import cut_to_wire
 from txbroker.listeners import Listeners
 from txbroker.node.edge import EdgeRole
 from txbroker.node.ground import Ground
+from txbroker.store.disk import wall
 from txbroker.sysinfo import Rates
 from txbroker.v1 import control_pb2
 
@@ -59,7 +58,7 @@ class Status:
             mqtt=self._listeners.clients_at,
             who=who_to_wire(standing),
             held_size=self._ground.retention.held_size,
-            held=held(self._ground.retention.held(HELD_SHOWN), time.time()),
+            held=held(self._ground.retention.held(HELD_SHOWN), wall() / 1e6),
         )
         self._add_children(reply)
         for zone, filters in self._edge.interests.pending_by_zone().items():
