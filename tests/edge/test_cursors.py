@@ -524,9 +524,9 @@ class Machine(RuleBasedStateMachine):
                 self.look()
                 self.journals.answer(10)
                 self.bench.work()
+            is_moved = any(owner.stream for owner in self.owners.values())
             for apex in ZONES:
                 self.stream(apex, 1000)
-            is_moved = False
             for user in self.users.values():
                 while user.wire is not None and user.wire.inbox:
                     user.take()

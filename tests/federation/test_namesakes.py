@@ -39,6 +39,11 @@ def make(tmp_path: Path) -> Iterator[Make]:
             assert "Traceback" not in line, line
 
 
+def copy_folder(node: NodeProcess, copy: NodeProcess) -> None:
+    """What a node has, which may run: a file that it replaces now is there for a moment only."""
+    shutil.copytree(node.data, copy.data, ignore=shutil.ignore_patterns("*.new"))
+
+
 def joined(*nodes: NodeProcess) -> None:
     for node in nodes:
         node.start()
@@ -105,7 +110,7 @@ def test_copied_folder_serves_nothing_while_the_first_lives(make: Make, hot: boo
     if not hot:
         a.terminate()
     copy = make("a", "copy", zone="a", parent=root.grpc)
-    shutil.copytree(a.data, copy.data)
+    copy_folder(a, copy)
     if not hot:
         joined(a)
     works(a, "before")
@@ -129,7 +134,7 @@ def test_copied_root_ends_while_the_first_lives(make: Make) -> None:
     a = make("a", zone="a", parent=root.grpc)
     joined(a)
     copy = make("root", "copy", zone="")
-    shutil.copytree(root.data, copy.data)
+    copy_folder(root, copy)
 
     line = refused(copy)
 
@@ -168,7 +173,7 @@ def test_restarted_node_replaces_its_dead_predecessor_at_once(make: Make) -> Non
     joined(edge)
     edge.pause()
     moved = make("edge", "moved", parent=root.grpc)
-    shutil.copytree(edge.data, moved.data)
+    copy_folder(edge, moved)
     moved.start()
     moved.wait_event("join.granted", 15.0)
     edge.kill()
