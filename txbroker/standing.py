@@ -108,6 +108,12 @@ class Standing:
         return self._state.serving
 
     @property
+    def held_part(self) -> PartKey | None:
+        """The part of the journal that belongs to what it `holds`; None: it holds nothing."""
+        state = self._state
+        return PartKey(state.zone or "", state.epoch) if state.serving else None
+
+    @property
     def ended(self) -> int:
         """
         The greatest epoch of the zone that is over, as far as this node knows.

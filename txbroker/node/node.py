@@ -191,7 +191,13 @@ class Node:
         """Let go of what nobody needs of the journals."""
         store = None if self._owner is None else self._owner.store
         present, saved = (None, 0) if store is None else (store.present, store.saved)
-        self._ground.retention.trim(present, saved, self._control.held())
+        held = self._control.held()
+        claimed = self._ground.standing.held_part
+        if present is None and claimed is not None:
+            # A zone that waits for its parent or an operator: without its part it begins anew, and
+            # has lost its retained messages and marks.
+            held.add(claimed)
+        self._ground.retention.trim(present, saved, held)
 
     def _each_sys_period(self) -> None:
         self._sys.refresh()
