@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.support.pair import Alarms
-from txbroker.pressure import BUDGET, LOOK, TRIAL, WINDOW, Pressure
+from txbroker.pressure import BUDGET, LOOK, SHORT, TRIAL, WINDOW, Pressure
 
 
 class Bench:
@@ -193,3 +193,17 @@ def test_proven_target_is_waited_for_after_many_that_are_stuck() -> None:
     bench.alarms.advance(0.05)
     bench.pressure.lower("busy")
     assert not bench.pressure.is_slow("busy")
+
+
+def test_fast_target_is_waited_for_as_long_as_it_takes() -> None:
+    """It drains much all the time; when it stops, it has its patience."""
+    bench = Bench()
+    bench.raise_("fast")
+    for _ in range(50):
+        bench.left -= 1
+        bench.alarms.advance(SHORT)
+        assert bench.pressure.active
+    for _ in range(12):
+        bench.alarms.advance(SHORT)
+
+    assert not bench.pressure.active and bench.pressure.is_slow("fast")

@@ -12,7 +12,8 @@ for which a target has held others up is its debt: the patience is that much les
 forgiven. Short times cost nothing: a fast consumer is full often at full speed.
 
 Many targets would stall everybody one after the other, each with a patience of its own. So all
-long waits of a node come out of one budget, `BUDGET` seconds in each `WINDOW`. And nobody waits for
+long waits of a node come out of one budget, `BUDGET` seconds in each `WINDOW`, but those for
+targets that drain as fast as publishers may expect. And nobody waits for
 a stranger that connects to read nothing: a target that has never drained is on trial for a moment,
 in which its own buffers take what comes.
 """
@@ -49,7 +50,13 @@ LOOK = 0.01
 
 @attrs.define(slots=True, eq=False)
 class _Raised:
+    """A wait; `mark` is what was left to drain when the target was last seen to come on."""
+
     since: float
+    expires: float
+    left: Callable[[], int]
+    pace: int
+    mark: int
     alarm: Cancellable
 
 
@@ -88,21 +95,21 @@ class Pressure:
         target: Hashable,
         left: Callable[[], int],
         *,
-        portion: int = 1,
+        pace: int = 1,
         has_drained: bool = False,
     ) -> None:
         """
         The target passed its high mark. `left` tells how much it has not drained yet, in any unit;
-        a `portion` is the least that counts. `has_drained`: it has drained something before.
+        one that drains `pace` in a `SHORT` time is fast. `has_drained`: it did so before.
         """
         if target in self._raised or target in self._slow or target in self._on_trial:
             return
         if has_drained or target in self._known:
-            self._wait_for(target)
+            self._wait_for(target, left, pace)
         else:
             until = self._timers.now() + TRIAL
             self._on_trial[target] = self._timers.call_later(
-                LOOK, lambda: self._try(target, left, left() - portion, until)
+                LOOK, lambda: self._try(target, left, left(), pace, until)
             )
 
     def lower(self, target: Hashable) -> None:
@@ -136,34 +143,48 @@ class Pressure:
 
     # internal
 
-    def _wait_for(self, target: Hashable) -> None:
+    def _wait_for(self, target: Hashable, left: Callable[[], int], pace: int) -> None:
         now = self._timers.now()
         free = SHORT if target in self._known else 0.0
         budget = max(self._budget - self._spent_lately(now), free)
         patience = min(self._patience - self._debt(target), budget)
         if patience > 0:
-            alarm = self._timers.call_later(patience, lambda: self._expire(target))
-            self._raised[target] = _Raised(now, alarm)
+            alarm = self._look_later(target, patience)
+            self._raised[target] = _Raised(now, now + patience, left, pace, left(), alarm)
         else:
             self._slow.add(target)
 
-    def _expire(self, target: Hashable) -> None:
-        raised = self._raised.pop(target)
+    def _look_later(self, target: Hashable, patience: float) -> Cancellable:
+        return self._timers.call_later(min(patience, SHORT), lambda: self._look(target))
+
+    def _look(self, target: Hashable) -> None:
+        """A fast target is waited for as long as it takes; another one has its patience."""
+        raised, now = self._raised[target], self._timers.now()
+        left = raised.left()
+        if left <= raised.mark - raised.pace:
+            raised.expires += now - raised.since
+            raised.since, raised.mark = now, left
+        if now < raised.expires:
+            raised.alarm = self._look_later(target, raised.expires - now)
+            return
+        del self._raised[target]
         self._known.discard(target)
-        self._charge(target, self._timers.now() - raised.since)
+        self._charge(target, now - raised.since)
         self._slow.add(target)
         self._spend(raised)
         self._relieve()
 
-    def _try(self, target: Hashable, left: Callable[[], int], most: int, until: float) -> None:
+    def _try(
+        self, target: Hashable, left: Callable[[], int], mark: int, pace: int, until: float
+    ) -> None:
         """What kernels move alone has gone into their buffers before; the rest is the target's."""
         now = self._timers.now()
-        if left() <= most:
+        if left() <= mark - max(pace // 4, 1):
             del self._on_trial[target]
-            self._wait_for(target)
+            self._wait_for(target, left, pace)
         elif now < until:
             self._on_trial[target] = self._timers.call_later(
-                LOOK, lambda: self._try(target, left, most, until)
+                LOOK, lambda: self._try(target, left, mark, pace, until)
             )
         else:
             del self._on_trial[target]

@@ -220,7 +220,7 @@ class OwnerEnd:
         # While it reads the journal, nothing that waits for it takes memory: nobody has to wait.
         if deliveries.queued > HIGH_MARK and not deliveries.is_reading:
             has_drained = deliveries.consumed > 0
-            self._host.pressure.raise_(self, self._left, has_drained=has_drained)
+            self._host.pressure.raise_(self, self._left, pace=CREDIT_BYTES, has_drained=has_drained)
 
     def _left(self) -> int:
         return -self._deliveries.consumed
