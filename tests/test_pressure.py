@@ -207,3 +207,21 @@ def test_fast_target_is_waited_for_as_long_as_it_takes() -> None:
         bench.alarms.advance(SHORT)
 
     assert not bench.pressure.active and bench.pressure.is_slow("fast")
+
+
+def test_trial_of_a_target_whose_buffers_fill_up_is_a_wait() -> None:
+    """Until the trial would have ended; what it drains meanwhile makes it one to wait for."""
+    for drains in (False, True):
+        bench = Bench()
+        bench.pressure.hurry("fresh")
+        bench.raise_("fresh", has_drained=False)
+        bench.alarms.advance(LOOK / 2)
+        assert not bench.pressure.active
+        bench.pressure.hurry("fresh")
+        assert bench.pressure.active
+        bench.alarms.advance(TRIAL / 2)
+        bench.left -= drains
+        bench.alarms.advance(TRIAL / 2)
+
+        assert drains == bench.pressure.active
+        assert drains != bench.pressure.is_slow("fresh")

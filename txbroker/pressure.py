@@ -15,7 +15,7 @@ Many targets would stall everybody one after the other, each with a patience of 
 long waits of a node come out of one budget, `BUDGET` seconds in each `WINDOW`, but those for
 targets that drain as fast as publishers may expect. And nobody waits for
 a stranger that connects to read nothing: a target that has never drained is on trial for a moment,
-in which its own buffers take what comes.
+in which its own buffers take what comes; where they fill up before, its trial is a wait.
 """
 
 from __future__ import annotations
@@ -60,6 +60,17 @@ class _Raised:
     alarm: Cancellable
 
 
+@attrs.define(slots=True, eq=False)
+class _Trial:
+    """A target has to come down by something from `mark` before `until`."""
+
+    until: float
+    left: Callable[[], int]
+    pace: int
+    mark: int
+    alarm: Cancellable
+
+
 class Pressure:
     """One for each node; the `when_relieved` actions run when the last target came down."""
 
@@ -68,7 +79,7 @@ class Pressure:
         self._patience = patience
         self._budget = budget
         self._raised: dict[Hashable, _Raised] = {}
-        self._on_trial: dict[Hashable, Cancellable] = {}
+        self._on_trial: dict[Hashable, _Trial] = {}
         self._slow: set[Hashable] = set()
         self._known: set[Hashable] = set()
         self._debts: dict[Hashable, tuple[float, float]] = {}  # how much, as of when
@@ -108,9 +119,15 @@ class Pressure:
             self._wait_for(target, left, pace)
         else:
             until = self._timers.now() + TRIAL
-            self._on_trial[target] = self._timers.call_later(
-                LOOK, lambda: self._try(target, left, left(), pace, until)
-            )
+            alarm = self._timers.call_later(LOOK, lambda: self._try(target))
+            self._on_trial[target] = _Trial(until, left, pace, left(), alarm)
+
+    def hurry(self, target: Hashable) -> None:
+        """The buffers of a target fill up: where it is on trial, it is waited for until its end."""
+        trial = self._on_trial.get(target)
+        if trial is not None:
+            self._end_trial(target)
+            self._wait_for(target, trial.left, trial.pace, trial.until - self._timers.now())
 
     def lower(self, target: Hashable) -> None:
         """The target is below its low mark."""
@@ -143,11 +160,13 @@ class Pressure:
 
     # internal
 
-    def _wait_for(self, target: Hashable, left: Callable[[], int], pace: int) -> None:
+    def _wait_for(
+        self, target: Hashable, left: Callable[[], int], pace: int, most: float = float("inf")
+    ) -> None:
         now = self._timers.now()
         free = SHORT if target in self._known else 0.0
         budget = max(self._budget - self._spent_lately(now), free)
-        patience = min(self._patience - self._debt(target), budget)
+        patience = min(self._patience - self._debt(target), budget, most)
         if patience > 0:
             alarm = self._look_later(target, patience)
             self._raised[target] = _Raised(now, now + patience, left, pace, left(), alarm)
@@ -174,18 +193,14 @@ class Pressure:
         self._spend(raised)
         self._relieve()
 
-    def _try(
-        self, target: Hashable, left: Callable[[], int], mark: int, pace: int, until: float
-    ) -> None:
+    def _try(self, target: Hashable) -> None:
         """What kernels move alone has gone into their buffers before; the rest is the target's."""
-        now = self._timers.now()
-        if left() <= mark - max(pace // 4, 1):
+        trial, now = self._on_trial[target], self._timers.now()
+        if trial.left() <= trial.mark - max(trial.pace // 4, 1):
             del self._on_trial[target]
-            self._wait_for(target, left, pace)
-        elif now < until:
-            self._on_trial[target] = self._timers.call_later(
-                LOOK, lambda: self._try(target, left, mark, pace, until)
-            )
+            self._wait_for(target, trial.left, trial.pace)
+        elif now < trial.until:
+            trial.alarm = self._timers.call_later(LOOK, lambda: self._try(target))
         else:
             del self._on_trial[target]
             self._slow.add(target)
@@ -197,10 +212,10 @@ class Pressure:
         return raised
 
     def _end_trial(self, target: Hashable) -> bool:
-        alarm = self._on_trial.pop(target, None)
-        if alarm is not None:
-            alarm.cancel()
-        return alarm is not None
+        trial = self._on_trial.pop(target, None)
+        if trial is not None:
+            trial.alarm.cancel()
+        return trial is not None
 
     def _debt(self, target: Hashable) -> float:
         amount, since = self._debts.get(target, (0.0, 0.0))

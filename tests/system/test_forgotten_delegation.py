@@ -170,7 +170,7 @@ def test_a_restored_child_waits_for_its_parent_or_an_operator(pair: Pair, tmp_pa
     """Its zone may be another node's by now, which only the parent knows."""
     pair.grow()
     publish(pair.a, "a/r", b"kept", retain=True)
-    pair.a.terminate()  # so that the copy has the value in its checkpoint, and not in the journal alone
+    pair.a.terminate()  # so that the copy has the value in its checkpoint
     pair.a.start()
     pair.a.wait_event("join.granted")
     output("backup", pair.a.grpc, tmp_path / "copy of a")

@@ -53,6 +53,9 @@ QUEUE_LOW_MARK = 250
 PACE = 512 * 1024
 """Bytes that a client that is fast reads in a tenth of a second; in messages, `QUEUE_LOW_MARK`."""
 
+FULL = 1024 * 1024
+"""Bytes of output from which on publishers wait for a client that is on trial."""
+
 _ACCEPTED: Final = [encode(Connack(present, ConnackCode.ACCEPTED)) for present in (False, True)]
 
 LOGGED_BYTES = 32
@@ -113,6 +116,8 @@ class MqttProtocol(Lifetime):
                 self.transport.write(outlet.take())
         elif self._service.pressure.is_slow(self):
             outlet.is_shut = True
+        elif outlet.size > FULL:
+            self._service.pressure.hurry(self)
         if session is not None:
             session.sender.look_at_outlet()
             self._look_at_queue()
