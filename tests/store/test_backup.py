@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ import pytest
 from tests.support.apart import run_apart
 from txbroker.errors import StoreError
 from txbroker.store import backup
-from txbroker.store.backup import MARKER, OFFSETS_A_SECOND, Backups, Copied
+from txbroker.store.backup import LATEST, MARKER, SPREAD, Backups, Copied
 from txbroker.store.state import DataFolder, NodeState
 
 NOW = 1_700_000_000.0
@@ -157,6 +158,27 @@ def test_a_copy_that_fails_leaves_nothing(
     copy(data, tmp_path / "copy")
 
 
+def test_a_copy_whose_name_is_not_durable_is_none(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is deleted, so that the operator, who was told, can make it again."""
+    folders: list[str] = []
+    real = os.fsync
+
+    def fail(fd: int) -> None:
+        real(fd)
+        folders.append(os.readlink(f"/proc/self/fd/{fd}"))
+        if folders[-1] == str(tmp_path):
+            raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        with pytest.raises(StoreError, match="cannot be written: Input/output error"):
+            copy(data, tmp_path / "copy")
+    assert ["data"] == [path.name for path in tmp_path.iterdir()]
+    copy(data, tmp_path / "copy")
+
+
 def test_a_node_that_stops_ends_its_backup(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,13 +205,19 @@ def test_a_node_that_stops_ends_its_backup(
     assert {data} == set(tmp_path.iterdir())
 
 
-def test_a_restored_node_lives_later_than_it_ever_did(data: Path, tmp_path: Path) -> None:
+def test_a_restored_node_has_a_number_that_no_life_had(data: Path, tmp_path: Path) -> None:
     """Until it has started, however often that is tried; then the copy is like any other folder."""
     copy(data, tmp_path / "copy")
     state = NodeState(node="n", zone="", incarnation=7)
 
     assert (None, NOW) == (backup.made_at(data), backup.made_at(tmp_path / "copy"))
-    assert int(NOW) + 60 == backup.restored(state, NOW + 60).incarnation
+    for later in (60, -1e9, 1e10):  # seconds; the clock may be wrong
+        found = {backup.restored(state, NOW + later).incarnation for _ in range(8)}
+        assert 1 < len(found)
+        assert 7 <= min(found)
+        assert max(found) < LATEST + SPREAD
+    assert NOW <= backup.restored(state, NOW).incarnation
+    assert 8 == len({backup.restored(state, NOW).copy for _ in range(8)})
     backup.forget(tmp_path / "copy")
     backup.forget(tmp_path / "copy")
     assert backup.made_at(tmp_path / "copy") is None
@@ -202,9 +230,3 @@ def test_a_marker_that_cannot_be_read(tmp_path: Path, text: str) -> None:
 
     with pytest.raises(StoreError, match=MARKER):
         backup.made_at(tmp_path)
-
-
-def test_how_many_offsets_may_be_missing() -> None:
-    """By the age of the copy; one that seems to be made in the future has some, too."""
-    assert 10 * OFFSETS_A_SECOND == backup.offsets_since(NOW, NOW + 10)
-    assert OFFSETS_A_SECOND == backup.offsets_since(NOW, NOW - 100)

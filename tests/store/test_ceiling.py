@@ -12,7 +12,7 @@ from txbroker.counters import Counters
 from txbroker.message import Message
 from txbroker.place import PartKey
 from txbroker.store import ceiling
-from txbroker.store.ceiling import BLOCK, Ceiling, lift
+from txbroker.store.ceiling import BLOCK, Ceiling
 from txbroker.store.disk import Disk
 from txbroker.turn import Turn
 
@@ -26,14 +26,11 @@ class Lives:
         self.data = data
         self.durability = durability
 
-    def life(self, *payloads: bytes, lifted: int = 0, killed: bool = False) -> list[int]:
-        """
-        Start, perhaps as a copy since which `lifted` offsets may have been given, and publish; the
-        offsets given. `killed`: the process does not end in order.
-        """
-        return run_apart(self._life(payloads, lifted, killed))
+    def life(self, *payloads: bytes, killed: bool = False) -> list[int]:
+        """Start and publish; the offsets given. `killed`: the process does not end in order."""
+        return run_apart(self._life(payloads, killed))
 
-    async def _life(self, payloads: tuple[bytes, ...], lifted: int, killed: bool) -> list[int]:
+    async def _life(self, payloads: tuple[bytes, ...], killed: bool) -> list[int]:
         turn = Turn(lambda action: None)
         disk = Disk(
             self.data,
@@ -46,8 +43,6 @@ class Lives:
             on_failed=lambda _: None,
         )
         table = disk.tables.table("zone")
-        if lifted:
-            lift(table, lifted)
         bound = Ceiling(table, Counters(), survives_kill=self.durability != "memory")
         part = disk.journals.begin(PART, None)
         bound.open(part)
@@ -82,21 +77,13 @@ def test_a_crash_of_the_machine_does(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [bound + 2] == lives.life(b"3")
 
 
-def test_a_restored_copy_leaves_out_what_may_have_been_given(tmp_path: Path) -> None:
-    """Also when it is restarted before it has given one, or restored again."""
+def test_a_run_that_is_not_known_is_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where /proc is missing, nobody can say that the machine did not crash."""
+    monkeypatch.setattr(ceiling, "_boot", lambda: "")
     lives = Lives(tmp_path)
-    assert [1, 2] == lives.life(b"1", b"2")
+    lives.life(b"1", killed=True)
 
-    assert [] == lives.life(lifted=1000)
-    assert [] == lives.life()
-    assert [1003] == lives.life(b"3")
-    assert [2004] == lives.life(b"4", lifted=1000)
-    assert [] == lives.life(lifted=1000)
-    assert [4005] == lives.life(b"5", lifted=1000)
-
-
-def test_a_copy_of_a_node_without_a_zone(tmp_path: Path) -> None:
-    """Has nothing to leave out."""
-    lives = Lives(tmp_path)
-
-    assert [1] == lives.life(b"1", lifted=1000)
+    assert [BLOCK + 1] == lives.life(b"2")
+    assert [BLOCK + 2] == lives.life(b"3")

@@ -592,6 +592,25 @@ def test_a_thread_syncs_while_the_loop_goes_on(
     assert order[0] == "synced"
 
 
+@pytest.mark.parametrize("durability", Durability)
+def test_what_changes_hands_is_synced(tmp_path: Path, durability: Durability) -> None:
+    """With `memory` and `interval`, too, where nobody else waits for that."""
+
+    async def scenario() -> tuple[int, int]:
+        loop = asyncio.get_running_loop()
+        bench = Bench(tmp_path, durability)
+        bench.stage(bench.a)
+        drained = loop.create_task(bench.committer.drain())
+        while not drained.done():
+            bench.end_turn()
+            while bench.work:
+                bench.sync()
+            await asyncio.sleep(0)
+        return bench.a.written, bench.a.synced
+
+    assert (1, 1) == run_apart(asyncio.wait_for(scenario(), 10))
+
+
 def test_errors_of_the_thread_reach_the_loop() -> None:
     """And the thread goes on with what comes next; results after the loop's end are lost."""
 

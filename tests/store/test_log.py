@@ -439,6 +439,71 @@ def test_a_segment_that_cannot_be_made_now_is_made_later(
     assert last == log.written and not log.staged
 
 
+def once_full(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """The next such call finds no room."""
+    real = getattr(os, name)
+
+    def refuse(*args: Any) -> None:
+        monkeypatch.setattr(os, name, real)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, name, refuse)
+
+
+def test_a_segment_that_cannot_give_room_back_now_does_so_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file of the next one, made before that, would be in its own way."""
+    log = opened(tmp_path, segment_bytes=65536)
+    made = fill(log, 5, 3000)
+    made.append(batch(log.append(bytes(64_000), time=1), bytes(64_000), time=1))
+    once_full(monkeypatch, "ftruncate")
+    with pytest.raises(DiskFull):
+        log.write()
+    log.write()
+
+    assert made == list(opened(tmp_path).batches())
+
+
+def test_what_cannot_be_left_out_now_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system that copies what it changes wants room even to cut a file off."""
+    log = opened(tmp_path)
+    fill(log, 1, 10)
+    log.append(b"x", time=1)
+    once_full(monkeypatch, "ftruncate")
+    with pytest.raises(DiskFull):
+        log.leave_out()
+    log.write()
+    log.sync()
+
+    assert [b"x"] == [each.body for each in opened(tmp_path).batches(1)]
+
+
+def test_a_write_that_failed_is_done_again_byte_for_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Also where a sync came between: a loss of power may leave sectors of both, and a head that is
+    made of two, with a whole batch behind it, reads as damage.
+    """
+    log = opened(tmp_path)
+    fill(log, 3)
+    for _ in range(3):
+        log.append(bytes(700), time=1)
+    disk = Disk(monkeypatch, errno.ENOSPC)
+    disk.room = 1500
+    with pytest.raises(DiskFull):
+        log.write()
+    tried = last_segment(log).read_bytes()[log.size : log.size + 1400]
+    place = log.size
+    disk.room = 1 << 20
+    log.sync()
+    log.append(b"more", time=1)
+    log.write()
+
+    assert tried == last_segment(log).read_bytes()[place : place + 1400] != bytes(1400)
+
+
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.ENOMEM])
 def test_a_full_disk_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int

@@ -11,7 +11,8 @@ from tests.store.test_committer import Bench
 from tests.support.keeping import MemoryTable
 from txbroker.counters import Counters
 from txbroker.message import Message
-from txbroker.place import PartKey
+from txbroker.place import Holder, PartKey
+from txbroker.store import retention
 from txbroker.store.committer import Durability
 from txbroker.store.journals import Journals, Part
 from txbroker.store.lived import SECOND, Ages
@@ -122,6 +123,37 @@ def test_an_edge_that_is_away_for_too_long_is_not_waited_for(tmp_path: Path) -> 
 
     assert before <= 21 < keeping.trim()
     assert "journal.overtaken" not in keeping.counters.snapshot()
+
+
+def test_edges_are_bounded_in_number_and_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No mark goes to make room for another; one whose edge is gone for too long does."""
+    monkeypatch.setattr(retention, "EDGES", 2)
+    keeping = Keeping(tmp_path, attrs.evolve(POLICY, session_age=50.0))
+    kept = keeping.retention
+    kept.keep("a", {KEY: 20})
+    keeping.time += 30
+    kept.keep("b", {KEY: 30})
+    assert [True, True, False] == [kept.has_room_for(edge) for edge in ("a", "b", "c")]
+
+    keeping.time += 21
+    keeping.trim()
+
+    assert ({"b": {KEY: 30}}, 1, True) == (kept.needs(""), kept.edges, kept.has_room_for("c"))
+
+
+def test_how_long_an_edge_has_not_been_heard(tmp_path: Path) -> None:
+    """Beside what it holds back, and its sessions as it named them last."""
+    keeping = Keeping(tmp_path, POLICY)
+    keeping.retention.keep("a", {KEY: 20})
+    keeping.retention.note_holders("a", {KEY: (Holder("panel", 20),)})
+    keeping.time += 300
+
+    (held,) = keeping.retention.held()
+
+    assert ("a", "panel", 300.0) == (held.edge, held.client_id, held.silent)
+    assert held.size > 0
 
 
 def test_journal_is_kept_from_where_a_zone_was_reclaimed(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tests.store.test_journals import KEY, LIVE, OUTBOX, Store, message
 from tests.store.test_zone import Zone
 from tests.support.apart import run_apart
 from tests.support.runs import PlainRun, run_of
-from txbroker.control.journals import take
+from txbroker.control.journals import Receiver
 from txbroker.errors import CallerError, StoreError
 from txbroker.message import Message
 from txbroker.store import ceiling
@@ -265,7 +265,8 @@ def test_a_journal_of_another_format_does_not_arrive(tmp_path: Path, other: int)
         header = control_pb2.JournalPart(zone=KEY.zone, epoch=KEY.epoch, format=version)
         return control_pb2.HandBackRequest(part=header)
 
-    assert run_apart(take(arrivals.begin(KEY.zone), part(FORMAT)))
+    receiver = Receiver(arrivals.begin(KEY.zone), KEY)
+    assert run_apart(receiver.take(part(FORMAT)))
     with pytest.raises(StoreError, match=f"comes in format {other}") as error:
-        run_apart(take(arrivals.begin(KEY.zone), part(other)))
+        run_apart(receiver.take(part(other)))
     assert "\n" not in str(error.value)

@@ -8,15 +8,18 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import attrs
+import cattrs
 import pytest
 
 from tests.support.recorders import cut
 from txbroker.delegation.table import Delegation, TableState
 from txbroker.errors import StoreError
 from txbroker.store.repair import repair
-from txbroker.store.state import FORMAT, RESERVE, DataFolder, NodeState
+from txbroker.store.state import FORMAT, RESERVE, DataFolder, NodeState, StateText
+from txbroker.store.whole import InDoubt
 
 STATE = NodeState(
     node="garage",
@@ -158,6 +161,24 @@ def test_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
 # -- damage
 
 
+def test_start_without_descriptors_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the lock is given up."""
+    real = os.open
+
+    def few(path: object, flags: int, *args: int, **keys: int) -> int:
+        if flags & os.O_DIRECTORY:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real(path, flags, *args, **keys)  # type: ignore[call-overload, no-any-return]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", few)
+        with pytest.raises(StoreError, match="cannot be used: Too many open files"):
+            DataFolder(tmp_path / "data")
+    DataFolder(tmp_path / "data").close()
+
+
 @pytest.mark.parametrize("bit", range(8))
 def test_a_flipped_bit_anywhere_is_refused(folder: DataFolder, file: Path, bit: int) -> None:
     """Also in the format, the checksum or its name; `repair` puts the copy back."""
@@ -278,9 +299,90 @@ def test_crash_before_the_rename_leaves_the_old_state(
     assert folder.load("garage", "home/garage").epoch == 10
 
 
+def test_no_descriptor_is_wanted_behind_the_rename(
+    folder: DataFolder, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who hears that a change was not saved takes the old state for what a start will find."""
+    folder.save(STATE)
+    real = os.open
+
+    def few(path: object, flags: int, *args: int, **keys: int) -> int:
+        if flags & os.O_DIRECTORY or path == file.parent:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real(path, flags, *args, **keys)  # type: ignore[call-overload, no-any-return]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", few)
+        with pytest.raises(StoreError, match="Too many open files"):
+            folder.save(attrs.evolve(STATE, epoch=9))
+    assert STATE == folder.load("garage", "home/garage")
+
+
+def test_a_state_in_doubt_ends_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    The new file has its name, and the folder cannot be synced. A zone that a node gave back to its
+    child in memory would be its own after a start.
+    """
+    told: list[str] = []
+    folder = DataFolder(tmp_path / "data", on_failed=lambda error: told.append(str(error)))
+    folder.save(STATE)
+
+    def fail(fd: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(InDoubt):
+        folder.save(attrs.evolve(STATE, epoch=9))
+    folder.close()
+    file = tmp_path / "data" / "state.json"
+    assert [f"{file}: not known whether it was written: Input/output error"] == told
+
+
 def test_half_written_file_is_not_looked_at(folder: DataFolder, file: Path) -> None:
     """A crash in the middle of a write leaves a fragment beside the old file."""
     folder.save(STATE)
     file.with_suffix(".new").write_text('{"format": 1, "no')
 
     assert STATE == folder.load("garage", "home/garage")
+
+
+def big(count: int) -> NodeState:
+    """A node that has delegated so much."""
+    entries = tuple(
+        Delegation(cut=cut(f'zone"{n}', epoch=n + 1), below=(cut(f'zone"{n}/below'),))
+        for n in range(count)
+    )
+    table = TableState(delegations=entries, epochs={e.cut.apex: e.cut.epoch for e in entries})
+    return NodeState(node="n", zone="", table=table, above={"a": 1}, incarnation=7)
+
+
+def test_text_of_a_state_is_all_of_it() -> None:
+    """Whatever was kept from the states before: changed, added, removed."""
+    text, state = StateText(), big(20)
+    entries = list(state.table.delegations)
+    for changed in (
+        entries,
+        [attrs.evolve(entries[0], below=()), *entries[1:]],
+        entries[5:],
+        [*entries[5:], Delegation(cut=cut("new"))],
+        [],
+        entries,
+    ):
+        table = attrs.evolve(state.table, delegations=tuple(changed))
+        state = attrs.evolve(state, table=table, epoch=state.epoch + 1)
+        found = json.loads(text.of(state))
+        assert found.pop("format") == FORMAT
+        assert cattrs.structure(found, NodeState) == state
+
+
+def test_only_what_has_changed_is_encoded() -> None:
+    """A change of one cut among thousands is not encoded as thousands."""
+    text, state = StateText(), big(2_000)
+    text.of(state)
+    entries = list(state.table.delegations)
+    entries[7] = attrs.evolve(entries[7], below=())
+    with mock.patch(
+        "txbroker.store.state.cattrs.unstructure", side_effect=cattrs.unstructure
+    ) as encoded:
+        text.of(attrs.evolve(state, table=attrs.evolve(state.table, delegations=tuple(entries))))
+    assert [Delegation, NodeState] == [type(call.args[0]) for call in encoded.call_args_list]

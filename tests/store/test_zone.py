@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from tests.support.apart import run_apart
 from tests.support.clock import Clock
 from tests.support.recorders import EdgeRecorder
+from tests.support.runs import run_of
 from txbroker.authority.authority import Authority
 from txbroker.authority.journal import Record
 from txbroker.authority.peer import Greeting
@@ -15,6 +18,7 @@ from txbroker.core import Exchange
 from txbroker.counters import Counters
 from txbroker.delegation.table import DelegationTable
 from txbroker.message import Message
+from txbroker.place import PartKey, Place
 from txbroker.store.ceiling import Ceiling
 from txbroker.store.committer import Committer
 from txbroker.store.disk import Disk
@@ -42,6 +46,8 @@ class Zone:
 
     def __init__(self, data: Path, *, keeps_qos0: bool = True) -> None:
         self.turn = Turn(lambda action: None)
+        self.is_short = False
+        self.counters = Counters()
         self.disk = Disk(
             data,
             durability="sync",
@@ -68,6 +74,8 @@ class Zone:
             retention=self.retention,
             ceiling=Ceiling(self.disk.tables.table("zone"), Counters(), survives_kill=True),
             keeps_qos0=keeps_qos0,
+            is_short=lambda: self.is_short,
+            counters=self.counters,
         )
         self.authority = Authority("", DelegationTable(""), store, Exchange(lambda: None))
         store.wire(self.authority)
@@ -187,3 +195,87 @@ def test_trim_waits_for_a_checkpoint_that_is_durable(tmp_path: Path) -> None:
         return [first[0], first[1] > 1, kept and kept.payload, marks.get(("far", 1, "", 1))]
 
     assert [1, True, b"value", 7] == run_apart(scenario())
+
+
+def test_a_crash_at_the_beginning_of_an_epoch_brings_nothing_of_the_last_one_back(
+    tmp_path: Path,
+) -> None:
+    """The part of the epoch is made at once, the tables of the one before go with a commit."""
+
+    async def scenario() -> list[object]:
+        first = Zone(tmp_path)
+        first.open(1)
+        first.authority.publish(Message("kept", b"value", 1, True), ("far", 1, "", 1), 7)
+        await first.settle()
+        first.store.close()
+        first.disk.close()
+        crashed = Zone(tmp_path)
+        crashed.disk.journals.begin(PartKey("", 2), None)
+        crashed.disk.close()
+        found: list[object] = []
+        for _ in range(2):
+            zone = Zone(tmp_path)
+            zone.open(2)
+            found.append((zone.authority.retained.get("kept"), dict(zone.authority.marks)))
+            zone.store.close()
+            zone.disk.close()
+        return found
+
+    assert [(None, {}), (None, {})] == run_apart(scenario())
+
+
+def test_qos_0_is_delivered_and_not_kept_while_the_disk_is_short(tmp_path: Path) -> None:
+    """It waits for nothing; what it left out is counted."""
+
+    async def scenario() -> list[object]:
+        zone = Zone(tmp_path)
+        zone.open(1)
+        zone.authority.publish(Message("t", b"kept", 0))
+        zone.is_short = True
+        zone.authority.publish(Message("t", b"short", 0))
+        zone.authority.keep_qos0((run_of([Message("t", b"run", 0)]),))
+        zone.say("QoS 1 that was on its way")
+        await zone.settle()
+        zone.disk.close()
+        payloads = [record.message.payload for record in zone.part.read(0).records]
+        delivered = sum(event[0] == "deliver" for event in zone.port.events)
+        return [payloads, delivered, zone.counters.get("journal.left_out")]
+
+    kept = [b"kept", b"QoS 1 that was on its way"]
+    assert [kept, 3, 2] == run_apart(scenario())
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_another_epoch_of_the_same_data_goes_on(tmp_path: Path, is_killed: bool) -> None:
+    """
+    It begins at offset 1 with all that was known, checkpoint or not; also where a process dies when
+    the part is there, and nothing that it begins with is written.
+    """
+
+    async def scenario() -> list[object]:
+        zone = Zone(tmp_path)
+        zone.open(1)
+        zone.authority.publish(Message("kept", b"early", 1, True), ("far", 1, "", 1), 7)
+        await zone.settle()
+        zone.store.checkpoint()
+        zone.authority.publish(Message("kept", b"late", 1, True), ("far", 1, "", 1), 8)
+        await zone.settle()
+        zone.disk.close()
+        if is_killed:
+            again = Zone(tmp_path)
+            again.disk.journals.begin(PartKey("", 4), (PartKey("", 1), 2))
+            again.disk.close()
+        seen: list[object] = []
+        for _ in range(2):
+            again = Zone(tmp_path)
+            again.open(4)
+            kept = again.authority.retained.get("kept")
+            seen += [kept and kept.payload, again.authority.marks.get(("far", 1, "", 1))]
+            again.say("new")
+            await again.settle()
+            seen += [again.authority.offset, again.authority.predecessor]
+            again.disk.close()
+        return seen
+
+    before = Place(PartKey("", 1), 2)
+    assert [b"late", 8, 1, before, b"late", 8, 2, before] == run_apart(scenario())

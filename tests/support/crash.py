@@ -27,12 +27,16 @@ def crash(folder: Path, synced: Files, chance: random.Random) -> None:
         (folder / name).unlink()
         del written[name]
     for name, after in written.items():
-        (folder / name).write_bytes(_torn(synced.get(name, b""), after, chance))
+        (folder / name).write_bytes(torn(synced.get(name, b""), after, chance))
 
 
-def _torn(before: bytes, after: bytes, chance: random.Random) -> bytes:
+def torn(before: bytes, after: bytes, chance: random.Random) -> bytes:
+    """
+    A file that was synced with `before`, and written to hold `after` since. What was cut off is
+    there as it was, or not at all.
+    """
     size = chance.choice((len(before), len(after)))
-    size = max(size, min(len(before), len(after)))
+    after += before[len(after) :]
     share = chance.choice((0.0, 0.5, 0.9, 1.0))
     result = bytearray()
     for start in range(0, size, SECTOR):

@@ -76,6 +76,12 @@ class MemoryJournal:
         marks = {key: sequence for _, key, sequence in self._origins}
         return attrs.evolve(self.state, marks={**self.state.marks, **marks})
 
+    def has_room_for(self, edge: str) -> bool:
+        return True
+
+    def forget_edge(self, edge: str) -> None:
+        pass
+
     def append(self, message: Message, key: MarkKey | None, sequence: int) -> int:
         self.offset += 1
         self.records.append(Record(self.offset, message))

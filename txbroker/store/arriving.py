@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from txbroker.errors import StoreError
+from txbroker.errors import PeerError, StoreError
 from txbroker.place import PartKey, Place
 from txbroker.store.committer import Committer
 from txbroker.store.files import sync_folder
@@ -38,12 +38,14 @@ class Arriving:
         self._part = self._journals.begin(key, predecessor)
 
     async def append(self, batch: Batch) -> None:
-        """The next batch of the part; returns when there is room for another one."""
-        if self._part is None:
-            raise StoreError("a batch of a journal came before its part")
+        """
+        The next batch of the part; returns when there is room for another one. Raises `PeerError`
+        for one that does not come next.
+        """
+        assert self._part is not None, "begin a part first"
         log = self._part.log
         if batch.first < log.next:
-            raise StoreError("the batches of a journal came in disorder")
+            raise PeerError("the batches of a journal came in disorder")
         log.append(batch.body, batch.count, time=batch.time, first=batch.first)
         self._committer.touch(log)
         self._staged += len(batch.body)

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import json
 import os
+import secrets
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -31,8 +32,12 @@ MARKER = "backup.json"
 FORMAT = 1
 """Version of the marker; a newer one is refused."""
 
-OFFSETS_A_SECOND = 1_000_000
-"""More than any node gives in its zone."""
+SPREAD = 1 << 20
+LATEST = 1 << 32
+"""
+Incarnations among which one is drawn; and a bound for the time of day that they begin with, or a
+clock that is far ahead would lead to numbers that others refuse.
+"""
 
 _CHUNK = 1024 * 1024
 _NOT_COPIED = frozenset({"lock", RESERVE, MARKER})
@@ -136,16 +141,26 @@ def mark(folder: Path, made: float) -> None:
 
 def restored(state: NodeState, now: float) -> NodeState:
     """
-    The state to start with in a copy that a backup made: later than any life that the node has had
-    since, as nobody would talk to an earlier one. Its zone may have an owner by now, or another
-    epoch: who has a parent serves when that has granted. `now` in UTC seconds.
+    The state to start with in a copy that a backup made. Its zone may have an owner by now, or
+    another epoch: who has a parent serves when that has granted. `now` in UTC seconds.
     """
-    return attrs.evolve(state, incarnation=max(state.incarnation, int(now)), restored=True)
+    return attrs.evolve(
+        state,
+        incarnation=unused_incarnation(state.incarnation, now),
+        restored=True,
+        copy=secrets.token_hex(8),
+    )
 
 
-def offsets_since(made: float, now: float) -> int:
-    """How many offsets a zone may have given since then, at the most."""
-    return int(max(now - made, 1.0) * OFFSETS_A_SECOND)
+def unused_incarnation(known: int, now: float) -> int:
+    """
+    A number that no life of the node has had: its folder is a copy, or new, and knows no more than
+    those up to `known`.
+
+    The time of day may be an earlier one than that of a life since, so chance has its part. A
+    number that comes again would make publishes pass for repeats.
+    """
+    return max(known, min(int(now), LATEST)) + secrets.randbelow(SPREAD)
 
 
 def forget(folder: Path) -> None:
@@ -200,6 +215,7 @@ def _copy(
     marker: Mapping[str, object],
     ended: threading.Event,
 ) -> Copied:
+    made = part
     try:
         folders = {part}
         for file in files:
@@ -213,10 +229,10 @@ def _copy(
             os.fsync(note.fileno())
         for folder in folders:
             _sync_folder(folder)
-        part.rename(target)
+        made = part.rename(target)
         _sync_folder(target.parent)
     except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(made, ignore_errors=True)
         raise
     return Copied(files=len(files), size=sum(file.size for file in files))
 

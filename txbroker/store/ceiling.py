@@ -4,8 +4,7 @@ SHELL: offsets that may have been handed out, so that none is ever used twice (p
 QoS 0 is delivered before it is durable, and with `interval` or `memory` so is the rest. What a
 crash of the machine (with `memory`: of the process) then takes from the journal had offsets that
 others have seen. So a bound above all that were handed out is durable, well ahead; after such a
-crash, and in a restored copy, the part goes on above it, and what lies between stays empty for
-ever.
+crash the part goes on above it, and what lies between stays empty for ever.
 """
 
 from __future__ import annotations
@@ -29,27 +28,6 @@ that is durable.
 _KEY = b"ceiling"
 
 
-_RESTORED = "restored"
-"""Instead of a run of the machine: what was handed out later is lost in any."""
-
-
-def lift(table: Table, offsets: int) -> int:
-    """
-    The data is a copy of what it was: so many offsets may have been handed out since. Returns the
-    last one of those.
-
-    Before the part is opened, and durable with the next commit.
-    """
-    known = state_pb2.StoredCeiling.FromString(table.get(_KEY) or b"")
-    if known.epoch:
-        lifted = state_pb2.StoredCeiling(
-            epoch=known.epoch, offset=known.offset + offsets, boot=_RESTORED
-        )
-        table.put(_KEY, lifted.SerializeToString())
-        return lifted.offset
-    return 0
-
-
 class Ceiling:
     """The bound for the part that is appended to, in `table`."""
 
@@ -65,7 +43,8 @@ class Ceiling:
         """Go on with a part, above everything that was handed out before."""
         known = state_pb2.StoredCeiling.FromString(self._table.get(_KEY) or b"")
         is_same = known.epoch == part.key.epoch
-        is_lost = known.is_exact or known.boot != _boot() or not self._survives_kill
+        is_other = not known.boot or known.boot != _boot()
+        is_lost = known.is_exact or is_other or not self._survives_kill
         if is_same and is_lost and known.offset >= part.next:
             hole = known.offset + 1 - part.next
             part.skip_to(known.offset + 1)
@@ -95,7 +74,10 @@ class Ceiling:
 
 
 def _boot() -> str:
-    """Which run of the machine this is; what was written in it is lost with it only."""
+    """
+    Which run of the machine this is; what was written in it is lost with it only. Empty: not known,
+    as without /proc, and then no other run is taken for this one.
+    """
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

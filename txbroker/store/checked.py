@@ -28,8 +28,17 @@ def save(path: Path, raw: Mapping[str, Any]) -> None:
 
     Raises `StoreError`, and then the old file still holds.
     """
-    # Compact: with an indent Python encodes ten times slower, and the loop waits.
-    rest = b'",' + json.dumps(raw, separators=(",", ":")).encode()[1:]
+    save_text(path, to_text(raw))
+
+
+def to_text(raw: object) -> str:
+    """JSON, compact: with an indent Python encodes ten times slower, and the loop waits."""
+    return json.dumps(raw, separators=(",", ":"))
+
+
+def save_text(path: Path, text: str) -> None:
+    """The same as `save` of what has this text."""
+    rest = b'",' + text.encode()[1:]
     data = b"%b%08x%b" % (_BEGINNING, crc32(rest), rest)
     whole.replace(path, [data])
     copy, fresh = _copy_of(path), path.with_suffix(".copy.new")

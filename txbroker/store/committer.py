@@ -86,7 +86,7 @@ class Committer:
         self._on_failed = on_failed
         self._on_written = on_written
         self._on_behind = on_behind
-        self._is_bounded = durability is Durability.SYNC  # with others nobody waits for a sync
+        self._is_sync = durability is Durability.SYNC  # with others nobody waits for one
         self._is_behind = False
         self._behind = 0  # bytes that the next sync covers
         self._behind_running = 0
@@ -190,10 +190,18 @@ class Committer:
         return True
 
     async def drain(self) -> None:
-        """Return when all that was staged so far is durable."""
+        """
+        Return when all that was staged so far is synced, whatever `durability` says, and all that
+        waited for it has been told: for what changes hands, as its other copy is deleted then.
+        """
         done = asyncio.Event()
         self.when_durable(done.set)
         await done.wait()
+        if not self._is_sync:
+            done.clear()
+            while not self.sync_soon(self._logs, done.set):
+                await asyncio.sleep(RETRY)
+            await done.wait()
 
     def close(self) -> None:
         """
@@ -259,7 +267,7 @@ class Committer:
         """Tell when too much waits for a sync, and when half of that is left."""
         waiting = self._behind + self._behind_running
         most = MOST_BEHIND // 2 if self._is_behind else MOST_BEHIND
-        if self._is_bounded and (waiting > most) != self._is_behind:
+        if self._is_sync and (waiting > most) != self._is_behind:
             self._is_behind = waiting > most
             self._on_behind(self._is_behind, f"{waiting >> 20} MiB wait for a sync")
 

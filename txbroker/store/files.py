@@ -6,6 +6,7 @@ import errno
 import os
 from pathlib import Path
 
+from txbroker.descriptors import open_kept
 from txbroker.errors import StoreError
 
 _MAX_BUFFERS = 1024  # that one pwritev takes (IOV_MAX)
@@ -44,7 +45,7 @@ class Descriptor:
     __slots__ = ("fd",)
 
     def __init__(self, path: Path, flags: int) -> None:
-        self.fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
+        self.fd = open_kept(path, flags)
 
     def sync(self) -> None:
         """Make its contents durable."""

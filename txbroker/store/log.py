@@ -107,6 +107,9 @@ class Log:
         self._newest = self._segments[-1].first if self._segments else 0
         self._told = 0  # as newest, since the log was opened
         self._failure: StoreError | None = None
+        # What the batches of a write that failed say is synced. They are written again byte for
+        # byte: a loss of power may leave some sectors of either, and a mix reads as damage.
+        self._tried: int | None = None
 
     @property
     def first(self) -> int:
@@ -160,28 +163,37 @@ class Log:
         Raises `DiskFull`, and then what is not written stays staged as it was; another `StoreError`
         is final.
         """
-        try:
+        with self._writing():
             while self._staged:
                 self._write_some(is_unread)
-        except OSError as error:
-            if error.errno in SHORT:
-                raise DiskFull(f"{self.folder}: {error.strerror}") from error
-            self._failure = StoreError(f"{self.folder}: cannot be written: {error.strerror}")
-            raise self._failure from error
 
     def leave_out(self) -> int:
         """
         Forget what is staged; its numbers stay a hole. How many entries that are.
 
-        For a log whose entries may be missing rather than hold up the others. Raises `OSError`.
+        For a log whose entries may be missing rather than hold up the others. Raises what `write`
+        does, and then all is still staged.
         """
+        if self._tail is not None:
+            # A whole batch of a write that failed halfway, behind a shorter one, reads as damage.
+            with self._writing():
+                self._tail.truncate(self._segments[-1].end)
         count = sum(staged.entries for staged in self._staged)
         self._staged.clear()
         self.staged = self.staged_entries = 0
-        if self._tail is not None:
-            # A whole batch of a write that failed halfway, behind a shorter one, reads as damage.
-            self._tail.truncate(self._segments[-1].end)
+        self._tried = None
         return count
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """What the system says of the disk is `DiskFull`, or final."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno in SHORT:
+                raise DiskFull(f"{self.folder}: {error.strerror}") from error
+            self._failure = StoreError(f"{self.folder}: cannot be written: {error.strerror}")
+            raise self._failure from error
 
     def _write_some(self, is_unread: bool) -> None:
         """Write what is staged as far as it goes into one segment."""
@@ -190,16 +202,19 @@ class Log:
             return
         segment = self._segments[-1]
         position = segment.end
+        if self._tried is None:
+            self._tried = self.synced
         buffers: list[bytes] = []
         notes: list[tuple[int, int]] = []
         for first, entries, time, body in self._staged:
             if notes and position + BATCH_HEAD + len(body) > self._segment_bytes:
                 break
-            head = pack_batch(segment, position, first, entries, time, self.synced, body)
+            head = pack_batch(segment, position, first, entries, time, self._tried, body)
             buffers += (head, body)
             notes.append((first, position))
             position += len(head) + len(body)
         self._tail.write(buffers, segment.end, self._segment_bytes, is_unread=is_unread)
+        self._tried = None
         self._count(self._tail, segment, notes, position)
 
     def _count(
@@ -240,6 +255,8 @@ class Log:
             follows=self.written + 1 if before else first,
             is_indexed=True,
         )
+        if before is not None and self._tail is not None:
+            self._tail.truncate(before.end)  # it may be just the room that the new one wants
         folder = Descriptor(self.folder, os.O_RDONLY | os.O_DIRECTORY)
         tail = Tail(segment.path, is_new=True, step=self._step)
         try:
@@ -247,8 +264,6 @@ class Log:
         except OSError:
             segment.path.unlink()
             raise
-        if before is not None and self._tail is not None:
-            self._tail.truncate(before.end)
         with self._snapshot:
             self._dirty[tail.file] = None
             self._dirty_folder = folder

@@ -13,6 +13,8 @@ import os
 from pathlib import Path
 from zlib import crc32
 
+from txbroker.descriptors import open_kept
+
 NAME = "newest"
 _FIRST = 20  # digits
 
@@ -37,7 +39,7 @@ def write(folder: Path, first: int) -> None:
     """
     fresh = folder / f"{NAME}.new"
     with contextlib.suppress(OSError):
-        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        fd = open_kept(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
             os.write(fd, _line(b"%020d" % first))
         finally:

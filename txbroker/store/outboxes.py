@@ -195,7 +195,7 @@ class StoredOutboxes:
         known = {self._path(state) for state in states}
         for path in self._folder.glob("*/*"):
             if path not in known:
-                shutil.rmtree(path)  # dropped, or nothing that anybody was told of
+                _remove(path)  # dropped, or nothing that anybody was told of
         return [(state, self._open(state)) for state in states]
 
     def make(self, state: OutboxState) -> OutboxLog | None:
@@ -245,6 +245,13 @@ class StoredOutboxes:
 
     def _path(self, state: OutboxState) -> Path:
         return self._folder / zone_folder(state.zone) / f"{state.incarnation}-{state.stream}"
+
+
+def _remove(folder: Path) -> None:
+    try:
+        shutil.rmtree(folder)
+    except OSError as error:
+        raise StoreError(f"{folder}: cannot be deleted: {error.strerror}") from error
 
 
 def _name(state: OutboxState) -> _Name:

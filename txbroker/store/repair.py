@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from txbroker.errors import StoreError
-from txbroker.store import checked, newest
-from txbroker.store.files import Descriptor, sync_folder
+from txbroker.store import checked, newest, whole
+from txbroker.store.files import sync_folder
 from txbroker.store.recovery import (
     Scan,
     find_fault,
@@ -51,37 +51,39 @@ def _repair_log(folder: Path) -> list[str]:
     if fault is None and not is_missing:
         return []
     good, bad = scans[:fault], [] if fault is None else scans[fault:]
+    if bad and bad[0].has_head:
+        good.append(bad[0])  # its beginning is good, if it has any
     following = _following(good, bad)
     highest = max(latest + _MOST if is_missing else 0, following, *(scan.highest for scan in bad))
-    lines = _cut_off(good, bad, following)
+    begun = good[-1].segment.first if good else 0
+    if highest > following or not good:
+        # Before anything is cut off: after a crash in between nothing else would tell how far the
+        # numbers have come.
+        begun = _begin_at(folder, good[-1].segment if good else None, following, highest)
+    lines = _cut_off(bad, following)
     if is_missing:
         path = segment_path(folder, latest)
-        lines.append(f"{path}: is missing; the log goes on with entry {highest}")
-    if highest > following or not good:
-        _begin_at(folder, good[-1].segment if good else None, following, highest)
-        newest.write(folder, highest)
-    else:
-        newest.write(folder, good[-1].segment.first)
+        lines.append(f"{path}: is missing; the log goes on with entry {begun}")
+    newest.write(folder, begun)
     sync_folder(folder)
     return lines
 
 
 def _following(good: list[Scan], bad: list[Scan]) -> int:
     """The number behind the last good entry."""
-    if bad and (bad[0].has_head or not good):
-        return bad[0].next
-    return good[-1].next if good else 1
+    if good:
+        return good[-1].next
+    return bad[0].next if bad else 1
 
 
-def _cut_off(good: list[Scan], bad: list[Scan], following: int) -> list[str]:
-    """Move what stands behind the last good entry aside; the first bad segment may become good."""
+def _cut_off(bad: list[Scan], following: int) -> list[str]:
+    """Move what stands behind the last good entry aside; of the first segment only what is bad."""
     if not bad:
         return []
     lines = [f"{bad[0].segment.path}: cut off after entry {following - 1}"]
     if bad[0].has_head:
-        kept = bad.pop(0)
-        good.append(kept)
-        lines += _keep_rest(kept)
+        lines += _keep_rest(bad[0])
+        bad = bad[1:]
     for scan in reversed(bad):
         kept_in = _free_name(scan.segment.path)
         scan.segment.path.rename(kept_in)
@@ -114,14 +116,19 @@ def _free_name(path: Path) -> Path:
     return name
 
 
-def _begin_at(folder: Path, before: Segment | None, following: int, first: int) -> None:
-    """An empty segment, so that the log goes on with the number `first`."""
+def _begin_at(folder: Path, before: Segment | None, following: int, first: int) -> int:
+    """
+    An empty segment, durably, so that the log goes on with the number `first`, or a higher one
+    where a segment has that name; returns the number.
+    """
+    while segment_path(folder, first).exists():
+        first += 1
     segment = Segment(
         path=segment_path(folder, first),
         first=first,
         previous=before.first if before else 0,
         follows=following if before else first,
     )
-    file = Descriptor(segment.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    os.pwrite(file.fd, pack_segment(segment), 0)
-    os.fsync(file.fd)
+    # With its header at once: one without reads as torn, and hides that others are missing.
+    whole.replace(segment.path, [pack_segment(segment)])
+    return first

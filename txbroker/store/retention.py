@@ -24,6 +24,9 @@ from txbroker.v1 import state_pb2
 
 log = get_logger()
 
+EDGES = 10_000
+"""Edges of which marks are kept; beyond that no other one gets a link."""
+
 LOOKED_AT = 100
 """Edges and sessions among which those of one part are looked for."""
 
@@ -48,7 +51,8 @@ class Policy:
 class Held:
     """
     What an edge holds back of a part, `client_id` alone at least ("": no session of it is named):
-    about so many bytes, the first of them written at `since` (microseconds UTC).
+    about so many bytes, the first of them written at `since` (microseconds UTC). The edge has told
+    its marks `silent` seconds ago, as the node has lived.
     """
 
     edge: str
@@ -57,6 +61,7 @@ class Held:
     epoch: int
     size: int
     since: int
+    silent: float
 
 
 class Retention:
@@ -90,7 +95,16 @@ class Retention:
                 PartKey(place.part.zone, place.part.epoch): place.offset for place in stored.places
             }
 
+    @property
+    def edges(self) -> int:
+        """Edges of which marks are kept."""
+        return len(self._kept)
+
     # from the edges
+
+    def has_room_for(self, edge: str) -> bool:
+        """True if the edge is known, or may be."""
+        return edge in self._kept or len(self._kept) < EDGES
 
     def begin(self, edge: str, part: PartKey, offset: int) -> None:
         """The edge is here, and needs nothing up to this offset unless it has said otherwise."""
@@ -131,9 +145,9 @@ class Retention:
         self.keep(_RECLAIMED + apex, {part: offset})
 
     def forget(self, edge: str) -> None:
-        """The edge is a member of the tree no longer."""
+        """The edge is a member of the tree no longer, or has been away for too long."""
         if self._kept.pop(edge, None) is not None:
-            self._told.pop(edge)
+            self._told.pop(edge, None)
             self._holders.pop(edge, None)
             self._table.delete(edge.encode())
 
@@ -160,6 +174,7 @@ class Retention:
                 epoch=part.key.epoch,
                 size=size,
                 since=next((batch.time for batch in part.log.batches(offset)), 0),
+                silent=max(self._now() - self._told.get(edge, 0), 0) / SECOND,
             )
             for size, part, edge, client_id, offset in found[:most]
         ]
@@ -182,6 +197,8 @@ class Retention:
         `saved` is the offset of the present part's durable checkpoint. A batch above that offset
         alone says what it did to retained values and marks: without it a start would miss them.
         """
+        for edge in [edge for edge in self._kept if self._is_forgotten(edge)]:
+            self.forget(edge)  # as a new one, if it comes after all
         for part in list(self._journals.parts.values()):
             self._ages.note(_name(part.key), part.log.written, self.policy.age)
             if part.key in held:

@@ -1,9 +1,9 @@
 """
 SHELL: files that are replaced as a whole, so that a crash leaves the old or the new one.
 
-Write beside it, fdatasync, rename, fsync of the folder. `Frames` is the form of those that hold
-more than a few kilobytes: a magic, then protobuf messages, each behind its length and CRC-32, and
-an empty one at the end.
+Write beside it, fdatasync, rename, fsync of the folder, which is open by then. `Frames` is the form
+of those that hold more than a few kilobytes: a magic, then protobuf messages, each behind its
+length and CRC-32, and an empty one at the end.
 """
 
 from __future__ import annotations
@@ -15,33 +15,43 @@ import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from txbroker.descriptors import open_kept
 from txbroker.errors import StoreError
-from txbroker.store.files import SHORT, DiskFull
+from txbroker.store.files import SHORT, Descriptor, DiskFull, sync_folder
 
 MAGIC = b"txbroker"
 _HEAD = struct.Struct(">II")
+
+
+class InDoubt(StoreError):
+    """The new file has its name, and a start may find the old one all the same."""
 
 
 def replace(path: Path, data: Iterable[bytes]) -> None:
     """
     Make the file hold these bytes, durably.
 
-    Raises `StoreError`, `DiskFull` where there is no room; then the old file holds.
+    Raises `StoreError`, `DiskFull` where there is no room; then the old file holds, unless it is
+    `InDoubt`.
     """
     fresh = path.with_suffix(".new")
     try:
-        with fresh.open("wb") as file:
+        folder = Descriptor(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        with open(fresh, "wb", opener=open_kept) as file:
             for part in data:
                 file.write(part)
             file.flush()
             os.fdatasync(file.fileno())
         fresh.replace(path)
-        sync_folder(path.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             fresh.unlink(missing_ok=True)  # A part of it would keep room from others.
         kind = DiskFull if error.errno in SHORT else StoreError
         raise kind(f"{path}: cannot be written: {error.strerror}") from error
+    try:
+        os.fsync(folder.fd)
+    except OSError as error:
+        raise InDoubt(f"{path}: not known whether it was written: {error.strerror}") from error
 
 
 def remove(path: Path) -> None:
@@ -51,15 +61,6 @@ def remove(path: Path) -> None:
         sync_folder(path.parent)
     except OSError as error:
         raise StoreError(f"{path}: cannot be removed: {error.strerror}") from error
-
-
-def sync_folder(path: Path) -> None:
-    """Make what was renamed or removed in a folder durable."""
-    folder = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def to_frames(messages: Iterable[bytes]) -> Iterator[bytes]:

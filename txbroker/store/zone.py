@@ -1,6 +1,9 @@
 """
 SHELL: the durable side of a node's zone: its journal part, and what a crash must not forget of it.
 
+A zone that begins an epoch without having come from elsewhere goes on from its own earlier part,
+with all that was known there: it was restored from a copy.
+
 The journal is the truth. Retained messages, marks and unclaimed inheritances are kept in tables as
 of one offset (the checkpoint), written now and then; after a crash the batches behind it are
 replayed. Whole changes (a subtree that came in) are written together with their checkpoint.
@@ -11,9 +14,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import attrs
+
 from txbroker.authority.authority import Authority
 from txbroker.authority.handover import EdgeInterest, MarkKey
 from txbroker.authority.journal import Chunk, Unclaimed, ZoneState
+from txbroker.authority.retained import pack
+from txbroker.counters import Counters
 from txbroker.message import Message
 from txbroker.place import Holder, PartKey, Place
 from txbroker.runs import Run
@@ -44,7 +51,10 @@ class ZoneStore:
         retention: Retention,
         ceiling: Ceiling,
         keeps_qos0: bool,
+        is_short: Callable[[], bool],
+        counters: Counters,
     ) -> None:
+        """`is_short`: the disk is to take nothing that nobody waits for."""
         self._zone = zone
         self._node = node
         self._disk = disk
@@ -58,6 +68,8 @@ class ZoneStore:
         self._retention = retention
         self._ceiling = ceiling
         self.keeps_qos0 = keeps_qos0
+        self._is_short = is_short
+        self._counters = counters
         self._part: Part | None = None
         self._authority: Authority | None = None
         self._durable = 0
@@ -94,23 +106,25 @@ class ZoneStore:
     def open(self, epoch: int, predecessor: Place | None) -> ZoneState:
         """Begin the part of this epoch, or go on with it where it exists; raises `StoreError`."""
         key = PartKey(self._zone, epoch)
-        part = self._journals.get(key)
-        if part is None:
-            part = self._journals.begin(key, predecessor)
-            self._clear()
+        own = self._own_part()
+        if predecessor is None and own is not None and self._journals.get(key) is None:
+            predecessor = Place(own.key, own.next - 1)
+        part = self._journals.begin(key, predecessor)
+        if not self._is_of_tables(part):
+            self._clear()  # also where a crash came between the part and this
         part.node = self._node
         self._part = part
         self._ceiling.open(part)
         self._durable = part.next - 1
         self._saved = 0
-        state = self._load(epoch, part)
+        state = self._load(part)
         self._told_marks = {}
         self._save(whole=state)
         return state
 
     def append(self, message: Message, key: MarkKey | None, sequence: int) -> int:
         """Add a record; its offset. `key` and `sequence` are its origin id, where it has one."""
-        if not message.qos and not self.keeps_qos0:
+        if not message.qos and not self._has_room_for_qos0(1):
             return 0
         assert self._part is not None
         offset = self._part.append(message, key, sequence, time=self._now())
@@ -134,7 +148,7 @@ class ZoneStore:
 
     def append_qos0(self, runs: Sequence[Run]) -> int:
         """The same for runs of QoS 0; the last offset, or 0 where they are not kept."""
-        if not self.keeps_qos0:
+        if not self._has_room_for_qos0(sum(run.count for run in runs)):
             return 0
         assert self._part is not None
         last = self._part.append_qos0(runs, time=self._now())
@@ -167,6 +181,14 @@ class ZoneStore:
         if self._part is not None:
             self._retention.begin(edge, self._part.key, offset)
 
+    def has_room_for(self, edge: str) -> bool:
+        """True if the edge is known, or may be."""
+        return self._retention.has_room_for(edge)
+
+    def forget_edge(self, edge: str) -> None:
+        """Nothing is kept for the edge any more."""
+        self._retention.forget(edge)
+
     def keep(
         self,
         edge: str,
@@ -186,9 +208,9 @@ class ZoneStore:
         authority = self._authority
         assert authority is not None
         known = {topic.decode() for topic, _ in self._retained.items()}
-        fresh = {topic for topic, _ in authority.retained.within(apex)}
+        fresh = set(authority.retained.topics(apex))
         for topic in fresh | {topic for topic in known if is_within(topic, apex)}:
-            self._put_retained(topic, authority.retained.get(topic))
+            self._put_retained(topic, authority.retained.entry(topic))
             self._changed.discard(topic)
         for key, sequence in marks.items():
             self._marks.put(_mark_name(key), _mark_value(key, sequence))
@@ -251,6 +273,16 @@ class ZoneStore:
 
     # internal
 
+    def _has_room_for_qos0(self, count: int) -> bool:
+        """
+        True if so many messages of QoS 0 become records. It stops nobody: on a short disk it would
+        eat the reserve, and then the memory.
+        """
+        if self.keeps_qos0 and self._is_short():
+            self._counters.add("journal.left_out", count)
+            return False
+        return self.keeps_qos0
+
     def _ask(self) -> None:
         """What was appended is to be told of when it is durable."""
         if not self._is_asked:
@@ -277,46 +309,78 @@ class ZoneStore:
             for key, _ in list(table.items()):
                 table.delete(key)
 
-    def _load(self, epoch: int, part: Part) -> ZoneState:
-        known = state_pb2.Checkpoint()
-        known.ParseFromString(self._state.get(_CHECKPOINT) or b"")
-        self._checkpoint = known.offset if known.epoch == epoch else 0
-        retained: dict[str, Message] = {}
-        marks: dict[MarkKey, int] = {}
-        unclaimed: list[Unclaimed] = []
-        if known.epoch == epoch:
-            for topic, value in self._retained.items():
-                retained[topic.decode()] = _message(topic.decode(), value)
-            for _, value in self._marks.items():
-                key, sequence = _mark(value)
-                marks[key] = sequence
-            unclaimed = [_unclaimed_from(value) for _, value in self._unclaimed.items()]
-        for batch in part.origins(self._checkpoint):
-            marks.update(batch.marks)
+    def _own_part(self) -> Part | None:
+        """The part of the zone that the tables are about."""
+        return self._journals.get(PartKey(self._zone, self._known().epoch))
+
+    def _is_of_tables(self, part: Part) -> bool:
+        """True if the tables are about the part, or about the one that it goes on from."""
+        epoch, before = self._known().epoch, part.predecessor
+        return part.key.epoch == epoch or (before is not None and before[0] == (self._zone, epoch))
+
+    def _known(self) -> state_pb2.Checkpoint:
+        """The last checkpoint; of epoch 0 where there is none."""
+        return state_pb2.Checkpoint.FromString(self._state.get(_CHECKPOINT) or b"")
+
+    def _load(self, part: Part) -> ZoneState:
+        known, own = self._known(), self._own_part()
+        is_own = known.epoch == part.key.epoch
+        self._checkpoint = known.offset if is_own else 0
+        state = self._as_saved(lambda offset: offset if is_own else 0)
+        if known.epoch and not is_own:
+            # Also after a crash between the part's beginning and the commit of what it begins with.
+            assert own is not None, "who begins a part so has the one before"
+            self._replay(own, known.offset, state)
+            for apex, _ in self._absorbed():
+                self._state.delete(_ABSORBED + apex.encode())
+        self._replay(part, self._checkpoint, state)
+        return state
+
+    def _as_saved(self, place: Callable[[int], int]) -> ZoneState:
+        """The tables; `place` says where an offset of theirs lies in the part."""
+        unclaimed = [_unclaimed_from(value) for _, value in self._unclaimed.items()]
+        return ZoneState(
+            retained=dict(self._retained.items()),
+            marks=dict(_mark(value) for _, value in self._marks.items()),
+            unclaimed=tuple(
+                attrs.evolve(
+                    entry,
+                    apexes={apex: place(offset) for apex, offset in entry.apexes.items()},
+                    heard={apex: place(offset) for apex, offset in entry.heard.items()},
+                )
+                for entry in unclaimed
+            ),
+        )
+
+    def _replay(self, part: Part, after: int, state: ZoneState) -> None:
+        """Add what the records of the part above the offset say."""
+        for batch in part.origins(after):
+            state.marks.update(batch.marks)
         absorbed = self._absorbed()
-        for record in part.retained(self._checkpoint):
+        for record in part.retained(after):
             message = record.message
             if any(record.offset <= at and is_within(message.topic, a) for a, at in absorbed):
                 continue
             self._changed.add(message.topic)
+            name = message.topic.encode()
             if message.payload:
-                retained[message.topic] = message
+                state.retained[name] = pack(message)
             else:
-                retained.pop(message.topic, None)
-        return ZoneState(retained=tuple(retained.values()), marks=marks, unclaimed=tuple(unclaimed))
+                state.retained.pop(name, None)
 
     def _save(self, whole: ZoneState | None = None) -> None:
         authority, part = self._authority, self._part
         assert part is not None
         marks = authority.marks if whole is None and authority is not None else {}
         if whole is not None:
-            by_topic = {message.topic: message for message in whole.retained}
             marks = whole.marks
             for topic in self._changed:
-                self._put_retained(topic, by_topic.get(topic))
+                name = topic.encode()
+                packed = whole.retained.get(name)
+                self._put_retained(topic, None if packed is None else (name, packed))
         elif authority is not None:
             for topic in self._changed:
-                self._put_retained(topic, authority.retained.get(topic))
+                self._put_retained(topic, authority.retained.entry(topic))
         self._changed.clear()
         self._save_marks(marks)
         self._checkpoint = self._settled if whole is None else self.offset
@@ -349,13 +413,12 @@ class ZoneStore:
             self._marks.delete(_mark_name(key))
         self._told_marks = dict(marks)
 
-    def _put_retained(self, topic: str, message: Message | None) -> None:
-        name = topic.encode()
-        if message is None:
-            if name in self._retained:
-                self._retained.delete(name)
+    def _put_retained(self, topic: str, entry: tuple[bytes, bytes] | None) -> None:
+        """Both bytes objects are the authority's: there are many of them."""
+        if entry is None:
+            self._retained.delete(topic.encode())
         else:
-            self._retained.put(name, bytes((message.qos,)) + message.payload)
+            self._retained.put(*entry)
 
     def _put_unclaimed(self, edge: str, entry: Unclaimed | None) -> None:
         name = edge.encode()
@@ -363,10 +426,6 @@ class ZoneStore:
             self._unclaimed.put(name, _unclaimed_value(entry))
         elif name in self._unclaimed:
             self._unclaimed.delete(name)
-
-
-def _message(topic: str, value: bytes) -> Message:
-    return Message(topic, value[1:], value[0], True)
 
 
 def _mark_name(key: MarkKey) -> bytes:
