@@ -107,19 +107,22 @@ def test_cached_answers_are_bounded_in_number() -> None:
     for number in range(25):
         index.match(f"a/{number}")
 
-    assert len(index._cache) == 5
+    assert len(index._answers) == 10
 
 
 def test_cached_answers_are_bounded_in_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_module, "_CACHE_BYTES", 1000)
+    monkeypatch.setattr(index_module, "_CACHE_BYTES", 4000)
     index: SubscriptionIndex[str, int] = SubscriptionIndex()
     index.add("#", "me", 0)
     for number in range(50):
-        index.match(f"{number:092}")  # 100 bytes with the answer
+        index.match(f"{number:092}")  # some 350 bytes with the answer
 
-        assert index._cache_bytes == 100 * len(index._cache) <= 1000
-    assert index.match("x" * 2000) == (("me", 0),)
-    assert not index._cache
+        assert len(index._answers) <= 12
+    for number in range(300):
+        index.add(f"x{number}/#", "me", 0)
+        index.add("y/+", str(number), 0)  # an answer of some 2,500 bytes
+    assert len(index.match("y/y")) == 301
+    assert not len(index._answers)
 
 
 def test_filters_of_tens_of_thousands_of_levels() -> None:

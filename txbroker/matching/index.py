@@ -12,6 +12,7 @@ from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
 from txbroker.matching.levels import Node, prune, reach
+from txbroker.matching.remembered import Remembered
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -33,13 +34,29 @@ class SubscriptionIndex(Generic[K, V]):
         self._root: Node[dict[K, tuple[K, V]]] = Node()
         self._by_filter: dict[str, dict[K, tuple[K, V]]] = {}
         self._size = 0
-        self._cache: dict[str, tuple[tuple[K, V], ...]] = {}
-        self.cache_limit = cache_limit
-        self.forgotten = 0
-        self._cache_bytes = 0
+        self._answers: Remembered[list[tuple[tuple[K, V], ...]]] = Remembered(
+            cache_limit, _CACHE_BYTES, lambda known: 100 + 8 * len(known[0])
+        )
 
     def __len__(self) -> int:
         return self._size
+
+    def __contains__(self, topic_filter: str) -> bool:
+        return topic_filter in self._by_filter
+
+    @property
+    def cache_limit(self) -> int:
+        """The number of topics whose answer is kept."""
+        return self._answers.limit
+
+    @cache_limit.setter
+    def cache_limit(self, limit: int) -> None:
+        self._answers.limit = limit
+
+    @property
+    def forgotten(self) -> int:
+        """How often answers went as they were too many."""
+        return self._answers.forgotten
 
     def filters(self) -> Iterator[str]:
         """Every filter that has a subscription, once; not to be changed while iterated."""
@@ -47,7 +64,7 @@ class SubscriptionIndex(Generic[K, V]):
 
     def add(self, topic_filter: str, key: K, value: V) -> bool:
         """Set the value of a key on a filter; True when the key is new there."""
-        self._forget_answers()
+        self._answers.clear()
         entries = self._by_filter.get(topic_filter)
         if entries is None:
             entries = self._by_filter[topic_filter] = {}
@@ -62,7 +79,7 @@ class SubscriptionIndex(Generic[K, V]):
         entries = self._by_filter.get(topic_filter)
         if entries is None or key not in entries:
             return False
-        self._forget_answers()
+        self._answers.clear()
         del entries[key]
         self._size -= 1
         if not entries:
@@ -76,11 +93,11 @@ class SubscriptionIndex(Generic[K, V]):
 
         A key comes once per matching filter, so overlapping subscriptions show as several pairs.
         """
-        answer = self._cache.get(topic)
-        if answer is None:
-            answer = self._walk(topic)
-            self._remember(topic, answer)
-        return answer
+        known = self._answers.young.get(topic) or self._answers.again(topic)
+        if known is None:
+            known = [self._walk(topic)]  # in a list, as an answer may be empty
+            self._answers.put(topic, known)
+        return known[0]
 
     # -- internal
 
@@ -110,20 +127,6 @@ class SubscriptionIndex(Generic[K, V]):
             if "#" in node.children:  # `a/#` stands for `a` too (section 4.7.1.2)
                 _collect(node.children["#"], found)
         return tuple(found)
-
-    def _remember(self, topic: str, answer: tuple[tuple[K, V], ...]) -> None:
-        size = len(topic) + 8 * len(answer)
-        if len(self._cache) >= self.cache_limit or self._cache_bytes + size > _CACHE_BYTES:
-            self.forgotten += 1
-            self._forget_answers()
-        if self.cache_limit and size <= _CACHE_BYTES:
-            self._cache[topic] = answer
-            self._cache_bytes += size
-
-    def _forget_answers(self) -> None:
-        if self._cache:
-            self._cache.clear()
-            self._cache_bytes = 0
 
 
 def _collect(node: Node[dict[K, tuple[K, V]]], found: list[tuple[K, V]]) -> None:

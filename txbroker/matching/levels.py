@@ -41,17 +41,6 @@ def reach(root: Node[T], text: str) -> Node[T]:
     return node
 
 
-def find(root: Node[T], text: str) -> Node[T] | None:
-    """The node at which `text` ends, or None."""
-    node = root
-    for level in text.split("/"):
-        child = node.children.get(level)
-        if child is None:
-            return None
-        node = child
-    return node
-
-
 def prune(root: Node[T], text: str) -> None:
     """Take the item off the node at which `text` ends, and every branch that is empty then."""
     levels = text.split("/")

@@ -2,86 +2,135 @@
 The last value of each topic, found by filter.
 
 `RetainedTree` knows nothing of messages: values are the caller's, and so is the rule that an empty
-payload clears a topic. Walks visit only nodes that the filter leads to, in a stable order: depth
-first, a topic before those below it, levels in the order in which they first appeared.
+payload clears a topic. There may be very many topics: each costs its bytes, and two places in
+sorted lists. What lies below a level begins with the same bytes, so a walk goes from one such range
+to the next, in the order of the topics' bytes: a topic before those below it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from typing import Generic, TypeVar
 
-from txbroker.matching.levels import Node, find, prune, reach
-
 V = TypeVar("V")
+
+LOAD = 512
+"""Topics of a list when it was split: what one that is added moves is at most twice that."""
+
+_BEHIND = b"0"
+"""What follows a slash: a level and this come right behind all that is below the level."""
+
+_DOLLAR, _BEHIND_DOLLAR = b"$", b"%"
 
 
 class RetainedTree(Generic[V]):
     """
-    A mapping of topic to value.
+    A mapping of topic to value; a topic's name is its UTF-8.
 
     Topics, filters and apexes are expected to be valid. The tree may be changed during a walk: the
-    walk shows a topic as it is when its turn comes, and may miss one that was set meanwhile.
+    walk shows a topic as it is when its turn comes.
     """
 
-    def __init__(self, weigh: Callable[[V], int] = lambda _: 0) -> None:
-        """`weigh` says what a value adds to `size`."""
-        self._root: Node[tuple[str, V]] = Node()
-        self._nodes: dict[str, Node[tuple[str, V]]] = {}
-        self._weigh = weigh
-        self.size = 0
+    def __init__(self) -> None:
+        self._firsts: list[bytes] = []  # no name of a list, but the first one's, is below its own
+        self._names: list[list[bytes]] = []
+        self._values: list[list[V]] = []
+        self._count = 0
+        self._changes = 0
 
     def __len__(self) -> int:
-        return len(self._nodes)
+        return self._count
 
     def get(self, topic: str) -> V | None:
         """The value of the topic, or None."""
-        node = self._nodes.get(topic)
-        return None if node is None or node.item is None else node.item[1]
+        found = self.entry(topic.encode())
+        return None if found is None else found[1]
 
-    def set(self, topic: str, value: V) -> None:
-        """Set or replace the value of the topic."""
-        node = self._nodes.get(topic)
-        if node is None:
-            node = self._nodes[topic] = reach(self._root, topic)
-        elif node.item is not None:
-            self.size -= self._weigh(node.item[1])
-        node.item = (topic, value)
-        self.size += self._weigh(value)
+    def entry(self, name: bytes) -> tuple[bytes, V] | None:
+        """The name of the topic as it is kept here, and its value."""
+        at, place = self._seek(name)
+        if not self._has(name, at, place):
+            return None
+        return self._names[at][place], self._values[at][place]
+
+    def set(self, topic: str, value: V) -> V | None:
+        """Set or replace the value of the topic; that of before."""
+        return self.put(topic.encode(), value)
+
+    def put(self, name: bytes, value: V) -> V | None:
+        """The same by its name, which is kept if the topic is new."""
+        at, place = self._seek(name)
+        if self._has(name, at, place):
+            before, self._values[at][place] = self._values[at][place], value
+            return before
+        if not self._names:
+            self._firsts, self._names, self._values = [name], [[]], [[]]
+        names, values = self._names[at], self._values[at]
+        names.insert(place, name)
+        values.insert(place, value)
+        self._count += 1
+        self._changes += 1
+        if len(names) > 2 * LOAD:
+            self._firsts.insert(at + 1, names[LOAD])
+            self._names[at : at + 1] = [names[:LOAD], names[LOAD:]]
+            self._values[at : at + 1] = [values[:LOAD], values[LOAD:]]
+        return None
 
     def remove(self, topic: str) -> V | None:
         """Take the topic out; its value, or None when it had none."""
-        node = self._nodes.pop(topic, None)
-        if node is None or node.item is None:
+        name = topic.encode()
+        at, place = self._seek(name)
+        if not self._has(name, at, place):
             return None
-        _, value = node.item
-        self.size -= self._weigh(value)
-        prune(self._root, topic)
+        del self._names[at][place]
+        value = self._values[at].pop(place)
+        self._count -= 1
+        self._changes += 1
+        if not self._names[at]:
+            del self._firsts[at], self._names[at], self._values[at]
         return value
 
     def match(self, topic_filter: str) -> Iterator[tuple[str, V]]:
         """The `(topic, value)` pairs that a new subscription to the filter is sent."""
-        levels = topic_filter.split("/")
-        stack = [(self._root, 0)]
+        return ((name.decode(), value) for name, value in self.find(topic_filter))
+
+    def find(self, topic_filter: str) -> Iterator[tuple[bytes, V]]:
+        """The same by name."""
+        return (found for found in self.walk(topic_filter) if found is not None)
+
+    def walk(self, topic_filter: str) -> Iterator[tuple[bytes, V] | None]:
+        """The same step by step; None: a step has found nothing, and there may be very many."""
+        levels = topic_filter.encode().split(b"/")
+        # What all names begin with, how many levels those are, and where to look from.
+        stack = [(b"", 0, b"")]
         while stack:
-            node, depth = stack.pop()
-            if depth == len(levels):
-                if node.item is not None:
-                    yield node.item
-            elif levels[depth] == "#" and depth:
-                yield from _walk([node])
-            elif levels[depth] == "#":
-                yield from _walk(self._shared())
-            elif levels[depth] == "+":
-                children = reversed(node.children.values()) if depth else self._shared()
-                stack.extend((child, depth + 1) for child in children)
-            elif levels[depth] in node.children:
-                stack.append((node.children[levels[depth]], depth + 1))
+            yield None
+            prefix, depth, start = stack.pop()
+            level, left = levels[depth], levels[depth + 1 :]
+            if level == b"#":
+                yield from self._below(prefix) if depth else self._shared()
+            elif level == b"+":
+                yield from self._step(prefix, start, depth, left, stack)
+            else:
+                name = prefix + level
+                found = self.entry(name) if left in ([], [b"#"]) else None
+                if found is not None:
+                    yield found
+                if left:
+                    stack.append((name + b"/", depth + 1, name + b"/"))
 
     def within(self, apex: str) -> Iterator[tuple[str, V]]:
         """The pairs at or below the apex; `""` gives all, those that start with `$` included."""
-        top = find(self._root, apex) if apex else self._root
-        return _walk([] if top is None else [top])
+        return ((name.decode(), value) for name, value in self.find_within(apex))
+
+    def find_within(self, apex: str) -> Iterator[tuple[bytes, V]]:
+        """The same by name."""
+        top = apex.encode()
+        found = self.entry(top) if top else None
+        if found is not None:
+            yield found
+        yield from self._below(top + b"/" if top else b"")
 
     def discard_within(self, apex: str) -> int:
         """Take out what is at or below the apex; how many topics that were."""
@@ -92,17 +141,64 @@ class RetainedTree(Generic[V]):
 
     # -- internal
 
-    def _shared(self) -> list[Node[tuple[str, V]]]:
-        """The nodes of the first level that a leading wildcard stands for, last one first."""
-        # [MQTT-4.7.2-1]
-        first = reversed(self._root.children.items())
-        return [node for level, node in first if not level.startswith("$")]
+    def _seek(self, name: bytes) -> tuple[int, int]:
+        """Which list a name is in, and where in that; or would be."""
+        if not self._names:
+            return 0, 0
+        at = max(bisect_right(self._firsts, name) - 1, 0)
+        return at, bisect_left(self._names[at], name)
 
+    def _has(self, name: bytes, at: int, place: int) -> bool:
+        return self._count > 0 and place < len(self._names[at]) and self._names[at][place] == name
 
-def _walk(stack: list[Node[tuple[str, V]]]) -> Iterator[tuple[str, V]]:
-    """Every item at or below the nodes, beginning with the last of them."""
-    while stack:
-        node = stack.pop()
-        if node.item is not None:
-            yield node.item
-        stack.extend(reversed(node.children.values()))
+    def _from(self, start: bytes) -> Iterator[tuple[bytes, V]]:
+        """All from this name on."""
+        changes, (at, place) = self._changes, self._seek(start)
+        while at < len(self._names):
+            if place == len(self._names[at]):
+                at, place = at + 1, 0
+                continue
+            name = self._names[at][place]
+            yield name, self._values[at][place]
+            place += 1
+            if changes != self._changes:
+                changes, (at, place) = self._changes, self._seek(name + b"\0")
+
+    def _below(self, prefix: bytes) -> Iterator[tuple[bytes, V]]:
+        for name, value in self._from(prefix):
+            if not name.startswith(prefix):
+                return
+            yield name, value
+
+    def _shared(self) -> Iterator[tuple[bytes, V]]:
+        """What a leading wildcard stands for [MQTT-4.7.2-1]."""
+        for name, value in self._from(b""):
+            if name.startswith(_DOLLAR):
+                yield from self._from(_BEHIND_DOLLAR)
+                return
+            yield name, value
+
+    def _step(
+        self,
+        prefix: bytes,
+        start: bytes,
+        depth: int,
+        left: list[bytes],
+        stack: list[tuple[bytes, int, bytes]],
+    ) -> Iterator[tuple[bytes, V] | None]:
+        """Names that end with the level of a `+`, up to one with others below, which is next."""
+        is_end = left in ([], [b"#"])
+        for name, value in self._from(start):
+            if not name.startswith(prefix):
+                return
+            if not depth and name.startswith(_DOLLAR):
+                stack.append((prefix, depth, _BEHIND_DOLLAR))
+                return
+            slash = name.find(b"/", len(prefix))
+            if slash >= 0:
+                stack.append((prefix, depth, name[:slash] + _BEHIND))
+                if left:
+                    below = name[: slash + 1]
+                    stack.append((below, depth + 1, below))
+                return
+            yield (name, value) if is_end else None

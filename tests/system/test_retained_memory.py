@@ -1,0 +1,60 @@
+"""What very many retained messages cost a node's memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support import wire
+from tests.support.nodes import NodeProcess, topology
+from tests.support.rawclient import RawClient
+
+from .commands import wait_until
+from .strangers import resident
+
+FIRST, COUNT = 100_000, 400_000
+AT_ONCE = 1_000
+MOST = 250
+"""Bytes that a retained message may cost beside its topic and payload."""
+
+
+def topic_of(number: int) -> str:
+    return f"house/{number // 1000}/room{number % 1000}/temperature"
+
+
+def payload_of(number: int) -> bytes:
+    return b"%016d" % number
+
+
+def test_retained_messages_are_small(tmp_path: Path) -> None:
+    """While they come, and after a start; all are there."""
+    document = topology("n", zone="") | {"limits": {"cache": 1_000}}
+    each = MOST + len(topic_of(COUNT - 1)) + len(payload_of(0))
+    with NodeProcess(tmp_path, document) as node:
+        empty = resident(node)
+        publish(node, 0, FIRST)
+        before = resident(node)  # with what a node that has worked needs anyway
+        publish(node, FIRST, COUNT)
+        more = COUNT - FIRST
+        wait_until(lambda: (resident(node) - before) / more < each, what="they are small")
+
+        node.terminate()
+        node.start()
+        wait_until(lambda: (resident(node) - empty) / COUNT < each, what="they are small")
+        with RawClient(node.mqtt) as client:
+            client.connect("s")
+            client.subscribe("house/7/+/temperature")
+            found = {client.expect_publish().topic for _ in range(1_000)}
+        assert {topic_of(number) for number in range(7_000, 8_000)} == found
+
+
+def publish(node: NodeProcess, first: int, end: int) -> None:
+    """Retain those from the first on."""
+    with RawClient(node.mqtt) as client:
+        client.connect("p")
+        for start in range(first, end, AT_ONCE):
+            publishes = [
+                wire.publish(topic_of(number), payload_of(number), qos=0, retain=True)
+                for number in range(start, start + AT_ONCE)
+            ]
+            client.send(b"".join(publishes))
+            client.ping()
