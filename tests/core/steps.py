@@ -123,6 +123,11 @@ class Steps:
         head = b"\0\x05" + self._random.choice([b"h", b"i"])
         return head + self._random.randrange(5).to_bytes(4, "little") + self._few()
 
+    def _step_bailiwick(self) -> Step:
+        change = self._random.choice(["set", "put", "put", "put", "drop", "drop"])
+        apexes = ["", "", "a", "b"] if change == "set" else APEXES
+        return "bailiwick", change, self._random.choice(apexes)
+
     def _step_know(self) -> Step:
         return "know", self._random.randrange(1, 4)
 

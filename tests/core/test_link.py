@@ -68,6 +68,37 @@ def test_what_is_not_plain_counts_as_one_of_the_batch(core: Any) -> None:
 
 
 @both
+def test_what_the_owner_does_not_answer_for_is_in_no_run(core: Any) -> None:
+    """Each comes by itself, also between others, and counts as one of the batch."""
+    inlet = core.LinkInlet(1000)
+    inlet.bailiwick.set("a")
+    inlet.bailiwick.put("a/b")
+    inlet.expected = 6
+    topics = [b"a", b"a/x", b"a/b", b"a/bb", b"b", b"a/c"]
+    inlet.feed(b"".join(map(publish, topics)))
+
+    a, a_x, cut_off, a_bb, foreign, a_c = map(publish, topics)
+    assert [a + a_x, (0x30, cut_off[2:]), a_bb, (0x30, foreign[2:]), a_c] == steps(inlet)
+    assert 0 == inlet.expected
+
+
+@both
+def test_a_bailiwick_is_a_zone_less_its_cuts(core: Any) -> None:
+    """However the cuts lie among one another, and whatever sorts between them."""
+    bailiwick = core.LinkInlet(1000).bailiwick
+    assert bailiwick.has("a") and bailiwick.has("/")
+    for apex in ("a/b/c", "a/b", "a/b/d", "a/b-", "a/é"):
+        bailiwick.put(apex)
+    topics = ["a", "a/b", "a/b/c", "a/b-", "a/b-/x", "a/b.", "a/bb", "a/c", "a/é", "a/éé", "a/ü"]
+    assert ["a", "a/b.", "a/bb", "a/c", "a/éé", "a/ü"] == list(filter(bailiwick.has, topics))
+    bailiwick.drop("a/b")
+    bailiwick.drop("a/x")
+    assert ["a/b", "a/b/c"] == list(filter(bailiwick.has, topics[1:5]))
+    bailiwick.set("a/b")
+    assert ["a/b", "a/b/c"] == list(filter(bailiwick.has, topics))
+
+
+@both
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 def test_frames_may_come_in_any_pieces(core: Any, size: int) -> None:
     inlet = core.LinkInlet(1000)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.core.cores import a_client, answer, both, publish
+from txbroker.core.reference.exchange import MOST_OUTPUTS, OUTPUT_BYTES
 from txbroker.core.reference.outlet import (
     HIGH_MARK,
     MOST,
@@ -44,6 +45,48 @@ def test_output_leaves_in_order_and_is_noted_once(core: Any) -> None:
     assert (0, []) == (one.size, exchange.send_outputs())
     other.send(b"4")
     assert ([1, 1], [other]) == (calls, exchange.send_outputs())
+
+
+@both
+def test_output_to_a_crowd_is_written_in_turns(core: Any) -> None:
+    """What others are sent meanwhile waits for none of it; each has all in the end, in order."""
+    exchange = core.Exchange(lambda: None)
+    crowd = [exchange.make_outlet() for _ in range(3 * MOST_OUTPUTS)]
+    other = exchange.make_outlet()
+    for outlet in crowd:
+        outlet.send(b"1")
+    first = exchange.send_outputs()
+    assert exchange.has_outputs
+    crowd[MOST_OUTPUTS].send(b"2")  # waits still
+    crowd[0].send(b"2")  # was written
+    other.send(b"3")
+    second = exchange.send_outputs()
+    rest = [exchange.send_outputs() for _ in range(2)]
+
+    assert not exchange.has_outputs and not exchange.send_outputs()
+    assert [MOST_OUTPUTS] * 3 == [len(first), len(second), len(rest[0])]
+    assert other in second
+    written = [*first, *second, *rest[0], *rest[1]]
+    assert {*crowd, other} == set(written) and len(written) == len(crowd) + 2
+    assert b"12" == crowd[MOST_OUTPUTS].take()
+
+
+@both
+def test_much_output_is_written_in_turns(core: Any) -> None:
+    """However few it is for; what comes last is not behind it."""
+    exchange = core.Exchange(lambda: None)
+    crowd = [exchange.make_outlet() for _ in range(8)]
+    other = exchange.make_outlet()
+    for outlet in crowd:
+        outlet.send(bytes(OUTPUT_BYTES // 4))
+    other.send(b"1")
+
+    assert [crowd[0], crowd[1], crowd[6], crowd[7], other] == exchange.send_outputs()
+    assert exchange.has_outputs
+    assert crowd[2:6] == exchange.send_outputs()
+    assert not exchange.has_outputs
+    crowd[0].send(bytes(4 * OUTPUT_BYTES))
+    assert [crowd[0]] == exchange.send_outputs()
 
 
 @both

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from select import EPOLLHUP, EPOLLIN, EPOLLOUT, epoll
 from typing import Any
 
@@ -351,6 +351,34 @@ def test_whoever_gets_nothing_straight_is_told(core: Any) -> None:
         bench.target.is_plain = False
         assert [] == bench.wait(publish(b"a"))
         assert [(publish(b"a"), [(bench.subscriber.session, 0)])] == bench.left
+
+
+@needs_compiled
+def test_less_is_read_of_whoever_takes_long() -> None:
+    """What goes to very many is little at a time; more again when it takes no longer."""
+    pace = 0.01
+    packet = publish(b"a", bytes(1_000))
+
+    def leave(run: Any, left: list[Any]) -> None:
+        sizes.append(len(run.raw))
+        time.sleep(pace)
+
+    sizes: list[int] = []
+    with a_bench(COMPILED) as bench:
+        bench.sockets.wire_zone(bench.ask, leave, bench.find)
+        bench.target.is_plain = False
+        bench.client.setblocking(False)
+        rest = memoryview(packet * 5_000)
+        for _ in range(40):
+            with suppress(BlockingIOError):
+                while rest:
+                    rest = rest[bench.client.send(rest) :]
+            bench.wait()
+            if len(sizes) == 20:
+                pace = 0.0
+
+    assert sizes[0] > 10_000 > 6_000 > max(sizes[5:20])
+    assert sizes[-1] > 30_000
 
 
 @both

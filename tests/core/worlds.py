@@ -170,6 +170,10 @@ class World:
             found.append(one)
         return found
 
+    def do_bailiwick(self, change: str, apex: str) -> Any:
+        getattr(self.link.bailiwick, change)(apex)
+        return [self.link.bailiwick.has(topic) for topic in ["a", "a/b", "a/b/c", "ab", "b", "/"]]
+
     # -- sockets
 
     def do_know(self, count: int) -> None:

@@ -21,8 +21,10 @@ from libc.math cimport INFINITY, ceil
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 from libcpp cimport bool as cbool
+from libcpp.algorithm cimport stable_sort
 from libcpp.string cimport string
 from libcpp.unordered_map cimport unordered_map
+from libcpp.utility cimport pair
 from libcpp.vector cimport vector
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, nanosleep, timespec
 
@@ -32,6 +34,8 @@ from txbroker.core.reference.columns import CACHE as _CACHE
 from txbroker.core.reference.columns import LAST as _LAST
 from txbroker.core.reference.columns import Filled as _Filled
 from txbroker.core.reference.columns import Texts as _Texts
+from txbroker.core.reference.exchange import MOST_OUTPUTS as _MOST_OUTPUTS
+from txbroker.core.reference.exchange import OUTPUT_BYTES as _OUTPUT_BYTES
 from txbroker.core.reference.flows import Flow
 from txbroker.core.reference.link import LONGEST_KNOWN as _LONGEST_KNOWN
 from txbroker.core.reference.link import MOST_KNOWN as _MOST_KNOWN
@@ -50,6 +54,8 @@ include "native/native.pxi"
 
 cdef size_t OVERHEAD = _OVERHEAD
 cdef size_t MOST = _MOST
+cdef Py_ssize_t MOST_OUTPUTS = _MOST_OUTPUTS
+cdef size_t OUTPUT_BYTES = _OUTPUT_BYTES
 cdef size_t MOST_IN_RUN = _MOST_IN_RUN
 cdef int FED = _FED
 

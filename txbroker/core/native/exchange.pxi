@@ -125,28 +125,31 @@ cdef class Exchange:
         cdef Outlet outlet
         if not self.outputs:
             return True
-        self.outputs = self.send_outputs()
-        for outlet in self.outputs:
+        left = self.send_outputs()
+        for outlet in left:
             outlet.is_noted = True
+        self.outputs += left
         self.is_due = bool(self.outputs)
         return not self.is_due
 
     def send_outputs(self):
-        """
-        Write what there is to send, where an outlet has the `descriptor` of a socket.
-
-        Returns those that had something to send and that somebody has to look at, each once, in the
-        order in which it began: not all could be written, or something else has happened there.
-        """
+        """As in the reference."""
         cdef Outlet outlet
-        cdef list left = []
-        outputs, self.outputs = self.outputs, []
+        cdef list left = [], outputs = self.outputs
+        cdef Py_ssize_t last = len(outputs) - few(outputs, True)
+        cdef Py_ssize_t first = min(few(outputs, False), last)
+        self.outputs, outputs = outputs[first:last], outputs[:first] + outputs[last:]
         for outlet in outputs:
             outlet.is_noted = False
         for outlet in outputs:
             if not outlet.is_sent():
                 left.append(outlet)
         return left
+
+    @property
+    def has_outputs(self):
+        """As in the reference."""
+        return bool(self.outputs)
 
     def take_full(self):
         """Those that passed a high mark since the last call, each once."""
@@ -601,3 +604,13 @@ cdef list shared(Run run, list values, const vector[uint32_t]& groups):
         whole = chosen.size() == groups.size()
         made.append((tuple(ones), run if whole else run.selected(chosen)))
     return made
+
+
+cdef Py_ssize_t few(list outlets, bint is_reversed):
+    """How many of them, from either end, are half of what is written in one go."""
+    cdef Py_ssize_t count = 0, number = len(outlets)
+    cdef size_t size = 0
+    while count < number and count < MOST_OUTPUTS // 2 and size < OUTPUT_BYTES // 2:
+        size += (<Outlet>outlets[number - 1 - count if is_reversed else count]).output.size()
+        count += 1
+    return count

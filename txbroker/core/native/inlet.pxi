@@ -23,10 +23,13 @@ cdef class Input:
     cdef cbool is_fed  # something may be left to look at
     cdef size_t peeked  # where the run that was peeked at ends
     cdef public double heard_at
+    cdef double used  # seconds of reading, as `Sockets` counts them
+    cdef size_t portion  # bytes that are read at once, less where those take long
     cdef public object fault
 
     def __cinit__(self, *args, **kwargs):
         self.data = b""
+        self.portion = FIRST_READ
 
     def __dealloc__(self):
         Py_XDECREF(self.tail)
@@ -425,9 +428,34 @@ cdef class Inlet(Input):
 
 
 @cython.final
+cdef class Bailiwick:
+    """As in the reference."""
+
+    cdef NativeBailiwick native
+
+    def set(self, str apex not None):
+        """As in the reference."""
+        self.native.set(apex.encode())
+
+    def put(self, str apex not None):
+        """As in the reference."""
+        self.native.put(apex.encode())
+
+    def drop(self, str apex not None):
+        """As in the reference."""
+        self.native.drop(apex.encode())
+
+    def has(self, str topic not None):
+        """As in the reference."""
+        cdef bytes encoded = topic.encode()
+        return self.native.has(bytes_of(encoded), PyBytes_GET_SIZE(encoded))
+
+
+@cython.final
 cdef class LinkInlet(Input):
     """As in the reference."""
 
+    cdef readonly Bailiwick bailiwick
     cdef public int64_t expected
     cdef public cbool is_open
     cdef public uint64_t received
@@ -443,6 +471,7 @@ cdef class LinkInlet(Input):
     def __init__(self, size_t max_frame):
         self.max_packet = max_frame
         self.wanted = 2
+        self.bailiwick = Bailiwick()
         self.known = {}
         self.header = b""
 
@@ -473,6 +502,7 @@ cdef class LinkInlet(Input):
         found = self.known.get(self.peeked_header)
         if found is None:
             return None
+        plain.bailiwick = &self.bailiwick.native
         self.gather(data, at, plain, min(<size_t>self.peeked_left, MOST_IN_RUN))
         self.peeked_left -= plain.entries.size()
         run = gathered_run(plain, data)
@@ -514,9 +544,9 @@ cdef class LinkInlet(Input):
 
     def step(self):
         """
-        The next frame, or several: plain publishes of one batch, all of QoS 0 or none, are a run,
-        whose clients and offsets are for the caller to set. None: there is no more, and `fault`
-        says where it is because the bytes that follow are no frames.
+        The next frame, or several: plain publishes of one batch within the bailiwick, all of QoS 0
+        or none, are a run, whose clients and offsets are for the caller to set. None: there is no
+        more, and `fault` says where it is because the bytes that follow are no frames.
         """
         cdef Frame frame
         cdef Gathered plain
@@ -538,6 +568,7 @@ cdef class LinkInlet(Input):
                 return self.begin_again()
             self.begun = None
         data = self.data
+        plain.bailiwick = &self.bailiwick.native
         if self.expected > 0:
             self.take_plain(plain, min(<size_t>self.expected, MOST_IN_RUN - 1))
         self.expected -= plain.entries.size()

@@ -10,6 +10,13 @@ cdef extern from "native/bytes.hpp" namespace "txbroker" nogil:
     void set_seeds(const Byte* random)
     void keep_memory()
 
+cdef extern from "native/bailiwick.hpp" namespace "txbroker" nogil:
+    cppclass NativeBailiwick "txbroker::Bailiwick":
+        void set(const string& apex) except +
+        void put(const string& apex) except +
+        void drop(const string& apex) except +
+        cbool has(const Byte* topic, size_t size) except +
+
 cdef extern from "<sys/epoll.h>" nogil:
     int EPOLLIN
     cppclass epoll_data:
@@ -118,6 +125,7 @@ cdef extern from "native/packets.hpp" namespace "txbroker" nogil:
         vector[Entry] entries
         string copied
         cbool is_copied
+        const NativeBailiwick* bailiwick
         void add(const Publish& one, Byte first, const Byte* data, size_t at) except +
 
     cbool plain_publish(

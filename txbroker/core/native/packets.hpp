@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "bailiwick.hpp"
 #include "bytes.hpp"
 
 namespace txbroker {
@@ -110,6 +111,7 @@ public:
     std::vector<Entry> entries;
     std::string copied;
     bool is_copied = false;
+    const Bailiwick* bailiwick = nullptr;  // without, any topic will do
 
     Gathered() {
         if (spare_.empty()) return;
@@ -125,11 +127,12 @@ public:
             spare_.push_back(std::move(entries));
     }
 
-    // Whether that is a topic that the core takes, as that of the last one is.
+    // Whether that is a topic that the core takes here, as that of the last one is.
     bool is_topic(const Byte* topic, size_t size) {
         if (size == last_size_ && are_same(topic, last_, size)) return true;
         if (*topic == '$' || !is_topic_name(topic, size)) return false;
         if (!has_few_levels(topic, size)) return false;
+        if (bailiwick && !bailiwick->has(topic, size)) return false;
         last_ = topic;
         last_size_ = size;
         return true;

@@ -3,7 +3,12 @@
 cdef enum:
     READ_SIZE = 256 * 1024
 
-    BATCH = 128
+    READ_LEAST = 4 * 1024
+
+    # Of whom nobody knows what it brings.
+    FIRST_READ = 32 * 1024
+
+    BATCH = 1024
 
 cdef char read_buffer[READ_SIZE]
 
@@ -14,6 +19,10 @@ cdef enum:
     ROUNDS = 64  # between two looks at that
     CALM = 200  # looks after one that showed that this is no good
 cdef timespec MOMENT = timespec(0, 20_000)
+
+
+# Who is ready is read for so long, in seconds; the others are ready still, and come first.
+cdef double READ_FOR = 0.002
 
 
 # What is to be kept waits for others to be kept with, in bytes and seconds.
@@ -102,9 +111,13 @@ cdef class Sockets:
     cdef uint64_t size  # of these
     cdef double rested
     cdef double since
+    cdef size_t most  # bytes of a read
+    cdef cbool is_crowded
+    cdef double floor  # what those have used who are read now
 
     def __cinit__(self, Exchange exchange not None):
         self.exchange = exchange
+        self.most = READ_SIZE
         self.inlets = []
         self.ask = self.leave = self.find_edge = self.find_owner = _nobody
         self.answers = {}
@@ -130,6 +143,10 @@ cdef class Sockets:
         """It is read no more."""
         if <Py_ssize_t>descriptor < len(self.inlets):
             self.inlets[descriptor] = None
+
+    def crowd(self, size_t waiting):
+        """As in the reference."""
+        self.most = max(<size_t>READ_SIZE // (waiting + 1), <size_t>READ_LEAST)
 
     def read(self, int descriptor):
         """As in the reference."""
@@ -201,9 +218,12 @@ cdef class Sockets:
     cdef list serve(self, epoll_event* events, int count, bytearray interest, clock):
         """Serve those; gives what is for others."""
         cdef list left = []
-        cdef double now = clock()
+        cdef double now = clock(), before = monotonic(), until = before + READ_FOR, after, used
         cdef Input inlet
         cdef int index, descriptor
+        cdef bint is_late = False
+        if self.is_crowded:
+            self.sort(events, count)
         self.exchange.is_quiet = True
         try:
             for index in range(count):
@@ -213,13 +233,50 @@ cdef class Sockets:
                     inlet = <Input>self.inlets[descriptor]
                 if inlet is None or events[index].events != EPOLLIN or not interest[descriptor] & EPOLLIN:
                     left.append((descriptor, events[index].events))
-                else:
+                elif not is_late:
                     told = self.read_one(inlet, descriptor, now)
+                    after = monotonic()
+                    used = max(inlet.used, self.floor)
+                    inlet.used = used + after - before
+                    self.note_read(inlet, after - before)
+                    before = after
                     if told:
                         left.append((descriptor, told))
+                    if after >= until:
+                        is_late = True
+                        self.floor = used
         finally:
             self.exchange.is_quiet = False
+        self.is_crowded = is_late
         return left
+
+    cdef int note_read(self, Input inlet, double took) noexcept:
+        """What goes to a crowd takes long, so that less of it is read at once."""
+        if took > READ_FOR:
+            inlet.portion = <size_t>(min(inlet.portion, self.most) * (READ_FOR / took))
+            inlet.portion = max(inlet.portion, <size_t>READ_LEAST)
+        elif took < READ_FOR / 4 and inlet.portion < READ_SIZE:
+            inlet.portion *= 2
+        return 0
+
+    cdef int sort(self, epoll_event* events, int count) except -1:
+        """Whoever has used least comes first, however many others are ready."""
+        cdef vector[pair[double, int]] order
+        cdef vector[epoll_event] sorted_
+        cdef int index, descriptor
+        cdef double used
+        for index in range(count):
+            descriptor = events[index].data.fd
+            used = 0
+            if descriptor < len(self.inlets) and self.inlets[descriptor] is not None:
+                used = max((<Input>self.inlets[descriptor]).used, self.floor)
+            order.push_back(pair[double, int](used, index))
+        stable_sort(order.begin(), order.end())
+        for index in range(count):
+            sorted_.push_back(events[order[index].second])
+        for index in range(count):
+            events[index] = sorted_[index]
+        return 0
 
     cdef int read_one(self, Input inlet, int descriptor, double now) except -1:
         """What is for others of what it has brought: `FED`, that it is at its end, or 0."""
@@ -229,7 +286,7 @@ cdef class Sockets:
         if is_amid:
             size = inlet.read_on(descriptor)
         else:
-            size = recv(descriptor, read_buffer, READ_SIZE, MSG_DONTWAIT)
+            size = recv(descriptor, read_buffer, min(self.most, inlet.portion), MSG_DONTWAIT)
         if size <= 0:
             return EPOLLIN if not size or (errno != EAGAIN and errno != EINTR) else 0
         self.reads += 1

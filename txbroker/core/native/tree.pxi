@@ -55,7 +55,9 @@ cdef class Apexes:
         for apex in [known for known in self.numbers if known not in values]:
             self.remove(apex)
         for apex, value in values.items():
-            self.set(apex, value)
+            number = self.numbers.get(apex)
+            if number is None or self.values[number] is not value:
+                self.set(apex, value)
 
     def remove(self, str apex not None):
         """Topics within belong to the apex above; nothing where there is none."""
@@ -99,6 +101,9 @@ cdef class Tree:
 
     def __len__(self):
         return self.size
+
+    def __contains__(self, str topic_filter not None):
+        return topic_filter in self.numbers
 
     def filters(self):
         """Every filter that has a subscription, once; not to be changed while iterated."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from txbroker.core.reference.inlet import Inlet
@@ -12,6 +12,10 @@ from txbroker.core.reference.run import Entry, Run
 from txbroker.core.reference.sockets import Sender, Sockets
 from txbroker.matching.index import SubscriptionIndex
 from txbroker.message import OVERHEAD
+
+MOST_OUTPUTS = 256
+OUTPUT_BYTES = 4 * 1024 * 1024
+"""Outlets that are written in one go, and bytes, beside those of the last one."""
 
 
 class Target:
@@ -130,23 +134,34 @@ class Exchange:
 
     def send_all(self) -> bool:
         """Write what there is to send; False: somebody has to look at some of it."""
-        self._outputs = self.send_outputs()
-        for outlet in self._outputs:
+        left = self.send_outputs()
+        for outlet in left:
             outlet.is_noted = True
+        self._outputs += left
         self._is_due = bool(self._outputs)
         return not self._is_due
 
     def send_outputs(self) -> list[Outlet]:
         """
-        Write what there is to send, where an outlet has the `descriptor` of a socket.
+        Write what there is to send, where an outlet has the `descriptor` of a socket. Of very many,
+        or much, it is done for those that have waited longest and those that came last, so that a
+        message to a crowd holds up no message to others; `has_outputs` until all is done.
 
         Returns those that had something to send and that somebody has to look at, each once, in the
         order in which it began: not all could be written, or something else has happened there.
         """
-        outputs, self._outputs = self._outputs, []
+        outputs = self._outputs
+        last = len(outputs) - _few(reversed(outputs))
+        first = min(_few(outputs), last)
+        self._outputs, outputs = outputs[first:last], outputs[:first] + outputs[last:]
         for outlet in outputs:
             outlet.is_noted = False
         return [outlet for outlet in outputs if not outlet.is_sent()]
+
+    @property
+    def has_outputs(self) -> bool:
+        """True if some of those that have something to send are still to be written."""
+        return bool(self._outputs)
 
     @property
     def is_full(self) -> bool:
@@ -295,6 +310,17 @@ class Exchange:
             return True
         outlet.is_direct = False
         return False
+
+
+def _few(outlets: Iterable[Outlet]) -> int:
+    """How many of them are half of what is written in one go."""
+    count = size = 0
+    for outlet in outlets:
+        if count >= MOST_OUTPUTS // 2 or size >= OUTPUT_BYTES // 2:
+            break
+        count += 1
+        size += outlet.size
+    return count
 
 
 def _grouped(run: Run, values: list[Any]) -> list[tuple[Any, Run]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+from txbroker.core.reference.bailiwick import Bailiwick
 from txbroker.core.reference.flows import Flows
 from txbroker.core.reference.outlet import Outlet
 from txbroker.core.reference.packets import PUBLISH, plain_publish
@@ -237,14 +238,14 @@ LONGEST = 16_383
 """Bytes behind the remaining length of the largest packet that is gathered so."""
 
 
-def gather(data: bytes, max_packet: int, most: int) -> Gathered:
+def gather(data: bytes, max_packet: int, most: int, bailiwick: Bailiwick | None = None) -> Gathered:
     """The plain publishes of QoS 0, at most so many, that `data` begins with."""
     framer, gathered = Framer(max_packet), Gathered()
     framer.feed(data)
     with suppress(ProtocolViolation):
         for first_byte, body in framer.frames():
             packet = bytes((first_byte,)) + encode_length(len(body)) + body
-            one = plain_publish(first_byte, body, 0) if first_byte == PUBLISH else None
+            one = plain_publish(first_byte, body, 0, bailiwick) if first_byte == PUBLISH else None
             is_as_it_was = data.startswith(packet, len(gathered.data))
             is_plain = one is not None and len(body) <= LONGEST and is_as_it_was
             if one is None or not is_plain or len(gathered.entries) == most:

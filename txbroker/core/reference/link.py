@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from txbroker.core.reference.bailiwick import Bailiwick
 from txbroker.core.reference.inlet import gather, keep
 from txbroker.core.reference.packets import DUP, plain_publish
 from txbroker.core.reference.run import Entry, Run
@@ -26,7 +27,8 @@ first. Of headers that differ in nothing else, one has to be known.
 
 class LinkInlet:
     """
-    One link's input; `expected`: so many publishes of the batch at hand are still to come.
+    One link's input; `expected`: so many publishes of the batch at hand are still to come. Those
+    that are not within the `bailiwick` come each by itself, for others to judge.
 
     Batches whose header is known may go on at once (see `Sockets`), while the link `is_open` for
     that, as long as the `received` bytes of these are fewer than `most`; if only the beginning of
@@ -36,6 +38,7 @@ class LinkInlet:
     """
 
     def __init__(self, max_frame: int) -> None:
+        self.bailiwick = Bailiwick()
         self.expected = 0
         self.is_fed = False
         self.is_open = False
@@ -99,7 +102,7 @@ class LinkInlet:
             begun, left, at = self._peek_header(data)
         if begun is None or begun not in self._known:
             return None
-        gathered = gather(data[at:], self._framer.max_packet, min(left, MOST))
+        gathered = gather(data[at:], self._framer.max_packet, min(left, MOST), self.bailiwick)
         if not gathered.entries:
             return None
         client_id, edge = self._known[begun]
@@ -132,9 +135,9 @@ class LinkInlet:
 
     def step(self) -> Run | tuple[int, bytes] | None:
         """
-        The next frame, or several: plain publishes of one batch, all of QoS 0 or none, are a run,
-        whose clients and offsets are for the caller to set. None: there is no more, and `fault`
-        says where it is because the bytes that follow are no frames.
+        The next frame, or several: plain publishes of one batch within the bailiwick, all of QoS 0
+        or none, are a run, whose clients and offsets are for the caller to set. None: there is no
+        more, and `fault` says where it is because the bytes that follow are no frames.
         """
         data = bytearray()
         entries: list[Entry] = []
@@ -147,7 +150,7 @@ class LinkInlet:
             first_byte, body = frame[0] & ~DUP if frame[0] >> 4 == 3 else frame[0], frame[1]
             one = None
             if self.expected and first_byte >> 4 == 3:
-                one = plain_publish(first_byte, body, 0)
+                one = plain_publish(first_byte, body, 0, self.bailiwick)
             is_alike = one is not None and (not entries or (one.qos > 0) == (entries[0].qos > 0))
             if not is_alike and entries:
                 self._next = frame

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from txbroker.core.reference.bailiwick import Bailiwick
 from txbroker.core.reference.run import Entry
 from txbroker.mqtt.fields import limit_levels, topic_name_of
 from txbroker.mqtt.framing import encode_length
@@ -20,12 +21,14 @@ def publish_head(flags: int, topic: bytes, rest: int) -> bytes:
     return bytes((PUBLISH | flags,)) + encode_length(len(body) + rest) + body
 
 
-def plain_publish(first_byte: int, body: bytes, start: int) -> Entry | None:
+def plain_publish(
+    first_byte: int, body: bytes, start: int, bailiwick: Bailiwick | None = None
+) -> Entry | None:
     """
     Where what is in a PUBLISH lies, in a run in which the packet begins at `start`.
 
     None for one that the core leaves to others: it is malformed, or illegal, or has RETAIN, or its
-    topic begins with `$`.
+    topic begins with `$` or is not within the bailiwick.
     """
     qos = first_byte >> 1 & 3
     if first_byte & RETAIN or qos == 3 or (first_byte & DUP and not qos) or len(body) < 2:
@@ -38,8 +41,10 @@ def plain_publish(first_byte: int, body: bytes, start: int) -> Entry | None:
     if qos and not packet_id:
         return None
     try:
-        topic_name_of(body[2 : 2 + size])
+        topic = topic_name_of(body[2 : 2 + size])
     except ProtocolViolation:
+        return None
+    if bailiwick is not None and not bailiwick.has(topic):
         return None
     at = start + 1 + len(encode_length(len(body)))
     return Entry(start, at + 2, at + 2 + size, at + payload, at + len(body), qos, packet_id)

@@ -21,7 +21,10 @@ EPOLLIN = 0x001
 READ_SIZE = 256 * 1024
 """Bytes that are read at once."""
 
-BATCH = 128
+READ_LEAST = 4 * 1024
+"""Bytes that are read at once where very many have brought more than there is time for."""
+
+BATCH = 1024
 """How many of those that are ready are served in one go."""
 
 FED = 1 << 30
@@ -98,6 +101,7 @@ class Sockets:
         self._answers: dict[Any, Any] = {}
         self._kept: list[tuple[Callable[[list[Run]], None], Run]] = []
         self._has_left = False
+        self._most = READ_SIZE
 
     def wire_zone(
         self,
@@ -123,6 +127,12 @@ class Sockets:
     def remove(self, descriptor: int) -> None:
         """It is read no more."""
         self._inlets.pop(descriptor, None)
+
+    def crowd(self, waiting: int) -> None:
+        """
+        What so many have brought waits, and is held: the more there are, the less each may bring.
+        """
+        self._most = max(READ_SIZE // (waiting + 1), READ_LEAST)
 
     def read(self, descriptor: int) -> bool:
         """
@@ -154,7 +164,9 @@ class Sockets:
         was read and is in the inlet (if that is more of a long packet that is not whole yet, it may
         be missing); whoever gets them has to `tell` first, even if there are none. None: there is
         nothing. `interest` has EPOLLIN where a descriptor may be read. What is to be kept may wait
-        for 10 ms, to be kept with others, but never until anybody else has a turn.
+        for 10 ms, to be kept with others, but never until anybody else has a turn. Where those who
+        are ready bring more than there is time for, some are not read yet: whoever has brought less
+        comes first. (Compiled; the reference reads all of them.)
         """
         self._has_left = False
         self._answers.clear()
@@ -175,7 +187,7 @@ class Sockets:
     def _read(self, inlet: Inlet | LinkInlet, descriptor: int, now: float) -> int:
         """What is for others of what it has brought: `FED`, that it is at its end, or 0."""
         try:
-            data = os.read(descriptor, READ_SIZE)
+            data = os.read(descriptor, self._most)
         except (BlockingIOError, InterruptedError):
             return 0
         except OSError:
