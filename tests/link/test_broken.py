@@ -58,28 +58,37 @@ def test_second_online_is_refused() -> None:
         receive(pair.link.edge_end, encode_frame(LinkFrame(online=link_pb2.Online())))
 
 
-def conversation() -> tuple[bytes, bytes]:
-    """What the two ends say to each other in a busy life, as bytes: to the owner, to the edge."""
+def publish_all(pair: Pair) -> None:
+    """One of each QoS, and one that is refused."""
+    for number in range(3):
+        pair.client.publish("x", b"%d" % number, number)
+    pair.client.publish("a/x", b"refused")
+
+
+def conversation() -> tuple[bytes, bytes, bytes]:
+    """
+    What the two ends say to each other in a busy life, as bytes: to the owner, to the edge until
+    it is online, and from then on.
+    """
     pair = Pair()
     link = Link(pair.edge, pair.route, pair.host)
     pair.link.cut()
     link.open()
+    opened = len(link.went_down)
     pair.say("r", b"retained", retain=True)
     pair.client.subscribe(("#", 2))
     link.pump()
-    for number in range(3):
-        pair.client.publish("x", b"%d" % number, number)
     refuse(pair)
-    pair.client.publish("a/x", b"refused")
+    publish_all(pair)
     link.pump()
     pair.client.unsubscribe("#")
     pair.authority.announce(cut("a", 2))
     pair.authority.announce_end("a", 2)
     link.pump()
-    return bytes(link.went_up), bytes(link.went_down)
+    return bytes(link.went_up), bytes(link.went_down[:opened]), bytes(link.went_down[opened:])
 
 
-UP, DOWN = conversation()
+UP, OPENED, DOWN = conversation()
 
 
 @settings(max_examples=150, deadline=None)
@@ -91,7 +100,8 @@ def test_changed_conversation_raises_link_errors_only(data: st.DataObject) -> No
     pair.client.subscribe(("#", 1))
     refuse(pair)
     link = Link(pair.edge, pair.route, pair.host)
-    for whole, end in ((UP, link.owner_end), (DOWN, link.edge_end)):
+    link.edge_end._next = 100  # as if it had sent what the owner of that conversation answers
+    for whole, end in ((UP, link.owner_end), (OPENED + DOWN, link.edge_end)):
         wrong = bytearray(whole)
         for _ in range(data.draw(st.integers(0, 4))):
             wrong[data.draw(st.integers(0, len(wrong) - 1))] = data.draw(st.integers(0, 255))
@@ -111,6 +121,8 @@ def test_unchanged_conversation_is_understood() -> None:
     refuse(pair)
     link = Link(pair.edge, pair.route, pair.host)
     receive(link.owner_end, UP)
+    receive(link.edge_end, OPENED)
+    publish_all(pair)
     receive(link.edge_end, DOWN)
 
     assert 3 == pair.authority.offset

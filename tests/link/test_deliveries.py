@@ -9,6 +9,7 @@ from tests.support.recorders import cut
 from tests.support.runs import messages_in
 from txbroker.authority.journal import Record
 from txbroker.authority.peer import CatchUp, Greeting
+from txbroker.authority.retained import Asked
 from txbroker.counters import Counters
 from txbroker.delegation.cut import Cut
 from txbroker.delegation.table import DelegationTable
@@ -42,9 +43,12 @@ class Port:
         self.dropped += not self.lines.deliveries.live(record)
         self.lines.most = max(self.lines.most, self.lines.deliveries.queued)
 
-    def answer(self, request: int, offset: int, retained: list[Message]) -> None:
-        answer = link_pb2.InterestAnswer(request=request, offset=offset, retained=len(retained))
-        self.lines.deliveries.tell(LinkFrame(answer=answer), request, retained)
+    def answer(self, request: int, offset: int, retained: Asked | None) -> None:
+        assert retained is not None
+        found = retained.gather()
+        list(found.steps())
+        answer = link_pb2.InterestAnswer(request=request, offset=offset, retained=len(found))
+        self.lines.deliveries.tell(LinkFrame(answer=answer), request, found)
 
     def tell_cut(self, cut: Cut) -> None:
         self.lines.deliveries.tell(LinkFrame(cut=cut_to_wire(cut)))

@@ -23,8 +23,10 @@ from txbroker.edge.edge import Edge
 from txbroker.edge.route import State
 from txbroker.errors import PeerError
 from txbroker.link.batches import CREDIT_BYTES
+from txbroker.link.consumer import STEPS
 from txbroker.link.deliveries import WINDOW
 from txbroker.link.frames import LINK_VERSION, LinkError, encode_frame, packets_of
+from txbroker.link.owner_end import HELD_AT_ONCE
 from txbroker.message import Message
 from txbroker.v1 import link_pb2, types_pb2
 from txbroker.v1.link_pb2 import LinkFrame
@@ -55,6 +57,48 @@ class Bench:
         peer = self.authority.peers.get("edge")
         assert peer is not None
         return peer.filters
+
+
+def test_publishes_that_were_held_are_taken_in_turns() -> None:
+    """In order, while others have theirs."""
+    bench = Bench()
+    client = Client(bench.edge, "c")
+    client.subscribe(("x", 1))
+    bench.link.pump()
+    bench.host.pressure.raise_("somebody", lambda: 1, has_drained=True)
+    payloads = [b"%d" % number for number in range(2 * HELD_AT_ONCE)]
+    for payload in payloads:
+        client.publish("x", payload, 1)
+        bench.link.pump()  # each is a batch of its own
+    assert 0 == bench.authority.offset
+    bench.host.pressure.lower("somebody")
+    bench.link.owner_end.flush()
+    taken = bench.authority.offset
+    bench.link.pump()
+
+    assert 0 < taken <= HELD_AT_ONCE
+    assert payloads == client.payloads
+
+
+def test_deliveries_that_have_waited_are_taken_in_turns() -> None:
+    """The same at the other end."""
+    bench = Bench()
+    client = Client(bench.edge, "c")
+    client.subscribe(("x", 0))
+    bench.link.pump()
+    bench.link.pressure.raise_("somebody", lambda: 1, has_drained=True)
+    payloads = [b"%d" % number for number in range(2 * STEPS)]
+    for payload in payloads:
+        bench.authority.publish(Message("x", payload, 1))
+        bench.link.pump()
+    assert [] == client.payloads
+    bench.link.pressure.lower("somebody")
+    bench.link.edge_end.flush()
+    taken = len(client.payloads)
+    bench.link.pump()
+
+    assert 0 < taken <= STEPS
+    assert payloads == client.payloads
 
 
 def test_publish_is_acknowledged_when_it_is_taken() -> None:

@@ -17,11 +17,14 @@ from tests.support.pair import (
     receive,
 )
 from tests.support.recorders import EdgeRecorder, cut
+from txbroker.authority import reception
 from txbroker.authority.handover import EdgeInterest, Incoming, Snapshot
 from txbroker.authority.peer import Greeting
 from txbroker.delegation.table import DelegationTable
+from txbroker.link.convert import mark_to_wire
 from txbroker.link.deliveries import OVERFLOW, WINDOW
 from txbroker.link.frames import LinkError, encode_frame
+from txbroker.link.intake import MANY_MARKS
 from txbroker.link.owner_end import HIGH_MARK
 from txbroker.message import Message
 from txbroker.v1 import link_pb2
@@ -82,14 +85,14 @@ def test_answer_is_among_live_messages_where_it_was_given() -> None:
     """Older ones before, newer ones after, over as many batches as it takes."""
     pair = Pair()
     for number in range(130):
-        pair.say(f"r/{number}", b"r%d" % number, retain=True)
+        pair.say(f"r/{number:03}", b"r%d" % number, retain=True)
     pair.client.subscribe(("live", 0))
     pair.link.pump()
     pair.client.subscribe(("r/+", 0))
     pair.say("live", b"before")
     pair.link.pump()
     pair.say("live", b"after")
-    pair.say("r/0", b"newer")
+    pair.say("r/000", b"newer")
     pair.link.pump()
 
     retained = [b"r%d" % number for number in range(130)]
@@ -414,6 +417,44 @@ def test_rule_broken_under_pressure_closes_that_link() -> None:
 
     assert ([], ["a batch is not the next one of its stream"]) == (before, pair.link.closed)
     assert 1 == pair.host.counters.get("link.refused")
+
+
+def test_at_the_limit_of_marks_no_stream_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No mark goes for another one; an edge that comes again has closed its last stream."""
+    monkeypatch.setattr(reception, "MARKS", 2)
+    pair = Pair()
+    pair.authority.marks["other", 1, "", 1] = 5
+    pair.client.publish("x", b"1")
+    pair.link.pump()
+    again = pair.connect()
+    pair.client.publish("x", b"2")
+    again.pump()
+    assert ([], 2) == (again.closed, len(pair.authority.marks))
+
+    pair.authority.marks["third", 1, "", 1] = 5
+    opening = link_pb2.OpenStream(stream=9, mark=mark_to_wire((pair.edge.name, 1, "", 9), 0))
+    with pytest.raises(LinkError, match="txbroker forget"):
+        receive(again.owner_end, encode_frame(LinkFrame(open_stream=opening)))
+    pair.authority.marks["fourth", 1, "", 1] = 5
+    refused = pair.connect()
+    assert [MANY_MARKS] == refused.closed
+
+    for edge in ("third", "fourth"):
+        pair.authority.reception.forget(edge)
+    assert [] == pair.connect().closed
+
+
+def test_an_edge_for_which_no_marks_can_be_kept_gets_no_link(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that is known may come again."""
+    pair = Pair()
+    monkeypatch.setattr(pair.journal, "has_room_for", lambda edge: False)
+    assert [] == pair.connect().closed
+
+    pair.authority.peers.forget_all("for the test")
+    with pytest.raises(LinkError, match="as many edges"):
+        pair.connect()
 
 
 def test_nothing_is_held_for_a_stranger() -> None:

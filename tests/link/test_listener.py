@@ -20,7 +20,7 @@ from txbroker.link.silent import MOST_SILENT, Silent
 from txbroker.link.tokens import TOKEN_LIFE, EdgeLife
 from txbroker.place import PartKey, Place
 from txbroker.pressure import Pressure
-from txbroker.strangers import Strangers
+from txbroker.strangers import MOST_HALVES, Halves, Strangers
 from txbroker.v1 import link_pb2
 
 NOBODY = EdgeLife(identity="", life="", grpc="")
@@ -61,6 +61,7 @@ class Bench:
             clock=cast(Any, self.clock),
             max_links=10,
             strangers=Strangers(counters),
+            shares=cast(Any, None),
         )
 
     def token(self, edge: str = "e", incarnation: int = 1) -> bytes:
@@ -76,7 +77,7 @@ class Bench:
             self.links.show(Connection(), "host", head)
         except LinkError:
             return False
-        return self.links.redeem(token, edge, incarnation)
+        return self.links.redeem(token, edge, incarnation) is not None
 
 
 def test_token_holds_once_for_whom_it_was_given_to() -> None:
@@ -142,6 +143,12 @@ def test_strangers_hold_so_much_together() -> None:
 
     assert (100, [], []) == (strangers.held, b.dropped, c.dropped)
     assert 1 == counters.get("unauthenticated.over_limit")
+
+
+def test_halves_have_room_for_two_of_the_largest() -> None:
+    """Else nobody could send a packet of a size that is allowed."""
+    assert MOST_HALVES == Halves(Counters(), 1_000).most
+    assert 2 * MOST_HALVES == Halves(Counters(), MOST_HALVES).most
 
 
 def hello(**fields: Any) -> bytes:

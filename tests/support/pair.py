@@ -18,6 +18,7 @@ from tests.support.outboxes import MemoryOutboxes
 from tests.support.reads import Reads
 from tests.support.recorders import SinkRecorder
 from txbroker.authority.authority import Authority
+from txbroker.authority.peer import Opened
 from txbroker.core import Exchange
 from txbroker.counters import Counters
 from txbroker.delegation.cut import Cut
@@ -31,6 +32,7 @@ from txbroker.mqtt.encoding import encode_publish
 from txbroker.mqtt.packets import Connect, Puback, Publish, Pubrec, Subscribe
 from txbroker.mqtt.session import Session
 from txbroker.pressure import Pressure
+from txbroker.shares import Worker
 
 
 class Alarms:
@@ -162,8 +164,15 @@ class Host:
         self.tokens = {b"token"}
         self.dirty: list[Any] = []
 
-    def redeem(self, token: bytes, edge: str, incarnation: int) -> bool:
-        return token in self.tokens
+    def redeem(self, token: bytes, edge: str, incarnation: int) -> Opened | None:
+        return Opened("", 0) if token in self.tokens else None
+
+    def serve(self, worker: Worker) -> None:
+        while worker.work():
+            pass
+
+    def is_over(self) -> bool:
+        return False
 
     def mark_dirty(self, end: Any) -> None:
         self.dirty.append(end)
@@ -227,6 +236,7 @@ class Link:
     went_down: bytearray = attrs.Factory(bytearray)
     closed: list[str] = attrs.Factory(list)
     dirty: list[Any] = attrs.Factory(list)
+    pressure: Pressure = attrs.Factory(lambda: Pressure(Alarms()))
     edge_end: EdgeEnd = attrs.field(init=False)
     owner_end: OwnerEnd = attrs.field(init=False)
 
@@ -242,7 +252,8 @@ class Link:
             write=lambda *pieces: self.up.extend(b"".join(pieces)),
             close=self.closed.append,
             mark_dirty=self.dirty.append,
-            pressure=Pressure(Alarms()),
+            mark_next=self.dirty.append,
+            pressure=self.pressure,
         )
 
     def open(self) -> Link:

@@ -19,6 +19,7 @@ import attrs
 from txbroker.authority.authority import Authority
 from txbroker.authority.journal import Record
 from txbroker.authority.peer import CatchUp, Peer
+from txbroker.authority.retained import Gathering
 from txbroker.core import Outlet, Run, Sender
 from txbroker.counters import Counters
 from txbroker.link.batches import BATCH_BYTES, MOST, in_short, join_ranges
@@ -37,6 +38,9 @@ OVERFLOW = 8 * 1024 * 1024
 READS = 8
 """Chunks of the journal that are read for one edge in one turn."""
 
+SHOWN = 1_000
+"""Retained messages that leave for one edge in one turn."""
+
 
 @attrs.define(slots=True, eq=False)
 class _Told:
@@ -44,7 +48,7 @@ class _Told:
 
     frame: LinkFrame | None
     request: int = 0
-    retained: deque[Message] = attrs.Factory(deque)
+    retained: Gathering | None = None
 
 
 @attrs.define(slots=True, eq=False)
@@ -71,7 +75,7 @@ class Deliveries:
     What is to be sent to the edge `peer`, in order.
 
     `queued` are the bytes of live messages that wait here, `consumed` those of all that the edge
-    has taken off the link.
+    has taken off the link; `retained`: how many retained messages wait.
     """
 
     def __init__(
@@ -84,6 +88,7 @@ class Deliveries:
         self.peer: Peer | None = None
         self.queued = 0
         self.consumed = 0
+        self.retained = 0
         self._authority = authority
         self._counters = counters
         self._sender = authority.exchange.make_sender(outlet, self._header_before)
@@ -93,6 +98,7 @@ class Deliveries:
         self._behind: _Backlog | None = None
         self._delivered = 0
         self._reads = 0
+        self._shown = 0
 
     @property
     def is_reading(self) -> bool:
@@ -103,6 +109,10 @@ class Deliveries:
     def _room(self) -> int:
         """Bytes that may be on the way beside those that are."""
         return WINDOW + self.consumed - self._delivered - self._sender.sent
+
+    def on_consumed(self, consumed: int) -> None:
+        """The edge has taken so much off the link: no more than was sent, whatever it says."""
+        self.consumed = max(self.consumed, min(consumed, self._delivered + self._sender.sent))
 
     def sender(self) -> Sender | None:
         """What sends QoS 0 at once; None where something is to go before it, or has to wait."""
@@ -145,24 +155,26 @@ class Deliveries:
                 earlier.leave(catch_up.claimed, until)
         self._read_later(_Backlog(catch_up, catch_up.after, until))
 
-    def tell(
-        self, frame: LinkFrame, request: int = 0, retained: list[Message] | None = None
-    ) -> None:
+    def tell(self, frame: LinkFrame, request: int = 0, retained: Gathering | None = None) -> None:
         """A control frame, with the retained messages that belong to it."""
         self._end_behind()
-        self._queue.append(_Told(frame, request, deque(retained or ())))
+        self._queue.append(_Told(frame, request, retained))
+        self.retained += 0 if retained is None else len(retained)
 
     # what comes out
 
     def take(self, out: list[Octets]) -> None:
         """Append to `out` what may leave now."""
         queue = self._queue
-        self._reads = 0
+        self._reads = self._shown = 0
         while queue and self._room > 0:
             item = queue[0]
             if isinstance(item, _Told):
                 if self._take_told(item, out):
                     queue.popleft()
+                elif self._shown >= SHOWN:
+                    self._mark_next()
+                    return
             elif isinstance(item, _Backlog):
                 if self._reads == READS:
                     self._mark_next()
@@ -238,12 +250,14 @@ class Deliveries:
         if told.frame is not None:
             out.append(encode_frame(told.frame))
             told.frame = None
-        if told.retained:
+        if told.retained and self._shown < SHOWN:
             messages: list[Message] = []
             size = 0
-            while told.retained and size < BATCH_BYTES:
-                messages.append(told.retained.popleft())
-                size += messages[-1].size
+            while size < BATCH_BYTES and self._shown < SHOWN and (one := told.retained.take(1)):
+                messages += one
+                size += one[0].size
+                self._shown += 1
+            self.retained -= len(messages)
             batch = link_pb2.Batch(
                 kind=link_pb2.Batch.RETAINED, stream=told.request, count=len(messages)
             )

@@ -20,10 +20,11 @@ from txbroker.config import parse_address
 from txbroker.control.channels import CALL_TIMEOUT, Channels
 from txbroker.control.convert import passages_from_wire, place_from_wire
 from txbroker.control.lost_root import root_from_wire, root_to_wire
+from txbroker.control.streams import brief
 from txbroker.delegation.cut import Cut
 from txbroker.edge.edge import Edge
 from txbroker.edge.route import Route, State
-from txbroker.errors import StoreError
+from txbroker.errors import PeerError, StoreError
 from txbroker.link.convert import cut_from_wire
 from txbroker.link.edge_end import EdgeEnd
 from txbroker.link.formats import Formats
@@ -31,16 +32,27 @@ from txbroker.link.wire import LinkProtocol
 from txbroker.net import Clock
 from txbroker.pressure import Pressure
 from txbroker.standing import Standing
-from txbroker.telemetry import get_logger
-from txbroker.topics import is_within
+from txbroker.telemetry import get_logger, tell_repeated
 from txbroker.turn import Turn
 from txbroker.v1 import control_pb2
+from txbroker.wire_checks import (
+    check_address,
+    check_below,
+    check_cut,
+    check_epochs,
+    check_near,
+    check_passages,
+)
 
 log = get_logger()
 
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 1.0
 """Seconds between attempts: doubled from the first to the longest, less up to a quarter."""
+
+
+LONGEST_TTL = 300
+"""Seconds for which an answer is used at the most, whatever it says of itself."""
 
 
 class Gone(Exception):
@@ -129,14 +141,35 @@ class Dialer:
             else:
                 self._edge.on_unresolved(route)
             return
-        cuts = [cut_from_wire(known) for known in reply.cuts]
-        if reply.zone.apex != route.apex or not all(_is_deeper(c.apex, route.apex) for c in cuts):
-            # A referral names a strictly deeper zone (protocol rule 14); so a walk always ends.
-            log.warning("resolve.refused", zone=route.apex, asked=cut.grpc)
+        zone, cuts = cut_from_wire(reply.zone), [cut_from_wire(known) for known in reply.cuts]
+        try:
+            self._check_resolved(route, zone, cuts)
+        except PeerError as error:
+            reason = brief(str(error))
+            tell_repeated(
+                log.warning,
+                "resolve.refused",
+                kind=route.apex,
+                zone=route.apex,
+                asked=cut.grpc,
+                reason=reason,
+            )
             self._edge.counters.add("resolve.refused")
             self._edge.on_unresolved(route)
             return
-        self._edge.on_resolved(route, cut_from_wire(reply.zone), cuts, reply.ttl)
+        self._edge.on_resolved(route, zone, cuts, min(reply.ttl, LONGEST_TTL))
+
+    def _check_resolved(self, route: Route, zone: Cut, cuts: list[Cut]) -> None:
+        """A referral names a strictly deeper zone (protocol rule 14); so a walk always ends."""
+        if zone.apex != route.apex:
+            raise PeerError(f"the answer is about zone {zone.apex[:100]!r}")
+        check_cut(zone)
+        check_below(route.apex, cuts)
+        check_epochs(((known.apex, known.epoch) for known in (zone, *cuts)), self._epoch_of)
+
+    def _epoch_of(self, apex: str) -> int:
+        route = self._edge.zones.get(apex)
+        return 0 if route is None else route.epoch
 
     # internal: links
 
@@ -190,6 +223,7 @@ class Dialer:
             write=protocol.write,
             close=protocol.drop,
             mark_dirty=self._turn.mark_dirty,
+            mark_next=self._turn.mark_next,
             pressure=self._pressure,
         )
         protocol.attach(end)
@@ -233,6 +267,13 @@ class Dialer:
             has_predecessor = reply.HasField("predecessor")
             predecessor = place_from_wire(reply.predecessor) if has_predecessor else None
             passages = passages_from_wire(reply.passages)
+            try:
+                check_address(reply.link)
+                parse_address(reply.link)
+                check_near("epoch", reply.epoch, route.epoch)
+                check_passages(route.apex, passages)
+            except (ValueError, PeerError) as error:
+                raise NotYet(brief(str(error))) from error
             self._edge.on_owner(route, reply.epoch, predecessor, passages)
             return reply.link, reply.token
         if reply.epoch >= cut.epoch:
@@ -256,10 +297,6 @@ class Dialer:
         for protocol in self._open.values():
             if protocol.end is not None:
                 self._turn.mark_dirty(protocol.end)
-
-
-def _is_deeper(apex: str, above: str) -> bool:
-    return apex != above and is_within(apex, above)
 
 
 class _Quiet(Factory):

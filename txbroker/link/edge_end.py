@@ -20,6 +20,7 @@ from txbroker.edge.edge import Edge
 from txbroker.edge.outbound import Outbound
 from txbroker.edge.outbox import Entry
 from txbroker.edge.route import Position, Publication, Route, StreamUser
+from txbroker.errors import PeerError
 from txbroker.link.batches import BATCH_BYTES, MOST, Clients, in_short
 from txbroker.link.consumer import Consumer
 from txbroker.link.convert import claim_to_wire, cut_from_wire, key_from_mark, mark_to_wire
@@ -30,6 +31,7 @@ from txbroker.link.frames import (
     Write,
     check_version,
     encode_frame,
+    link_error,
     packets_of,
 )
 from txbroker.message import Message
@@ -42,10 +44,16 @@ from txbroker.topics import is_within
 from txbroker.turn import Flushable
 from txbroker.v1 import link_pb2, types_pb2
 from txbroker.v1.link_pb2 import LinkFrame
-from txbroker.wire_checks import check
+from txbroker.wire_checks import check, check_cut, check_near
+
+MOST_CREDIT = 64 * 1024 * 1024
+"""Bytes that may be unanswered, whatever the owner offers: more would fill this node's memory."""
+
+_BEHIND_ONLINE = ("answer", "cut", "reached", "claimed")
+"""Kinds of frames that an owner begins to say when an edge has caught up."""
 
 MARKS_TOLD = 100
-"""Low-water marks whose answers are waited for; an older txbroker gives none."""
+"""Low-water marks whose answers are waited for."""
 
 
 class EdgeEnd:
@@ -59,6 +67,7 @@ class EdgeEnd:
         write: Write,
         close: Callable[[str], None],
         mark_dirty: Callable[[Flushable], None],
+        mark_next: Callable[[Flushable], None],
         pressure: Pressure,
     ) -> None:
         self.was_online = False
@@ -67,6 +76,7 @@ class EdgeEnd:
         self._write = write
         self._close = close
         self._mark_dirty = mark_dirty
+        self._mark_next = mark_next
         self._counters: Counters = edge.counters
         self._reader = FrameReader()
         self._consumer = Consumer(edge, route, pressure, self._reader.inlet)
@@ -78,8 +88,11 @@ class EdgeEnd:
         self._outbound = Outbound[list[Octets]](edge.keeper.save_then, lambda out: write(*out))
         self._kept: list[Session] = []
         self._streams: dict[int, StreamUser] = {}
+        self._last_sent: dict[int, int] = {}  # sequences in these
         self._asked: dict[int, Callable[[dict[MarkKey, int]], None]] = {}
         self._marks_told: deque[tuple[int, Callable[[], None]]] = deque(maxlen=MARKS_TOLD)
+        self._low_water_told = 0  # the last request
+        self._answers_low_water = False
         self._batch: list[Message | Run] = []
         self._batch_size = self._batch_count = 0
         self._batch_first = 0
@@ -97,6 +110,8 @@ class EdgeEnd:
     def start(self, token: bytes) -> None:
         """Say Hello."""
         edge, route = self._edge, self._route
+        edge.interests.refresh()
+        edge.interests.bring_up(route)
         position = route.position
         self._told = (set(route.filters), set(route.claims))
         hello = link_pb2.Hello(
@@ -130,12 +145,22 @@ class EdgeEnd:
             elif isinstance(item, Publish):
                 self._consumer.on_message(item)
             else:
-                self._on_frame(item)
+                try:
+                    self._on_frame(item)
+                except PeerError as error:
+                    raise link_error(error) from error
         self._mark_dirty(self)
 
     def flush(self) -> None:
         """Send what is due: the batch, and credit for what was taken off the link."""
-        self._consumer.go_on()
+        try:
+            if self._consumer.go_on():
+                self._mark_next(self)
+        except PeerError as error:
+            # Whoever ends the turn is not the one who broke the rule.
+            self._counters.add("link.refused")
+            self.close(str(error))
+            return
         if self._batch:
             self._send_batch()
         consumed = self._consumer.take_credit(is_due=self._is_credit_due)
@@ -242,6 +267,7 @@ class EdgeEnd:
         """Another publish stream."""
         number = self._edge.zones.next_stream()
         self._streams[number] = user
+        self._last_sent[number] = 0
         opening = link_pb2.OpenStream(stream=number, mark=mark_to_wire(key, 0))
         self._write(encode_frame(LinkFrame(open_stream=opening)))
         return _Stream(self, number)
@@ -250,6 +276,7 @@ class EdgeEnd:
         """Send what comes from an outbox; it is durable here already."""
         messages = [entry.message for entry in entries]
         self._sent += sum(message.size for message in messages)
+        self._last_sent[stream] = max(self._last_sent[stream], entries[-1].number)
         batch = self._header(messages)
         batch.stream = stream
         batch.sequences.extend(entry.number for entry in entries)
@@ -272,6 +299,8 @@ class EdgeEnd:
 
     def sync(self, filters: Iterable[str], claims: Iterable[str]) -> None:
         """Replace the interest and claim what was inherited."""
+        claims = set(claims)
+        self._consumer.claims(claims)
         sync = link_pb2.InterestSync(filters=filters, claims=self._claims(claims))
         self._write(encode_frame(LinkFrame(sync=sync)))
 
@@ -284,12 +313,17 @@ class EdgeEnd:
         """What this edge's sessions need lies above these offsets."""
         request = self._edge.zones.next_stream()
         self._marks_told.append((request, kept))
+        self._low_water_told = request
         low_water = link_pb2.LowWater(request=request)
         for (zone, epoch), offset in places.items():
             mark = low_water.kept.add(zone=zone, epoch=epoch, offset=offset)
             for client_id, lowest in holders.get(PartKey(zone, epoch), ()):
                 mark.holders.add(client_id=client_id, offset=lowest)
         self._write(encode_frame(LinkFrame(low_water=low_water)))
+        if not self._answers_low_water:
+            # An older owner answers this alone, behind the marks. Without an answer no session
+            # could leave this node for good.
+            self.ask((), lambda _: kept())
 
     def close(self, reason: str) -> None:
         """Give up this connection; nothing more comes of it."""
@@ -307,13 +341,16 @@ class EdgeEnd:
             return
         if not self._epoch and kind != "heartbeat":  # Welcome may have to wait for the disk
             raise LinkError("the first frame from an owner is Welcome")
+        if kind in _BEHIND_ONLINE and not self._consumer.is_live:
+            raise LinkError(f"an owner says {kind} behind its Online")
         match kind:
             case "batch":
                 self._consumer.on_batch(frame.batch)
             case "taken":
                 self._on_taken(frame.taken)
             case "credit":
-                self._consumed_by_owner = frame.credit.consumed
+                most = self._sent + self._sender.sent
+                self._consumed_by_owner = min(frame.credit.consumed, most)
                 self._edge.publisher.flush(self._route)
                 self._edge.outboxes.on_online(self._route)
             case "refusal":
@@ -323,14 +360,19 @@ class EdgeEnd:
             case "low_water_kept":
                 self._on_kept(frame.low_water_kept.request)
             case "answer" | "online" | "cut" | "gone" | "reached" | "claimed":
+                self._consumer.on_bailiwick(frame)
                 self._consumer.in_turn(partial(self._on_told, frame))
             case "heartbeat":
                 pass
-            case _:
+            case None:
                 # A newer owner may say what this node does not know: not ours to act on.
                 self._counters.add("link.unknown_frame")
+            case _:
+                raise LinkError(f"an owner does not say {kind}")
 
     def _on_kept(self, request: int) -> None:
+        if request > self._low_water_told:
+            raise LinkError("an owner keeps marks that it was told")
         while self._marks_told and self._marks_told[0][0] <= request:
             self._marks_told.popleft()[1]()
 
@@ -348,8 +390,10 @@ class EdgeEnd:
                 cuts, cut = self._edge.cuts, self._cut_below(frame.cut)
                 (cuts.on_found if frame.cut.found else cuts.on_cut)(self._route, cut)
             case "gone" if frame.gone.apex == self._route.apex:
+                self._consumer.end()
                 self._edge.cuts.on_gone(self._route, is_whole=True)
             case "gone":
+                self._check_below(frame.gone.apex, frame.gone.epoch)
                 self._on_cut_ended(frame.gone)
 
     def _on_cut_ended(self, gone: types_pb2.Gone) -> None:
@@ -366,8 +410,10 @@ class EdgeEnd:
         check_version(welcome.version)
         if welcome.zone != self._route.apex or not welcome.epoch:
             raise LinkError(f"the owner serves zone {welcome.zone!r}, not {self._route.apex!r}")
+        check_near("epoch", welcome.epoch, self._route.epoch)
         self._epoch = self._consumer.epoch = welcome.epoch
-        self._credit = welcome.credit
+        self._credit = min(welcome.credit, MOST_CREDIT)
+        self._answers_low_water = welcome.answers_low_water
         known = self._route.position
         if known is not None and known.epoch != welcome.epoch:
             # The owner sends all that came since this epoch began.
@@ -401,22 +447,30 @@ class EdgeEnd:
             self._edge.on_claimed(self._route, claims, lambda: self._write(told))
 
     def _on_taken(self, taken: link_pb2.Taken) -> None:
-        if taken.stream == self._stream:
+        user = self._check_sent(taken.stream, taken.sequence)
+        if user is None:
             self._edge.publisher.on_taken(self._route, taken.sequence)
-        elif taken.stream in self._streams:
-            self._streams[taken.stream].on_taken(taken.sequence)
+        else:
+            user.on_taken(taken.sequence)
+
+    def _check_sent(self, stream: int, sequence: int) -> StreamUser | None:
+        """Whose stream that is, None: the live one; raises `LinkError` for what was not sent."""
+        last = self._next - 1 if stream == self._stream else self._last_sent.get(stream, -1)
+        if sequence > last:
+            raise LinkError("an owner answers what it was sent")
+        return self._streams.get(stream)
 
     def _on_marks(self, marks: link_pb2.Marks) -> None:
         answered = self._asked.pop(marks.request, None)
-        if answered is not None:
-            answered({key_from_mark(mark): mark.sequence for mark in marks.marks})
+        if answered is None:
+            raise LinkError("an owner tells marks once when it is asked")
+        answered({key_from_mark(mark): mark.sequence for mark in marks.marks})
 
     def _on_refusal(self, refusal: link_pb2.Refusal) -> None:
         cut = self._cut_below(refusal.cut) if refusal.HasField("cut") else None
-        user = self._streams.get(refusal.stream)
+        user = self._check_sent(refusal.stream, refusal.sequence)
         if user is not None:
             user.on_refused(refusal.sequence, cut, retry=refusal.retry)
-        if refusal.stream != self._stream:
             return
         # Without a cut the zone itself has gone; that comes in the delivery stream, after the last
         # deliveries, and until then nothing is sent.
@@ -426,9 +480,15 @@ class EdgeEnd:
     def _cut_below(self, wire: types_pb2.Cut) -> Cut:
         """A cut, which leads strictly deeper than the zone that tells of it (rule 14)."""
         cut = cut_from_wire(wire)
-        if cut.apex == self._route.apex or not is_within(cut.apex, self._route.apex):
-            raise LinkError(f"zone {self._route.apex!r} has no cut at {cut.apex!r}")
+        check_cut(cut)
+        self._check_below(cut.apex, cut.epoch)
         return cut
+
+    def _check_below(self, apex: str, epoch: int) -> None:
+        if apex == self._route.apex or not is_within(apex, self._route.apex):
+            raise LinkError(f"zone {self._route.apex!r} has no cut at {apex[:100]!r}")
+        below = self._edge.zones.get(apex)
+        check_near("epoch of a cut", epoch, 0 if below is None else below.epoch)
 
     def _send_batch(self) -> None:
         items, self._batch = self._batch, []

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from txbroker.link.frames import LINK_VERSION
-from txbroker.telemetry import get_logger
+from txbroker.telemetry import get_logger, tell_repeated
 
 log = get_logger()
+
+NODES_REMEMBERED = 1_000
+"""Nodes of another format that are logged once, and not each time that they ask."""
+
+
+REMEMBERED = 1_000
+"""Nodes of another format that are not told of again; beyond that the one told first is."""
 
 
 class Formats:
@@ -30,10 +37,16 @@ class Formats:
             self._told.pop(node, None)
             return True
         if self._told.get(node) != version:
+            if len(self._told) >= REMEMBERED:
+                del self._told[next(iter(self._told))]
             self._told[node] = version
             older = f"node {node!r}" if version < self.ours else "this node"
-            log.warning(
+            if len(self._told) > NODES_REMEMBERED:
+                self._told.pop(next(iter(self._told)))
+            tell_repeated(
+                log.warning,
                 "link.other_format",
+                kind=node,
                 peer=node,
                 zone=zone,
                 reason=f"node {node!r} has link format {version}, this node {self.ours}: what is"

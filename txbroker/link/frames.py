@@ -42,6 +42,11 @@ class LinkError(PeerError):
     """The other end of a link broke a rule of the link's format."""
 
 
+def link_error(error: PeerError) -> LinkError:
+    """What breaks any rule between nodes breaks one of the link."""
+    return error if isinstance(error, LinkError) else LinkError(str(error))
+
+
 def check_version(version: int) -> None:
     """Raises `LinkError` unless the other end's format is this one; `OpenLink` has told it so."""
     if version != LINK_VERSION:
@@ -94,6 +99,8 @@ class FrameReader:
         if first_byte == _CONTROL:
             frame = LinkFrame()
             frame.ParseFromString(body)
+            if self.inlet.expected:
+                raise LinkError("a batch has as many packets as its header says")
             if frame.HasField("batch"):
                 self.inlet.expected = frame.batch.count
             return frame

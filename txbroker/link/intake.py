@@ -31,6 +31,8 @@ from txbroker.v1 import link_pb2
 from txbroker.v1.link_pb2 import LinkFrame
 from txbroker.wire_checks import MOST_NUMBER, check, check_texts
 
+MANY_MARKS = "the zone keeps as many duplicate marks as it can; let lost nodes go: txbroker forget"
+
 MOST_STREAMS = 10_000
 """Streams on one link; an edge that has more makes a new link."""
 
@@ -94,6 +96,8 @@ class Intake:
         mark = key_from_mark(opening.mark)
         if mark[0] != edge:
             raise LinkError(f"edge {edge!r} has no stream of edge {mark[0]!r}")
+        if not self._authority.reception.may_begin(mark):
+            raise LinkError(MANY_MARKS)
         self.open(opening.stream, mark, has_gaps=True)
 
     def on_batch(self, batch: link_pb2.Batch) -> None:

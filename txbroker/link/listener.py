@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 from twisted.internet.interfaces import IAddress
 from twisted.internet.protocol import Factory
 
 from txbroker.authority.authority import Authority
+from txbroker.authority.peer import Opened
 from txbroker.counters import Counters
 from txbroker.link.formats import Formats
 from txbroker.link.frames import LinkError
@@ -17,6 +20,7 @@ from txbroker.link.wire import HEARTBEAT, SILENCE, LinkProtocol
 from txbroker.net import Clock, DelayedCall
 from txbroker.pressure import Pressure
 from txbroker.runs import Octets
+from txbroker.shares import Shares, Worker
 from txbroker.store.space import DiskSpace
 from txbroker.strangers import Strangers
 from txbroker.telemetry import get_logger, tell_repeated
@@ -44,6 +48,7 @@ class LinkListener(Factory):
         clock: Clock,
         max_links: int,
         strangers: Strangers,
+        shares: Shares,
     ) -> None:
         self.authority = authority
         self.pressure = pressure
@@ -55,11 +60,13 @@ class LinkListener(Factory):
         self._clock = clock
         self._was_full = False
         self._tokens = Tokens()
+        self._shares = shares
         self._strangers = strangers
         self._silent, self._greeting = Silent(), Silent()
         self._shown: dict[bytes, tuple[Closable, Token]] = {}
         self._open: set[_Accepted] = set()
         self._lives: dict[str, EdgeLife] = {}
+        self._numbers = count(1)  # of tokens
         pressure.when_relieved(self._give_credit)
         space.when_changed(self._give_credit)
 
@@ -93,6 +100,7 @@ class LinkListener(Factory):
             until=now + TOKEN_LIFE,
             passages=self.authority.passages,
             life=life,
+            number=next(self._numbers),
         )
         token, is_pushed_out = self._tokens.give(given, self.max_links)
         if is_pushed_out:
@@ -113,25 +121,33 @@ class LinkListener(Factory):
         self._silent.remove(connection)
         self._make_room(self._greeting.add(connection, host))
 
-    def redeem(self, token: bytes, edge: str, incarnation: int) -> bool:
+    def redeem(self, token: bytes, edge: str, incarnation: int) -> Opened | None:
         """
-        Whether the whole Hello is of the edge that has shown the token.
+        How the link is opened; None: the whole Hello is not of the edge that has shown the token.
 
         With it the edge was told the passages. Those made since it would never hear of, as it has
         no stream yet; so it has to ask again.
         """
         connection, known = self._shown.pop(token, (None, None))
         if connection is None or known is None or known.passages != self.authority.passages:
-            return False
+            return None
         if (known.edge, known.incarnation) != (edge, incarnation):
-            return False
+            return None
         if self._is_full(edge):
             self._refuse(edge)
-            return False
+            return None
         self._was_full = False
         self._greeting.remove(connection)
         self._lives[edge] = known.life
-        return True
+        return Opened(known.life.life, known.number)
+
+    def serve(self, worker: Worker) -> None:
+        """It has work, of which others get none of their time."""
+        self._shares.serve(worker)
+
+    def is_over(self) -> bool:
+        """True if whoever works has used its share."""
+        return self._shares.is_over
 
     def mark_dirty(self, end: Flushable) -> None:
         """Call `flush` at the end of this turn."""
@@ -266,6 +282,10 @@ class _Accepted(LinkProtocol):
         self.token, begun, self._head = head.token, self._head, b""
         self._carry()
         super().dataReceived(begun)
+
+    @property
+    def _kind(self) -> str:
+        return ""  # anybody
 
     def _carry(self) -> None:
         if self.token:  # before, what comes is not for the inlet

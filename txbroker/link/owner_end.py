@@ -16,11 +16,15 @@ from typing import Protocol
 import attrs
 
 from txbroker.authority.authority import Authority
+from txbroker.authority.handover import MarkKey
 from txbroker.authority.journal import Record
-from txbroker.authority.peer import CatchUp, Greeting, Peer
+from txbroker.authority.peer import CatchUp, Greeting, Opened, Peer
+from txbroker.authority.retained import Asked, Gathering
 from txbroker.core import LinkInlet, Run, Sender
 from txbroker.counters import Counters
 from txbroker.delegation.cut import Cut
+from txbroker.errors import PeerError
+from txbroker.link.answers import Answers
 from txbroker.link.batches import CREDIT_BYTES
 from txbroker.link.convert import (
     claims_from_wire,
@@ -37,18 +41,19 @@ from txbroker.link.frames import (
     Write,
     check_version,
     encode_frame,
+    link_error,
 )
-from txbroker.link.intake import Intake
-from txbroker.message import Message
+from txbroker.link.intake import MANY_MARKS, Intake
 from txbroker.mqtt.packets import Publish
 from txbroker.place import PartKey
 from txbroker.pressure import Pressure
 from txbroker.runs import Octets
-from txbroker.topics import TopicError, validate_topic_filter
+from txbroker.shares import Worker
+from txbroker.topics import is_within
 from txbroker.turn import Flushable
 from txbroker.v1 import link_pb2, types_pb2
 from txbroker.v1.link_pb2 import LinkFrame
-from txbroker.wire_checks import check
+from txbroker.wire_checks import check, check_filters
 
 LARGEST_HELLO = 64 * 1024 * 1024
 """
@@ -59,6 +64,9 @@ Bytes of the first frame, which has the whole interest of an edge; of one whose 
 HIGH_MARK = 1024 * 1024
 LOW_MARK = 256 * 1024
 """Bytes of live messages queued for one edge between which publishers wait."""
+
+HELD_AT_ONCE = 16
+"""Frames and runs of publishes that were held and are taken in one turn."""
 
 _PUBLISHING = ("batch", "restart", "open_stream", "ask")
 """Kinds of frames that stay in order with publishes, and wait with them."""
@@ -75,8 +83,14 @@ class OwnerHost(Protocol):
     def is_disk_short(self) -> bool:
         """Whether QoS 1/2 publishes have to wait for room on the disk."""
 
-    def redeem(self, token: bytes, edge: str, incarnation: int) -> bool:
-        """Whether the token was given to this edge, and not used yet."""
+    def redeem(self, token: bytes, edge: str, incarnation: int) -> Opened | None:
+        """How the edge opens its link with the token; None: it is not the edge's, or is used."""
+
+    def serve(self, worker: Worker) -> None:
+        """It has work, of which others get none of their time (`Shares.serve`)."""
+
+    def is_over(self) -> bool:
+        """True if whoever works has used its share."""
 
     def mark_dirty(self, end: Flushable) -> None:
         """Call `flush` at the end of this turn."""
@@ -108,7 +122,15 @@ class OwnerEnd:
             host.authority, host.counters, self.outlet, lambda: host.mark_next(self)
         )
         self._intake = Intake(host.authority, host.counters, self._inlet, self._send)
+        self._answers = Answers(
+            tell=self._on_gathered,
+            left=lambda: self._deliveries.retained,
+            serve=host.serve,
+            is_over=host.is_over,
+            fail=close,
+        )
         self._has_hello = False
+        self._mark: MarkKey
         self._held: deque[LinkFrame | Publish | Run] = deque()
         self._credit_told = 0
         self._is_credit_due = False
@@ -140,8 +162,7 @@ class OwnerEnd:
         if self._is_lost:
             return
         try:
-            while self._held and not self._has_to_hold(self._held[0]):
-                self._on_item(self._held.popleft())
+            self._take_held()
         except LinkError as error:
             # Whoever ends the turn is not the one who broke the rule.
             self._held.clear()
@@ -152,12 +173,21 @@ class OwnerEnd:
         self._intake.acknowledge(out)
         self._give_credit(out)
         self._deliveries.take(out)
+        self._answers.go_on()
         if self._deliveries.queued < LOW_MARK:
             self._host.pressure.lower(self)
         if out:
             self._write(*out)
         is_idle = self.peer is not None and not self._held
         self._inlet.is_open = is_idle and not (self._is_lost or self._is_over)
+
+    def _take_held(self) -> None:
+        for _ in range(HELD_AT_ONCE):
+            if not self._held or self._has_to_hold(self._held[0]):
+                return
+            self._on_item(self._held.popleft())
+        if self._held:
+            self._host.mark_next(self)
 
     def _give_credit(self, out: list[Octets]) -> None:
         """Tell how much was taken, where that is much, or due."""
@@ -188,6 +218,7 @@ class OwnerEnd:
         """The connection is gone, or given up; what was held was not taken."""
         self._is_lost = True
         self._held.clear()
+        self._answers.close()
         self._host.pressure.forget(self)
         if self.peer is not None:
             self._authority.reception.disconnect(self.peer, self)
@@ -225,10 +256,17 @@ class OwnerEnd:
     def _left(self) -> int:
         return -self._deliveries.consumed
 
-    def answer(self, request: int, offset: int, retained: list[Message]) -> None:
-        """The interest holds from here on; these are the retained messages it matches."""
-        answer = link_pb2.InterestAnswer(request=request, offset=offset, retained=len(retained))
-        self._tell(LinkFrame(answer=answer), request, retained)
+    def answer(self, request: int, _: int, retained: Asked | None) -> None:
+        """The interest holds: the edge is told so when the retained messages are gathered."""
+        self._answers.give(request, retained)
+
+    def _on_gathered(self, request: int, retained: Gathering | None) -> None:
+        if not (self._is_lost or self._is_over):
+            count = 0 if retained is None else len(retained)
+            answer = link_pb2.InterestAnswer(
+                request=request, offset=self._authority.delivered, retained=count
+            )
+            self._tell(LinkFrame(answer=answer), request, retained)
 
     def tell_cut(self, cut: Cut) -> None:
         """This apex is served elsewhere from here on."""
@@ -280,7 +318,10 @@ class OwnerEnd:
 
     def _on_item(self, item: LinkFrame | Publish | Run) -> None:
         if isinstance(item, LinkFrame):
-            self._on_frame(item)
+            try:
+                self._on_frame(item)
+            except PeerError as error:
+                raise link_error(error) from error
             return
         if isinstance(item, Run):
             self._intake.on_run(item)
@@ -317,8 +358,7 @@ class OwnerEnd:
             case "claimed":
                 self._authority.reception.on_claimed(peer, frame.claimed.apexes)
             case "position":
-                if frame.position.consumed > self._deliveries.consumed:
-                    self._deliveries.consumed = frame.position.consumed
+                self._deliveries.on_consumed(frame.position.consumed)
             case "low_water":
                 kept = {PartKey(k.zone, k.epoch): k.offset for k in frame.low_water.kept}
                 answer = partial(self._on_kept, frame.low_water.request)
@@ -326,9 +366,11 @@ class OwnerEnd:
                 self._authority.reception.keep(peer, kept, answer, holders)
             case "heartbeat":
                 pass
-            case _:
+            case None:
                 # A newer edge may say what this node does not know: not ours to act on.
                 self._host.counters.add("link.unknown_frame")
+            case _:
+                raise LinkError(f"an edge does not say {kind}")
 
     def _on_kept(self, request: int) -> None:
         if request:
@@ -345,6 +387,7 @@ class OwnerEnd:
 
     def _on_sync(self, peer: Peer, sync: link_pb2.InterestSync) -> None:
         _check_filters(sync.filters)
+        self._check_claims(sync.claims)
         claims = claims_from_wire(sync.claims, self._authority.epoch)
         catch_up = self._authority.reception.sync(peer, sync.filters, claims)
         self._catch_up(catch_up)
@@ -358,7 +401,8 @@ class OwnerEnd:
         if not hello.stream:
             raise LinkError("a Hello names its stream")
         check_version(hello.version)
-        if not self._host.redeem(hello.token, hello.edge, hello.incarnation):
+        opened = self._host.redeem(hello.token, hello.edge, hello.incarnation)
+        if opened is None:
             raise LinkError("the token is not valid; OpenLink gives one for each link")
         authority = self._authority
         if not authority.serving:
@@ -366,6 +410,11 @@ class OwnerEnd:
         if hello.zone != authority.apex:
             raise LinkError(f"zone {hello.zone!r} is not served here")
         _check_filters(hello.filters)
+        self._check_claims(hello.claims)
+        if not authority.reception.may_come(hello.edge):
+            raise LinkError(
+                "the zone knows as many edges as it can; let lost ones go: txbroker forget"
+            )
         greeting = Greeting(
             edge=hello.edge,
             incarnation=hello.incarnation,
@@ -374,10 +423,12 @@ class OwnerEnd:
             claims=claims_from_wire(hello.claims, authority.epoch),
             position=self._resume_at(hello),
             in_doubt=tuple(key_from_mark(mark) for mark in hello.in_doubt),
+            opened=opened,
         )
         self._has_hello = True
         self._reader.trust()
         mark = (hello.edge, hello.incarnation, authority.apex, hello.stream)
+        self._mark = mark
         self._intake.open(hello.stream, mark, has_gaps=False)
         # Its marks are an answer to its publishes: they, too, wait until these are durable.
         authority.reception.expect(greeting)
@@ -396,6 +447,10 @@ class OwnerEnd:
             self._close(f"a newer link of edge {greeting.edge!r} is known")
             return
         self.peer, caught_up = accepted
+        # Behind `connect`, which has forgotten what the edge needs no longer: it may come back.
+        if not authority.reception.may_begin(self._mark):
+            self.close(MANY_MARKS)
+            return
         self._deliveries.peer = self.peer
         self._welcome(in_doubt)
         for one in back:
@@ -414,6 +469,11 @@ class OwnerEnd:
         )
         self._tell(LinkFrame(online=online))
 
+    def _check_claims(self, claims: Iterable[link_pb2.Claim]) -> None:
+        for claim in claims:
+            if not is_within(claim.apex, self._authority.apex):
+                raise LinkError(f"zone {self._authority.apex!r} has no {claim.apex[:100]!r}")
+
     def _resume_at(self, hello: link_pb2.Hello) -> int | None:
         if not hello.epoch:
             return None  # the edge was never here
@@ -430,6 +490,7 @@ class OwnerEnd:
             epoch=authority.epoch,
             credit=WINDOW,
             marks=self._known_marks(in_doubt),
+            answers_low_water=True,
         )
         self._write(encode_frame(LinkFrame(welcome=welcome)))
 
@@ -456,16 +517,13 @@ class OwnerEnd:
         self._deliveries.catch_up(catch_up)
         self._host.mark_dirty(self)
 
-    def _tell(
-        self, frame: LinkFrame, request: int = 0, retained: list[Message] | None = None
-    ) -> None:
+    def _tell(self, frame: LinkFrame, request: int = 0, retained: Gathering | None = None) -> None:
         self._deliveries.tell(frame, request, retained)
         self._host.mark_dirty(self)
 
 
 def _check_filters(filters: Iterable[str]) -> None:
-    for topic_filter in filters:
-        try:
-            validate_topic_filter(topic_filter)
-        except TopicError as error:
-            raise LinkError(f"not a topic filter: {error}") from error
+    try:
+        check_filters(filters)
+    except PeerError as error:
+        raise LinkError(f"not a topic filter: {error}") from error

@@ -28,13 +28,17 @@ class EdgeLife:
 
 @attrs.frozen(kw_only=True)
 class Token:
-    """To whom a token was given, until when it holds, and which passages that edge was told."""
+    """
+    To whom a token was given, until when it holds, and which passages that edge was told; a later
+    token has a greater `number`.
+    """
 
     edge: str
     incarnation: int
     until: float
     passages: tuple[Passage, ...]
     life: EdgeLife
+    number: int
 
 
 class Tokens:

@@ -14,7 +14,7 @@ from txbroker.errors import PeerError
 from txbroker.link.frames import encode_frame
 from txbroker.net import Clock, Transport
 from txbroker.runs import Octets
-from txbroker.telemetry import get_logger
+from txbroker.telemetry import get_logger, tell_repeated
 from txbroker.turn import Turn
 from txbroker.v1.link_pb2 import Heartbeat, LinkFrame
 
@@ -119,13 +119,18 @@ class LinkProtocol(Protocol):
     def connectionLost(self, reason: Failure | None = None) -> None:
         if self._pulse.running:
             self._pulse.stop()
-        log.info("link.closed", peer=self.peer, reason=self._reason)
+        tell_repeated(log.info, "link.closed", kind=self._kind, peer=self.peer, reason=self._reason)
         end, self.end = self.end, None
         if end is not None:
             end.lost()
         self._turn.end()
 
     # internal
+
+    @property
+    def _kind(self) -> str:
+        """With whom it is, for the log."""
+        return self.peer
 
     def _carry(self) -> None:
         carry = getattr(self.transport, "carry", None)
