@@ -17,11 +17,15 @@ from tests.support.roaming import Alone
 from txbroker.alarms import ReactorTimers
 from txbroker.config import Reserve
 from txbroker.deadlines import GRAIN
+from txbroker.mqtt import protocol
+from txbroker.mqtt.deaf import DEAF_TIMEOUT, Deaf
 from txbroker.mqtt.hold import HOLD_TIMEOUT
 from txbroker.mqtt.protocol import MqttFactory, MqttProtocol
+from txbroker.mqtt.requests import PIECE
 from txbroker.mqtt.service import MqttService, Outputs
+from txbroker.shares import Shares
 from txbroker.store.space import DiskSpace
-from txbroker.strangers import Strangers
+from txbroker.strangers import Halves, Strangers
 from txbroker.turn import Turn
 
 FULL, EMPTY = (0, 1000), (1000, 1000)
@@ -77,7 +81,7 @@ class Bench:
             counters=self.edge.counters,
             measure=lambda _: self.disk,
         )
-        outputs = Outputs(self.edge.exchange)
+        outputs = Outputs(self.edge.exchange, self.turn.mark_next)
         self.edge.on_output = lambda: self.turn.mark_dirty(outputs)
         alone = Alone(self.edge.edge, self.clock.seconds)
         self.directory = alone.directory
@@ -92,6 +96,13 @@ class Bench:
             space=self.space,
             counters=self.edge.counters,
             strangers=Strangers(self.edge.counters),
+            halves=Halves(self.edge.counters),
+            shares=Shares(
+                later=lambda action: self.clock.callLater(0, action),
+                now=self.clock.seconds,
+                worked=self.clock.seconds,
+                turn=self.turn,
+            ),
             make_client_id=lambda: "auto",
             max_packet=1 << 20,
             max_connections=10,
@@ -318,3 +329,73 @@ def test_a_session_that_is_over_is_freed_at_once(bench: Bench) -> None:
         assert session() is None
     finally:
         gc.enable()
+
+
+# -- work that is more than a share
+
+
+def test_a_large_subscribe_is_answered_once_when_all_its_pieces_are_done(bench: Bench) -> None:
+    """What is illegal in its last filter makes the whole of it void."""
+    client = bench.client()
+    filters = [(f"x/{number:020}", number % 3) for number in range(5 * PIECE + 1)]
+    client.say(wire.subscribe(7, *filters))
+    answered = client.answered()
+    route = bench.edge.route("x")
+    while route.requests and not answered:
+        for request in list(route.requests):
+            bench.edge.edge.interests.on_answer(route, request, 0, [])
+        bench.turn.end()
+        answered = client.answered()
+    assert answered == ["SUBACK"]
+    assert len(bench.edge.edge.clients.sessions["c"].subscriptions) == len(filters)
+    client.say(wire.subscribe(8, *[(f"y/{n:020}", 0) for n in range(5 * PIECE)], ("z", 3)))
+    assert client.transport.disconnecting
+    assert "c" not in bench.edge.edge.clients.sessions
+
+
+def test_a_client_that_reads_no_answers_is_not_read(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it sends on stays with it, until it has read."""
+    monkeypatch.setattr(protocol, "FULL", 1_000)
+    client = bench.client()
+    client.protocol.pauseProducing()
+    pings = wire.packet(wire.PINGREQ, 0) * 600
+    for _ in range(5):
+        client.say(pings)
+        bench.turn.end()
+    assert not client.is_read
+    assert client.protocol.outlet.size < 3_000
+    client.protocol.resumeProducing()
+    assert client.is_read
+
+
+def test_a_client_that_reads_nothing_for_long_is_closed(bench: Bench) -> None:
+    """It is told apart from one that is slow."""
+    left = [1_000]
+    closed: list[bool] = []
+    Deaf(bench.service.clock, "c", left=lambda: left[0], give_up=lambda: closed.append(True))
+    left[0] = 900
+    bench.clock.advance(DEAF_TIMEOUT)
+    assert not closed
+    bench.clock.advance(DEAF_TIMEOUT)
+    assert closed
+
+
+def test_halves_of_packets_are_bounded_together(bench: Bench) -> None:
+    """Beyond it the oldest half is closed as if it had broken; who sends the rest in time stays."""
+    bench.service.halves.most = 250_000
+    clients = [bench.client(name) for name in "abc"]
+    packet = wire.publish("x/t", bytes(100_000))
+    for client in clients[:2]:
+        client.say(packet[:-1])
+    clients[0].say(packet[-1:])
+    assert 100_000 < bench.service.halves.held < 110_000
+    clients[0].say(packet[:-1])
+    clients[2].say(packet[:-1])
+
+    assert [False, True, False] == [one.transport.disconnecting for one in clients]
+    assert 1 == bench.edge.counters.get("packet.halves_over_limit")
+    for client in clients:
+        client.protocol.connectionLost()
+    assert 0 == bench.service.halves.held

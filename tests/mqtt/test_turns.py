@@ -42,3 +42,22 @@ def test_new_publish_has_its_turn_by_itself() -> None:
     turns.enter(new, "x", "", is_repeat=False)
 
     assert not turns.has_to_wait(new)
+
+
+def test_topics_are_forgotten_when_all_of_them_is_answered() -> None:
+    """However many a connection brings while one repeat is still to come."""
+    turns = Turns([1])
+    before = Incoming(2, 1)
+    turns.enter(before, "x", "", is_repeat=False)
+    for number in range(1_000):
+        repeat, new = Incoming(3, 1), Incoming(4, 1)
+        turns.enter(repeat, f"t/{number}", "", is_repeat=True)
+        turns.enter(new, f"t/{number}", f"t/{number}", is_repeat=False)
+        assert turns.has_to_wait(repeat) and turns.has_to_wait(new)
+        assert repeat is turns.end(before) and new is turns.end(repeat)
+        before = new
+
+    assert not turns.is_over
+    assert 1 == len(turns._zones) == len(turns._topics)
+    assert turns.end(before) is None
+    assert not turns._zones and not turns._topics

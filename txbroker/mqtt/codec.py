@@ -49,7 +49,17 @@ from txbroker.mqtt.packets import (
 )
 from txbroker.mqtt.return_codes import SUBACK_FAILURE, ConnackCode, ProtocolViolation
 
-__all__ = ["Framer", "decode"]
+__all__ = [
+    "FIRST_FILTER",
+    "Framer",
+    "decode",
+    "packet_id_of",
+    "subscribed_filters",
+    "unsubscribed_filters",
+]
+
+FIRST_FILTER: Final = 2
+"""Where the filters of a SUBSCRIBE or an UNSUBSCRIBE begin: behind the packet identifier."""
 
 _CONNECT_FIELDS = Struct("!BHH")  # flags, keep-alive, length of the client id
 
@@ -103,7 +113,7 @@ def _decode_publish(first_byte: int, body: bytes) -> Publish:
     return Publish(topic, body[payload_start:], qos, first_byte & 1 != 0, dup, packet_id)
 
 
-def _packet_id(body: bytes) -> int:
+def packet_id_of(body: bytes) -> int:
     """The packet identifier with which a body begins."""
     if len(body) < 2:
         raise truncated()
@@ -117,7 +127,7 @@ def _decode_ack(kind: Callable[[int], Packet], body: bytes) -> Packet:
     """PUBACK, PUBREC, PUBREL, PUBCOMP and UNSUBACK: a packet identifier and nothing else."""
     if len(body) > 2:
         raise trailing()
-    return kind(_packet_id(body))
+    return kind(packet_id_of(body))
 
 
 def _decode_connect(body: bytes) -> Connect:
@@ -210,11 +220,19 @@ def _decode_connack(body: bytes) -> Connack:
 
 
 def _decode_subscribe(body: bytes) -> Subscribe:
+    packet_id = packet_id_of(body)
+    filters, _ = subscribed_filters(body, FIRST_FILTER, len(body))
+    if not filters:
+        # [MQTT-3.8.3-3]
+        raise ProtocolViolation("MQTT-3.8.3-3", "A SUBSCRIBE has no topic filter.")
+    return Subscribe(packet_id, tuple(filters))
+
+
+def subscribed_filters(body: bytes, at: int, most: int) -> tuple[list[tuple[str, int]], int]:
+    """At most so many filters of a SUBSCRIBE, with their QoS, from a place on; where they end."""
     size = len(body)
-    packet_id = _packet_id(body)
-    filters = []
-    at = 2
-    while at < size:
+    filters: list[tuple[str, int]] = []
+    while at < size and len(filters) < most:
         start = at + 2
         stop = start + (body[at] << 8 | body[at + 1]) if start < size else size
         if stop >= size:
@@ -226,10 +244,7 @@ def _decode_subscribe(body: bytes) -> Subscribe:
             raise ProtocolViolation("MQTT-3-8.3-4", reason)
         filters.append((topic_filter_of(body[start:stop]), qos))
         at = stop + 1
-    if not filters:
-        # [MQTT-3.8.3-3]
-        raise ProtocolViolation("MQTT-3.8.3-3", "A SUBSCRIBE has no topic filter.")
-    return Subscribe(packet_id, tuple(filters))
+    return filters, at
 
 
 def _decode_suback(body: bytes) -> Suback:
@@ -245,15 +260,21 @@ def _decode_suback(body: bytes) -> Suback:
 
 
 def _decode_unsubscribe(body: bytes) -> Unsubscribe:
-    fields = Fields(body)
-    packet_id = fields.packet_id()
-    filters = []
-    while fields:
-        filters.append(fields.topic_filter())
+    packet_id = packet_id_of(body)
+    filters, _ = unsubscribed_filters(body, FIRST_FILTER, len(body))
     if not filters:
         # [MQTT-3.10.3-2]
         raise ProtocolViolation("MQTT-3.10.3-2", "An UNSUBSCRIBE has no topic filter.")
     return Unsubscribe(packet_id, tuple(filters))
+
+
+def unsubscribed_filters(body: bytes, at: int, most: int) -> tuple[list[str], int]:
+    """At most so many filters of an UNSUBSCRIBE from a place on; where they end."""
+    fields = Fields(body, at)
+    filters: list[str] = []
+    while fields and len(filters) < most:
+        filters.append(fields.topic_filter())
+    return filters, fields.offset
 
 
 _DECODERS: Final[dict[int, Callable[[bytes], Packet]]] = {

@@ -26,6 +26,11 @@ class Fields:
         """Whether something is left to read."""
         return self._offset < len(self._body)
 
+    @property
+    def offset(self) -> int:
+        """Where the next one begins."""
+        return self._offset
+
     def byte(self) -> int:
         at = self._offset
         if at >= len(self._body):
@@ -98,7 +103,7 @@ def topic_name_of(raw: bytes) -> str:
         validate_topic_name(text)
     except TopicError as error:
         raise ProtocolViolation(error.rule, str(error)) from None
-    _check_levels(text)
+    check_levels(text)
     return text
 
 
@@ -109,7 +114,7 @@ def topic_filter_of(raw: bytes) -> str:
         validate_topic_filter(text)
     except TopicError as error:
         raise ProtocolViolation(error.rule, str(error)) from None
-    _check_levels(text)
+    check_levels(text)
     return text
 
 
@@ -128,7 +133,8 @@ def limit_levels(most: int) -> None:
     recent_topic_name_of.cache_clear()
 
 
-def _check_levels(text: str) -> None:
+def check_levels(text: str) -> None:
+    """Raise `ProtocolViolation` for a topic or filter of more levels than `limits.levels`."""
     if len(text) >= _most_levels and text.count("/") >= _most_levels:
         raise ProtocolViolation("limits.levels", f"A topic has more than {_most_levels} levels.")
 

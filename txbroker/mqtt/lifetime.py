@@ -6,15 +6,19 @@ What a client says meanwhile is `protocol`'s.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from twisted.internet.address import IPv4Address, IPv6Address
 
 from txbroker.core import HIGH_MARK
 from txbroker.deadlines import Slot
 from txbroker.edge.roaming import Attempt
+from txbroker.mqtt.deaf import Deaf
 from txbroker.mqtt.hold import Hold
 from txbroker.mqtt.service import MqttService
 from txbroker.mqtt.session import Session
 from txbroker.net import Transport
+from txbroker.shares import Share
 from txbroker.telemetry import get_logger, tell_repeated
 
 log = get_logger()
@@ -41,17 +45,21 @@ class Lifetime:
     __slots__ = (
         "_attempt",
         "_client_id",
+        "_deaf",
         "_hold",
         "_inlet",
         "_is_arriving",
         "_is_clogged",
         "_is_open",
+        "_is_paused",
         "_is_working",
+        "_job",
         "_keep_alive",
         "_service",
         "_session",
         "_slot",
         "outlet",
+        "share",
         "transport",
     )
 
@@ -69,6 +77,10 @@ class Lifetime:
         self._is_clogged = False
         self._is_working = False
         self._is_arriving = False
+        self._is_paused = False
+        self._deaf: Deaf | None = None
+        self._job: Iterator[None] | None = None
+        self.share: Share | None = None
         self._attempt: Attempt | None = None
         self._hold: Hold | None = None
         self._keep_alive = 0
@@ -111,12 +123,12 @@ class Lifetime:
         self._leave(will=False)
         self._abort()
 
-    # from Strangers
+    # from Held
 
     def push_out(self) -> str:
-        """The oldest of too many bytes before CONNECT is held for this one."""
+        """The oldest of too many bytes of packets that are not whole is held for this one."""
         peer = describe(self.transport.getPeer())
-        self._leave(will=False)
+        self._leave(will=True)
         self._abort()
         return peer
 
@@ -133,6 +145,22 @@ class Lifetime:
             self._look_at_watch()
         self._service.turn.end()
 
+    def _regulate(self) -> None:
+        """Read what the client sends, or leave it in the kernel, as there is reason to."""
+        is_late = self.share is not None and self.share.is_late
+        is_held = self._hold is not None and self._hold.is_on
+        is_waiting = self._is_arriving or self._deaf is not None or self._job is not None
+        is_asking = self._session is not None and self._session.when_asked is not None
+        is_paused = is_late or is_held or is_waiting or is_asking
+        if is_paused == self._is_paused or not self._is_open:
+            return
+        self._is_paused = is_paused
+        if is_paused:
+            self.transport.pauseProducing()
+        else:
+            self._inlet.heard_at = self._service.clock.seconds()
+            self.transport.resumeProducing()
+
     def _set_keep_alive(self, seconds: int) -> None:
         self._keep_alive = seconds
         if seconds:
@@ -146,7 +174,7 @@ class Lifetime:
     def _look_at_watch(self) -> None:
         # The deadline is not moved for each packet; it is set again when it is met.
         idle = self._service.clock.seconds() - self._inlet.heard_at
-        if self._hold is not None and self._hold.is_on:
+        if self._is_paused:
             idle = 0.0  # its PINGREQ may lie unread (protocol rule 20)
         longest = self._keep_alive * GRACE
         if idle >= longest:
@@ -193,7 +221,11 @@ class Lifetime:
         service = self._service
         self._is_open = False
         self._inlet.close()
+        self._job = None
+        if self._deaf is not None:
+            self._deaf.end()
         service.strangers.forget(self)
+        service.halves.forget(self)
         self._cancel_deadline()
         service.connections.pop(self, None)
         service.pressure.forget(self, self.outlet)

@@ -20,7 +20,8 @@ from zope.interface import implementer
 
 from txbroker.core import QUEUE_HIGH_MARK, Flows
 from txbroker.mqtt.connection import judge, judge_beginning
-from txbroker.mqtt.encoding import encode, encode_suback
+from txbroker.mqtt.deaf import Deaf
+from txbroker.mqtt.encoding import encode
 from txbroker.mqtt.hold import Hold
 from txbroker.mqtt.lifetime import Lifetime, describe
 from txbroker.mqtt.packets import (
@@ -36,10 +37,10 @@ from txbroker.mqtt.packets import (
     Pubrec,
     Pubrel,
     Subscribe,
-    Unsuback,
     Unsubscribe,
 )
-from txbroker.mqtt.return_codes import SUBACK_FAILURE, ConnackCode, ProtocolViolation
+from txbroker.mqtt.requests import is_large, subscribe, take_large, unsubscribe
+from txbroker.mqtt.return_codes import ConnackCode, ProtocolViolation
 from txbroker.mqtt.service import MqttService
 from txbroker.mqtt.session import Session
 from txbroker.runs import Octets
@@ -57,6 +58,12 @@ FULL = 1024 * 1024
 """Bytes of output from which on publishers wait for a client that is on trial."""
 
 _ACCEPTED: Final = [encode(Connack(present, ConnackCode.ACCEPTED)) for present in (False, True)]
+
+MOST_ASKED = 128
+"""Filters of a client that wait for zones; it is read on when there are less."""
+
+HALF = 4_096
+"""Bytes of a packet that is not whole; smaller ones are not counted."""
 
 LOGGED_BYTES = 32
 """How much of an illegal packet goes into the log."""
@@ -98,6 +105,7 @@ class MqttProtocol(Lifetime):
         self.flush()
         if self._session is not None:
             self._session.sender.pump()
+        self._look_at_answers()
         self._service.turn.end()
 
     def stopProducing(self) -> None:
@@ -114,13 +122,32 @@ class MqttProtocol(Lifetime):
         if not self._is_clogged:
             if outlet.size and self._is_open:
                 self.transport.write(outlet.take())
-        elif self._service.pressure.is_slow(self):
-            outlet.is_shut = True
-        elif outlet.size > FULL:
-            self._service.pressure.hurry(self)
+        else:
+            self._look_at_answers()
+            if self._service.pressure.is_slow(self):
+                outlet.is_shut = True
+            elif outlet.size > FULL:
+                self._service.pressure.hurry(self)
         if session is not None:
             session.sender.look_at_outlet()
             self._look_at_queue()
+
+    def _look_at_answers(self) -> None:
+        """Whoever does not read its answers is not read either: what it sends stays with it."""
+        if self._is_clogged and self._is_open:
+            if self._deaf is None and self.outlet.size > FULL:
+                self._deaf = Deaf(
+                    self._service.clock,
+                    self._client_id,
+                    left=self._unread,
+                    give_up=self._give_up,
+                )
+                self._regulate()
+        elif self._deaf is not None:
+            self._deaf.end()
+            self._deaf = None
+            self._regulate()
+            self.fed()
 
     def _unread(self) -> int:
         """Bytes that the client's end has not taken; less each time where that cannot be known."""
@@ -137,23 +164,32 @@ class MqttProtocol(Lifetime):
             self.outlet.is_behind = False
             pressure.lower(self.outlet)
 
-    # internal: packets
-
     def fed(self) -> None:
         """Take what has come, as far as it may be taken now; the caller ends the turn."""
-        if self._is_working:
-            return
+        if not self._is_working:
+            self._service.shares.serve(self)
+
+    # from Shares
+
+    @property
+    def is_newcomer(self) -> bool:
+        """True if it has sent no CONNECT yet."""
+        return not self._client_id
+
+    def work(self) -> bool:
+        """Take what has come until the share is used up; True if some of it is left."""
+        is_over = False
         self._is_working = True
         try:
             # A client may send on before it has its CONNACK (3.1.4): that waits for its session.
-            while self._is_open and not self._is_arriving:
-                if self._hold is not None and self._hold.refused is not None:
-                    break
+            while self._may_work() and not is_over:
                 if not self._step():
                     break
+                is_over = self._service.shares.is_over
         except ProtocolViolation as violation:
             self._on_violation(violation)
-        self._is_working = False
+        finally:
+            self._is_working = False
         session = self._session
         if (
             session is not None
@@ -161,10 +197,38 @@ class MqttProtocol(Lifetime):
             and self._service.edge.congestion.is_too_much(session)
         ):
             self._stop_reading(session)
+        has_more = is_over and self._may_work()
+        self._regulate()
+        return has_more
+
+    def fail(self, error: Exception) -> None:
+        """Its work has raised this: the others go on."""
+        log.error("stream.failed", exc_info=error)
+        self._leave(will=True)
+        self._abort()
+
+    def on_late(self) -> None:
+        """It waits for its turn, or does so no more."""
+        self._regulate()
+
+    # internal: packets
+
+    def _may_work(self) -> bool:
+        session = self._session
+        if session is not None and session.subscribing >= MOST_ASKED:
+            session.when_asked = self.fed
+            return False
+        if not self._is_open or self._is_arriving or self._deaf is not None:
+            return False
+        return self._hold is None or not self._hold.is_on
 
     def _step(self) -> bool:
         """Take what comes up to the next single packet, and that; False: there is no more."""
         inlet, session = self._inlet, self._session
+        if self._job is not None:
+            if next(self._job, self) is self:
+                self._job = None
+            return True
         if session is not None and session.has_received:
             inlet.takes_qos12 = self._may_gather(session)
         frame = inlet.step()
@@ -178,18 +242,31 @@ class MqttProtocol(Lifetime):
             self._open_inlet(session, session.receiver.plain)
             return True
         if frame is None:
-            if session is None and inlet.first_byte is not None:
-                judge_beginning(inlet.first_byte)
-                self._service.strangers.hold(self, inlet.awaited)
+            self._hold_half(is_first=session is None)
             return inlet.has_more
         if not self._is_open:
             return False  # what came before it has closed the connection
         first_byte, body = frame
         if session is None:
             self._service.strangers.forget(self)
+        elif is_large(first_byte, body):
+            answer = partial(self._answer, session)
+            self._job = take_large(self._service, session, first_byte, body, answer)
+            return True
         packet = judge(first_byte, body, is_first=session is None)
         _HANDLERS[type(packet)](self, packet)
         return inlet.has_more
+
+    def _hold_half(self, *, is_first: bool) -> None:
+        """What came last is not a whole packet, or nothing is left."""
+        inlet, service = self._inlet, self._service
+        if is_first and inlet.first_byte is not None:
+            judge_beginning(inlet.first_byte)
+            service.strangers.hold(self, inlet.awaited)
+        elif not is_first and inlet.awaited >= HALF:
+            service.halves.hold(self, inlet.awaited)
+        else:
+            service.halves.forget(self)
 
     def _may_gather(self, session: Session) -> bool:
         """Whether publishes of QoS 1 and 2 need no look at each of them."""
@@ -227,7 +304,7 @@ class MqttProtocol(Lifetime):
         if self._session is None and self._is_open:
             self._attempt = attempt
             self._is_arriving = True
-            self.transport.pauseProducing()
+            self._regulate()
 
     def _check_client_id(self, client_id: str) -> None:
         most = self._service.max_client_id
@@ -259,7 +336,7 @@ class MqttProtocol(Lifetime):
         self._open_inlet(session, session.receiver.plain if session.has_received else None)
         if self._is_arriving:
             self._is_arriving = False
-            self.transport.resumeProducing()
+            self._regulate()
             self.fed()
 
     def _open_inlet(self, session: Session, flows: Flows | None) -> None:
@@ -312,57 +389,16 @@ class MqttProtocol(Lifetime):
     def _on_subscribe(self, packet: Subscribe) -> None:
         session = self._session
         assert session is not None
-        admitted, codes = self._admit(session, packet.filters)
-        suback = encode_suback(packet.packet_id, codes)
-
-        def acknowledge() -> None:
-            if self._session is session:
-                self.outlet.send(suback)  # [MQTT-3.8.4-1]
-
-        if not admitted:
-            acknowledge()
-            return
-        if len(admitted) < len(packet.filters):
-            packet = attrs.evolve(packet, filters=admitted)
-        self._service.edge.subscriptions.subscribe(session, packet, acknowledge)
-
-    def _admit(
-        self, session: Session, filters: tuple[tuple[str, int], ...]
-    ) -> tuple[tuple[tuple[str, int], ...], list[int]]:
-        """The filters that the session has room for, and the codes of SUBACK."""
-        known, most = session.subscriptions, self._service.max_subscriptions
-        codes = [qos for _, qos in filters]
-        if len(known) + len(filters) <= most:
-            return filters, codes
-        admitted: dict[str, int] = {}
-        room = most - len(known)
-        for place, (topic_filter, qos) in enumerate(filters):
-            if topic_filter not in known and topic_filter not in admitted:
-                if room <= 0:
-                    codes[place] = SUBACK_FAILURE
-                    continue
-                room -= 1
-            admitted[topic_filter] = qos
-        refused = codes.count(SUBACK_FAILURE)
-        if refused:
-            self._service.counters.add("subscriptions.over_limit", refused)
-            log.warning(
-                "client.over_limit",
-                client_id=self._client_id,
-                limit="limits.subscriptions",
-                value=most,
-            )
-        return tuple(admitted.items()), codes
+        subscribe(self._service, session, packet, partial(self._answer, session))
 
     def _on_unsubscribe(self, packet: Unsubscribe) -> None:
         session = self._session
         assert session is not None
+        unsubscribe(self._service, session, packet, partial(self._answer, session))
 
-        def acknowledge() -> None:
-            if self._session is session:
-                self.outlet.send(encode(Unsuback(packet.packet_id)))  # [MQTT-3.10.4-4]
-
-        self._service.edge.subscriptions.unsubscribe(session, packet.filters, acknowledge)
+    def _answer(self, session: Session, answer: bytes) -> None:
+        if self._session is session:
+            self.outlet.send(answer)
 
     def _on_pingreq(self, _: Packet) -> None:
         self.outlet.send(encode(Pingresp()))  # [MQTT-3.12.4-1]
@@ -400,13 +436,13 @@ class MqttProtocol(Lifetime):
     def _stop_reading(self, session: Session) -> None:
         hold = self._made_hold()
         if not hold.is_on:
-            self.transport.pauseProducing()
             hold.begin(session)
+            self._regulate()
 
     def _read_again(self) -> None:
         hold = self._made_hold()
         self._inlet.heard_at = self._service.clock.seconds()
-        self.transport.resumeProducing()
+        self._regulate()
         refused = hold.take_refused()
         if refused is not None:
             self._on_publish(refused)

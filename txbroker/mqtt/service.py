@@ -12,8 +12,9 @@ from txbroker.edge.edge import Edge
 from txbroker.edge.roaming import Roaming, Successions
 from txbroker.net import Clock
 from txbroker.pressure import Pressure
+from txbroker.shares import Shares
 from txbroker.store.space import DiskSpace
-from txbroker.strangers import Strangers
+from txbroker.strangers import Halves, Strangers
 from txbroker.turn import Turn
 
 
@@ -28,16 +29,19 @@ class Closable(Protocol):
 
 
 class Outputs:
-    """What was gathered for clients in a turn."""
+    """What was gathered for clients in a turn; `again` has `flush` called in another one."""
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: Exchange, again: Callable[[Outputs], None]) -> None:
         self._exchange = exchange
+        self._again = again
 
     def flush(self) -> None:
-        """The end of a turn: write it, and have a look where that did not do."""
+        """The end of a turn: write what it may, and have a look where that did not do."""
         for outlet in self._exchange.send_outputs():
             if outlet.connection is not None:
                 outlet.connection.flush()
+        if self._exchange.has_outputs:
+            self._again(self)
 
 
 class MqttService:
@@ -56,6 +60,8 @@ class MqttService:
         space: DiskSpace,
         counters: Counters,
         strangers: Strangers,
+        halves: Halves,
+        shares: Shares,
         make_client_id: Callable[[], str],
         max_packet: int,
         max_connections: int,
@@ -74,6 +80,9 @@ class MqttService:
         self.space = space
         self.counters = counters
         self.strangers = strangers
+        self.halves = halves
+        self.shares = shares
+        edge.feeds.wire(shares)
         self.make_client_id = make_client_id
         self.max_packet = max_packet
         self.max_connections = max_connections

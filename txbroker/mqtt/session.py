@@ -7,7 +7,7 @@ where messages come from.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from txbroker.mqtt.clean_sender import CleanSender
 from txbroker.mqtt.cursor import Cursor, Subscription
@@ -31,7 +31,7 @@ class Session:
 
     `places` say how far it has come in the journals, `sender` has what goes to the client and
     `receiver` what comes from it (`has_received`: it is there by now); what concerns more than one
-    of them is here.
+    of them is here. `when_asked` is called once when less is `subscribing`.
     """
 
     __slots__ = (
@@ -50,6 +50,7 @@ class Session:
         "subscribing",
         "subscriptions",
         "watcher",
+        "when_asked",
         "will",
     )
 
@@ -63,6 +64,7 @@ class Session:
         self.will: Will | None = None
         self.held_size = 0
         self.subscribing = 0
+        self.when_asked: Callable[[], None] | None = None
         self.away_since: float | None = None
         self.is_over = False
         self._places: Places | None = None
@@ -129,6 +131,7 @@ class Session:
     def detach(self) -> None:
         """The connection is gone."""
         self._matching = None
+        self.when_asked = None
         if self._receiver is not None:
             self._receiver.detach()
         self.sender.detach()
@@ -177,15 +180,18 @@ class Session:
             known[topic] = found
         return found
 
-    def begin_subscribing(self) -> None:
-        """A SUBSCRIBE is on its way."""
-        self.subscribing += 1
+    def begin_subscribing(self, filters: int = 1) -> None:
+        """A SUBSCRIBE of so many filters is on its way."""
+        self.subscribing += filters
         self.look_at_live()
 
-    def end_subscribing(self) -> None:
+    def end_subscribing(self, filters: int = 1) -> None:
         """Its SUBACK has left, or is not due any more."""
-        self.subscribing -= 1
+        self.subscribing -= filters
         self.look_at_live()
+        action, self.when_asked = self.when_asked, None
+        if action is not None:
+            action()
 
     def look_at_live(self) -> None:
         """What comes live may go straight to the client, or not any more."""

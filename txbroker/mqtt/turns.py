@@ -26,7 +26,9 @@ class Turns:
         self._last: dict[Lane, Incoming] = {}
         self._next: dict[Incoming, Incoming] = {}
         self._waiting: set[Incoming] = set()
-        self._zones: dict[str, str] = {}  # of topics of which something has waited
+        # Of topics of which something has waited: the zone, and what is not answered.
+        self._zones: dict[str, tuple[str, set[Incoming]]] = {}
+        self._topics: dict[Incoming, str] = {}  # of these
 
     def expect(self, packet_ids: Iterable[int]) -> None:
         """It may bring these again, too."""
@@ -41,9 +43,11 @@ class Turns:
         """
         A publish came in, for this zone; a repeat waits for what came before it, and a new one for
         what waits itself, maybe for one whose zone turns out to be another one. The topic stays in
-        its order when its zone is found to be a deeper one.
+        its order when its zone is found to be a deeper one, until all of it is answered.
         """
-        zone = self._zones.get(topic, zone)
+        if topic in self._zones:
+            zone, _ = self._zones[topic]
+            self._note(flow, topic, zone)
         self._early.discard(flow.packet_id)
         lane = zone, flow.qos
         before = self._last.get(lane)
@@ -53,7 +57,7 @@ class Turns:
         if is_repeat or before in self._waiting:
             self._next[before] = flow
             self._waiting.add(flow)
-            self._zones[topic] = zone
+            self._note(flow, topic, zone)
 
     def has_to_wait(self, flow: Incoming) -> bool:
         """Whether the answer that is due would overtake another one."""
@@ -62,7 +66,23 @@ class Turns:
     def end(self, flow: Incoming) -> Incoming | None:
         """The publish is answered, or never will be; the one whose turn it is now."""
         self._early.discard(flow.packet_id)
+        self._forget(flow)
         after = self._next.pop(flow, None)
         if after is not None:
             self._waiting.discard(after)
         return after
+
+    # internal
+
+    def _note(self, flow: Incoming, topic: str, zone: str) -> None:
+        self._forget(flow)
+        self._topics[flow] = topic
+        self._zones.setdefault(topic, (zone, set()))[1].add(flow)
+
+    def _forget(self, flow: Incoming) -> None:
+        topic = self._topics.pop(flow, None)
+        if topic is not None:
+            _, open_flows = self._zones[topic]
+            open_flows.discard(flow)
+            if not open_flows:
+                del self._zones[topic]

@@ -1,0 +1,44 @@
+"""What clients are sent in a turn of the event loop, and what of it is left to later ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from txbroker.core import Exchange
+from txbroker.mqtt.service import Outputs
+from txbroker.turn import Turn
+
+
+class Looked:
+    """A connection that takes its output when it is looked at."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.outlet = exchange.make_outlet()
+        self.outlet.connection = self
+        self.got = b""
+
+    def flush(self) -> None:
+        self.got += bytes(self.outlet.take())
+
+
+def test_a_crowd_gets_its_output_in_turns_of_their_own() -> None:
+    """Whatever of the loop is ready comes in between; nobody has to ask for what is left."""
+    later: list[Callable[[], None]] = []
+    turn = Turn(later.append)
+    exchange = Exchange(lambda: turn.mark_dirty(outputs))
+    outputs = Outputs(exchange, turn.mark_next)
+    crowd = [Looked(exchange) for _ in range(1_000)]
+    for one in crowd:
+        one.outlet.send(b"1")
+    turn.end()
+    written, turns = [sum(bool(one.got) for one in crowd)], 0
+    while later:
+        due, later[:] = later[:], []
+        for action in due:
+            action()
+        turns += 1
+        written.append(sum(bool(one.got) for one in crowd))
+
+    assert written[0] < 500
+    assert [b"1"] * 1_000 == [one.got for one in crowd]
+    assert 2 < turns < 10

@@ -1,0 +1,151 @@
+"""Fair shares of a node's time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+import pytest
+
+from txbroker.shares import SHARE, TURN, Share, Shares
+from txbroker.turn import Turn
+
+
+@attrs.define(eq=False)
+class Bench:
+    """Shares on a clock that goes on when somebody works."""
+
+    time: float = 0.0
+    later: list[Callable[[], None]] = attrs.Factory(list)
+    done: list[str] = attrs.Factory(list)
+    told: list[int] = attrs.Factory(list)
+    shares: Shares = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.shares = Shares(
+            later=self.later.append,
+            now=lambda: self.time,
+            worked=lambda: self.time,
+            turn=Turn(lambda action: None),
+            tell=self.told.append,
+        )
+
+    def turn(self) -> None:
+        """The next turn of the event loop."""
+        due, self.later[:] = list(self.later), []
+        for action in due:
+            action()
+
+
+@attrs.define(eq=False)
+class Client:
+    """Has so many steps to do, which take so long."""
+
+    bench: Bench
+    name: str
+    steps: int
+    takes: float = SHARE / 4
+    is_newcomer: bool = False
+    share: Share | None = None
+    states: list[bool] = attrs.Factory(list)
+    error: Exception | None = None
+
+    def work(self) -> bool:
+        while self.steps:
+            self.steps -= 1
+            self.bench.time += self.takes
+            self.bench.done.append(self.name)
+            if self.error is not None:
+                raise self.error
+            if self.bench.shares.is_over:
+                break
+        return self.steps > 0
+
+    def fail(self, error: Exception) -> None:
+        self.bench.done.append(f"{self.name} failed")
+
+    def on_late(self) -> None:
+        assert self.share is not None
+        self.states.append(self.share.is_late)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_little_work_is_done_at_once(bench: Bench) -> None:
+    client = Client(bench, "a", 2)
+    bench.shares.serve(client)
+    assert bench.done == ["a", "a"]
+    assert client.states == []
+
+
+def test_much_work_waits_when_a_share_is_used_up(bench: Bench) -> None:
+    client = Client(bench, "a", 100)
+    bench.shares.serve(client)
+    assert len(bench.done) == 4
+    assert client.states == [True]
+    bench.turn()
+    assert len(bench.done) == 4 + 4 * TURN / SHARE
+    while bench.later:
+        bench.turn()
+    assert len(bench.done) == 100
+    assert client.states[-1] is False
+
+
+def test_whoever_asks_for_little_does_not_wait_for_others(bench: Bench) -> None:
+    """Its work comes before all of theirs, which was there before."""
+    for number in range(50):
+        bench.shares.serve(Client(bench, f"much {number}", 1_000))
+    while len(set(bench.done)) < 50:
+        bench.turn()
+    bench.done.clear()
+    bench.shares.serve(Client(bench, "little", 1))
+    bench.turn()
+    bench.turn()
+    assert bench.done.index("little") <= 4 * TURN / SHARE
+
+
+def test_all_who_have_much_get_the_same(bench: Bench) -> None:
+    clients = [Client(bench, f"{number}", 10_000, SHARE * (number + 1) / 4) for number in range(4)]
+    for client in clients:
+        bench.shares.serve(client)
+    for _ in range(400):
+        bench.turn()
+    used = [bench.done.count(client.name) * client.takes for client in clients]
+    assert max(used) - min(used) <= 4 * SHARE
+
+
+def test_newcomers_do_not_stand_before_those_who_are_here(bench: Bench) -> None:
+    bench.shares.serve(Client(bench, "much", 1_000))
+    for number in range(200):
+        bench.shares.serve(Client(bench, f"new {number}", 1, SHARE, is_newcomer=True))
+    bench.done.clear()
+    bench.shares.serve(Client(bench, "here", 1))
+    bench.turn()
+    bench.turn()
+    assert "here" in bench.done
+    assert sum(name.startswith("new") for name in bench.done) < 10
+
+
+def test_an_error_is_of_one_alone(bench: Bench) -> None:
+    wrong = Client(bench, "wrong", 100, error=None)
+    bench.shares.serve(wrong)
+    other = Client(bench, "other", 100)
+    bench.shares.serve(other)
+    wrong.error = ValueError()
+    while bench.later:
+        bench.turn()
+    assert "wrong failed" in bench.done
+    assert other.steps == 0
+
+
+def test_it_is_told_how_many_wait(bench: Bench) -> None:
+    """So that they are read in smaller pieces."""
+    for number in range(3):
+        bench.shares.serve(Client(bench, f"{number}", 10))
+    assert max(bench.told) == 3
+    while bench.later:
+        bench.turn()
+    assert bench.told[-1] == 0
