@@ -587,3 +587,17 @@ def test_what_was_promised_comes_once_and_in_order(
             suppress_health_check=list(HealthCheck),
         ),
     )
+
+
+def test_all_filters_are_told_after_a_crash_amid_a_subscribe() -> None:
+    """The zones that one session still waits for hear what the sessions after it want, too."""
+    machine = Machine()
+    machine.begin(filters=["x", "x", "+/x", "#"])
+    machine.subscribe("one", "#", 1)
+    machine.unsubscribe("one", "x")  # which keeps all subscriptions
+    machine.write()
+    machine.sync()
+    machine.crash()
+    for apex in ZONES:
+        assert machine.bench.route(apex).filters == {"#", "+/x"} | (set() if apex else {"x"})
+    machine.teardown()

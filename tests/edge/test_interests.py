@@ -41,6 +41,7 @@ def test_zone_that_is_not_connected_is_brought_on() -> None:
     """Asked for its cuts where they are not known, connected where they are."""
     bench = EdgeBench("a")
     bench.route("").cuts = None
+    bench.edge.interests.refresh()
     client = Client(bench, "c")
     client.subscribe("a/x", "x")
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from tests.support.edge_bench import Client, EdgeBench
+from tests.support.recorders import cut
 from txbroker.control import operator
+from txbroker.control.held import HeldBack
 from txbroker.edge.limits import EdgeLimits
 from txbroker.mqtt.session import Session
 from txbroker.mqtt.window import SessionLimits
@@ -16,9 +18,9 @@ def sessions(bench: EdgeBench) -> Iterator[Session]:
     return iter(bench.edge.clients.sessions.values())
 
 
-def pages(bench: EdgeBench) -> list[SessionsReply]:
-    distance = bench.edge.backlog.distance
-    return list(operator.session_pages(sessions(bench), bench.clock.now(), distance))
+def pages(bench: EdgeBench, held: Mapping[str, HeldBack] | None = None) -> list[SessionsReply]:
+    distance, now = bench.edge.backlog.distance, bench.clock.now()
+    return list(operator.session_pages(sessions(bench), now, distance, held or {}))
 
 
 def test_a_session_that_is_deleted_is_gone() -> None:
@@ -64,6 +66,21 @@ def test_what_is_listed_of_a_session() -> None:
     ] == [info for page in pages(bench) for info in page.sessions]
 
 
+def test_those_that_hold_most_come_first() -> None:
+    """Then by client id; an owner that does not answer may keep more."""
+    bench = EdgeBench()
+    for client_id in ("a", "b", "c", "d"):
+        Client(bench, client_id)
+    held = {"c": HeldBack(size=9, age=7.0), "b": HeldBack(is_whole=False)}
+
+    found = [info for page in pages(bench, held) for info in page.sessions]
+
+    assert ["c", "a", "b", "d"] == [info.client_id for info in found]
+    assert [(9, 7.0, False), (0, 0.0, False), (0, 0.0, True), (0, 0.0, False)] == [
+        (info.held_size, info.held_age, info.held_unknown) for info in found
+    ]
+
+
 def test_pages_are_not_too_large() -> None:
     """A client id may have 65,535 bytes, and there may be many clients."""
     bench = EdgeBench()
@@ -88,10 +105,10 @@ def test_the_worst_losses_are_named() -> None:
 
 
 def test_what_is_forgotten_for_room_is_counted_and_told_once() -> None:
-    """Topics' places here."""
+    """Zones here."""
     bench = EdgeBench("x", limits=EdgeLimits(cache=2))
-    for number in range(6):
-        bench.edge.zones.find(f"x/{number}")
+    for number in range(2):
+        bench.edge.zones.add(cut(f"y{number}"))
 
     assert 2 == bench.counters.get("cache.full")
     assert [("cache.full", "limits.cache", 2)] == bench.reporter.events
@@ -109,7 +126,7 @@ def test_other_limits_count_for_sessions_that_are_there() -> None:
     client.events.clear()
     for number in range(1, 5):
         bench.deliver("x", "x/t", str(number), number)
-        bench.edge.zones.find(f"x/{number}")
+        bench.edge.zones.add(cut(f"y{number}"))
 
     assert 3 == len(client.events)
     assert 0 == bench.counters.get("cache.full")

@@ -16,7 +16,7 @@ from tests.edge.test_catch_up import bench_of, everything, subscribed
 from tests.support.edge_bench import Client, EdgeBench
 from tests.support.recorders import OwnerRecorder, cut
 from txbroker.delegation.cut import Cut
-from txbroker.delegation.passage import FOREVER, Passage
+from txbroker.delegation.passage import END, FOREVER, Passage
 from txbroker.edge.chunks import RETRY, Missing
 from txbroker.edge.route import Position, Route
 from txbroker.message import Message
@@ -58,6 +58,7 @@ class World:
         self.is_stale = False
         self.lingers = False
         self.is_slow = is_slow
+        self.restored: set[PartKey] = set()  # parts that the zone's node still has
 
     @property
     def child(self) -> PartKey:
@@ -101,6 +102,7 @@ class World:
         is heard first.
         """
         self.is_out = False
+        self.restored.clear()
         self.came_back_at = self.ends[ROOT]
         self.is_unclaimed = "" in self.linked and not is_dead
         end = FOREVER if is_dead else self.ends[self.child]
@@ -128,6 +130,24 @@ class World:
         if self.bench.edge.zones.get("a") is not None:
             self.bench.edge.cuts.on_gone(self.bench.route("a"), is_whole=True)
 
+    def restore(self) -> None:
+        """The node of the zone is restored from a copy of all that it has."""
+        before = self.child
+        if "a" in self.linked:
+            self.lose("a")
+        self.epoch += 1
+        self.ends[self.child] = 0
+        self.predecessor = Place(before, self.ends[before])
+        left, entered = Place(before, END), Place(self.child, 0)
+        self.passages.append(Passage(apex="a", left=left, entered=entered))
+        self.restored.add(before)
+        self.bench.journals.closed.add(before)
+        self.bench.journals.ends[before] = self.ends[before]
+        self._see_what_is_readable()
+        if "" in self.linked:
+            self.bench.edge.cuts.on_cut(self.bench.route(""), self.cuts[0])
+            self._answer()
+
     def lose(self, apex: str) -> None:
         """An owner cannot be reached any more."""
         self.linked.discard(apex)
@@ -135,6 +155,13 @@ class World:
         if apex:
             self.is_stale = False
         self.bench.lose(apex)
+
+    def start_edge_anew(self) -> None:
+        """Its process was killed."""
+        self.linked.clear()
+        self.bench = self.bench.restart()
+        self.bench.know("", *(cut.apex for cut in self.cuts))
+        self._see_what_is_readable()
 
     def cut_silently(self) -> None:
         """The link to the child is dead, and the edge does not know."""
@@ -215,7 +242,8 @@ class World:
         """Each owner has its own journal, and the root what came back."""
         missing = self.bench.journals.missing
         for part in self.ends:
-            owner = "a" if self.is_out and part == self.child else ""
+            is_childs = part == self.child or part in self.restored
+            owner = "a" if self.is_out and is_childs else ""
             if missing.get(part) is Missing.CUT_OFF:
                 continue
             if owner in self.linked or (owner != part.zone and self.lingers):
@@ -313,8 +341,48 @@ def test_zone_that_was_reclaimed_and_went_out_again() -> None:
     assert ["a/x 3", "a/x 5"] == everything(client)
 
 
+@pytest.mark.parametrize("filters", [("#",), ("a/x",), ("x", "a/#")])
+@pytest.mark.parametrize("is_here", [True, False])
+@pytest.mark.parametrize("order", [("", "a"), ("a", "")])
+@pytest.mark.parametrize("lives", [1, 2, 3])
+@pytest.mark.parametrize("is_anew", [False, True])
+def test_node_is_restored_while_the_edge_is_away(
+    filters: tuple[str, ...], is_here: bool, order: tuple[str, ...], lives: int, is_anew: bool
+) -> None:
+    """Again and again; each copy is of the life before. The edge may be started anew."""
+    world = World()
+    world.go_out()
+    world.find("a")
+    client = subscribed(world.bench, *filters)
+    everywhere(world)
+    came = everything(client)
+    if not is_here or is_anew:
+        client.leave()
+    world.bench.settle()
+    for apex in sorted(world.linked):
+        world.lose(apex)
+    for _ in range(lives):
+        everywhere(world)
+        world.restore()
+        everywhere(world)
+    if is_anew:
+        world.start_edge_anew()
+    for apex in order:
+        world.find(apex)
+    if not is_here or is_anew:
+        client = Client(world.bench, "c", clean=False)
+    world.settle()
+    everywhere(world)
+
+    came += everything(client)
+    # What had no acknowledgement that is durable comes once more.
+    assert world.told(*filters) == by_topic(list(dict.fromkeys(came)) if is_anew else came)
+    assert {} == client.session.places.behind
+
+
+@pytest.mark.parametrize("is_restored", [False, True])
 @pytest.mark.parametrize("seed", range(300))
-def test_any_history(seed: int) -> None:
+def test_any_history(seed: int, is_restored: bool) -> None:
     """Links break and come back one by one, clients leave and return, as it happens."""
     rng = random.Random(seed)
     world = World(is_slow=rng.random() < 0.5)
@@ -323,7 +391,7 @@ def test_any_history(seed: int) -> None:
     came: list[str] = []
     is_here = True
     for _ in range(rng.randrange(5, 40)):
-        match rng.randrange(10):
+        match rng.randrange(11 if is_restored else 10):
             case 0 | 1:
                 everywhere(world)
             case 2:
@@ -340,6 +408,11 @@ def test_any_history(seed: int) -> None:
             case 9:
                 world.notice()
                 world._answer()
+            case 10 if world.is_out:
+                world.notice()
+                everywhere(world)
+                world.restore()
+                everywhere(world)
             case 3:
                 world.lose(rng.choice(sorted(world.linked))) if world.linked else None
             case 4 | 5:

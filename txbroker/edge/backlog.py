@@ -14,7 +14,7 @@ counted as it comes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import groupby, islice
 
@@ -218,16 +218,15 @@ class Backlog:
         anything more from the part that has its topics now. Where the session was here at the end,
         a stop says from where on.
         """
-        behind = session.places.behind.values()
+        cursors = session.places.behind
+        behind = cursors.values()
         for ended in behind:
             if len(behind) < 2 or not self._has_ended(ended.part):
                 continue
             for later in behind:
                 has_stop = any(stop.part == ended.part for stop in later.stops)
                 if not has_stop and self._goes_on_in(later.part, ended.part):
-                    offset = later.offset
-                    if ended.after is not None and ended.after.part == later.part:
-                        offset = max(offset, ended.after.offset)
+                    offset = max(later.offset, _begins_behind(ended, later.part, cursors))
                     later.stops += (Place(ended.part, offset),)
 
     def _has_ended(self, part: PartKey) -> bool:
@@ -392,6 +391,16 @@ def _record_drop(session: Session, part: PartKey, first: int, last: int) -> None
     recording = session.watcher.recording
     if recording is not None and not session.clean:
         recording.dropped(session.client_id, part, first, last)
+
+
+def _begins_behind(cursor: Cursor, part: PartKey, behind: Mapping[PartKey, Cursor]) -> int:
+    """The offset of `part` that has to be passed before anything is taken from the cursor's."""
+    known: Cursor | None = cursor
+    while known is not None and known.after is not None:
+        if known.after.part == part:
+            return known.after.offset
+        known = behind.get(known.after.part)
+    return 0
 
 
 def _is_gated(session: Session, cursor: Cursor) -> bool:

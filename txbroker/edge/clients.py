@@ -167,10 +167,13 @@ class Clients:
 
         `is_in_outbox`: whether what was to become an entry of an outbox did.
         """
-        for session in self._positions.load(self.new_session):
+        loaded = self._positions.load(self.new_session)
+        for session in loaded:
             self.sessions[session.client_id] = session
             self._look_at_publishes(session, is_in_outbox)
             self._subscriptions.come(session, session.subscriptions)
+        # A zone that is asked hears all filters: it would never hear of those that come later.
+        for session in loaded:
             self._subscriptions.go_on(session, session.subscriptions)
 
     def keys_in_doubt(self) -> Iterator[MarkKey]:

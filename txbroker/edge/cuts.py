@@ -7,7 +7,7 @@ publishes and positions move along. Owners' streams say so, and the answers of t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from txbroker.delegation.cut import Cut
 from txbroker.edge.interests import Interests
@@ -16,8 +16,9 @@ from txbroker.edge.positions import Positions
 from txbroker.edge.publishing import Connector, Publisher
 from txbroker.edge.route import Position, Route, State
 from txbroker.edge.zonemap import ZoneMap
+from txbroker.mqtt.session import Session
 from txbroker.place import PartKey, Place
-from txbroker.topics import is_within
+from txbroker.topics import deepest_enclosing, is_within
 
 
 class Cuts:
@@ -44,13 +45,17 @@ class Cuts:
 
     def on_cut(self, route: Route, cut: Cut) -> None:
         """The owner's stream says: this apex is another node's from here on."""
-        cuts = {a: c for a, c in (route.cuts or {}).items() if not a.startswith(cut.apex + "/")}
-        cuts[cut.apex] = cut
-        route.cuts = cuts
+        if route.cuts is None:
+            route.cuts = {}
+        assert route.cuts is not None
+        for apex in route.cuts.within(cut.apex):
+            if apex != cut.apex:
+                route.cuts.drop(apex)
+        route.cuts.put(cut)
         self._passages.went(PartKey(cut.apex, cut.epoch), is_return=False)
         below = self._zones.add(cut)
         self._interests.on_cut(route, below)
-        self._follow(route, below)
+        self._follow(route, below, self._positions.behind_in(route))
         self._publisher.hold_below(route, below)
         self._interests.refresh()
 
@@ -110,17 +115,20 @@ class Cuts:
         These are all the cuts of the zone; `follow`: they came with its stream, and what was
         followed in the zone is followed below new ones.
         """
-        before = route.cuts or {}
-        route.cuts = {cut.apex: cut for cut in cuts}
-        for cut in route.cuts.values():
+        before, now = dict(route.cuts or ()), {cut.apex: cut for cut in cuts}
+        route.cuts = now
+        news: list[Route] = []
+        behind = self._positions.behind_in(route) if follow else []
+        for cut in now.values():
             below = self._zones.add(cut)
             known = before.get(cut.apex)
             if known is None or known.epoch != cut.epoch:
                 self._interests.on_cut(route, below)
                 if follow:
                     self._passages.went(PartKey(cut.apex, cut.epoch), is_return=False)
-                    self._follow(route, below)
-                self._publisher.hold_below(route, below)
+                    self._follow(route, below, behind)
+                news.append(below)
+        self._publisher.hold_below(route, *news)
 
     def end(self, part: PartKey, teller: Route) -> None:
         """The part is over, and read to its end: its stream is not needed any more."""
@@ -136,10 +144,11 @@ class Cuts:
 
     def forget_ended(self, route: Route) -> None:
         """Zones below that the owner's cuts do not lead to any more, and whose nodes are away."""
-        cuts = route.cuts or {}
+        cuts: Mapping[str, Cut] = {} if route.cuts is None else route.cuts
         for below in self._zones.within(route.apex):
-            is_here = below.port is not None or below.is_local
-            if not is_here and not any(is_within(below.apex, apex) for apex in cuts):
+            if below.port is not None or below.is_local or below.apex in cuts:
+                continue
+            if deepest_enclosing(below.apex, cuts) is None:
                 self.on_gone(below, is_whole=False)
 
     # internal
@@ -153,7 +162,7 @@ class Cuts:
         """
         below = self._zones.get(apex)
         if route.cuts is not None:
-            route.cuts.pop(apex, None)
+            route.cuts.drop(apex)
         if below is not None and below.epoch > epoch:
             return
         if below is not None and below.is_local:
@@ -174,9 +183,9 @@ class Cuts:
         if again is not None:
             below = self._zones.add(again)
             below.claim(route.apex)
-            self._follow(above, below)
+            self._follow(above, below, self._positions.behind_in(above))
         elif above.cuts is not None:
-            above.cuts.pop(route.apex, None)
+            above.cuts.drop(route.apex)
             # What was delegated below stands, also before the heir has said so: else the
             # interest there would be withdrawn for a moment.
             above.cuts = {**(route.cuts or {}), **above.cuts}
@@ -189,11 +198,11 @@ class Cuts:
 
     def _granted_again(self, route: Route, above: Route) -> Cut | None:
         # The stream from above may be ahead of the zone's own, which says what ended by now.
-        known = (above.cuts or {}).get(route.apex)
+        known = None if above.cuts is None else above.cuts.get(route.apex)
         ended = route.position.epoch if route.position is not None else route.epoch
         return known if known is not None and known.epoch > ended else None
 
-    def _follow(self, route: Route, below: Route) -> None:
+    def _follow(self, route: Route, below: Route, behind: Iterable[Session]) -> None:
         """What was followed in one zone is followed in the one that was cut from it."""
         position = below.position
         if route.position is None or (position is not None and position.epoch >= below.epoch):
@@ -206,4 +215,4 @@ class Cuts:
             here = Place(route.part, route.position.offset)
             self._positions.on_renewed(below, position, below.epoch, here)
         below.position = Position(epoch=below.epoch, offset=0)
-        self._positions.on_cut(route, below)
+        self._positions.on_cut(route, below, behind)

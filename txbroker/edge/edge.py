@@ -25,6 +25,7 @@ from txbroker.edge.clients import Clients
 from txbroker.edge.congestion import Congestion
 from txbroker.edge.cuts import Cuts
 from txbroker.edge.delivery import Delivery
+from txbroker.edge.feeds import Feeds
 from txbroker.edge.interests import Interests
 from txbroker.edge.keeper import Keeper
 from txbroker.edge.limits import EdgeLimits
@@ -45,6 +46,7 @@ from txbroker.ledger import Recorder
 from txbroker.message import Message
 from txbroker.mqtt.session import Session
 from txbroker.place import PartKey, Place
+from txbroker.slices import Slices
 from txbroker.timers import Timers
 from txbroker.topics import is_within
 
@@ -113,7 +115,8 @@ class Edge:
             holds=limits.holds,
         )
         self.outboxes.wire(self.publisher)
-        self.interests = Interests(self.zones, self.publisher.wake, self._on_confirmed)
+        self.slices = Slices(timers.now, again)
+        self.interests = Interests(self.zones, self.publisher.wake, self._on_confirmed, self.slices)
         self.backlog = Backlog(
             zones=self.zones,
             reader=reader,
@@ -130,6 +133,7 @@ class Edge:
         self.positions = Positions(
             sessions,
             zones=self.zones,
+            interests=self.interests,
             timers=timers,
             keeper=keeper,
             backlog=self.backlog,
@@ -147,6 +151,7 @@ class Edge:
         )
         self.delivery = Delivery(self.zones, self.interests, exchange)
         self.sys = SysTree(self.delivery)
+        self.feeds = Feeds(timers)
         self.subscriptions = Subscriptions(
             zones=self.zones,
             interests=self.interests,
@@ -154,6 +159,7 @@ class Edge:
             sys=self.sys,
             keeper=keeper,
             timers=timers,
+            feeds=self.feeds,
             reporter=reporter,
             recording=self.recording,
             wait=limits.suback_wait,
@@ -203,6 +209,7 @@ class Edge:
         """Go on with what is done in turns, beside the rest."""
         self.outboxes.work()
         self.backlog.work()
+        self.slices.work()
 
     def unpublished(self) -> dict[str, int]:
         """By zone: how many QoS 1/2 publishes are still on their way from here, at the most."""
@@ -252,6 +259,8 @@ class Edge:
         for ended in self.passages.learn(passages):
             self.cuts.end(ended, route)
         known, part = route.position, PartKey(route.apex, epoch)
+        if predecessor is not None and predecessor.part.zone == route.apex:
+            self.passages.on_restored(part)
         if known is not None and known.epoch < epoch:
             self.positions.on_renewed(route, known, epoch, predecessor)
             route.position = Position(epoch=epoch, offset=0)

@@ -29,6 +29,9 @@ class LeftPublishes:
         self._table = table
         self._flows: dict[str, Flows] = {}
 
+    def __len__(self) -> int:
+        return len(self._flows)
+
     def load(self, is_in_outbox: Callable[[OriginId], bool]) -> None:
         """After a start; `is_in_outbox`: whether what was to become an entry of an outbox did."""
         for name, record in self._table.items():
@@ -91,6 +94,9 @@ class LeftPlaces:
             (client_id, rows), _ = unpack(record)
             places = tuple(Place(PartKey(zone, epoch), offset) for zone, epoch, offset in rows)
             self._moves[token] = client_id, places
+
+    def __len__(self) -> int:
+        return len(self._moves)
 
     def leave(self, client_id: str, token: bytes, needs: Iterable[Place]) -> tuple[Place, ...]:
         """A session goes; the lowest place of each part."""

@@ -31,6 +31,9 @@ UNLOADED_AFTER = 60.0
 AGAIN = 5.0
 """Seconds after which an owner that did not confirm its marks is told again."""
 
+STILL_HERE = 60.0
+"""Seconds after which an owner is told marks that did not change: they age with their edge."""
+
 BELOW = 10.0
 """Seconds between two tellings of what rose in zones below the owner's, which serve themselves."""
 
@@ -62,7 +65,7 @@ class _Told:
         if last is None:
             return True
         if marks == last:
-            return bool(self.sent) and now - self.at >= AGAIN
+            return now - self.at >= (AGAIN if self.sent else STILL_HERE)
         if marks.keys() != last.keys() or any(offset < last[p] for p, offset in marks.items()):
             return True
         is_own = any(offset > last[p] for p, offset in marks.items() if p.zone == apex)

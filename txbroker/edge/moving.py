@@ -132,6 +132,11 @@ class Moving:
         """The moves from here that are not resolved: token and client id."""
         return self._left_places.moves()
 
+    @property
+    def left(self) -> int:
+        """Moves from here of which something is kept: places in journals, or publishes."""
+        return len(self._left_places) + len(self._left)
+
     def places(self) -> Iterator[Place]:
         """What sessions needed that left, and that their new nodes have not had confirmed."""
         return self._left_places.places()

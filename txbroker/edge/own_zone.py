@@ -16,9 +16,11 @@ from txbroker.authority.authority import Authority
 from txbroker.authority.handover import MarkKey
 from txbroker.authority.journal import Record
 from txbroker.authority.peer import TAKEN, CatchUp, Greeting, Peer, Verdict
+from txbroker.authority.retained import Asked
 from txbroker.core import Run, Way
 from txbroker.delegation.cut import Cut
 from txbroker.edge.edge import Edge
+from txbroker.edge.feeds import Retained
 from txbroker.edge.outbound import Outbound
 from txbroker.edge.own_stream import OwnStream
 from txbroker.edge.route import Item, Position, Publication, Route, State, StreamUser, unfold
@@ -67,6 +69,7 @@ class OwnZone:
             self._open.clear()
             route.wait_first(unanswered)
         edge.on_owner(route, cut.epoch, authority.predecessor, authority.passages)
+        edge.interests.bring_up(route)
         self._begin_stream(cut.apex)
         greeting = Greeting(
             edge=edge.name,
@@ -197,7 +200,7 @@ class OwnZone:
         assert self._peer is not None
         self._authority.reception.add_interest(self._peer, topic_filter, request, retained)
 
-    def answer_now(self, topic_filter: str) -> tuple[Place, list[Message]] | None:
+    def answer_now(self, topic_filter: str) -> tuple[Place, Retained] | None:
         """
         What `add_interest` and `answer` come to where nothing has to be waited for: the place from
         which on the filter is served, and the retained messages. None: nothing was done.
@@ -254,11 +257,12 @@ class OwnZone:
         if self._route is not None:
             self._edge.on_runs(self._route, runs)
 
-    def answer(self, request: int, offset: int, retained: list[Message]) -> None:
+    def answer(self, request: int, offset: int, retained: Asked | None) -> None:
         """The interest holds."""
         if self._route is not None:
             self._edge.on_reached(self._route, offset)
-            self._edge.interests.on_answer(self._route, request, offset, retained)
+            found = () if retained is None else iter(retained)
+            self._edge.interests.on_answer(self._route, request, offset, found)
 
     def tell_cut(self, cut: Cut) -> None:
         """A child took over part of the zone."""
@@ -269,6 +273,7 @@ class OwnZone:
         """A child's zone that was served here by mistake is the child's again."""
         if self._route is not None:
             self._edge.cuts.on_found(self._route, cut)
+            self._edge.positions.on_found(self._route, cut, self._authority.predecessor)
 
     def tell_gone(self, apex: str, epoch: int, offset: int | None = None) -> None:
         """The zone is another node's now; or a child's zone came back to this one."""

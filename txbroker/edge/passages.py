@@ -11,6 +11,7 @@ topics, and those that this edge has not gone through are gone through now, in t
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from txbroker.delegation.passage import FOREVER, Passage
 from txbroker.edge.keeper import Keeper
@@ -19,7 +20,7 @@ from txbroker.mqtt.session import Session
 from txbroker.place import PartKey, Place
 
 KNOWN = 1_000
-"""Passages that are remembered for sessions that move here."""
+"""Passages, and zones that were restored, that are remembered for sessions that move here."""
 
 
 class Passages:
@@ -29,6 +30,7 @@ class Passages:
         self._positions = positions
         self._keeper = keeper
         self._known: dict[Passage, None] = {}
+        self._restored: dict[str, PartKey] = {}
 
     def learn(self, told: Iterable[Passage]) -> list[PartKey]:
         """An owner tells the last ones of its topics; the parts that are over, and that is news."""
@@ -39,10 +41,19 @@ class Passages:
             is_alone = not any(p.concerns(passage.apex) for p in news if p is not passage)
             self._positions.on_passage(passage, is_alone=is_alone)
         for passage in news:
-            self.went(_part(passage), is_return=passage.is_return)
-        while len(self._known) > KNOWN:
-            del self._known[next(iter(self._known))]
+            self._keeper.go_through(_name(passage))
+        _forget_oldest(self._known)
         return [passage.left.part for passage in news if passage.is_return]
+
+    def on_restored(self, part: PartKey) -> None:
+        """
+        The owner of a zone was restored, and serves it in this part. Of lives since its copy it
+        knows nothing, nor of a passage that leads on from there.
+        """
+        self._restored.pop(part.zone, None)
+        self._restored[part.zone] = part
+        _forget_oldest(self._restored)
+        self._positions.on_restored(part)
 
     def meet(self, met: Iterable[Passage]) -> None:
         """
@@ -55,7 +66,7 @@ class Passages:
 
     def went(self, part: PartKey, *, is_return: bool) -> None:
         """This edge has heard that the part begins, or that it came back and ends."""
-        self._keeper.go_through(_name(part, is_return))
+        self._keeper.go_through(_change(part, "ends" if is_return else "begins"))
 
     def came_back(self, part: PartKey, place: Place) -> None:
         """
@@ -76,15 +87,24 @@ class Passages:
             at_end = passage.is_return or passage.left.part in begun
             if self._positions.follow(session, passage, at_end=at_end):
                 begun.add(passage.entered.part)
+        for part in self._restored.values():
+            self._positions.go_on(session, part)
 
     def _has_gone_through(self, passage: Passage) -> bool:
-        return self._keeper.has_gone_through(_name(_part(passage), passage.is_return))
+        return self._keeper.has_gone_through(_name(passage))
 
 
-def _part(passage: Passage) -> PartKey:
-    """The part that the zone of the passage had for itself."""
-    return passage.left.part if passage.is_return else passage.entered.part
+def _forget_oldest(known: dict[Any, Any]) -> None:
+    while len(known) > KNOWN:
+        del known[next(iter(known))]
 
 
-def _name(part: PartKey, is_return: bool) -> bytes:
-    return f"{part.zone} {part.epoch} {'ends' if is_return else 'begins'}".encode()
+def _name(passage: Passage) -> bytes:
+    if passage.is_return:
+        return _change(passage.left.part, "ends")
+    # A cut that is told says that the part begins, and nothing of earlier lives of its node.
+    return _change(passage.entered.part, "goes on" if passage.is_renewal else "begins")
+
+
+def _change(part: PartKey, what: str) -> bytes:
+    return f"{part.zone} {part.epoch} {what}".encode()

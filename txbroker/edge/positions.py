@@ -9,10 +9,12 @@ back, what lies before that point is taken before what lies behind it (protocol 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 
+from txbroker.delegation.cut import Cut
 from txbroker.delegation.passage import Passage
 from txbroker.edge.backlog import Backlog
+from txbroker.edge.interests import Interests
 from txbroker.edge.keeper import Keeper
 from txbroker.edge.low_water import LowWater
 from txbroker.edge.route import Position, Route
@@ -38,14 +40,17 @@ class Positions:
         sessions: dict[str, Session],
         *,
         zones: ZoneMap,
+        interests: Interests,
         timers: Timers,
         keeper: Keeper,
         backlog: Backlog,
         low_water: LowWater,
     ) -> None:
         self.followed: dict[PartKey, int] = {}
+        self._found: set[PartKey] = set()  # see `on_found`; as many as this node delegates
         self._sessions = sessions
         self._zones = zones
+        self._interests = interests
         self._timers = timers
         self._keeper = keeper
         self._backlog = backlog
@@ -66,13 +71,12 @@ class Positions:
 
     def leave(self, session: Session) -> None:
         """Its client is away: from here on a durable session costs a position for each zone."""
-        for topic_filter in session.subscriptions:
-            if is_sys(topic_filter):
+        for route in self._zones:
+            if route.position is None or route.part in session.places.behind:
                 continue
-            for route in self._zones.cover(topic_filter):
-                if route.position is not None and route.part not in session.places.behind:
-                    offset = max(route.position.offset, session.places.taken.get(route.part, 0))
-                    session.places.begin(Cursor(route.part, offset))
+            if not session.subscriptions.keys().isdisjoint(self._interests.of_zone(route)):
+                offset = max(route.position.offset, session.places.taken.get(route.part, 0))
+                session.places.begin(Cursor(route.part, offset))
         self._keeper.note_life(session)
         self._keeper.save(session, urgent=False)
 
@@ -83,7 +87,7 @@ class Positions:
         Whether the part, which goes on from `predecessor`, began while this node was away: what was
         followed up to that place, or not that far, has to be followed on in the part.
         """
-        if part in self.followed:
+        if part in self.followed or part in self._found:
             return False
         place = predecessor.offset
         met = self._met.get(predecessor.part, place)
@@ -96,24 +100,59 @@ class Positions:
         position = None if above is None or above.port is not None else above.position
         return position is not None and position.offset <= place
 
-    def on_cut(self, route: Route, below: Route) -> None:
+    def behind_in(self, route: Route) -> list[Session]:
+        """The sessions that are behind in what the route follows."""
+        return [s for s in self._all() if s.is_behind and route.part in s.places.behind]
+
+    def on_cut(self, route: Route, below: Route, behind: Iterable[Session]) -> None:
         """
         The stream of `route` says that `below` is served elsewhere from here on.
 
-        Sessions that are behind there read on to this point before anything from below.
+        Sessions that are `behind` there read on to this point before anything from below. Whoever
+        is told of thousands of cuts looks for these sessions once.
         """
         assert route.position is not None
         here = Place(route.part, route.position.offset)
-        for session in self._all():
-            if here.part in session.places.behind and self._wants(session, below.apex):
+        for session in behind:
+            if self._wants(session, below.apex):
                 self._begin_after(session, here, below.part)
+
+    def on_restored(self, part: PartKey) -> None:
+        """The zone's node was restored: whoever is behind in an earlier part goes on in this."""
+        for session in self._touched(part.zone):
+            self.go_on(session, part)
+
+    def go_on(self, session: Session, part: PartKey) -> None:
+        """A session that is behind in an earlier part of the zone is behind in this one, too."""
+        behind = session.places.behind
+        earlier = [p for p in behind if p.zone == part.zone and p.epoch < part.epoch]
+        if earlier and self._wants(session, part.zone):
+            stops = tuple(Place(p, 0) for p in earlier)
+            self._begin(session, Cursor(part, 0, stops=stops))
+
+    def on_found(self, route: Route, cut: Cut, predecessor: Place | None) -> None:
+        """
+        This node had forgotten that `cut` is another node's: its data is a copy from before that.
+
+        Sessions of the copy may have followed the zone, or not: they have all of it again, behind
+        what the copy has of its topics. A session that began since has missed nothing.
+        """
+        part = PartKey(cut.apex, cut.epoch)
+        self._found.add(part)
+        for session in self._touched(cut.apex):
+            is_older = any(
+                may_match_within(topic_filter, cut.apex) and route.part not in subscription.starts
+                for topic_filter, subscription in session.subscriptions.items()
+            )
+            if is_older and self._wants(session, cut.apex):
+                self._begin_after(session, predecessor or Place(route.part, 0), part)
 
     def on_inherited(self, route: Route, predecessor: Place) -> None:
         """The zone of `route` was cut from one that is followed here, while that was away."""
         above = self._zones.get(predecessor.part.zone)
         come = above.position if above is not None and above.part == predecessor.part else None
         is_late = come is not None and come.offset < predecessor.offset
-        for session in self._all():
+        for session in self._touched(route.apex):
             if not self._wants(session, route.apex):
                 continue
             earlier = session.places.behind.get(predecessor.part)
@@ -138,7 +177,7 @@ class Positions:
         if predecessor is not None:
             above = self._zones.get(predecessor.part.zone)
             come = above.position if above is not None and above.part == predecessor.part else None
-        for session in self._all():
+        for session in self._touched(route.apex):
             if not self._wants(session, route.apex):
                 continue
             self._begin(session, Cursor(before, known.offset))
@@ -163,9 +202,11 @@ class Positions:
                 self._keeper.on_ended(ended)
             return
         offset = route.position.offset
+        if not is_whole and not route.is_over:
+            for session in self._touched(route.apex):
+                if self._wants(session, route.apex):
+                    self._begin(session, Cursor(ended, offset))
         for session in self._all():
-            if not is_whole and not route.is_over and self._wants(session, route.apex):
-                self._begin(session, Cursor(ended, offset))
             cursor = session.places.behind.get(ended)
             if cursor is None:
                 session.places.forget_part(ended)
@@ -184,7 +225,7 @@ class Positions:
 
     def meet(self, passage: Passage, *, at_end: bool) -> None:
         """A part that is read comes by a passage: whoever is behind there follows it."""
-        for session in self._all():
+        for session in self._touched(passage.apex):
             self.follow(session, passage, at_end=at_end)
 
     def on_passage(self, passage: Passage, *, is_alone: bool) -> None:
@@ -199,7 +240,7 @@ class Positions:
         stood = self._stood_at(left.part)
         if is_alone and (left.part in self._ended or not passage.is_return):
             stood = None
-        for session in self._all():
+        for session in self._touched(passage.apex):
             if stood is not None and stood <= left.offset and self._follows(session, passage):
                 if left.part in self._ended and left.part not in session.places.behind:
                     self._go_back(session, passage.entered)  # it has all of the part
@@ -238,8 +279,9 @@ class Positions:
             start = began.offset if began.epoch == part.epoch else 0
         if part not in self._met:
             self._met[part] = route.position.offset
+            filters = self._interests.of_zone(route)
             for session in self._all():
-                if session.sink is None and self._covers(session, route):
+                if session.sink is None and _has_begun(session, route.apex, filters):
                     self._begin(session, Cursor(part, start))
         self.wake()
 
@@ -339,10 +381,16 @@ class Positions:
             for topic_filter, subscription in session.subscriptions.items()
         )
 
+    def _touched(self, apex: str) -> list[Session]:
+        """Those that have a filter that may match within the apex."""
+        filters = self._interests.filters_of(apex)
+        # The shorter of the two is gone through, until one is found.
+        return [s for s in self._all() if not s.subscriptions.keys().isdisjoint(filters)]
+
     def _covers(self, session: Session, route: Route) -> bool:
         """Whether the session wants something of the zone that no zone below it serves."""
         return any(
-            route in self._zones.cover(topic_filter) and route.apex not in subscription.pending
+            self._zones.is_covered(topic_filter, route) and route.apex not in subscription.pending
             for topic_filter, subscription in session.subscriptions.items()
             if not is_sys(topic_filter)
         )
@@ -352,3 +400,13 @@ class Positions:
             may_match_within(topic_filter, apex) and apex not in subscription.pending
             for topic_filter, subscription in session.subscriptions.items()
         )
+
+
+def _has_begun(session: Session, apex: str, filters: Set[str]) -> bool:
+    """Whether the zone has confirmed one of these to the session."""
+    subscriptions = session.subscriptions
+    return not subscriptions.keys().isdisjoint(filters) and any(
+        apex not in subscription.pending
+        for topic_filter, subscription in subscriptions.items()
+        if topic_filter in filters
+    )

@@ -9,7 +9,7 @@ that came later (protocol rule 13).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Protocol
 
@@ -34,7 +34,7 @@ from txbroker.edge.route import (
 from txbroker.edge.zonemap import ZoneMap
 from txbroker.mqtt.incoming import OriginId
 from txbroker.mqtt.session import Session
-from txbroker.topics import is_within
+from txbroker.topics import deepest_enclosing, is_within
 
 
 class Connector(Protocol):
@@ -196,7 +196,8 @@ class Publisher:
         if route.port is not None:
             route.port.restart(route.first_sequence, returned)
         if cut is not None:
-            self._hold(route, self._zones.add(cut))
+            below = self._zones.add(cut)
+            self._hold(route, {below.apex: below})
         self.redistribute(returned)
         self._release_held(route)
 
@@ -241,21 +242,24 @@ class Publisher:
 
     # from the edge: what is known of zones changed
 
-    def hold_below(self, route: Route, below: Route) -> None:
+    def hold_below(self, route: Route, *found: Route) -> None:
         """
-        A cut appeared below `route`: what waits goes there, after what is on its way already.
+        Cuts appeared below `route`: what waits goes there, after what is on its way already.
 
-        Publishes for the subtree wait until the old owner has answered each one in flight (rule
-        13); it refuses those that came after its fence, and they go first.
+        Publishes for a subtree wait until the old owner has answered each one in flight (rule 13);
+        it refuses those that came after its fence, and they go first.
         """
-        if below is not route:
-            # What was sent to an earlier owner, only who owns the topics now can tell of.
-            moving = [d for d in route.doubts if d.key[2] != route.apex and _is_of(d, below)]
-            if moving:
-                route.doubts = [d for d in route.doubts if d not in moving]
-                self._doubt(below, moving)
-            self._hold(route, below)
-            self.redistribute(route.take_waiting())
+        below = {one.apex: one for one in found if one is not route}
+        if not below:
+            return
+        # What was sent to an earlier owner, only who owns the topics now can tell of.
+        for doubt in [d for d in route.doubts if d.key[2] != route.apex]:
+            home = _home_of(doubt, below)
+            if home is not None:
+                route.doubts.remove(doubt)
+                self._doubt(home, [doubt])
+        self._hold(route, below)
+        self.redistribute(route.take_waiting())
 
     def redistribute(self, publications: list[Publication]) -> None:
         """
@@ -413,10 +417,11 @@ class Publisher:
         if any(p.message.qos and self._outboxes.holds(route, p) for p in waiting):
             route.is_behind_outbox = True
 
-    def _hold(self, route: Route, below: Route) -> None:
-        # What the route itself waits for may be of the subtree, too.
+    def _hold(self, route: Route, found: Mapping[str, Route]) -> None:
+        # What the route itself waits for may be of the subtrees, too.
         for holder in (route, *route.held_by):
-            if holder.awaits_answer(below.apex):
+            for apex in holder.awaited(found):
+                below = found[apex]
                 below.held_by.add(holder)
                 self._holders.setdefault(holder, set()).add(below)
 
@@ -438,13 +443,18 @@ class Publisher:
         """The route is gone: what it held waits for the doubts that `heir` has taken over."""
         for below in self._holders.pop(route, ()):
             below.held_by.discard(route)
-            self._hold(heir, below)
+            self._hold(heir, {below.apex: below})
             if not below.held_by:
                 self.wake(below)
 
 
-def _is_of(doubt: Doubt, route: Route) -> bool:
-    return all(is_within(p.message.topic, route.apex) for p in doubt.publications)
+def _home_of(doubt: Doubt, found: Mapping[str, Route]) -> Route | None:
+    """The route that has all of its topics."""
+    topics = [publication.message.topic for publication in doubt.publications]
+    apex = deepest_enclosing(topics[0], found) if topics else None
+    while apex and not all(is_within(topic, apex) for topic in topics):
+        apex = deepest_enclosing(apex.rpartition("/")[0], found)
+    return found[apex] if apex else None
 
 
 def _open(route: Route) -> Iterator[Item]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
@@ -21,11 +21,12 @@ import attrs
 from txbroker.authority.handover import MarkKey
 from txbroker.core import Run, Sender
 from txbroker.delegation.cut import Cut
+from txbroker.edge.cutmap import Changes, CutMap
 from txbroker.message import Message
 from txbroker.mqtt.incoming import Incoming
 from txbroker.mqtt.session import Session
 from txbroker.place import Holder, PartKey
-from txbroker.topics import is_filter_within, is_within
+from txbroker.topics import deepest_enclosing, is_filter_within, is_within
 
 if TYPE_CHECKING:
     from txbroker.edge.drain import Drain
@@ -237,12 +238,13 @@ class Backlog:
 class Route:
     """The way to the zone `apex`; `cut` says where, None while nobody told."""
 
-    def __init__(self, apex: str, cut: Cut | None, backlog: Backlog) -> None:
+    def __init__(self, apex: str, cut: Cut | None, backlog: Backlog, changes: Changes) -> None:
         self.apex = apex
         self._part = PartKey(apex, 0)
         self._backlog = backlog
+        self._changes = changes
         self.cut = cut
-        self.cuts: dict[str, Cut] | None = None
+        self._cuts: CutMap | None = None
         self.fresh_until = 0.0
         self.state = State.IDLE
         self.unreachable_since: float | None = None
@@ -264,7 +266,7 @@ class Route:
         self.completing: list[str] = []  # claims whose end is told when it is durable
         self.read: set[str] = set()
         self.reclaimed: dict[str, Position] = {}  # apexes, and since when they are this zone's
-        self.has_news = False
+        self._has_news = False
         self.has_marks = False  # its owner may have journals that sessions here need
         self.hope_until = 0.0
         self.failures = 0
@@ -273,6 +275,31 @@ class Route:
         self.began: Position | None = None
         self.drains: Sequence[Drain] = ()
         self.is_behind_outbox = False  # what waits came later than what drains bring
+
+    @property
+    def cuts(self) -> CutMap | None:
+        """All cuts of the zone; None while nobody told."""
+        return self._cuts
+
+    @cuts.setter
+    def cuts(self, cuts: Mapping[str, Cut] | None) -> None:
+        if self._cuts is not None and cuts is not None:
+            self._cuts.replace(cuts)
+            return
+        if self._cuts is not cuts:
+            self._changes.note(self.apex)  # what stands for all below does so no more, or does now
+        self._cuts = None if cuts is None else CutMap(cuts, self._changes)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether its owner is to hear of filters and claims, though the filters are the same."""
+        return self._has_news
+
+    @has_news.setter
+    def has_news(self, has_news: bool) -> None:
+        self._has_news = has_news
+        if has_news:
+            self._changes.note_news(self)
 
     @property
     def epoch(self) -> int:
@@ -442,6 +469,17 @@ class Route:
     def awaits_answer(self, apex: str) -> bool:
         """Whether one of them has a topic within the apex."""
         return any(is_within(t, apex) for item in self.unanswered() for t in topics_of(item))
+
+    def awaited(self, apexes: Collection[str]) -> set[str]:
+        """Those of the apexes within which one of them has its topic."""
+        found: set[str] = set()
+        for item in self.unanswered():
+            for topic in topics_of(item):
+                apex = deepest_enclosing(topic, apexes)
+                while apex and apex not in found:
+                    found.add(apex)
+                    apex = deepest_enclosing(apex.rpartition("/")[0], apexes)
+        return found
 
     def take_sent_through(self, sequence: int) -> list[Item]:
         """The sent ones up to a sequence: the owner has them."""

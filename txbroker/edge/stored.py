@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
+from typing import Final
 
 import attrs
+from google.protobuf.message import DecodeError
 
+from txbroker.errors import PeerError
 from txbroker.message import Message
 from txbroker.mqtt.cursor import Cursor, Had, Subscription
 from txbroker.mqtt.incoming import Incoming, StreamKey
@@ -17,6 +20,7 @@ from txbroker.mqtt.session import Session
 from txbroker.mqtt.window import Outgoing
 from txbroker.place import PartKey, Place
 from txbroker.v1 import state_pb2
+from txbroker.wire_checks import check, check_filters, check_topics
 
 
 def encode_session(session: Session, away_since: int) -> bytes:
@@ -24,14 +28,36 @@ def encode_session(session: Session, away_since: int) -> bytes:
     stored = state_pb2.StoredSession(
         incarnation=session.incarnation, away_since=away_since, dropped=session.sender.dropped
     )
+    # Most subscriptions of a session differ in their filter alone: what is the same for many is
+    # encoded once, or a client with thousands would stop the node at each SUBSCRIBE.
+    rests: dict[tuple[int, frozenset[str], int], bytes] = {}
+    pieces = [stored.SerializeToString()]
     for subscription in session.subscriptions.values():
-        kept = stored.subscriptions.add(
-            filter=subscription.topic_filter,
-            qos=subscription.qos,
-            pending=sorted(subscription.pending),
-        )
-        kept.starts.extend(_place(Place(p, o)) for p, o in subscription.starts.items())
-    return stored.SerializeToString()
+        kind = subscription.qos, subscription.pending, id(subscription.starts)
+        rest = rests.get(kind)
+        if rest is None:
+            rest = rests[kind] = _encode_rest(subscription)
+        name = subscription.topic_filter.encode()
+        named = b"\x0a" + _length(len(name)) + name
+        pieces += (b"\x1a", _length(len(named) + len(rest)), named, rest)
+    return b"".join(pieces)
+
+
+def _encode_rest(subscription: Subscription) -> bytes:
+    """A `StoredSubscription` but for its filter."""
+    kept = state_pb2.StoredSubscription(qos=subscription.qos, pending=sorted(subscription.pending))
+    kept.starts.extend(_place(Place(p, o)) for p, o in subscription.starts.items())
+    return kept.SerializeToString()
+
+
+def _length(size: int) -> bytes:
+    """As protobuf has it before a field."""
+    if size < 0x80:
+        return _SHORT[size]
+    return bytes((size & 0x7F | 0x80,)) + _length(size >> 7)
+
+
+_SHORT: Final = [bytes((size,)) for size in range(0x80)]
 
 
 def decode_session(value: bytes, session: Session) -> int:
@@ -143,6 +169,21 @@ def decode_move(value: bytes, session: Session) -> Restored:
     move = state_pb2.SessionMove.FromString(value)
     decode_session(move.session, session)
     return decode_window(move.window, session, lambda _: None)
+
+
+def check_move(value: bytes) -> None:
+    """Check what another node says that a session is; raises `PeerError`."""
+    try:
+        move = state_pb2.SessionMove.FromString(value)
+        session = state_pb2.StoredSession.FromString(move.session)
+        window = state_pb2.StoredWindow.FromString(move.window)
+    except DecodeError:
+        raise PeerError("a session that cannot be read") from None
+    check(session)
+    check_filters(entry.filter for entry in session.subscriptions)
+    for had in window.had:
+        check_filters(had.filters)
+    check_topics("", (flow.topic for flow in window.flows if flow.topic))
 
 
 class _Parts:

@@ -10,10 +10,13 @@ answer on (rule 8). What the answered zones send before the SUBACK is held back 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
+from functools import partial
 
 import attrs
 
+from txbroker.edge.feeds import Feeds, Retained, give_once
+from txbroker.edge.pairs import Pairs
 from txbroker.edge.recording import Recording
 from txbroker.message import Message
 from txbroker.mqtt.cursor import Cursor, Subscription
@@ -39,7 +42,7 @@ class Subscribing:
     `is_moved`: no packet, but a session that came from another node. It has had its retained
     messages, and takes nothing before this edge knows how far its zones have come. `is_resumed`: no
     packet, but what was pending when the earlier process ended; zones that had answered are not
-    asked again. `recording` is told where what begins.
+    asked again. `recording` is told where what begins. `count`: how many filters there were.
     """
 
     session: Session
@@ -48,12 +51,14 @@ class Subscribing:
     fresh: frozenset[str]
     acknowledge: Callable[[], None] | None
     commit: Callable[[Callable[[], None]], None]
-    open: set[tuple[str, str]] = attrs.Factory(set)
-    answered: set[tuple[str, str]] = attrs.Factory(set)
+    feeds: Feeds
+    open: Pairs = attrs.Factory(Pairs)
+    answered: Pairs = attrs.Factory(Pairs)
     alarm: Cancellable | None = None
     recording: Recording | None = None
     is_moved: bool = False
     is_resumed: bool = False
+    count: int = 1
 
     @property
     def is_done(self) -> bool:
@@ -78,9 +83,7 @@ class Subscribing:
         if topic_filter in self.fresh:
             self.subscriptions[topic_filter].await_zone(apex)
 
-    def answer(
-        self, topic_filter: str, place: Place, retained: list[Message], since: int = 0
-    ) -> None:
+    def answer(self, topic_filter: str, place: Place, retained: Retained, since: int = 0) -> None:
         """
         The zone answered; messages of it count from this place on.
 
@@ -102,13 +105,20 @@ class Subscribing:
             session.places.begin(Cursor(place.part, offset))
         if session.sink is None and place.part not in session.places.behind:
             session.places.begin(Cursor(place.part, place.offset))
-        for message in retained:
-            self.give(subscription, message, retain=True)
+        self.feeds.begin(
+            session, subscription, retained, partial(self.give, subscription, retain=True)
+        )
         if self.acknowledge is None:
             if self.recording is not None and topic_filter in self.fresh:
                 self.recording.began(session, subscription, place)
             self.commit(lambda: None)
             session.sender.pump()  # it may have something to read only now
+
+    def give_retained(self, topic_filter: str, message: Message) -> None:
+        """One that a zone retains; its answer is on the way."""
+        subscription = self.subscriptions.get(topic_filter)
+        if subscription is not None:
+            self.give(subscription, message, retain=True)
 
     def drop_zone(self, topic_filter: str, apex: str) -> None:
         """The zone is no longer one that the filter touches."""
@@ -126,10 +136,11 @@ class Subscribing:
             if len(subscription.held) >= HELD_LIMIT:
                 self.finish()
 
-    def leave(self, topic_filter: str) -> None:
-        """The subscription was cancelled, or a newer SUBSCRIBE renews it."""
-        self.subscriptions.pop(topic_filter, None)
-        self.open = {pair for pair in self.open if pair[0] != topic_filter}
+    def leave(self, topic_filters: Set[str]) -> None:
+        """These subscriptions were cancelled, or a newer SUBSCRIBE renews them."""
+        for topic_filter in topic_filters:
+            self.subscriptions.pop(topic_filter, None)
+        self.open.leave(topic_filters)
 
     def finish(self) -> None:
         """Send the SUBACK, then what was held."""
@@ -158,18 +169,7 @@ class Subscribing:
         for subscription in self.subscriptions.values():
             for message, retain in subscription.let_go():
                 self.give(subscription, message, retain=retain)
-        self.session.end_subscribing()
+        self.session.end_subscribing(self.count)
         if self.session.sink is None and not self.session.is_over:
             self.commit(lambda: None)
         self.session.sender.pump()
-
-
-def give_once(
-    session: Session, subscription: Subscription, message: Message, *, retain: bool
-) -> None:
-    """Deliver what cannot be read again."""
-    qos = min(subscription.qos, message.qos)
-    if qos:
-        session.sender.deliver(message, qos, None, retain=retain)
-    else:
-        session.sender.deliver_qos0(message, retain=retain)

@@ -9,13 +9,15 @@ restart, bring subscriptions along: these are followed up in the same way.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Set
+from functools import partial
 
 from txbroker.edge.delivery import Delivery
+from txbroker.edge.feeds import Feeds, give_once
 from txbroker.edge.interests import Interests
 from txbroker.edge.keeper import Keeper
 from txbroker.edge.recording import Recording
 from txbroker.edge.reporter import Reporter
-from txbroker.edge.subscribing import Subscribing, give_once
+from txbroker.edge.subscribing import Subscribing
 from txbroker.edge.systree import SysTree
 from txbroker.edge.zonemap import ZoneMap
 from txbroker.mqtt.cursor import Subscription
@@ -38,6 +40,7 @@ class Subscriptions:
         sys: SysTree,
         keeper: Keeper,
         timers: Timers,
+        feeds: Feeds,
         reporter: Reporter,
         recording: Recording | None,
         wait: float,
@@ -50,6 +53,7 @@ class Subscriptions:
         self._sys = sys
         self._keeper = keeper
         self._patience = Patience(timers)
+        self._feeds = feeds
         self._reporter = reporter
 
     # from connections
@@ -62,10 +66,10 @@ class Subscriptions:
             return
         granted = dict(packet.filters)
         fresh = frozenset(f for f in granted if f not in session.subscriptions)
-        self._leave_earlier(session, granted)
+        self._leave_earlier(session, granted.keys())
         subscriptions = {f: self._subscription(session, f, qos) for f, qos in granted.items()}
         subscribing = self._subscribing(session, subscriptions, fresh, acknowledge)
-        session.begin_subscribing()
+        session.begin_subscribing(subscribing.count)
         session.on_subscriptions_changed()
         for topic_filter, subscription in subscriptions.items():
             if subscription.held is None:
@@ -80,8 +84,9 @@ class Subscriptions:
         self, session: Session, topic_filters: Iterable[str], acknowledge: Callable[[], None]
     ) -> None:
         """A client's UNSUBSCRIBE; filters that it does not have are none of its concern."""
-        for topic_filter in topic_filters:
-            self._leave_earlier(session, (topic_filter,))
+        left = dict.fromkeys(topic_filters)
+        self._leave_earlier(session, left.keys())
+        for topic_filter in left:
             if topic_filter in session.subscriptions:
                 self._drop(session, topic_filter)
         session.on_subscriptions_changed()
@@ -94,7 +99,8 @@ class Subscriptions:
     ) -> None:
         """
         A session has these filters, which were not counted for it here. Where those of `confirmed`
-        begin is known by now, whatever zones that were asked here answer.
+        begin is known by now, whatever zones that were asked here answer. Whoever calls this has
+        their zones asked (`go_on`, `follow_zones`) or refreshed before it returns.
         """
         for subscribing in self._interests.of(session):
             subscribing.fresh -= confirmed
@@ -119,6 +125,7 @@ class Subscriptions:
         known = {f: subscriptions[f] for f in filters if not subscriptions[f].pending}
         subscribing = self._subscribing(session, known, frozenset(), lambda: None)
         subscribing.is_moved = True
+        subscribing.count = 1  # its client has not asked: it is read meanwhile
         session.begin_subscribing()
         self._ask_zones(subscribing)
 
@@ -128,12 +135,10 @@ class Subscriptions:
             self._interests.cancel(subscribing)
             if subscribing.alarm is not None:
                 subscribing.alarm.cancel()
-        is_here = session.sink is not None
-        for topic_filter, subscription in session.subscriptions.items():
-            if is_here:
+        if session.sink is not None:
+            for subscription in session.subscriptions.values():
                 self._delivery.ignore(session, subscription)
-            if not is_sys(topic_filter):
-                self._interests.remove(topic_filter)
+        self._interests.leave(session, (f for f in session.subscriptions if not is_sys(f)))
         session.subscriptions.clear()
 
     # internal
@@ -165,8 +170,8 @@ class Subscriptions:
         self._delivery.listen(session, subscription)
         self._interests.add(topic_filter)
         acknowledge()
-        for message in retained:
-            give_once(session, subscription, message, retain=True)
+        give = partial(give_once, session, subscription, retain=True)
+        self._feeds.begin(session, subscription, retained, give)
         return True
 
     def _commit(self, session: Session, action: Callable[[], None]) -> None:
@@ -191,6 +196,8 @@ class Subscriptions:
             fresh=fresh,
             acknowledge=acknowledge,
             commit=lambda action: self._commit(session, action),
+            feeds=self._feeds,
+            count=len(subscriptions),
             recording=self._recording,
         )
 
@@ -218,13 +225,10 @@ class Subscriptions:
         if not is_sys(topic_filter):
             self._interests.remove(topic_filter)
 
-    def _leave_earlier(self, session: Session, topic_filters: Iterable[str]) -> None:
+    def _leave_earlier(self, session: Session, topic_filters: Set[str]) -> None:
         for subscribing in self._interests.of(session):
-            for topic_filter in topic_filters:
-                subscribing.leave(topic_filter)
-            if subscribing.is_done:
-                self._interests.cancel(subscribing)
-                subscribing.finish()
+            subscribing.leave(topic_filters)
+            self._interests.settle(subscribing)
 
     def _ask_zones(self, subscribing: Subscribing) -> None:
         self._interests.begin(subscribing)

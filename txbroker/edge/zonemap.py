@@ -20,12 +20,11 @@ from itertools import count
 
 from txbroker.core import Exchange, Run
 from txbroker.delegation.cut import Cut
+from txbroker.edge.cutmap import Changes
 from txbroker.edge.route import Backlog, Route
+from txbroker.matching.texts import Apexes
 from txbroker.topics import (
-    deepest_enclosing,
-    is_filter_within,
     is_sys,
-    is_within,
     literal_prefix,
     may_match_within,
 )
@@ -33,9 +32,6 @@ from txbroker.turn import run_all
 
 Known = tuple[Cut, tuple[Cut, ...] | None]
 """A zone, and all its cuts where they are known."""
-
-LONGEST_REMEMBERED = 512
-"""Longer topics are looked up each time, so that they cannot fill the memory."""
 
 
 class ZoneMap:
@@ -51,10 +47,10 @@ class ZoneMap:
         self._exchange = exchange
         self._on_full = on_full
         self.backlog = Backlog()
-        self._routes: dict[str, Route] = {"": Route("", None, self.backlog)}
+        self.changes = Changes()
+        self._routes: dict[str, Route] = {"": Route("", None, self.backlog, self.changes)}
+        self._apexes = Apexes()  # of all routes but the root's
         exchange.routes.set("", self._routes[""])
-        self._longest = 0
-        self._by_topic: dict[str, Route] = {}
         self.limit = limit
         self._streams = count(1)
         self._on_change: list[Callable[[str], None]] = []
@@ -76,16 +72,8 @@ class ZoneMap:
 
     def find(self, topic: str) -> Route:
         """The route of the deepest known zone that covers the topic."""
-        route = self._by_topic.get(topic)
-        if route is None:
-            apex = deepest_enclosing(topic, self._routes, longest=self._longest)
-            route = self._routes[apex or ""]
-            if len(self._by_topic) >= self.limit:
-                self._by_topic.clear()
-                self._on_full()
-            if len(topic) <= LONGEST_REMEMBERED:
-                self._by_topic[topic] = route
-        return route
+        found: Route = self._exchange.routes.find(topic)
+        return found
 
     def split(self, run: Run) -> list[tuple[Route, Run]]:
         """What of a run goes to which of the routes, in order."""
@@ -97,18 +85,18 @@ class ZoneMap:
 
     def enclosing(self, apex: str) -> Route:
         """The route of the deepest known zone strictly above the apex; the root's for the root."""
-        above = apex.rpartition("/")[0]
-        return self._routes[deepest_enclosing(above, self._routes, longest=self._longest) or ""]
+        return self.find(apex.rpartition("/")[0])
 
     def add(self, cut: Cut) -> Route:
         """Know a cut; an older epoch than the known one changes nothing."""
         route = self._routes.get(cut.apex)
         if route is None:
             self._make_room()
-            route = Route(cut.apex, cut, self.backlog)
+            route = Route(cut.apex, cut, self.backlog, self.changes)
             self._routes[cut.apex] = route
+            if cut.apex:
+                self._apexes.add(cut.apex)
             self._exchange.routes.set(cut.apex, route)
-            self._longest = max(self._longest, len(cut.apex))
             self._changed(cut.apex)
         elif route.cut is None or cut.epoch >= route.cut.epoch:
             route.cut = cut
@@ -118,6 +106,7 @@ class ZoneMap:
         """Forget a zone; the root's route stays, without an address."""
         if route.apex:
             self._routes.pop(route.apex, None)
+            self._apexes.discard(route.apex)
             self._exchange.routes.remove(route.apex)
         else:
             route.cut = None
@@ -125,7 +114,19 @@ class ZoneMap:
 
     def within(self, apex: str) -> list[Route]:
         """The routes strictly below an apex."""
-        return [r for r in self._routes.values() if r.apex != apex and is_within(r.apex, apex)]
+        found = (known for texts in self._apexes.within(apex) for known in texts)
+        return [self._routes[known] for known in found if known != apex]
+
+    def has_below(self, apex: str) -> bool:
+        """True if a route is strictly below an apex."""
+        return self._apexes.has(apex + "/" if apex else "")
+
+    def above(self, apex: str) -> Iterator[Route]:
+        """The routes strictly above an apex, the deepest one first."""
+        while apex:
+            route = self.enclosing(apex)
+            yield route
+            apex = route.apex
 
     def cover(self, topic_filter: str) -> list[Route]:
         """
@@ -133,31 +134,68 @@ class ZoneMap:
 
         A route whose cuts are not known counts, and stands for whatever is below it.
         """
-        if len(self._routes) == 1 and not self._routes[""].cuts:
+        if topic_filter.startswith("$") or (len(self._routes) == 1 and not self._routes[""].cuts):
             return [self._routes[""]]
-        prefix = literal_prefix(topic_filter)
-        top = deepest_enclosing(prefix, self._routes, longest=self._longest) or ""
         found: list[Route] = []
-        if topic_filter.startswith("$"):
-            return [self._routes[""]]
-        self._visit(self._routes[self._trusted(top)], topic_filter, found)
+        prefix = literal_prefix(topic_filter)
+        self._visit(self.first(prefix), topic_filter, prefix, found)
+        return found
+
+    def met_by(self, topic_filter: str) -> list[Route]:
+        """The routes of all known zones in which the filter may match something."""
+        return [self._routes[""], *map(self._routes.__getitem__, self._apexes.met_by(topic_filter))]
+
+    def first(self, prefix: str) -> Route:
+        """
+        Where the walk for filters with this literal prefix begins: the deepest zone around it that
+        the cuts of the zone above lead to, or that stands below one whose cuts are not known.
+        """
+        route = self.find(prefix)
+        while not self.is_trusted(route):
+            route = self.enclosing(route.apex)
+        return route
+
+    def is_trusted(self, route: Route) -> bool:
+        """True if the zone above says that it delegates this one, or does not say what it does."""
+        if not route.apex:
+            return True
+        cuts = self.enclosing(route.apex).cuts
+        return cuts is None or route.apex in cuts
+
+    def leading_to(self, route: Route) -> set[Route]:
+        """The routes from which cut after cut leads to this one, and itself."""
+        found = {route}
+        for above in self.above(route.apex):
+            if above.cuts and any(one.apex in above.cuts for one in found):
+                found.add(above)
         return found
 
     def may_concern(self, topic_filter: str, apex: str) -> bool:
         """
         Whether the zone has something for the filter: it counts, or one does that stands for it.
         """
-        return (
-            not is_sys(topic_filter)
-            and may_match_within(topic_filter, apex)
-            and any(
-                route.apex == apex or (route.cuts is None and is_within(apex, route.apex))
-                for route in self.cover(topic_filter)
-            )
+        if is_sys(topic_filter) or not may_match_within(topic_filter, apex):
+            return False
+        route = self._routes.get(apex)
+        if route is not None and self.is_covered(topic_filter, route):
+            return True
+        return any(
+            above.cuts is None and self.is_covered(topic_filter, above)
+            for above in self.above(apex)
         )
 
+    def is_covered(self, topic_filter: str, route: Route) -> bool:
+        """True if the route is one of the filter's `cover`."""
+        if topic_filter.startswith("$"):
+            return not route.apex
+        if not may_match_within(topic_filter, route.apex):
+            return False
+        prefix = literal_prefix(topic_filter)
+        is_elsewhere = route.cuts is not None and route.cuts.above(prefix) is not None
+        return not is_elsewhere and self.first(prefix) in self.leading_to(route)
+
     def _changed(self, apex: str) -> None:
-        self._by_topic.clear()
+        self.changes.note(apex)
         run_all(partial(action, apex) for action in self._on_change)
 
     def known(self) -> tuple[Known, ...]:
@@ -192,22 +230,13 @@ class ZoneMap:
                     self._on_full()
                     return
 
-    def _trusted(self, apex: str) -> str:
-        # Start at the deepest zone that the chain of `cuts` above it really leads to, or that
-        # stands right below one whose cuts are not known.
-        while apex:
-            above = self.enclosing(apex)
-            if above.cuts is None or apex in above.cuts:
-                return apex
-            apex = above.apex
-        return apex
-
-    def _visit(self, route: Route, topic_filter: str, found: list[Route]) -> None:
-        if route.cuts is None:
+    def _visit(self, route: Route, topic_filter: str, prefix: str, found: list[Route]) -> None:
+        cuts = route.cuts
+        if cuts is None:
             found.append(route)
             return
-        if not any(is_filter_within(topic_filter, apex) for apex in route.cuts):
+        if cuts.above(prefix) is None:
             found.append(route)
-        for apex, cut in route.cuts.items():
-            if may_match_within(topic_filter, apex):
-                self._visit(self._routes.get(apex) or self.add(cut), topic_filter, found)
+        for apex in cuts.met_by(topic_filter):
+            below = self._routes.get(apex) or self.add(cuts[apex])
+            self._visit(below, topic_filter, prefix, found)

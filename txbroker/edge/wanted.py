@@ -1,0 +1,54 @@
+"""
+What an edge wants of one zone: `ZoneMap.cover`, asked from the other side.
+
+`cover` tells the zones of a filter; here are the filters of a zone, which is what an owner is told.
+Both say the same of each pair. Asked this way a zone costs the filters that meet its apex, found in
+their order, and not a walk over all zones for each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from txbroker.edge.route import Route
+from txbroker.edge.zonemap import ZoneMap
+from txbroker.matching.texts import Filters
+from txbroker.topics import literal_prefix
+
+
+def wanted(zones: ZoneMap, filters: Filters, route: Route) -> set[str]:
+    """Those of the filters whose cover has the route."""
+    leading = zones.leading_to(route)
+    levels = route.apex.split("/")
+
+    def is_led_here(depth: int) -> bool:
+        return zones.first("/".join(levels[:depth])) in leading
+
+    found: set[str] = set()
+    for texts in filters.wild(route.apex, is_led_here):
+        found.update(texts)
+    found.update(_literal(zones, filters, route, route.apex, leading))
+    return found
+
+
+def wanted_within(zones: ZoneMap, filters: Filters, route: Route, apex: str) -> set[str]:
+    """The same, of filters that match nothing but what is within an apex below the route's."""
+    return set(_literal(zones, filters, route, apex, zones.leading_to(route)))
+
+
+def _literal(
+    zones: ZoneMap, filters: Filters, route: Route, apex: str, leading: set[Route]
+) -> Iterator[str]:
+    """Of filters within the apex, at or below the route's own."""
+    cuts = route.cuts
+    is_alone = not cuts and not zones.has_below(route.apex)
+    is_first = zones.first(route.apex) in leading
+    for texts in filters.within(apex):
+        if is_alone:
+            if is_first:
+                yield from texts
+            continue
+        for text in texts:
+            prefix = literal_prefix(text)
+            if (not cuts or cuts.above(prefix) is None) and zones.first(prefix) in leading:
+                yield text
