@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from unittest import mock
+
 import attrs
 
 from tests.support.journal import authority_of, caught_up
@@ -10,6 +13,7 @@ from txbroker.authority.authority import Authority
 from txbroker.authority.handover import PART_BYTES, EdgeInterest, Incoming, Snapshot, in_parts
 from txbroker.authority.peer import Greeting, Peer, Returned, Verdict
 from txbroker.delegation.table import DelegationTable, TableState
+from txbroker.matching.texts import Filters
 from txbroker.message import Message
 
 
@@ -250,12 +254,12 @@ def hand_over(interest: EdgeInterest, *messages: Message) -> Incoming:
 def test_new_owner_has_what_the_old_one_retained() -> None:
     """And nothing that it had itself from an earlier time."""
     authority, _ = authority_of("z", DelegationTable("z"))
-    authority.retained.set("z/stale", retained("z/stale"))
+    authority.retained.set(retained("z/stale"))
 
     interest = EdgeInterest(edge="e", incarnation=1, filters=("z/#",))
     authority.open(2, hand_over(interest, retained("z/a")))
 
-    assert ["z/a"] == [topic for topic, _ in authority.retained.match("#")]
+    assert ["z/a"] == [message.topic for message in authority.retained.match("#")]
     assert (authority.epoch, authority.offset, authority.serving) == (2, 0, True)
 
 
@@ -431,3 +435,43 @@ def test_zone_that_went_out_again_has_taken_along_what_an_edge_wants_of_it() -> 
     authority.reception.sync(known(authority, "e"), [], {})
 
     assert ({"#"}, set(), set()) == (while_here, connected, known(authority, "e").filters)
+
+
+# -- what a look at the interests costs
+
+
+def test_snapshot_looks_at_filters_that_meet_the_subtree() -> None:
+    """However many edges there are, and however much they want elsewhere."""
+    authority, _ = serving()
+    for number in range(20):
+        elsewhere = [f"b{place}/{number}" for place in range(500)]
+        arrive(authority, f"edge{number}", "+/x", f"a/{number}", *elsewhere)
+    looks = 0
+    starting = Filters.starting
+
+    def counted(self: Filters, prefix: str) -> Iterator[list[str]]:
+        nonlocal looks
+        for texts in starting(self, prefix):
+            looks += len(texts)
+            yield texts
+
+    with mock.patch.object(Filters, "starting", counted):
+        found = list(authority.peers.within("a"))
+
+    assert [("+/x", f"a/{number}") for number in range(20)] == [one.filters for one in found]
+    assert looks < 100
+
+
+def test_interest_of_edges_that_are_away_goes_with_the_subtree() -> None:
+    """Of filters that match nothing else; and it is not found any more."""
+    authority, table = serving()
+    port = arrive(authority, "edge", "a/x", "a/#", "+/x", "b")
+    peer = known(authority, "edge")
+    authority.reception.disconnect(peer, port)
+    outgoing = authority.subtrees.prepare("a")
+    authority.subtrees.fence(outgoing)
+    table.commit(cut("a"))
+    authority.subtrees.complete(outgoing)
+
+    assert {"+/x", "b"} == peer.filters
+    assert [("+/x",)] == [one.filters for one in authority.peers.within("a")]

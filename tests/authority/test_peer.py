@@ -7,7 +7,7 @@ import pytest
 
 from txbroker.authority.handover import EdgeInterest
 from txbroker.authority.journal import Record
-from txbroker.authority.peer import CatchUp, Greeting, Peer
+from txbroker.authority.peer import CatchUp, Greeting, Opened, Peer
 from txbroker.authority.peers import Peers
 from txbroker.core import Exchange
 from txbroker.message import Message
@@ -173,3 +173,25 @@ def test_filters_of_what_an_edge_has_not_heard_of_stay() -> None:
     peers.replace_filters(peer, ["x"], set())
 
     assert ({"z/#", "+/a", "x"}, {"x"}) == (before, peer.filters)
+
+
+@pytest.mark.parametrize(
+    ("incarnation", "life", "token", "is_late"),
+    [
+        (7, "one", 3, False),  # the same process again
+        (6, "one", 3, True),
+        (6, "two", 3, False),  # a new folder, whose clock is behind
+        (8, "two", 1, True),  # it asked before the one that is here
+        (6, "", 3, True),  # an older node counts upwards only
+    ],
+)
+def test_the_process_whose_token_is_newer_is_let_in(
+    incarnation: int, life: str, token: int, is_late: bool
+) -> None:
+    """Numbers of lives have an order within one folder only."""
+    known = Peer(edge="e", incarnation=7, stream=5, opened=Opened("one", 2))
+    greeting = Greeting(
+        edge="e", incarnation=incarnation, filters=(), stream=5, opened=Opened(life, token)
+    )
+
+    assert is_late is greeting.is_late(known)

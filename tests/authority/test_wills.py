@@ -9,9 +9,9 @@ from tests.support.recorders import EdgeRecorder
 from txbroker.authority.authority import Authority
 from txbroker.authority.handover import MarkKey, mark_of_will, will_of_mark
 from txbroker.authority.peer import Greeting, Verdict
-from txbroker.authority.wills import TakenWills
+from txbroker.authority.wills import OTHERS_FOR, OWN_FOR, TakenWills
 from txbroker.delegation.table import DelegationTable
-from txbroker.message import Message, WillId
+from txbroker.message import Message, WillId, owner_of_will
 
 WILL: WillId = ("whose", 3, 7)
 
@@ -81,15 +81,48 @@ def test_an_epoch_that_ends_forgets_what_was_not_durable() -> None:
     assert [("deliver", 1, "gone")] == [event for event in port.events if event[0] == "deliver"]
 
 
+def taken_from(sender: str, number: int, node: str = "n", client_id: str = "c") -> Message:
+    """The will of a client of `node`, as it came from `sender`."""
+    which = (owner_of_will(node, client_id), 1, number)
+    return Message("w", b"gone", 1, client_id=client_id, will=which, edge=sender)
+
+
+def mark(message: Message) -> MarkKey:
+    assert message.will is not None
+    return mark_of_will(message.will)
+
+
 def test_beyond_the_limit_the_oldest_are_forgotten() -> None:
     """Marks of streams are not."""
     stream: MarkKey = ("edge", 1, "", 1)
-    marks = {stream: 5, mark_of_will(("a", 1, 1)): 1}
+    first, second, third = (taken_from("k", number) for number in (1, 2, 3))
+    marks = {stream: 5, mark(first): 1}
     wills = TakenWills(marks, limit=2)
     wills.load()
-    for number in (2, 3):
-        assert wills.begin(("a", 1, number))
-        wills.settle(("a", 1, number))
+    for message in (second, third):
+        assert wills.begin(message)
+        wills.settle(message)
 
-    assert {stream, mark_of_will(("a", 1, 2)), mark_of_will(("a", 1, 3))} == marks.keys()
-    assert [True, False, False] == [wills.begin(("a", 1, number)) for number in (1, 2, 3)]
+    assert {stream, mark(second), mark(third)} == marks.keys()
+    assert [True, False, False] == [wills.begin(message) for message in (first, second, third)]
+
+
+@pytest.mark.parametrize("edge", ["n", ""], ids=["over a link", "here"])
+def test_a_will_that_its_own_node_sent_is_remembered_for_a_while(edge: str) -> None:
+    """One that a keeper sent, for as long as the node may be cut off; by what the node lived."""
+    marks: dict[MarkKey, int] = {}
+    wills = TakenWills(marks, node="n")
+    own, other = taken_from(edge, 1), taken_from("k", 2)
+    for message in (own, other):
+        assert wills.begin(message)
+        wills.settle(message)
+    begun = 10**15
+    for lived, left in (
+        (begun, 2),
+        (begun + OWN_FOR - 1, 2),
+        (begun + OWN_FOR, 1),
+        (begun + OTHERS_FOR - 1, 1),
+        (begun + OTHERS_FOR, 0),
+    ):
+        wills.forget_old(lived)
+        assert (left, left) == (len(wills), len(marks))

@@ -25,6 +25,7 @@ from txbroker.authority.outgoing import Outgoing
 from txbroker.authority.peer import TAKEN, EdgePort, Peer, Verdict
 from txbroker.authority.peers import Peers
 from txbroker.authority.reception import Reception
+from txbroker.authority.retained import RetainedMessages
 from txbroker.authority.settling import Settling, Taken
 from txbroker.authority.subtrees import Subtrees
 from txbroker.authority.wills import TakenWills
@@ -32,17 +33,12 @@ from txbroker.core import Exchange, Run
 from txbroker.delegation.cut import Cut
 from txbroker.delegation.passage import Passage
 from txbroker.delegation.table import DelegationTable
-from txbroker.matching.retained import RetainedTree
 from txbroker.message import Message
 from txbroker.place import PartKey, Place
 from txbroker.turn import run_all
 
 MOST_RETAINED = (1_000_000, 4 * 1024**3)
 """`limits.retained`, where the topology file does not say otherwise: messages, and their bytes."""
-
-
-def _retained_size(message: Message) -> int:
-    return len(message.topic) + len(message.payload)
 
 
 class Authority:
@@ -55,7 +51,7 @@ class Authority:
         self.epoch = 0
         self.exchange = exchange
         self.serving = False
-        self.retained: RetainedTree[Message] = RetainedTree(_retained_size)
+        self.retained = RetainedMessages()
         self.most_retained = MOST_RETAINED
         self.on_not_retained: Callable[[], None] = lambda: None
         self.marks: dict[MarkKey, int] = {}
@@ -65,7 +61,7 @@ class Authority:
         self._table = table
         self._journal = journal
         self._settling = Settling()
-        self._wills = TakenWills(self.marks)
+        self.wills = TakenWills(self.marks)
         self._awaiting: dict[EdgePort, None] = {}
         self._bailiwick = Bailiwick(apex, table, exchange)
         self._ours = self._bailiwick.ours
@@ -88,12 +84,12 @@ class Authority:
             verdict = self._bailiwick.judge(topic) if self.serving else Verdict.NOT_AUTHORITATIVE
             if verdict is not TAKEN:
                 return verdict
-        if message.will is not None and not self._wills.begin(message.will):
+        if message.will is not None and not self.wills.begin(message):
             return TAKEN
         if not message.qos:
             self.offset = self._journal.append(message, None, 0) or self.offset
             if message.will is not None:
-                self._wills.settle(message.will)
+                self.wills.settle(message)
             self._deliver(Record(0, message))
             return TAKEN
         offset = self.offset = self._journal.append(message, key, sequence)
@@ -200,7 +196,7 @@ class Authority:
                 what()
             else:
                 if what.message.will is not None:
-                    self._wills.settle(what.message.will)
+                    self.wills.settle(what.message)
                 self._deliver(what)
         if runs:
             self._deliver_runs(runs)
@@ -243,7 +239,7 @@ class Authority:
         elif self._settling.is_overtaken(record):
             return
         if message.payload and self._has_room_for(message):
-            self.retained.set(topic, message)  # [MQTT-3.3.1-5]
+            self.retained.set(message)  # [MQTT-3.3.1-5]
         elif message.payload:
             # The value of before is not the last one any more.
             self.on_not_retained()
@@ -257,12 +253,12 @@ class Authority:
     def _has_room_for(self, message: Message) -> bool:
         """True if the zone may retain the message in place of the value of before."""
         messages, size = self.most_retained
-        before = self.retained.get(message.topic)
+        before = self.retained.size_of(message.topic)
+        new = len(message.topic.encode()) + len(message.payload)
         if before is None:
             is_few = len(self.retained) < messages
-            return is_few and self.retained.size + _retained_size(message) <= size
-        grown = _retained_size(message) - _retained_size(before)
-        return grown <= 0 or self.retained.size + grown <= size
+            return is_few and self.retained.size + new <= size
+        return new <= before or self.retained.size + new - before <= size
 
     def in_order(self, action: Callable[[], None]) -> None:
         """Run it when everything that was taken before it is durable and delivered."""
@@ -313,19 +309,19 @@ class Authority:
 
     def discard_retained(self, apex: str) -> None:
         """Drop the retained messages of a subtree, which are its new owner's."""
-        topics = [topic for topic, _ in self.retained.within(apex)]
+        topics = list(self.retained.topics(apex))
         self.retained.discard_within(apex)
         self._journal.note_retained(topics)
 
     def absorb(self, apex: str, incoming: Incoming) -> None:
         """Take in a subtree that was served elsewhere until now."""
         self.retained.discard_within(apex)
-        for topic, message in incoming.retained.items():
-            self.retained.set(topic, message)
+        for message in incoming.retained.values():
+            self.retained.set(message)
         # Those of this zone's own streams went away with an earlier handover, and are older now.
         news = {k: last for k, last in incoming.marks.items() if last > self.marks.get(k, 0)}
         self.marks.update(news)
-        self._wills.learn(news)
+        self.wills.learn(news)
         for interest in incoming.interests:
             self.peers.inherit(apex, interest, self.delivered)
         self._bailiwick.judge_anew()
@@ -345,15 +341,16 @@ class Authority:
         state = self._journal.open(epoch, came_from)
         self.offset = self._journal.offset
         self._settling = Settling(self.offset)
-        for message in state.retained:
-            if not self._table.lookup(message.topic):
-                self.retained.set(message.topic, message)
+        for name, packed in state.retained.items():
+            topic = name.decode()
+            if not self._table.lookup(topic):
+                self.retained.put(name, packed)
             else:
-                self._journal.note_retained((message.topic,))  # it went with the cut
+                self._journal.note_retained((topic,))  # it went with the cut
         # None from an earlier epoch in this process: the store has none of those any more.
         self.marks.clear()
         self.marks.update(state.marks)
-        self._wills.load()
+        self.wills.load()
         for known in state.unclaimed:
             self.peers.restore(known)
 

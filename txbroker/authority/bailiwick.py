@@ -7,19 +7,23 @@ DNS calls what a server answers for its bailiwick. A fence is for publishes, and
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from txbroker.authority.peer import TAKEN, ParkedInterest, Peer, Verdict
-from txbroker.authority.peers import LONGEST_REMEMBERED, TOPICS_REMEMBERED
+from txbroker.authority.peers import TOPICS_REMEMBERED
 from txbroker.core import Exchange, Run
 from txbroker.delegation.table import DelegationTable
+from txbroker.matching.remembered import Remembered
 from txbroker.topics import is_sys, is_within, may_match_within
 
 
 class Bailiwick:
-    """Of the zone `apex`; `ours` are topics that were judged to be in it, as a short cut."""
+    """Of the zone `apex`; `ours` has topics that were judged to be in it, as a short cut."""
 
     def __init__(self, apex: str, table: DelegationTable, exchange: Exchange) -> None:
         self._exchange = exchange
-        self.ours: set[str] = set()
+        self._judged: Remembered[Verdict] = Remembered(TOPICS_REMEMBERED)
+        self.ours: Container[str] = self._judged.young
         self._apex = apex
         self._table = table
         self._fences: set[str] = set()
@@ -27,21 +31,20 @@ class Bailiwick:
 
     def judge(self, topic: str) -> Verdict:
         """Whether a publish to this topic is to be taken, while the zone is served."""
+        if self._judged.again(topic) is not None:
+            return TAKEN
         if not is_within(topic, self._apex) or self._table.lookup(topic):
             return Verdict.NOT_AUTHORITATIVE
         if is_sys(topic):  # each node's own
             return Verdict.NOT_AUTHORITATIVE
         if any(is_within(topic, apex) for apex in self._fences):
             return Verdict.PARKED
-        if len(self.ours) >= TOPICS_REMEMBERED:
-            self.ours.clear()
-        if len(topic) <= LONGEST_REMEMBERED:
-            self.ours.add(topic)
+        self._judged.put(topic, TAKEN)
         return TAKEN
 
     def judge_anew(self) -> None:
         """What is served here changed."""
-        self.ours.clear()
+        self._judged.clear()
         self._exchange.bounds.replace(
             {
                 self._apex: TAKEN,

@@ -107,9 +107,12 @@ class Unclaimed:
 
 @attrs.frozen(kw_only=True)
 class ZoneState:
-    """What a zone was when its store was closed or its process died."""
+    """
+    What a zone was when its store was closed or its process died; `retained`: packed messages by
+    the names of their topics (see `retained`).
+    """
 
-    retained: tuple[Message, ...] = ()
+    retained: dict[bytes, bytes] = attrs.field(factory=dict)
     marks: dict[MarkKey, int] = attrs.field(factory=dict)
     unclaimed: tuple[Unclaimed, ...] = ()
 
@@ -169,6 +172,12 @@ class Journal(Protocol):
 
     def note_edge(self, edge: str, offset: int) -> None:
         """An edge takes part from this offset on; `keep` says more."""
+
+    def has_room_for(self, edge: str) -> bool:
+        """True if marks of the edge are kept, or there is room for those of another one."""
+
+    def forget_edge(self, edge: str) -> None:
+        """Nothing is kept for the edge any more."""
 
     def keep(
         self,

@@ -22,7 +22,7 @@ class Outgoing:
 
     def bulk(self) -> Iterator[Snapshot]:
         """The retained messages as they are now; what changes meanwhile comes with `rest`."""
-        return in_parts([message for _, message in self._authority.retained.within(self.apex)])
+        return in_parts(list(self._authority.retained.within(self.apex)))
 
     def note(self, topic: str) -> None:
         """The retained message of a topic changed."""

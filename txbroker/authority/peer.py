@@ -15,9 +15,9 @@ import attrs
 
 from txbroker.authority.handover import MarkKey
 from txbroker.authority.journal import Record
+from txbroker.authority.retained import Asked
 from txbroker.core import Run, Sender
 from txbroker.delegation.cut import Cut
-from txbroker.message import Message
 from txbroker.topics import deepest_enclosing, is_within
 
 
@@ -33,8 +33,11 @@ class EdgePort(Protocol):
     def sender(self) -> Sender | None:
         """What brings QoS 0 to it at once, if nothing has to go before that, or to wait."""
 
-    def answer(self, request: int, offset: int, retained: list[Message]) -> None:
-        """The interest holds from here on; these are the retained messages it matches."""
+    def answer(self, request: int, offset: int, retained: Asked | None) -> None:
+        """
+        The interest holds; messages count for it from here on, or from a place further on at which
+        it is told so. With it go the retained messages that it matches, if they are asked for.
+        """
 
     def tell_cut(self, cut: Cut) -> None:
         """This apex is served elsewhere from here on."""
@@ -70,10 +73,19 @@ TAKEN: Final = Verdict.TAKEN
 """For what looks at it with each publish: to find a member in its enum is a call of Python."""
 
 
+@attrs.frozen
+class Opened:
+    """A link was opened by this process of its edge, with the owner's token of this number."""
+
+    life: str
+    token: int
+
+
 @attrs.define(eq=False)
 class Peer:
     """
-    One edge: its interest and, while it is connected, its port; `stream` is its last link's.
+    One edge: its interest and, while it is connected, its port; `stream` is its last link's, which
+    was `opened` so.
 
     `unclaimed` holds, for each apex inherited from an earlier owner, the offset after which this
     edge's deliveries wait until it says that it has processed the earlier owner's (rule 13).
@@ -86,6 +98,7 @@ class Peer:
     edge: str
     incarnation: int
     stream: int = 0
+    opened: Opened | None = None
     filters: set[str] = attrs.Factory(set)
     port: EdgePort | None = None
     unclaimed: dict[str, int] = attrs.Factory(dict)
@@ -198,7 +211,7 @@ class Greeting:
     `claims`: apexes whose earlier owner's deliveries are all processed, each with the last offset
     of this owner's that is, None where none is. `returned`: apexes that came back, with what it
     wants of them, while it was away, and of which it has not heard. `stream`: numbers that grow
-    with each link.
+    with each link of a process, which was `opened` so; None: nobody knows how.
     """
 
     edge: str
@@ -209,6 +222,19 @@ class Greeting:
     returned: tuple[str, ...] = ()
     position: int | None = None
     in_doubt: tuple[MarkKey, ...] = ()
+    opened: Opened | None = None
+
+    def is_late(self, known: Peer) -> bool:
+        """
+        True if a newer link of the edge is known.
+
+        Another process may count its lives from a lower number: its folder is a copy, or new, and
+        the time of day went back. Its token says which one came last.
+        """
+        own, other = self.opened, known.opened
+        if own and other and own.life and other.life and own.life != other.life:
+            return own.token < other.token
+        return (known.incarnation, known.stream) > (self.incarnation, self.stream)
 
     def is_before(self, apex: str, offset: int) -> bool:
         """Whether the edge may not have heard that the apex came back after this offset."""

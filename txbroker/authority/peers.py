@@ -7,21 +7,33 @@ One entry an edge, however many of its filters match: one copy an edge (invarian
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import chain
+
+import attrs
 
 from txbroker.authority.handover import EdgeInterest
 from txbroker.authority.journal import Record, Unclaimed
 from txbroker.authority.peer import EdgePort, Peer
 from txbroker.core import Exchange, Run
-from txbroker.topics import is_within, may_match_within
+from txbroker.matching.remembered import Remembered
+from txbroker.matching.texts import Filters
+from txbroker.topics import is_within
 
 TOPICS_REMEMBERED = 100_000
 """Topics of which is remembered who gets them, and that they are the zone's."""
 
+EDGES_REMEMBERED = 100_000
+"""Edges that all different answers name together, with one for each answer."""
+
 PEERS = 10_000
 """Edges that are remembered; beyond that one that is away is forgotten."""
 
-LONGEST_REMEMBERED = 512
-"""Longer topics are worked out each time, so that they cannot fill the memory."""
+
+@attrs.frozen
+class _Receivers:
+    """Edges that get the same topics."""
+
+    peers: tuple[Peer, ...]
 
 
 class Peers:
@@ -34,7 +46,11 @@ class Peers:
         self._exchange = exchange
         self._reclaimed = reclaimed
         self._known: dict[str, Peer] = {}
-        self._receivers: dict[str, tuple[Peer, ...]] = {}
+        self._filters = Filters()  # of all edges, each once
+        self._receivers: Remembered[_Receivers] = Remembered(TOPICS_REMEMBERED)
+        self._young = self._receivers.young
+        self._sets: dict[tuple[Peer, ...], _Receivers] = {}
+        self._sets_size = 0
 
     def __iter__(self) -> Iterator[Peer]:
         return iter(list(self._known.values()))
@@ -50,19 +66,26 @@ class Peers:
         """The edges that are connected."""
         return [peer.port for peer in self._known.values() if peer.port is not None]
 
+    @property
+    def topics(self) -> int:
+        """Topics of which is remembered who gets them."""
+        return len(self._receivers)
+
     # receivers
 
     def receivers(self, topic: str) -> tuple[Peer, ...]:
         """Who gets the topic's messages."""
-        known = self._receivers.get(topic)
+        known = self._young.get(topic) or self._receivers.again(topic)
         if known is None:
             found = self._exchange.interests.match(topic)
-            known = tuple({peer.edge: peer for _, peer in found}.values())
-            if len(self._receivers) >= TOPICS_REMEMBERED:
-                self._receivers.clear()
-            if len(topic) <= LONGEST_REMEMBERED:
-                self._receivers[topic] = known
-        return known
+            peers = tuple({peer.edge: peer for _, peer in found}.values())
+            # Most topics go to the same edges as others do.
+            self._sets_size += 0 if peers in self._sets else len(peers) + 1
+            if self._sets_size > EDGES_REMEMBERED:
+                self._forget_receivers()
+            known = self._sets.setdefault(peers, _Receivers(peers))
+            self._receivers.put(topic, known)
+        return known.peers
 
     def split(self, run: Run) -> list[tuple[tuple[Peer, ...], Run]]:
         """What of a run goes to whom."""
@@ -80,7 +103,12 @@ class Peers:
         peer = self._known.get(edge)
         if peer is not None and peer.incarnation > incarnation:
             return None
-        if peer is None or peer.incarnation < incarnation:
+        return self.admit(edge, incarnation)
+
+    def admit(self, edge: str, incarnation: int) -> Peer:
+        """The same of the life that is here, whatever its number."""
+        peer = self._known.get(edge)
+        if peer is None or peer.incarnation != incarnation:
             inherited = self._reclaimed() if peer is None else peer.open_claims()
             if peer is not None:
                 self.forget(peer)
@@ -144,15 +172,25 @@ class Peers:
         """The edge wants what matches."""
         if topic_filter not in peer.filters:
             peer.filters.add(topic_filter)
+            if topic_filter not in self._exchange.interests:
+                self._filters.add(topic_filter)
             self._exchange.interests.add(topic_filter, peer.edge, peer)
-            self._receivers.clear()
+            self._forget_receivers()
 
     def remove_filter(self, peer: Peer, topic_filter: str) -> None:
         """The last client of the edge left the filter."""
         if topic_filter in peer.filters:
             peer.filters.discard(topic_filter)
             self._exchange.interests.remove(topic_filter, peer.edge)
-            self._receivers.clear()
+            if topic_filter not in self._exchange.interests:
+                self._filters.discard(topic_filter)
+            self._forget_receivers()
+
+    def remove_within(self, peer: Peer, apex: str) -> None:
+        """An edge that is away wants nothing that only what is within an apex can match."""
+        for texts in list(self._filters.within(apex)):
+            for topic_filter in texts:
+                self.remove_filter(peer, topic_filter)
 
     def set_filters(self, peer: Peer, filters: set[str]) -> None:
         """Replace the edge's interest."""
@@ -167,8 +205,19 @@ class Peers:
 
         It withdrew what it wants of them when they went, and they brought it along.
         """
-        kept = {f for f in peer.filters if any(may_match_within(f, apex) for apex in unheard)}
+        kept = peer.filters & self._touching(unheard)
         self.set_filters(peer, kept | set(filters))
+
+    def _touching(self, apexes: Iterable[str]) -> set[str]:
+        """The filters of all edges that may match within one of the apexes."""
+        found = (texts for apex in apexes for texts in self._filters.touching(apex))
+        return set(chain.from_iterable(found))
+
+    def _forget_receivers(self) -> None:
+        if self._sets:
+            self._receivers.clear()
+            self._sets.clear()
+            self._sets_size = 0
 
     def wanted(self, peer: Peer, records: Iterable[Record]) -> list[Record]:
         """Those of the records that the edge is to get."""
@@ -193,8 +242,9 @@ class Peers:
 
     def within(self, apex: str) -> Iterator[EdgeInterest]:
         """Who wants what of the subtree."""
+        touching = self._touching((apex,))
         for peer in self._known.values():
-            filters = tuple(sorted(f for f in peer.filters if may_match_within(f, apex)))
+            filters = tuple(sorted(peer.filters & touching))
             if filters:
                 yield EdgeInterest(edge=peer.edge, incarnation=peer.incarnation, filters=filters)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from txbroker.authority.bailiwick import Bailiwick
+from txbroker.authority.handover import MarkKey
 from txbroker.authority.journal import Chunk, Journal, Record
 from txbroker.authority.peer import CatchUp, EdgePort, Greeting, ParkedInterest, Peer, Returned
 from txbroker.delegation.table import DelegationTable
@@ -23,6 +24,10 @@ from txbroker.place import Holder, PartKey
 
 if TYPE_CHECKING:
     from txbroker.authority.authority import Authority
+
+
+MARKS = 100_000
+"""Duplicate marks of streams in one zone; beyond that no stream begins that has none."""
 
 
 class Reception:
@@ -39,6 +44,27 @@ class Reception:
 
     # a link of an edge comes and goes
 
+    def may_begin(self, key: MarkKey) -> bool:
+        """True if a stream has its mark, or there is room for another one (protocol rule 4)."""
+        marks, wills = self._authority.marks, self._authority.wills
+        return key in marks or len(marks) - len(wills) < MARKS
+
+    def may_come(self, edge: str) -> bool:
+        """True if the edge is known, or there is room for another one."""
+        return self._peers.get(edge) is not None or self._journal.has_room_for(edge)
+
+    def forget(self, edge: str) -> None:
+        """The edge is a member of the tree no longer, by command: nothing is kept for it."""
+        peer = self._peers.get(edge)
+        if peer is not None and peer.port is not None:
+            return  # it lives, and says itself what it needs
+        if peer is not None:
+            self._peers.forget(peer)
+        marks = self._authority.marks
+        for key in [key for key in marks if key[0] == edge]:
+            del marks[key]
+        self._journal.forget_edge(edge)
+
     def expect(self, greeting: Greeting) -> bool:
         """
         An edge will `connect` when what was taken before is durable; False: it has begun anew.
@@ -48,8 +74,8 @@ class Reception:
         peer = self._peers.get(greeting.edge)
         if peer is None:
             return True
-        if (peer.incarnation, peer.stream) > (greeting.incarnation, greeting.stream):
-            return False  # a Hello may come late
+        if greeting.is_late(peer):
+            return False
         peer.disconnect("a newer link of this edge took over")
         return True
 
@@ -61,9 +87,8 @@ class Reception:
         """
         if not self.expect(greeting):
             return None
-        peer = self._peers.greet(greeting.edge, greeting.incarnation)
-        assert peer is not None
-        peer.port, peer.stream = port, greeting.stream
+        peer = self._peers.admit(greeting.edge, greeting.incarnation)
+        peer.port, peer.stream, peer.opened = port, greeting.stream, greeting.opened
         marks, apex = self._authority.marks, self._authority.apex
         for key in [key for key in marks if greeting.closes(key, apex)]:
             del marks[key]
@@ -156,13 +181,12 @@ class Reception:
                 lambda: self._answer(peer, port, topic_filter, request, retained)
             )
 
-    def add_interest_now(self, peer: Peer, topic_filter: str) -> list[Message] | None:
+    def add_interest_now(self, peer: Peer, topic_filter: str) -> Iterator[Message | None] | None:
         """The same where the answer is due now: the retained messages; None: it is not."""
         if self._bailiwick.is_fenced or not self._authority.is_settled:
             return None
         self._peers.add_filter(peer, topic_filter)
-        retained = self._authority.retained
-        return [message for _, message in retained.match(topic_filter)] if retained else []
+        return self._authority.retained.walk(topic_filter)
 
     def remove_interest(self, peer: Peer, topic_filter: str) -> None:
         """The last client of the edge left the filter."""
@@ -199,5 +223,5 @@ class Reception:
     ) -> None:
         if peer.port is port:
             authority = self._authority
-            found = [m for _, m in authority.retained.match(topic_filter)] if retained else []
-            port.answer(request, authority.delivered, found)
+            asked = authority.retained.ask(topic_filter) if retained else None
+            port.answer(request, authority.delivered, asked)

@@ -14,7 +14,6 @@ from txbroker.authority.bailiwick import Bailiwick
 from txbroker.authority.journal import Journal
 from txbroker.authority.outgoing import Outgoing
 from txbroker.delegation.table import DelegationTable
-from txbroker.topics import is_filter_within
 
 if TYPE_CHECKING:
     from txbroker.authority.authority import Authority
@@ -69,8 +68,7 @@ class Subtrees:
                 # One that is connected may have records of the subtree to come before the cut; it
                 # withdraws its filters itself when it hears of that.
                 if peer.port is None:
-                    for topic_filter in [f for f in peer.filters if is_filter_within(f, apex)]:
-                        self._peers.remove_filter(peer, topic_filter)
+                    self._peers.remove_within(peer, apex)
             cut = self._table.get(apex)
             if cut is not None:
                 self._authority.announce(cut.cut)

@@ -4,6 +4,11 @@ The wills that a zone has taken: each is taken once, whoever sends it (protocol 
 That a node is dead nobody knows for certain, so its clients' wills may be sent by several nodes,
 and by itself when it is back. What was taken is a mark like those of streams: written with the
 record, moved with the zone.
+
+A will that its client's own node has sent is remembered for `OWN_FOR`: that node sends it no more,
+and the keepers that have not heard of it yet send theirs within `will_after`. One that a keeper has
+sent is remembered for `OTHERS_FOR`: the client's node may be cut off for as long as its sessions
+live, and send it when it is back.
 """
 
 from __future__ import annotations
@@ -11,45 +16,85 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from txbroker.authority.handover import MarkKey, mark_of_will, will_of_mark
-from txbroker.message import WillId
+from txbroker.message import Message, owner_of_will
 
-LIMIT = 50_000
-"""Wills that are remembered; those that are sent twice are sent at about the same time."""
+LIMIT = 20_000
+"""Wills of each of the two kinds that are remembered; beyond that the oldest is forgotten."""
+
+SECOND = 1_000_000
+
+OWN_FOR = 600 * SECOND
+OTHERS_FOR = 7 * 24 * 3600 * SECOND
+"""Microseconds that the node has lived."""
 
 
 class TakenWills:
-    """Among the `marks` of a zone, those of wills."""
+    """Among the `marks` of a zone at node `node`, those of wills."""
 
-    def __init__(self, marks: dict[MarkKey, int], limit: int = LIMIT) -> None:
+    def __init__(self, marks: dict[MarkKey, int], node: str = "", limit: int = LIMIT) -> None:
+        self.node = node
         self._marks = marks
         self._limit = limit
+        self._now = 0
         self._open: set[MarkKey] = set()
-        self._known: dict[MarkKey, None] = {}
+        self._own: dict[MarkKey, int] = {}  # since when; the oldest first
+        self._others: dict[MarkKey, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._own) + len(self._others)
 
     def load(self) -> None:
         """The zone begins: nothing is on its way to the disk."""
         self._open.clear()
+        self._own.clear()
+        self._others.clear()
         self.learn(self._marks)
 
     def learn(self, keys: Iterable[MarkKey]) -> None:
-        """These came among the marks."""
-        self._known.update((key, None) for key in keys if will_of_mark(key) is not None)
+        """These came among the marks; who sent them is not known."""
+        for key in keys:
+            if will_of_mark(key) is not None:
+                self._others[key] = self._now
+        self._shorten(self._others)
 
-    def begin(self, will: WillId) -> bool:
+    def begin(self, message: Message) -> bool:
         """A will came in; False where it did before, and may just not be durable yet."""
-        key = mark_of_will(will)
+        assert message.will is not None
+        key = mark_of_will(message.will)
         if key in self._marks or key in self._open:
             return False
         self._open.add(key)
         return True
 
-    def settle(self, will: WillId) -> None:
-        """It is as safe as it gets; beyond the limit the oldest is forgotten."""
-        key = mark_of_will(will)
+    def settle(self, message: Message) -> None:
+        """It is as safe as it gets."""
+        assert message.will is not None
+        key = mark_of_will(message.will)
         self._open.discard(key)
         self._marks[key] = 1
-        self._known[key] = None
-        while len(self._known) > self._limit:
-            oldest = next(iter(self._known))
-            del self._known[oldest]
-            self._marks.pop(oldest, None)
+        sender = message.edge or self.node
+        is_own = message.will[0] == owner_of_will(sender, message.client_id)
+        kind = self._own if is_own else self._others
+        kind[key] = self._now
+        self._shorten(kind)
+
+    def forget_old(self, lived: int) -> None:
+        """Now and then: `lived` is what the node has lived, in microseconds."""
+        if not self._now:  # what was there at the start is as old as this first look
+            for kind in (self._own, self._others):
+                kind.update(dict.fromkeys(kind, lived))
+        self._now = lived
+        for kind, age in ((self._own, OWN_FOR), (self._others, OTHERS_FOR)):
+            while kind and next(iter(kind.values())) <= lived - age:
+                self._forget_oldest(kind)
+
+    # internal
+
+    def _shorten(self, kind: dict[MarkKey, int]) -> None:
+        while len(kind) > self._limit:
+            self._forget_oldest(kind)
+
+    def _forget_oldest(self, kind: dict[MarkKey, int]) -> None:
+        oldest = next(iter(kind))
+        del kind[oldest]
+        self._marks.pop(oldest, None)
