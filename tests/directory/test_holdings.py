@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.keeping import MemoryTable
+from txbroker.directory.entry import pack
 from txbroker.directory.holdings import FREEZE_LIMIT, LEFT_LIMIT, PATIENCE, Holding, Holdings
 from txbroker.directory.ports import Remains
 from txbroker.directory.requests import (
@@ -21,6 +22,7 @@ from txbroker.directory.requests import (
     Take,
     Taken,
 )
+from txbroker.directory.tombstone import Tombstone, tombstones_from, tombstones_record
 
 
 class Host:
@@ -353,3 +355,22 @@ def test_so_many_earlier_holders_are_remembered() -> None:
         move(nodes[number], nodes[number + 1])
 
     assert len(nodes[-1].holdings.held["x"].left) == LEFT_LIMIT
+
+
+def test_a_tombstone_of_an_earlier_version() -> None:
+    """It is as old as the first look at it."""
+    record = pack([["b", b"token".hex(), 3, False]])
+
+    (found,) = tombstones_from(record, 5)
+
+    assert Tombstone(node="b", token=b"token", incarnation=3, since=5) == found
+    assert (found,) == tombstones_from(tombstones_record((found,)), 9)
+
+
+def test_beyond_the_limit_no_session_is_given_away(a: Node) -> None:
+    """No tombstone goes for another: whoever asks is told to wait."""
+    a.holdings._limit = 0
+    assert isinstance(a.take("b"), Busy) and a.has_it
+
+    a.holdings._limit = 1
+    assert isinstance(a.take("b"), Taken)

@@ -47,7 +47,7 @@ class Bench:
         batch = Register(
             view=self.members.view, established=True, life=1, keeper_life=LIFE, **fields
         )
-        return self.keeper.register(source, batch, 0.0)
+        return self.keeper.register(source, batch)
 
     def list(self, source: str, *entries: Entry, established: bool = True, sync: int = 1) -> None:
         self.register(source, sync=sync, first=True)
@@ -60,7 +60,7 @@ class Bench:
             last=True,
             entries=entries,
         )
-        assert isinstance(self.keeper.register(source, batch, 0.0), Registered)
+        assert isinstance(self.keeper.register(source, batch), Registered)
 
     @property
     def is_settled(self) -> bool:
@@ -144,7 +144,7 @@ def test_those_who_see_other_members_get_no_answer() -> None:
         bench.keeper.lookup(Lookup(view=b"other", client_ids=("x",))),
         bench.keeper.claim("b", Claim(view=b"other", entry=kept("b", 1))),
         bench.keeper.register(
-            "b", Register(view=b"other", established=True, life=1, keeper_life=LIFE), 0.0
+            "b", Register(view=b"other", established=True, life=1, keeper_life=LIFE)
         ),
     ):
         assert answer == OtherView(view=bench.members.view, members=bench.members.all)
@@ -196,7 +196,7 @@ def test_a_keeper_in_a_new_life_asks_for_the_whole_list() -> None:
     )
 
     for reply in (
-        bench.keeper.register("b", other, 0.0),
+        bench.keeper.register("b", other),
         bench.register("b", sync=2, last=True),
     ):
         assert isinstance(reply, Registered) and reply.restart

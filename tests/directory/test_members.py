@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.keeping import MemoryTable
-from txbroker.directory.members import LIMIT, Member, Members
+from txbroker.directory.members import LIMIT, REMOVED, SLICE, Member, Members
 
 
 def member(name: str, version: int = 1, **fields: object) -> Member:
@@ -112,13 +112,42 @@ def test_sites_keep_apart() -> None:
 
 
 def test_news_are_told_once() -> None:
-    """By version."""
-    node, told = members("a", member("b")), dict[str, int]()
-    assert {"a", "b"} == {one.name for one in node.news_for(told)}
-    assert () == node.news_for(told)
-    node.merge([member("b", 2)])
+    """Each change, but not to whom it came from."""
+    node, source = members("a", member("b")), object()
+    news, told = node.news_since(0)
+    assert {"a", "b"} == {one.name for one in news}
+    assert ((), told) == node.news_since(told)
+    node.merge([member("b", 2)], source)
+    assert ((), told + 1) == node.news_since(told, source)
 
-    assert (member("b", 2),) == node.news_for(told)
+    assert ((member("b", 2),), told + 1) == node.news_since(told)
+
+
+def test_who_was_wrong_about_a_node_hears_what_is_right() -> None:
+    """Or a member that was forgotten never comes back."""
+    node, source = members("a"), object()
+    _, told = node.news_since(0)
+    node.merge([member("a", 5, removed=True)], source)
+    news, _ = node.news_since(told, source)
+
+    assert [member("a", 6)] == list(news)
+
+
+def test_many_news_are_told_in_slices() -> None:
+    """The oldest first; a change meanwhile comes last."""
+    node = members("a", *(member(f"n{number}") for number in range(2 * SLICE)))
+    heard: list[str] = []
+    told = 0
+    while not node.is_told(told):
+        news, told = node.news_since(told)
+        assert len(news) <= SLICE
+        if not heard:
+            node.merge([member("n0", 2)])
+        heard += [one.name for one in news]
+
+    assert ["n0", "n0"] == [name for name in heard if name == "n0"]
+    assert heard[-1] == "n0"
+    assert len(heard) == 2 * SLICE + 2
 
 
 def test_who_is_told_hears_of_the_first_word_of_a_parent_without_news() -> None:
@@ -134,10 +163,21 @@ def test_who_is_told_hears_of_the_first_word_of_a_parent_without_news() -> None:
 
 
 def test_there_is_a_limit() -> None:
-    """Beyond it, nobody is taken in."""
+    """Beyond it, nobody is taken in; removed ones do not count, and only so many are remembered."""
     node = members("a", *(member(f"n{number}") for number in range(LIMIT + 5)))
-
     assert len(node.all) == LIMIT
+    assert node.left_out == 6
+    node.remove("n0")
+    node.merge([member("late")])
+    assert node.get("late") is not None
+    node.merge([member("later"), member("n0", 3)])
+    assert node.get("later") is None and node.get("n0") is None
+    table = MemoryTable()
+    node = members("a", *(member(f"n{n}", removed=True) for n in range(REMOVED + 5)), table=table)
+
+    again = Members("a", "", table, is_root=True)
+    assert len(node.removed) == len(again.removed) == REMOVED
+    assert "n0" not in again.removed and f"n{REMOVED + 4}" in again.removed
 
 
 versions = st.builds(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from tests.support.keeping import MemoryTable
+from txbroker.directory.absence import Absence
 from txbroker.directory.entries import Entries
 from txbroker.directory.entry import Entry
 from txbroker.directory.keeper import Keeper
+from txbroker.directory.lists import BATCH
 from txbroker.directory.members import Member, Members
-from txbroker.directory.registrar import BATCH, PENDING, Registrar
+from txbroker.directory.peer import PENDING
+from txbroker.directory.registrar import SLICE, Registrar
 from txbroker.directory.requests import Ended, Register, Registered
 
 PULSE = 2.5
@@ -32,6 +35,7 @@ class Bench:
             self.members,
             self.here,
             7,
+            absence=Absence(self.members, 10.0, lambda: self.now),
             on_conflict=lambda entry, ended: self.conflicts.append((entry, ended)),
             kept=lambda: self.kept,
             on_known=self.known.append,
@@ -48,6 +52,11 @@ class Bench:
         members.merge(Member(name=n, grpc=f"{n}:1", site="", version=1) for n in ("a", "b"))
         return members
 
+    def join(self, name: str) -> None:
+        self.now += 1
+        for members in (self.members, self.keeper._members):
+            members.merge([Member(name=name, grpc=f"{name}:1", site="", version=1)])
+
     def restart_keeper(self, life: int) -> None:
         self.keeper = Keeper(self._members("b"), Entries(MemoryTable()), life)
 
@@ -55,17 +64,19 @@ class Bench:
         return self.registrar.batch("b", self.now)
 
     def answer(self, batch: Register) -> Registered:
-        reply = self.keeper.register("a", batch, self.now)
+        reply = self.keeper.register("a", batch)
         assert isinstance(reply, Registered)
         self.registrar.answered("b", batch, reply, self.now)
         return reply
 
     def pump(self) -> list[Register]:
         """Send what is to be sent now; what was sent, signs of life left out."""
-        sent = []
-        while (batch := self.batch()) is not None:
-            self.answer(batch)
-            sent.append(batch)
+        sent: list[Register] = []
+        self.now = max(self.now, self.registrar.calm)
+        while (batch := self.batch()) is not None or self.registrar.go_on():
+            if batch is not None:
+                self.answer(batch)
+                sent.append(batch)
         return sent
 
     def there(self, number: int = 1) -> Entry | None:
@@ -80,7 +91,7 @@ def test_the_complete_list_comes_first() -> None:
         bench.registrar.set(kept(number))
     sent = bench.pump()
 
-    assert [0, 0, BATCH, 1, 0] == [len(batch.entries) for batch in sent]
+    assert [0, BATCH, 1] == [len(batch.entries) for batch in sent]
     assert sent[0].first and sent[-1].last
     assert bench.there(BATCH) == kept(BATCH)
     assert bench.there(999) is None
@@ -139,20 +150,91 @@ def test_a_keeper_in_a_new_life_gets_the_complete_list() -> None:
         assert bench.there() == kept(1)
 
 
-def test_a_view_of_other_members_begins_anew() -> None:
-    """A list counts under one view."""
+def test_one_more_is_no_news_to_those_who_keep_what_they_kept() -> None:
+    """Nothing is said to them; the newcomer gets a list."""
     bench = Bench()
     bench.registrar.set(kept(1))
     bench.pump()
     news = [Member(name="c", grpc="c:1", site="", version=1)]
-    late = bench.batch()
     bench.members.merge(news)
-    bench.keeper = Keeper(bench._members("b"), bench.keeper.entries, 1)
     bench.keeper._members.merge(news)
-    assert late is None
+    assert bench.registrar.batch("c", bench.now) is None, "others may come as well"
+    assert [] == bench.pump()
+    begun = bench.registrar.batch("c", bench.now)
+
+    assert begun is not None and begun.first
+
+
+def test_only_ids_with_other_keepers_are_news() -> None:
+    """To the keeper that they have now, and to the one that they had; a list is not begun anew."""
+    bench = Bench()
+    for name in ("c", "d"):
+        bench.join(name)
+    for number in range(100):
+        bench.registrar.set(kept(number))
+    bench.pump()
+    before = {number: bench.members.keepers(f"c{number}") for number in range(100)}
+    bench.join("e")
+    sent = bench.pump()
+    lost = {n for n in before if "b" in before[n] and "b" not in bench.members.keepers(f"c{n}")}
+
+    assert lost and not any(batch.entries or batch.first for batch in sent)
+    assert {f"c{n}" for n in lost} == {one.client_id for batch in sent for one in batch.ended}
+    assert all((bench.there(n) is None) == (n in lost or "b" not in before[n]) for n in before)
+
+    for members in (bench.members, bench.keeper._members):
+        members.remove("e")
+    sent = bench.pump()
+    back = {entry.client_id for batch in sent for entry in batch.entries}
+    assert {f"c{n}" for n in lost} == back
+    assert [True] == [batch.last for batch in sent if batch.catching_up][-1:]
+    assert not bench.registrar.is_moving
+
+
+def test_a_change_is_worked_off_in_slices() -> None:
+    """What is asked for meanwhile is brought up to date first."""
+    bench = Bench()
+    for name in ("c", "d", "e"):
+        bench.join(name)
+    for number in range(3 * SLICE):
+        bench.registrar.set(kept(number))
+    bench.pump()
+    bench.join("f")
+    assert bench.registrar.is_moving
+    slices = 0
+    while bench.registrar.go_on():
+        slices += 1
+
+    assert 3 <= slices <= 5
+    for number in range(3 * SLICE):
+        assert bench.registrar._placement.keepers(f"c{number}") == bench.members.keepers(
+            f"c{number}"
+        )
+
+
+def test_who_went_while_a_change_is_worked_off_is_worked_off_too() -> None:
+    """And the last word is said when all has been said."""
+    bench = Bench()
+    for name in ("c", "d", "e", "f"):
+        bench.join(name)
+    for number in range(3 * SLICE):
+        bench.registrar.set(kept(number))
+    bench.pump()
+    for name in ("e", "f"):
+        for members in (bench.members, bench.keeper._members):
+            members.remove(name)
+        bench.registrar.go_on()
+    batch = bench.batch()
+    assert batch is not None and batch.catching_up and not batch.last
+    bench.answer(batch)
     sent = bench.pump()
 
-    assert sent[0].first and sent[-1].last
+    assert sent[-1].catching_up and sent[-1].last
+    assert all(
+        bench.there(number) == kept(number)
+        for number in range(3 * SLICE)
+        if "b" in bench.members.keepers(f"c{number}")
+    )
 
 
 def test_too_much_news_become_a_list() -> None:

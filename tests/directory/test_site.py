@@ -5,11 +5,12 @@ A whole site in memory, one scenario each; what happens in any order is in test_
 from __future__ import annotations
 
 from collections.abc import Iterable
+from random import Random
 from typing import Any
 
 import pytest
 
-from tests.support.site import Connection, Site
+from tests.support.site import Connection, Node, Site
 from txbroker.directory.ports import Remains
 from txbroker.directory.requests import Lookup, Register, Release, Take
 from txbroker.mqtt.packets import Will
@@ -480,6 +481,24 @@ def test_the_next_keeper_publishes_it_when_the_first_is_dead_too() -> None:
     assert len(all_nodes.wills) == 1
 
 
+def test_a_keeper_that_has_just_started_waits_whatever_it_is_told() -> None:
+    """Others have missed the dead node for long; those who want the will are not back yet."""
+    all_nodes = site(will_after=3.0)
+    client_id = id_kept_by(all_nodes, but_not="d")
+    connect(all_nodes, "b", client_id, will=WILL)
+    all_nodes.run(1.0)
+    for name in ("a", "b", "c"):
+        all_nodes.nodes[name].kill()
+    all_nodes.run(20.0)
+    all_nodes.nodes["a"].start()
+    all_nodes.run(2.5)
+    assert not all_nodes.wills
+
+    all_nodes.run(10.0)
+
+    assert 1 == len(all_nodes.wills)
+
+
 def test_no_will_of_a_client_that_came_back() -> None:
     """Elsewhere, or at the node that was started again."""
     all_nodes = site(will_after=3.0, roaming_wait=0.3, is_fresh=True)
@@ -563,3 +582,122 @@ def test_a_node_that_was_cut_off_is_told_what_was_published() -> None:
     connection.lost(is_will_due=True)
 
     assert len(all_nodes.wills) == 1
+
+
+@pytest.mark.parametrize("gap", [0.0, 0.02, 0.3])
+@pytest.mark.parametrize("piece", ["p", None], ids=["subscribed", "bare"])
+def test_a_session_that_moved_and_was_discarded_leaves_nothing(
+    gap: float, piece: str | None
+) -> None:
+    """The node that has ended it told nobody; those that had it before find out."""
+    whole = site()
+    for number in range(10):
+        client_id = f"x{number}"
+        first = connect(whole, "a", client_id)
+        if piece is not None:
+            subscribe(whole, first, piece)
+        first.lost(is_will_due=False)
+        connect(whole, "b", client_id).lost(is_will_due=False)
+        whole.run(gap)
+        connect(whole, "c", client_id, clean=True).lost(is_will_due=False)
+    whole.run(90.0)
+
+    assert {} == {name: left for name, node in whole.nodes.items() if (left := tables(node))}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_clients_that_come_and_go_leave_nothing(seed: int) -> None:
+    """Clean or kept, with wills or without, anywhere, with gaps or none, discarded in the end."""
+    whole, random = site(("a", "b", "c"), seed), Random(seed)
+    for number in range(60):
+        for clean in random.choice(([True], [False, True], [False, False, False, True])):
+            will = {"will": WILL} if clean and random.random() < 0.5 else {}
+            here = connect(whole, random.choice("abc"), f"x{number}", clean=clean, **will)
+            whole.run(random.choice((0.0, 0.02, 0.1)))
+            here.lost(is_will_due=random.random() < 0.5)
+            whole.run(random.choice((0.0, 0.0, 0.02, 0.1, 0.3)))
+    whole.run(120.0)
+
+    assert {} == {name: left for name, node in whole.nodes.items() if (left := tables(node))}
+
+
+def house_that_discarded() -> Site:
+    """Two nodes: b discarded what a holds while a was away; both are dead by now."""
+    house = site(("a", "b"))
+    connect(house, "a").lost(is_will_due=False)
+    house.nodes["a"].kill()
+    house.run(10.0)
+    connect(house, "b", clean=True).lost(is_will_due=False)
+    house.run(1.0)
+    house.nodes["b"].kill()
+    return house
+
+
+def test_what_was_discarded_in_a_house_of_two_ends_when_the_other_is_back() -> None:
+    """The one that discarded has started again, too."""
+    house = house_that_discarded()
+    house.nodes["b"].start()
+    house.nodes["a"].start()
+    house.run(60.0)
+
+    assert [] == house.holders("x")
+
+
+def test_what_was_used_since_it_was_discarded_elsewhere_stays() -> None:
+    """Its client came back to it while the one that discarded was away."""
+    house = house_that_discarded()
+    house.nodes["a"].start()
+    house.run(10.0)
+    connect(house, "a").lost(is_will_due=False)
+    house.run(1.0)
+    house.nodes["b"].start()
+    house.run(60.0)
+
+    assert ["a"] == house.holders("x")
+
+
+def test_a_tombstone_goes_with_the_node_that_it_names() -> None:
+    """Which is no member any more, and will not ask."""
+    whole = site()
+    connect(whole, "a").lost(is_will_due=False)
+    holdings = whole.nodes["a"].directory.holdings
+    whole.nodes["b"].directory.tick = lambda: None  # type: ignore[method-assign]
+    connect(whole, "b").lost(is_will_due=False)
+    whole.nodes["b"].kill()
+    whole.run(30.0)
+    assert ("x",) == holdings.gone
+
+    whole.nodes["a"].directory.members.remove("b")
+    whole.run(60.0)
+
+    assert () == holdings.gone
+
+
+def test_a_tombstone_goes_when_sessions_of_then_are_over() -> None:
+    """The node that it names has been away for longer, and may be a member still."""
+    whole = site(session_age=100.0)
+    holdings = whole.nodes["a"].directory.holdings
+    connect(whole, "a").lost(is_will_due=False)
+    whole.nodes["b"].directory.tick = lambda: None  # type: ignore[method-assign]
+    connect(whole, "b").lost(is_will_due=False)
+    whole.nodes["b"].kill()
+    whole.run(90.0)
+    before = holdings.gone
+    whole.run(40.0)
+
+    assert (("x",), ()) == (before, holdings.gone)
+
+
+def tables(node: Node) -> dict[str, int]:
+    """Those of a node's directory that are not empty."""
+    directory = node.directory
+    sizes = {
+        "entries": len(directory.keeper.entries),
+        "own": len(directory.registrar.own),
+        "moved": len(directory.registrar.gone),
+        "tombstones": len(directory.holdings.gone),
+        "arriving": len(directory.holdings.arriving),
+        "discards": len(directory.clearings),
+        "wills": directory.own_wills.count,
+    }
+    return {name: size for name, size in sizes.items() if size}

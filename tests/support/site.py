@@ -17,6 +17,7 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from txbroker.directory.admission import Asked
 from txbroker.directory.arrival import Arrived, Refused
 from txbroker.directory.directory import Directory, Settings, Tables
 from txbroker.directory.entry import Testament
@@ -311,6 +312,7 @@ class Node:
             make_token=lambda: site.random.randbytes(8),
             spawn=self.run,
             wake=lambda: None,
+            lived=lambda: int(site.now * 1e6),
         )
         members.announce(f"{self.name}:{self.life}")
         self.directory.start()
@@ -363,7 +365,8 @@ class Node:
         """As over a join stream: the parent tells all it knows, and learns what is known here."""
         parent = self.site.nodes[self.site.root]
         if parent.is_up and self.site.is_linked(self.name, parent.name):
-            parent.directory.members.merge(self.directory.members.all)
+            told = self.directory.members.all
+            parent.directory.admission.told(self.name, told, is_stream=True)
             parent.store.end_turn()
             self.directory.members.learn(parent.directory.members.all)
         self.site.after(0.2, self.guarded(self.join))
@@ -383,6 +386,24 @@ class Node:
                         directory.registrar.failed(peer, batch, site.now)
 
                 self.call(peer, batch, answered)
+        if directory.registrar.go_on():
+            site.after(0.001, self.guarded(self.beat))
+        for asked in directory.admission.due():
+            self.admit(asked)
+
+    def admit(self, asked: Asked) -> None:
+        """Ask a node that another one tells of whether it is there."""
+        site, other = self.site, self.site.nodes.get(asked.member.name)
+        answered = self.directory.admission.answered
+
+        def arrive() -> None:
+            name = asked.member.name
+            is_there = other is not None and other.is_up and site.is_linked(self.name, name)
+            is_member = is_there and site.is_linked(name, self.name)
+            back = self.guarded(lambda: answered(asked, is_member=is_member))
+            site.after(site.delay() if is_member else CALL_TIMEOUT, back)
+
+        site.after(site.delay(), arrive)
 
     # calls
 
@@ -396,10 +417,12 @@ class Node:
                 return
             is_open = False
             if node != self.name:
-                reach = self.directory.reach
-                reach.missed(node, began) if reply is None else reach.heard(node)
+                if reply is None:
+                    self.directory.reach.missed(node, began)
+                else:
+                    self.directory.heard(node)
             if isinstance(reply, OtherView):
-                share = self.directory.on_other_view(reply)
+                share = self.directory.on_other_view(node, reply)
                 if share is not None:
                     self.call(node, share, lambda reply: None)
                 reply = None

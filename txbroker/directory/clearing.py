@@ -95,6 +95,9 @@ class Clearings:
             (generation,), _ = unpack(value)
             self._due[key.decode()] = _Due(generation=generation)
 
+    def __len__(self) -> int:
+        return len(self._due)
+
     # from the edge
 
     def is_needed(self, client_id: str) -> bool:
@@ -133,6 +136,8 @@ class Clearings:
             return until
         if found is None or not found.is_whole:
             yield from self._remember(search, began)
+            if not is_wanted():
+                return until  # nobody takes out what is put there for a client that is gone
         is_any = search.void or search.closed or not is_told
         self._presence.cleared[client_id] = Cleared(
             generation=search.generation if is_any else 0, incarnation=raised

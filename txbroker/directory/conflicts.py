@@ -113,20 +113,21 @@ class Conflicts:
     def superseded(self, request: Supersede) -> Superseded:
         """A keeper tells of them unasked."""
         for entry in request.entries:
-            if entry.node == self._members.name:
-                self._deny(entry)
             self.supersede(entry, has_ended=False)
         return Superseded(client_ids=tuple(entry.client_id for entry in request.entries))
 
     def supersede(self, other: Entry, *, has_ended: bool) -> None:
         """
-        Another entry is said to count above one of ours: act on it; `has_ended` as in `Above`.
+        Another entry is said to count above one of ours, or to be ours: act on it. `has_ended` as
+        in `Above`.
 
         All that follows has been done when this returns; it is safe when the store says so.
         """
         client_id = other.client_id
         own = self._registrar.own.get(client_id)
         if own is None:
+            if other.node == self._members.name and not has_ended:
+                self._deny(other)
             return
         if own.order == other.order and not has_ended:
             return
@@ -149,9 +150,9 @@ class Conflicts:
         """Somebody says that the session is here, and it is not, nor on its way."""
         client_id, holdings = other.client_id, self._holdings
         is_here = client_id in holdings.held or client_id in holdings.arriving
-        is_here = is_here or client_id in self._registrar.own or client_id in self._arrivals.busy
+        is_here = is_here or client_id in self._arrivals.busy
         if not is_here:
-            self._registrar.withdraw(client_id, other.generation)
+            self._registrar.deny(other)
 
     # from the entries that are kept here
 

@@ -15,6 +15,8 @@ from typing import TypeVar
 
 import attrs
 
+from txbroker.directory.absence import Absence
+from txbroker.directory.admission import Admission
 from txbroker.directory.arrival import Arrivals, Arrived, Refused
 from txbroker.directory.clearing import Clearings
 from txbroker.directory.conflicts import Conflicts
@@ -78,11 +80,12 @@ class Tables:
 
 @attrs.frozen(kw_only=True)
 class Settings:
-    """`roaming_wait` and `will_after` in seconds; `is_fresh`: `roaming: fresh`."""
+    """`roaming_wait`, `will_after` and `session_age` in seconds; `is_fresh`: `roaming: fresh`."""
 
     roaming_wait: float = 3.0
     is_fresh: bool = False
     will_after: float = 10.0
+    session_age: float = 7 * 24 * 3600.0
 
 
 class Directory:
@@ -104,7 +107,9 @@ class Directory:
         make_token: Callable[[], bytes],
         spawn: Callable[[Procedure[None]], object],
         wake: Callable[[], object],
+        lived: Callable[[], int] = lambda: 0,
     ) -> None:
+        """`lived`: what the node has lived, in microseconds."""
         self.members = members
         self.keeper = Keeper(members, Entries(tables.entries), life)
         self.holdings = Holdings(
@@ -114,11 +119,15 @@ class Directory:
             arriving=tables.arriving,
             host=host,
             make_token=make_token,
+            lived=lived,
         )
+        self.admission = Admission(members, now, wake)
+        self.absence = Absence(members, settings.will_after, now)
         self.registrar = Registrar(
             members,
             self.keeper.entries,
             life,
+            absence=self.absence,
             on_conflict=lambda other, ended: self.conflicts.supersede(other, has_ended=ended),
             kept=lambda: [*self.holdings.arriving, *self.arrivals.claims],
             on_known=self._forget_if_known,
@@ -169,13 +178,23 @@ class Directory:
             wait=settings.roaming_wait,
             now=now,
         )
-        self._sweep = Sweep(members, self.arrivals, host, now)
+        self._sweep = Sweep(
+            members,
+            self.arrivals,
+            self.holdings,
+            host,
+            let_go=self._let_go,
+            is_old=lambda since: lived() - since > settings.session_age * 1e6,
+            now=now,
+        )
+        self.sent_wills = SentWills(tables.sent_wills)
         self._watch = WillWatch(
             members=members,
             keeper=self.keeper,
+            absence=self.absence,
             own=self.own_wills,
             forget=self.presence.forget_will,
-            sent=SentWills(tables.sent_wills),
+            sent=self.sent_wills,
             host=host,
             after=settings.will_after,
             now=now,
@@ -184,7 +203,7 @@ class Directory:
         self._now = now
         self._spawn = spawn
         self._at_work: set[tuple[str, ...]] = set()
-        self._removed = {m.name for m in members.all if m.removed}
+        self._removed = members.removed
         self._was_alone = members.is_alone
         members.when_changed(self._on_members)
 
@@ -194,7 +213,8 @@ class Directory:
         """Once, when the sessions of earlier lives are there."""
         self.holdings.start()
         for client_id in self.holdings.gone:
-            self._register_gone(client_id)
+            if client_id not in self.holdings.held:  # where it went before it came back is no news
+                self._register_gone(client_id)
         for client_id, holding in self.holdings.held.items():
             self.registrar.own[client_id] = Entry(
                 client_id=client_id,
@@ -251,6 +271,16 @@ class Directory:
 
     # from other nodes
 
+    def greatest(self, client_id: str) -> int:
+        """The greatest number that this node knows of a client id's sessions; 0: none."""
+        holding = self.holdings.held.get(client_id)
+        tombstone = self.holdings.tombstone(client_id)
+        return max(
+            self.keeper.entries.greatest(client_id),
+            0 if holding is None else holding.incarnation,
+            0 if tombstone is None else tombstone.incarnation,
+        )
+
     def handle(self, source: str, request: Request) -> Reply | None:
         """
         Answer a member; None: `source` is none, and gets no answer.
@@ -259,13 +289,14 @@ class Directory:
         """
         if self.members.get(source) is None:
             return None
-        self.reach.heard(source)
+        self.heard(source)
         match request:
             case Lookup():
                 return self.keeper.lookup(request)
             case Register():
                 self.registrar.met(source, request.life)
-                return self.keeper.register(source, request, self._now())
+                self.absence.told(source, request.silent)
+                return self.keeper.register(source, request)
             case Claim():
                 return self.keeper.claim(source, request)
             case Supersede():
@@ -286,14 +317,19 @@ class Directory:
                 self._note_sent(request)
                 return Noted()
             case ShareMembers():
-                self.members.merge(request.members)
+                self.admission.told(source, request.members)
                 return self.keeper.other_view()
             case Ping():
                 return Pong()
 
-    def on_other_view(self, reply: OtherView) -> ShareMembers | None:
+    def heard(self, name: str) -> None:
+        """A member answered, or asked something."""
+        self.reach.heard(name)
+        self.absence.heard(name)
+
+    def on_other_view(self, name: str, reply: OtherView) -> ShareMembers | None:
         """A node sees other members; what it should be told in turn."""
-        self.members.merge(reply.members)
+        self.admission.told(name, reply.members)
         if self.members.view == reply.view:
             return None
         return ShareMembers(members=self.members.all)
@@ -381,6 +417,15 @@ class Directory:
             self._host.resolved(client_id, request.token)
         return RemainsReply(remains=remains)
 
+    def _let_go(self, move: tuple[bytes, str]) -> None:
+        """The session of that move is nowhere any more, or where nobody comes back from."""
+        token, client_id = move
+        if not self.registrar.is_known(client_id):
+            return  # whoever keeps its entry may not have heard yet that it went
+        if self.holdings.confirm(client_id, token):
+            self._forget_if_known(client_id)
+        self._host.resolved(client_id, token)
+
     def _forget_if_known(self, client_id: str) -> None:
         """A tombstone goes when the new holder is at work and the keepers point at it."""
         tombstone = self.holdings.tombstone(client_id)
@@ -424,8 +469,8 @@ class Directory:
         if self._was_alone and not self.members.is_alone:
             self.presence.on_company(self._host.clean())
         self._was_alone = self.members.is_alone
-        self.reach.keep({m.name for m in self.members.all})
-        removed = {m.name for m in self.members.all if m.removed}
+        self.reach.keep(self.members.is_known)
+        removed = self.members.removed
         for name in removed - self._removed:
             self.keeper.entries.forget_node(name)
         self._removed = removed

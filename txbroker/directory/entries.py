@@ -82,6 +82,11 @@ class Entries:
         record = self._records.get(client_id)
         return 0 if record is None else record.entry.generation
 
+    def greatest(self, client_id: str) -> int:
+        """The greatest number in what is known of the id; 0: nothing is."""
+        record = self._records.get(client_id)
+        return 0 if record is None else max(record.entry.incarnation, record.entry.replaces)
+
     # from the holders
 
     def claim(self, entry: Entry) -> Verdict:

@@ -63,6 +63,11 @@ class Entry:
         """The incarnation of the last kept session that is known; a later one is greater."""
         return self.incarnation if self.persistent else self.replaces
 
+    @property
+    def past(self) -> int:
+        """The generation up to which other sessions of the id have ended, where this is known."""
+        return self.incarnation - 1 if self.persistent else self.replaces
+
     def above(self, other: Entry) -> Entry:
         """This entry with numbers so that it counts above `other`."""
         if self.persistent:

@@ -32,12 +32,16 @@ from txbroker.directory.requests import (
     Take,
     Taken,
 )
+from txbroker.directory.tombstone import Tombstone, tombstones_from, tombstones_record
 
 PATIENCE = 2.0
 """Seconds for which a session that is on its way to one node is not given to another."""
 
 FREEZE_LIMIT = 10.0
 """Seconds after which a session that nobody fetched after all goes on where it is."""
+
+LIMIT = 1_000_000
+"""Ids with tombstones; beyond that no session is given away."""
 
 LEFT_LIMIT = 16
 """Earlier holders that a session remembers; the oldest goes, long done."""
@@ -66,19 +70,6 @@ class Frozen:
 
 
 @attrs.frozen(kw_only=True)
-class Tombstone:
-    """
-    It went to `node`, which is known to use it once `confirmed`. Until then the taker may ask
-    whether it was released, so this outlives a session of the same id that is begun here later.
-    """
-
-    node: str
-    token: bytes
-    incarnation: int
-    confirmed: bool = False
-
-
-@attrs.frozen(kw_only=True)
 class Arriving:
     """A durable copy from `node`, not released yet as far as this node knows."""
 
@@ -102,13 +93,17 @@ class Holdings:
         arriving: Table,
         host: SessionHost,
         make_token: Callable[[], bytes],
+        lived: Callable[[], int] = lambda: 0,
+        limit: int = LIMIT,
     ) -> None:
         self._name = name
+        self._lived = lived
+        self._limit = limit
         self._held_table, self._gone_table, self._arriving_table = held, gone, arriving
         self._host = host
         self._make_token = make_token
         self.held = {key.decode(): _holding(value) for key, value in held.items()}
-        self._gone = {key.decode(): _tombstones(value) for key, value in gone.items()}
+        self._gone = {key.decode(): tombstones_from(value, lived()) for key, value in gone.items()}
         self.arriving = {key.decode(): _arriving(value) for key, value in arriving.items()}
         self.frozen: dict[str, Frozen] = {}
         self._unfinished: dict[str, None] = {}
@@ -126,6 +121,13 @@ class Holdings:
         """Where a session went last that was here."""
         tombstones = self._gone.get(client_id)
         return tombstones[-1] if tombstones else None
+
+    def tombstones(self) -> Iterator[tuple[str, Tombstone]]:
+        """All that are not confirmed, with their ids."""
+        for client_id, tombstones in self._gone.items():
+            for one in tombstones:
+                if not one.confirmed:
+                    yield client_id, one
 
     def is_awaited(self, client_id: str, is_member: Callable[[str], object]) -> bool:
         """Whether a node that is a member may have to ask here for a session that went to it."""
@@ -192,6 +194,8 @@ class Holdings:
             if tombstone is None:
                 return NotHeld()
             return MovedTo(node=tombstone.node, incarnation=tombstone.incarnation)
+        if len(self._gone) >= self._limit and client_id not in self._gone:
+            return Busy()
         before = self.frozen.get(client_id)
         if before is not None and before.node != source and now - before.since < PATIENCE:
             return Busy()
@@ -227,7 +231,12 @@ class Holdings:
         frozen = self.frozen.get(client_id)
         if frozen is None or (frozen.node, frozen.token) != (source, request.token):
             return NotReleased()
-        gone = Tombstone(node=source, token=frozen.token, incarnation=frozen.incarnation)
+        gone = Tombstone(
+            node=source,
+            token=frozen.token,
+            incarnation=frozen.incarnation,
+            since=self._lived(),
+        )
         self._bury(client_id, (*(one for one in tombstones if not one.confirmed), gone))
         self.drop(client_id)
         self._host.release(client_id, frozen.token)
@@ -339,7 +348,7 @@ class Holdings:
     def _bury(self, client_id: str, tombstones: tuple[Tombstone, ...]) -> None:
         if tombstones:
             self._gone[client_id] = tombstones
-            self._gone_table.put(client_id.encode(), _tombstones_record(tombstones))
+            self._gone_table.put(client_id.encode(), tombstones_record(tombstones))
         elif self._gone.pop(client_id, None) is not None:
             self._gone_table.delete(client_id.encode())
 
@@ -365,20 +374,6 @@ def _holding_record(holding: Holding) -> bytes:
 def _holding(record: bytes) -> Holding:
     (incarnation, unasked, left), _ = unpack(record)
     return Holding(incarnation=incarnation, unasked=tuple(unasked), left=_left_from(left))
-
-
-def _tombstones_record(tombstones: tuple[Tombstone, ...]) -> bytes:
-    return pack([[one.node, one.token.hex(), one.incarnation, one.confirmed] for one in tombstones])
-
-
-def _tombstones(record: bytes) -> tuple[Tombstone, ...]:
-    fields, _ = unpack(record)
-    return tuple(
-        Tombstone(
-            node=node, token=bytes.fromhex(token), incarnation=incarnation, confirmed=confirmed
-        )
-        for node, token, incarnation, confirmed in fields
-    )
 
 
 def _arriving_record(arriving: Arriving) -> bytes:

@@ -6,6 +6,9 @@ ids (it joined, or a member was removed) is not *settled*: it first needs the li
 under the view that it has itself. One may be missing where another one knew its share before
 (*established*): whatever was promised was accepted by two keepers, and one of the two, or its
 relay, is among those that were heard. Members that were never settled have promised nothing.
+
+What a member has said counts until a member goes. One more takes ids away from this node and gives
+it none: whatever is promised since has two keepers, and any two of three have one in common.
 """
 
 from __future__ import annotations
@@ -33,10 +36,9 @@ class Keeper:
 
     def __init__(self, members: Members, entries: Entries, life: int) -> None:
         self.entries = entries
-        self.heard: dict[str, float] = {}
         self._members = members
         self._life = life
-        self._view = members.view
+        self._unsettlings = members.unsettlings
         self._listed: dict[str, bool] = {}
         self._syncs: dict[str, int] = {}
         members.when_changed(self._on_members)
@@ -70,9 +72,8 @@ class Keeper:
         self.entries.renew(entry.client_id, source, self._syncs.get(source, 0))
         return Claimed(conflict=None if verdict is None else verdict.entry)
 
-    def register(self, source: str, batch: Register, now: float) -> Registered | OtherView:
+    def register(self, source: str, batch: Register) -> Registered | OtherView:
         """A part of what a member has to say."""
-        self.heard[source] = now
         if batch.view != self._members.view:
             return self.other_view()
         if batch.first:
@@ -98,6 +99,9 @@ class Keeper:
         member went, before that came back, believes to have said everything under this view.
         """
         sync = self._syncs.get(source)
+        is_news = not batch.sync and not batch.catching_up
+        if is_news and source not in self._listed and not self._members.is_settled:
+            return False
         return batch.keeper_life == self._life and sync is not None and batch.sync in (0, sync)
 
     def _take(self, source: str, batch: Register) -> Registered:
@@ -134,10 +138,12 @@ class Keeper:
         return Registered(life=self._life, settled=settled, **fields)  # type: ignore[arg-type]
 
     def _on_members(self) -> None:
-        if self._members.view != self._view:
-            self._view = self._members.view
+        if self._members.unsettlings != self._unsettlings:
+            self._unsettlings = self._members.unsettlings
             self._listed.clear()
-            self._syncs.clear()
+        for known in (self._listed, self._syncs):
+            for name in [name for name in known if not self._members.is_peer(name)]:
+                del known[name]
         self._look()
 
     def _look(self) -> None:

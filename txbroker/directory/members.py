@@ -9,7 +9,8 @@ are merged as a union. Each member's record has a version, which only that node 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
 
 import attrs
@@ -21,7 +22,13 @@ from txbroker.turn import run_all
 from txbroker.wire_checks import AHEAD
 
 LIMIT = 10_000
-"""Members that are kept; more are not taken in."""
+"""Members that are kept, removed ones not counted; more are not taken in."""
+
+REMOVED = 10_000
+"""Removed members that are remembered; beyond it the one that was removed first is forgotten."""
+
+SLICE = 500
+"""Records that are told at once."""
 
 _JOINED = b"\0joined"
 _SETTLED = b"\0settled"
@@ -53,7 +60,8 @@ class Members:
     What node `name` of `site` knows. A root knows everyone there is; any other node is to be told
     once (`learn`) before it may conclude anything from its list.
 
-    `is_alone`: this node is the only member of its site.
+    `is_alone`: this node is the only member of its site. `left_out` counts members for which there
+    was no room; `unsettlings` grows whenever what others have said before is not enough any more.
 
     The table is this object's alone. Changes are to be safe before anybody acts on them, which is
     the caller's concern.
@@ -67,7 +75,14 @@ class Members:
         self._identity = identity
         self._table = table
         self._all: dict[str, Member] = {}
+        self._removed: dict[str, None] = {}
+        self._changes: dict[str, tuple[int, object]] = {}
+        self._at: dict[str, str] = {}
+        self._addresses: Counter[str] = Counter()
+        self._last_change = 0
         self._actions: list[Callable[[], None]] = []
+        self.left_out = 0
+        self.unsettlings = 0
         for key, value in table.items():
             if not key.startswith(b"\0"):
                 (member_name, grpc, its_site, version, removed, *rest), _ = unpack(value)
@@ -79,12 +94,16 @@ class Members:
                     removed=removed,
                     identity=rest[0] if rest else "",
                 )
+        for known in self._all.values():
+            self._note(known.name, known, None)
         self.is_joined = is_root or table.get(_JOINED) is not None
         settled = table.get(_SETTLED)
         self.is_settled = settled == _NOW
         self.was_settled = settled is not None
-        self._sites: dict[str, Rendezvous] = {}
-        self._work_out()
+        self._sites = {site: Rendezvous(())}
+        self._views: dict[str, bytes] = {}
+        self._work_out({name: None}, {})
+        self._work_out(self._all, {})
 
     # who is there
 
@@ -93,21 +112,46 @@ class Members:
         member = self._all.get(name)
         return None if member is None or member.removed else member
 
+    def record(self, name: str) -> Member | None:
+        """What is known of a node that is a member, or was one."""
+        return self._all.get(name)
+
+    def count_at(self, grpc: str) -> int:
+        """How many members have that address."""
+        return self._addresses[grpc]
+
     def sites(self) -> tuple[str, ...]:
         """The other sites."""
         return tuple(site for site in self._sites if site != self.site)
 
     def peers(self) -> tuple[str, ...]:
         """The other members of this node's site."""
-        return tuple(name for name in self._sites[self.site].names if name != self.name)
+        return tuple(name for name in self.places.names if name != self.name)
+
+    def is_peer(self, name: str) -> bool:
+        """Whether that is another member of this node's site."""
+        return name in self.places and name != self.name
 
     def keepers(self, client_id: str, site: str | None = None) -> tuple[str, ...]:
         """The members of a site (None: this one) that keep an id's entry, the first one first."""
         return self._sites[self.site if site is None else site].keepers(client_id)
 
+    @property
+    def places(self) -> Rendezvous:
+        """The members of this node's site as places for entries; another one when they change."""
+        return self._sites[self.site]
+
     def view_of(self, site: str) -> bytes:
         """The digest of a site's members: equal where two nodes see the same ones."""
-        return self._views[site]
+        view = self._views.get(site)
+        if view is None:
+            view = self._views[site] = _digest(self._sites[site].names)
+        return view
+
+    @property
+    def view(self) -> bytes:
+        """The same of this node's site."""
+        return self.view_of(self.site)
 
     # what changes it
 
@@ -126,33 +170,44 @@ class Members:
             mine = attrs.evolve(mine, version=version + 1)
         self._take({self.name: mine} if known != mine else {})
 
-    def learn(self, members: Iterable[Member]) -> None:
-        """The parent told all it knows, and knows all there is."""
+    def learn(self, members: Iterable[Member], source: object = None) -> None:
+        """The parent told all it knows, and knows all there is; `source` as in `merge`."""
         is_news = not self.is_joined
         if is_news:
             self._table.put(_JOINED, b"1")
             self.is_joined = True
-        if not self.merge(members) and is_news:
+        if not self.merge(members, source) and is_news:
             self._tell()
 
-    def merge(self, members: Iterable[Member]) -> bool:
-        """Take in what another node knows; whether that changed anything."""
+    def merge(self, members: Iterable[Member], source: object = None) -> bool:
+        """
+        Take in what another node knows; whether that changed anything. `source`, if any, need not
+        be told of it (see `news_since`).
+        """
         news: dict[str, Member] = {}
+        corrected = False
+        room = LIMIT - len(self._all) + len(self._removed)
         for member in members:
             known = news.get(member.name, self._all.get(member.name))
             if member.version > (0 if known is None else known.version) + AHEAD:
                 continue  # one of 2^64-1 would stand for ever
+            if known is None or (known.removed and not member.removed):
+                if room <= 0 and not member.removed:
+                    self.left_out += 1
+                    continue
+                room -= not member.removed
             if known is None:
-                if len(self._all) + len(news) < LIMIT:
-                    news[member.name] = member
+                news[member.name] = member
             elif member.rank > known.rank:
                 if member.name == self.name and not known.removed:
                     # What this node says of itself is right; others may remember an earlier life.
                     if member.removed:
                         self._unsettle_for_good()
                     member = attrs.evolve(known, version=member.version + 1)
+                    corrected = True
                 news[member.name] = member
-        self._take(news)
+        # Whoever was wrong about this node has to hear what is right.
+        self._take(news, None if corrected else source)
         return bool(news)
 
     def remove(self, name: str) -> bool:
@@ -168,11 +223,35 @@ class Members:
         self.is_settled = self.was_settled = True
         self._table.put(_SETTLED, _NOW)
 
-    def news_for(self, told: dict[str, int]) -> tuple[Member, ...]:
-        """What somebody who was told these versions does not know yet; notes it as told."""
-        news = tuple(m for m in self._all.values() if told.get(m.name, -1) < m.version)
-        told.update((member.name, member.version) for member in news)
-        return news
+    def news_since(self, told: int, source: object = None) -> tuple[tuple[Member, ...], int]:
+        """
+        What somebody does not know who was told all up to change `told` (0: nothing), and up to
+        which change that is; at most `SLICE` of it, but for what came from `source` itself.
+        """
+        news = []
+        for name in reversed(self._changes):
+            change, came_from = self._changes[name]
+            if change <= told:
+                break
+            if source is None or came_from is not source:
+                news.append((name, change))
+        if len(news) <= SLICE:
+            return tuple(self._all[name] for name, _ in reversed(news)), self._last_change
+        part = news[-SLICE:]
+        return tuple(self._all[name] for name, _ in reversed(part)), part[0][1]
+
+    def is_told(self, told: int) -> bool:
+        """Whether nothing has changed since."""
+        return told == self._last_change
+
+    def is_known(self, name: str) -> bool:
+        """Whether there is a record of it, removed or not."""
+        return name in self._all
+
+    @property
+    def removed(self) -> set[str]:
+        """The names of those that were removed."""
+        return set(self._removed)
 
     @property
     def all(self) -> tuple[Member, ...]:
@@ -181,13 +260,16 @@ class Members:
 
     # internal
 
-    def _take(self, news: dict[str, Member]) -> None:
+    def _take(self, news: dict[str, Member], source: object = None) -> None:
         if not news:
             return
-        before = set(self._sites[self.site].names)
+        is_one_less = self._work_out(news, self._all)
         self._all.update(news)
-        self._work_out()
-        if self.is_settled and before - set(self._sites[self.site].names):
+        for name, member in news.items():
+            self._note(name, member, source)
+        if is_one_less:
+            self.unsettlings += 1
+        if self.is_settled and is_one_less:
             # Ids of the one that went have a new third keeper, who knows nothing of them. This is
             # forgotten first: the table keeps the order of changes.
             self.is_settled = False
@@ -196,7 +278,29 @@ class Members:
             fields = [member.name, member.grpc, member.site, member.version, member.removed]
             fields.append(member.identity)
             self._table.put(member.name.encode(), pack(fields))
+        while len(self._removed) > REMOVED:
+            self._forget(next(iter(self._removed)))
         self._tell()
+
+    def _note(self, name: str, member: Member, source: object) -> None:
+        self._last_change += 1
+        before = self._at.pop(name, None)
+        if before is not None:
+            self._addresses[before] -= 1
+            if not self._addresses[before]:
+                del self._addresses[before]
+        if not member.removed:
+            self._at[name] = member.grpc
+            self._addresses[member.grpc] += 1
+        self._changes.pop(name, None)
+        self._changes[name] = self._last_change, source
+        self._removed.pop(name, None)
+        if member.removed:
+            self._removed[name] = None
+
+    def _forget(self, name: str) -> None:
+        del self._removed[name], self._all[name], self._changes[name]
+        self._table.delete(name.encode())
 
     def _unsettle_for_good(self) -> None:
         """
@@ -204,20 +308,40 @@ class Members:
         What it knows itself is worth as much as what a node knows that never was there.
         """
         self.is_settled = self.was_settled = False
+        self.unsettlings += 1
         self._table.delete(_SETTLED)
 
     def _tell(self) -> None:
         run_all(self._actions)
 
-    def _work_out(self) -> None:
-        names: dict[str, list[str]] = {self.site: [self.name]}
-        for member in self._all.values():
-            if not member.removed and member.name != self.name:
-                names.setdefault(member.site, []).append(member.name)
-        self._sites = {site: Rendezvous(of_site) for site, of_site in names.items()}
-        self._views = {site: _digest(places.names) for site, places in self._sites.items()}
-        self.view = self._views[self.site]
-        self.is_alone = len(names[self.site]) == 1
+    def _work_out(self, news: Mapping[str, Member | None], known: Mapping[str, Member]) -> bool:
+        """Move members between sites; whether one of this site is one no more."""
+        joined: dict[str, set[str]] = {}
+        left: dict[str, set[str]] = {}
+        for name, member in news.items():
+            # This node is of its own site always, whatever others say of it.
+            now = self.site if name == self.name else _site_of(member)
+            before = _site_of(known.get(name))
+            if name == self.name:
+                before = self.site if name in self.places else None
+            if now != before and now is not None:
+                joined.setdefault(now, set()).add(name)
+            if now != before and before is not None:
+                left.setdefault(before, set()).add(name)
+        for site in joined.keys() | left.keys():
+            places = self._sites.get(site) or Rendezvous(())
+            places = places.changed(joined.get(site, ()), left.get(site, ()))
+            self._views.pop(site, None)
+            if places.names:
+                self._sites[site] = places
+            else:
+                del self._sites[site]
+        self.is_alone = len(self.places.names) == 1
+        return bool(left.get(self.site))
+
+
+def _site_of(member: Member | None) -> str | None:
+    return None if member is None or member.removed else member.site
 
 
 def _digest(names: Iterable[str]) -> bytes:

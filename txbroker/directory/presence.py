@@ -61,6 +61,11 @@ class Presence:
         self._closing: dict[str, float] = {}
         self._leaving: dict[str, Testament] = {}
 
+    @property
+    def remembered(self) -> int:
+        """Ids of which something is known beside their sessions."""
+        return len(self.cleared) + len(self._here) + len(self._closing) + len(self._leaving)
+
     # from the edge
 
     def connected(self, client_id: str, *, clean: bool, will: Will | None) -> Testament | None:

@@ -39,6 +39,6 @@ class Reach:
         since, calls = self._silent.get(name, (self._now(), 0))
         return calls >= CALLS and self._now() - since >= AWAY
 
-    def keep(self, names: set[str]) -> None:
-        """Only these are members."""
-        self._silent = {name: seen for name, seen in self._silent.items() if name in names}
+    def keep(self, is_known: Callable[[str], bool]) -> None:
+        """Others are no members."""
+        self._silent = {name: seen for name, seen in self._silent.items() if is_known(name)}

@@ -2,74 +2,54 @@
 What this node has to say to the keepers of its clients' entries, until they know it.
 
 For each other member there is a list of ids that have news for it (bounded), sent in batches, one
-at a time, and tried again for ever. Where the news cannot be told one by one any more (the keeper
-began a new life, the members changed, too much piled up) the complete list is sent instead.
+at a time, and tried again for ever. Where the news cannot be told one by one (the keeper is new, or
+began a new life, or too much piled up) the complete list is sent instead. When the members change,
+only ids whose keepers are others now are news, to those that they have and to those that they had.
 
 Where this node is a keeper itself, its entries are written at once, without a list.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import islice
 
-import attrs
-
+from txbroker.directory.absence import Absence
 from txbroker.directory.entries import Above, Entries
 from txbroker.directory.entry import Entry
+from txbroker.directory.lists import BATCH, Lists, Sources
 from txbroker.directory.members import Members
+from txbroker.directory.peer import FIRST_PAUSE, PENDING, Peer
+from txbroker.directory.placement import Placement
+from txbroker.directory.relays import Relays
 from txbroker.directory.rendezvous import majority
-from txbroker.directory.requests import Ended, Register, Registered
-
-BATCH = 500
-"""Entries in one call."""
+from txbroker.directory.requests import Register, Registered
 
 RECHECK = 20.0
 """Seconds after which what changed is told once more."""
 
-PENDING = 10_000
-"""Ids with news for one keeper; beyond that it gets the complete list."""
+SLICE = 200
+"""Ids that are looked at in one turn after a change of the members."""
 
-FIRST_PAUSE = 0.1
+GRACE = 3.0
+"""Seconds for which a keeper that was to be spoken to may be late."""
+
+LISTS = 4
+"""Keepers that are sent complete lists at a time; the others come after."""
+
+CALM = 0.02
+LONGEST_CALM = 10.0
+"""
+Seconds without another newcomer, for each member, before newcomers are sent lists; at the longest.
+
+Where fifty nodes start at once, lists between all of them would keep them from joining.
+"""
+
 LONGEST_PAUSE = 1.0
-"""Seconds between attempts, doubled from the first on."""
+"""Seconds between attempts; longer where a site is so large that these were more than..."""
 
-
-@attrs.define(slots=True, eq=False)
-class _Peer:
-    """
-    One keeper, as this node has to do with it. `listing` is what is left of a complete list.
-
-    `pending` are ids with news, each with the generation up to which its sessions have ended, for
-    the case that there is none now.
-    """
-
-    name: str
-    life: int = 0
-    is_listed: bool = False
-    sync: int = 0
-    listing: Iterator[str] | None = None
-    relaying: Iterator[Entry] | None = None
-    wants_relays: bool = False
-    has_entries: bool = False
-    pending: dict[str, int] = attrs.Factory(dict)
-    in_flight: Register | None = None
-    pause: float = FIRST_PAUSE
-    due: float = 0.0
-    failures: int = 0
-
-    def has_heard(self, client_id: str) -> bool:
-        """Whether nothing of the id is on its way, or waits for it."""
-        batch = self.in_flight
-        is_coming = batch is not None and any(e.client_id == client_id for e in batch.entries)
-        return self.is_listed and client_id not in self.pending and not is_coming
-
-    def start_over(self) -> None:
-        """The complete list is due."""
-        self.is_listed = False
-        self.sync = 0
-        self.listing = self.relaying = None
-        self.pending.clear()
+ATTEMPTS = 20
+"""...so many a second, with all others away."""
 
 
 class Registrar:
@@ -80,7 +60,7 @@ class Registrar:
     until a majority of the keepers knows (`on_known` is called with the id). `on_conflict` gets an
     entry kept here that counts above one of `own`, and whether it has ended; `kept` gives ids that
     must not be dropped although nothing is registered; `wake` is called when there is something to
-    send; `every` is the `pulse`.
+    send; `every` is the `pulse`. Newcomers are sent nothing before the second `calm`.
     """
 
     def __init__(
@@ -89,6 +69,7 @@ class Registrar:
         entries: Entries,
         life: int,
         *,
+        absence: Absence,
         on_conflict: Callable[[Entry, bool], object],
         kept: Callable[[], Iterable[str]],
         on_known: Callable[[str], None],
@@ -109,30 +90,47 @@ class Registrar:
         self._on_known = on_known
         self._wake = wake
         self._every = every
-        self._lists = life << 32
-        self._view = members.view
-        self._peers: dict[str, _Peer] = {}
+        self._storm = self.calm = 0.0
+        self._changes = 0
+        self._has_entries = False
+        self._on_list: set[str] = set()
+        self._absence = absence
+        self._placement = Placement(members, lambda: [*self.own, *self.gone], self._on_moved)
+        self._relays = Relays(members, entries, self._relay)
+        sources = Sources(
+            entry=self._entry_for,
+            ids=lambda: [*self.own, *(c for c in self.gone if c not in self.own)],
+            kept=kept,
+            is_moving=lambda: self.is_moving,
+        )
+        self._lists = Lists(members, entries, self._placement, absence, life, sources)
+        self._peers = {name: Peer(name) for name in members.peers()}
         members.when_changed(self._on_members)
-        self._on_members()
 
     # from the directory
 
     def start(self) -> None:
         """After a start, when `own` and `gone` are set: what is kept here is made to agree."""
-        self._lists += 1
-        me = self._members.name
+        me, number = self._members.name, self._lists.next_number()
         for entry in [*self.gone.values(), *self.own.values()]:
+            self._placement.add(entry.client_id)
             self._put_here(entry)
-            self._entries.renew(entry.client_id, me, self._lists)
+            self._entries.renew(entry.client_id, me, number)
         for client_id in self._kept():
-            self._entries.renew(client_id, me, self._lists)
-        self._entries.end_unlisted(me, self._lists)
+            self._entries.renew(client_id, me, number)
+        self._entries.end_unlisted(me, number)
 
     def set(self, entry: Entry) -> None:
         """This is so from now on."""
         self.own[entry.client_id] = entry
+        gone = self.gone.get(entry.client_id)
+        if gone is not None and entry.order > gone.order:
+            # Told when this one has ended, it would keep the keepers from hearing of that.
+            self.forget(entry.client_id)
+            self._on_known(entry.client_id)
         self._told.pop(entry.client_id, None)
         self._told[entry.client_id] = self._now()
+        self._placement.add(entry.client_id)
         self._tell(entry.client_id)
 
     def recheck(self) -> None:
@@ -151,10 +149,21 @@ class Registrar:
         own = self.own.pop(client_id, None)
         if own is not None:
             self._tell(client_id, own.generation)
+            self._let_go(client_id)
 
     def withdraw(self, client_id: str, generation: int) -> None:
         """A claim up to this generation came to nothing."""
         self._tell(client_id, generation)
+
+    def deny(self, entry: Entry) -> None:
+        """Others have heard of a session here, and there is none up to that one."""
+        client_id = entry.client_id
+        gone = self.gone.get(client_id)
+        if gone is not None and gone.order < entry.order:
+            # It came back, and has ended: where it went before would be told in place of that.
+            self.forget(client_id)
+            self._on_known(client_id)
+        self._tell(client_id, entry.generation)
 
     def give_away(self, entry: Entry) -> None:
         """The session is at `entry.node` now."""
@@ -162,12 +171,15 @@ class Registrar:
         self._told.pop(entry.client_id, None)
         self.gone[entry.client_id] = entry
         self._known[entry.client_id] = set()
-        self._tell(entry.client_id)
+        self._placement.add(entry.client_id)
+        # A keeper that is not reached before this is forgotten hears of the end at least.
+        self._tell(entry.client_id, entry.past)
 
     def forget(self, client_id: str) -> None:
         """What was given away needs no more words."""
         self.gone.pop(client_id, None)
         self._known.pop(client_id, None)
+        self._let_go(client_id)
 
     def tell_again(self, client_id: str) -> None:
         """A keeper believes something else."""
@@ -178,7 +190,7 @@ class Registrar:
         known = self._known.get(client_id)
         if known is None:
             return
-        keepers = self._members.keepers(client_id)
+        keepers = self._placement.keepers(client_id)
         known.add(keeper)
         if len(known.intersection(keepers)) >= majority(len(keepers)):
             del self._known[client_id]
@@ -190,23 +202,26 @@ class Registrar:
 
     def is_told(self, client_id: str) -> bool:
         """Whether all its keepers have heard all there is to say of this id."""
-        return self._heard(client_id) == len(self._members.keepers(client_id))
+        return self._heard(client_id) == len(self._placement.keepers(client_id))
 
     def is_told_to_most(self, client_id: str) -> bool:
         """Whether a majority of its keepers has."""
-        return self._heard(client_id) >= majority(len(self._members.keepers(client_id)))
+        return self._heard(client_id) >= majority(len(self._placement.keepers(client_id)))
 
     def is_deaf(self, client_id: str) -> bool:
         """Whether most of its keepers do not answer."""
-        keepers = self._members.keepers(client_id)
+        keepers = self._placement.keepers(client_id)
         peers = [self._peers.get(name) for name in keepers]
         silent = sum(peer is not None and peer.failures > 0 for peer in peers)
         return len(keepers) - silent < majority(len(keepers))
 
     def is_cut_off(self, client_id: str) -> bool:
-        """Whether some keeper of the id does not answer, or has not heard all that is here."""
-        peers = [self._peers.get(name) for name in self._members.keepers(client_id)]
-        return any(peer is not None and (peer.failures or not peer.is_listed) for peer in peers)
+        """
+        Whether some keeper of the id does not answer, or has not heard all that is here; or may be
+        one of those, as it was not spoken to of late.
+        """
+        peers = [self._peers.get(name) for name in self._placement.keepers(client_id)]
+        return any(peer is not None and self._is_lost(peer) for peer in peers)
 
     @property
     def is_settled(self) -> bool:
@@ -216,11 +231,28 @@ class Registrar:
             for peer in self._peers.values()
         )
 
+    @property
+    def is_moving(self) -> bool:
+        """Whether not all ids have been looked at since the members changed."""
+        return self._placement.is_behind or self._relays.is_behind
+
     # from the shell that calls the keepers
+
+    def go_on(self) -> bool:
+        """Look at some of what a change of the members left; whether there may be more to say."""
+        is_busy = self._lists.is_unfinished or self.is_moving
+        self._lists.is_unfinished = False
+        if self._placement.is_behind:
+            self._placement.go_on(SLICE)
+        else:
+            self._relays.go_on(SLICE)
+        return is_busy
 
     def met(self, name: str, life: int) -> None:
         """That member spoke, in that life of its process."""
         peer = self._peers.get(name)
+        if peer is not None and peer.failures:
+            peer.due = 0.0
         if peer is None or peer.life == life:
             return
         if peer.life:
@@ -234,35 +266,42 @@ class Registrar:
         if peer is None or peer.in_flight is not None or now < peer.due:
             return None
         if not peer.is_listed:
-            batch = self._list_part(peer)
-        elif peer.pending or peer.has_entries:
-            batch = self._news(peer)
+            if now < self.calm or len(self._on_list) >= LISTS:
+                return None
+            batch = self._lists.part(peer)
+        elif self._has_news(peer) or (self._has_entries and name in self._absence.watchers):
+            batch = self._lists.news(peer)
         else:
             return None
-        peer.in_flight = batch
+        if batch is not None:
+            peer.in_flight = batch
+            peer.said = peer.change, self._absence.version
+            if not peer.is_listed:
+                self._on_list.add(name)
         return batch
 
     def answered(self, name: str, batch: Register, reply: Registered, now: float) -> None:
         """The keeper took the batch, or began a new life."""
-        peer = self._peers.get(name)
-        if peer is None or peer.in_flight is not batch:
+        peer = self._finish(name, batch)
+        if peer is None:
             return
-        peer.in_flight = None
-        peer.pause, peer.failures = FIRST_PAUSE, 0
+        peer.pause, peer.failures, peer.answered = FIRST_PAUSE, 0, now
         if reply.restart or (peer.life != reply.life and not batch.first):
             peer.start_over()
             peer.life = reply.life
             peer.due = now
             return
-        peer.life = reply.life
+        peer.life, peer.silence = reply.life, peer.said[1]
         peer.wants_relays = not reply.settled
-        if batch.last and batch.sync == peer.sync:  # not started over meanwhile
+        if batch.last and batch.catching_up:
+            peer.change = 0 if peer.change == peer.said[0] else peer.change
+        elif batch.last and batch.sync == peer.sync:  # not started over meanwhile
             peer.is_listed = True
             peer.listing = peer.relaying = None
-        peer.has_entries = peer.has_entries or bool(batch.entries)
+        self._has_entries = self._has_entries or bool(batch.entries)
         for client_id in reply.full:
             peer.pending.setdefault(client_id, 0)
-        is_busy = not peer.is_listed or (peer.pending and not reply.full)
+        is_busy = not peer.is_listed or (self._has_news(peer) and not reply.full)
         peer.due = now if is_busy else now + self._every
         for entry in batch.entries:
             if entry.client_id not in reply.full:
@@ -273,42 +312,61 @@ class Registrar:
         No answer, or the keeper sees other members; it may have taken the batch or not, and saying
         it twice does no harm.
         """
-        peer = self._peers.get(name)
-        if peer is None or peer.in_flight is not batch:
+        peer = self._finish(name, batch)
+        if peer is None:
             return
-        peer.in_flight = None
         peer.failures += 1
         peer.due = now + peer.pause
-        peer.pause = min(peer.pause * 2, LONGEST_PAUSE)
-        if not peer.is_listed:
-            peer.start_over()
-            return
-        again = {entry.client_id: 0 for entry in batch.entries}
-        again |= {ended.client_id: ended.generation for ended in batch.ended}
-        peer.pending = again | peer.pending
-        if len(peer.pending) > PENDING:
-            peer.start_over()
+        peer.pause = min(peer.pause * 2, max(LONGEST_PAUSE, len(self._peers) / ATTEMPTS))
+        if peer.is_listed or (batch.sync and batch.sync == peer.sync):
+            peer.put_back(batch)  # not started over meanwhile
 
     # internal
 
+    def _finish(self, name: str, batch: Register) -> Peer | None:
+        """The call is over; None where it does not matter any more."""
+        peer = self._peers.get(name)
+        if peer is None or peer.in_flight is not batch:
+            return None
+        peer.in_flight = None
+        self._on_list.discard(name)
+        return peer
+
+    def _has_news(self, peer: Peer) -> bool:
+        is_news = peer.pending or peer.relays or peer.change
+        return bool(is_news) or peer.silence != self._absence.version
+
+    def _is_lost(self, peer: Peer) -> bool:
+        if peer.failures or not peer.is_listed:
+            return True
+        is_quiet = peer.name not in self._absence.watchers
+        return is_quiet and self._now() - peer.answered > 2 * self._every + GRACE
+
+    def _let_go(self, client_id: str) -> None:
+        if self._entry_for(client_id) is None:
+            self._placement.forget(client_id)
+
     def _heard(self, client_id: str) -> int:
-        peers = [self._peers.get(name) for name in self._members.keepers(client_id)]
+        peers = [self._peers.get(name) for name in self._placement.keepers(client_id)]
         return sum(peer is None or peer.has_heard(client_id) for peer in peers)
 
     def _tell(self, client_id: str, generation: int = 0) -> None:
-        for name in self._members.keepers(client_id):
+        for name in self._placement.keepers(client_id):
             peer = self._peers.get(name)
             if peer is None:
                 self._tell_here(client_id, generation)
-                continue
-            if not peer.is_listed and peer.listing is None:
-                continue  # the list will have it
-            peer.pending[client_id] = max(generation, peer.pending.get(client_id, 0))
-            if not peer.failures:
-                peer.due = 0.0
-                self._wake()
-            if len(peer.pending) > PENDING:
-                peer.start_over()
+            else:
+                self._tell_peer(peer, client_id, generation)
+
+    def _tell_peer(self, peer: Peer, client_id: str, generation: int) -> None:
+        if not (peer.is_listed or peer.sync):
+            return  # the list will have it; of one that has begun the keeper spares what came since
+        peer.pending[client_id] = max(generation, peer.pending.get(client_id, 0))
+        if not peer.failures:
+            peer.due = 0.0
+            self._wake()
+        if len(peer.pending) > PENDING:
+            peer.start_over()
 
     def _tell_here(self, client_id: str, generation: int) -> None:
         entry = self._entry_for(client_id)
@@ -321,7 +379,7 @@ class Registrar:
         if self._members.is_alone and not (entry.persistent or entry.testament):
             return  # a connection here is of no concern to anybody else, yet
         name = self._members.name
-        if name not in self._members.keepers(entry.client_id):
+        if name not in self._placement.keepers(entry.client_id):
             return
         verdict = self._entries.put(entry, is_hearsay=entry.node != name)
         self.knows(entry.client_id, name)
@@ -329,98 +387,56 @@ class Registrar:
             self._on_conflict(verdict.entry, verdict.has_ended)
 
     def _on_members(self) -> None:
-        names = self._members.peers()
-        if self._view == self._members.view and self._peers.keys() == set(names):
+        joined, left = self._placement.on_members()
+        for name in left:
+            self._peers.pop(name, None)
+            self._on_list.discard(name)
+        if left:
+            self._changes += 1
+            self._relays.begin(left)
+            for peer in self._peers.values():
+                if not peer.is_listed:
+                    peer.start_over()
+                    continue
+                peer.change, peer.wants_relays = self._changes, True
+                peer.due = peer.due if peer.failures else 0.0
+        for name in joined:
+            self._peers[name] = Peer(name)
+        if joined:
+            self._wait_for_calm()
+        if joined or left:
+            self._wake()
+
+    def _wait_for_calm(self) -> None:
+        now, calm = self._now(), CALM * len(self._peers)
+        if now >= self.calm:
+            self._storm = now
+        self.calm = min(now + calm, self._storm + LONGEST_CALM)
+
+    def _on_moved(self, client_id: str, before: tuple[str, ...], now: tuple[str, ...]) -> None:
+        """Others keep the id now."""
+        entry = self._entry_for(client_id)
+        if entry is None:
             return
-        self._view = self._members.view
-        peers = {name: self._peers.get(name) or _Peer(name) for name in names}
-        self._peers = peers
-        for peer in peers.values():
-            # A list counts under the view in which all of it was sent.
-            peer.start_over()
-            peer.due = 0.0
-            peer.in_flight = None
-        self._wake()
-        for entry in [*self.gone.values(), *self.own.values()]:
+        me = self._members.name
+        for name in now:
+            if name not in before and name != me:
+                self._tell_peer(self._peers[name], client_id, 0)
+        if me in now:
             self._put_here(entry)
+        elif entry.node == me:
+            self._entries.end(client_id, me, entry.generation)
+        if entry.node == me:
+            for name in before:
+                if name not in now and name in self._peers:
+                    self._tell_peer(self._peers[name], client_id, entry.generation)
+
+    def _relay(self, name: str, client_id: str) -> None:
+        peer = self._peers.get(name)
+        if peer is not None and peer.is_listed:
+            peer.relays[client_id] = None
+            if len(peer.pending) + len(peer.relays) > PENDING:
+                peer.start_over()
 
     def _entry_for(self, client_id: str) -> Entry | None:
         return self.own.get(client_id) or self.gone.get(client_id)
-
-    def _news(self, peer: _Peer) -> Register:
-        entries, ended = [], []
-        for client_id in list(islice(peer.pending, BATCH)):
-            generation = peer.pending.pop(client_id)
-            entry = self._entry_for(client_id)
-            if entry is None:
-                ended.append(Ended(client_id=client_id, generation=generation))
-            else:
-                entries.append(entry)
-        return self._register(peer, entries=tuple(entries), ended=tuple(ended))
-
-    def _list_part(self, peer: _Peer) -> Register:
-        if not peer.sync:
-            # What is in the list is decided after the keeper knows that one is coming: whatever
-            # others tell it later does not end with the list.
-            self._lists += 1
-            peer.sync = self._lists
-            peer.has_entries = False
-            return self._register(peer, first=True)
-        if peer.listing is None:
-            peer.listing = iter([*self.own, *(c for c in self.gone if c not in self.own)])
-            return self._register(peer, kept=tuple(self._mine(peer, self._kept())))
-        entries = []
-        for client_id in self._mine(peer, peer.listing):
-            entry = self._entry_for(client_id)
-            if entry is not None:
-                entries.append(entry)
-            if len(entries) == BATCH:
-                break
-        if entries:
-            return self._register(peer, entries=tuple(entries))
-        relayed = self._relay_part(peer)
-        if relayed:
-            return self._register(peer, relayed=relayed)
-        return self._register(peer, last=True)
-
-    def _relay_part(self, peer: _Peer) -> tuple[Entry, ...]:
-        if not peer.wants_relays:
-            return ()
-        if peer.relaying is None:
-            peer.relaying = self._entries.durable()
-        relayed = []
-        for entry in peer.relaying:
-            is_heard_of = entry.node in (peer.name, self._members.name)
-            if not is_heard_of and peer.name in self._members.keepers(entry.client_id):
-                relayed.append(entry)
-                if len(relayed) == BATCH:
-                    break
-        return tuple(relayed)
-
-    def _mine(self, peer: _Peer, client_ids: Iterable[str]) -> Iterator[str]:
-        return (c for c in client_ids if peer.name in self._members.keepers(c))
-
-    def _register(
-        self,
-        peer: _Peer,
-        *,
-        first: bool = False,
-        last: bool = False,
-        entries: tuple[Entry, ...] = (),
-        ended: tuple[Ended, ...] = (),
-        kept: tuple[str, ...] = (),
-        relayed: tuple[Entry, ...] = (),
-    ) -> Register:
-        return Register(
-            view=self._members.view,
-            established=self._members.was_settled,
-            life=self._life,
-            keeper_life=peer.life,
-            sync=0 if peer.is_listed else peer.sync,
-            first=first,
-            last=last,
-            entries=entries,
-            ended=ended,
-            kept=kept,
-            relayed=relayed,
-        )

@@ -102,6 +102,10 @@ class Register:
     entries that name the asker and were not in the list are dropped. `kept` are ids in the list
     of which there is nothing to say yet, `relayed` entries that name others. `established`: the
     asker has been settled once, so that its list and relays are worth something.
+
+    `catching_up`: the members changed, and the asker says for whose ids the keeper has become one;
+    all of that has been said with the part that is `last`. `silent` are members which the asker
+    watches and which do not answer it.
     """
 
     view: bytes
@@ -115,6 +119,8 @@ class Register:
     ended: tuple[Ended, ...] = ()
     kept: tuple[str, ...] = ()
     relayed: tuple[Entry, ...] = ()
+    catching_up: bool = False
+    silent: tuple[str, ...] = ()
 
 
 @attrs.frozen(kw_only=True)

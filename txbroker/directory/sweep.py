@@ -2,7 +2,8 @@
 Moves whose sessions are nowhere any more: what is kept for them here is let go.
 
 The new holder of a session tells the earlier ones when nothing need be kept for it. One that has
-ended the session tells nobody: it is known by then that the id has no session, or will be.
+ended the session tells nobody: it is known by then that the id has no session, or will be. Nor does
+a holder that is no member any more, or one that has been away for longer than sessions live.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from txbroker.directory.arrival import Arrivals, Search
+from txbroker.directory.holdings import Holdings
 from txbroker.directory.lookup import Nowhere
 from txbroker.directory.members import Members
 from txbroker.directory.ports import SessionHost
@@ -21,34 +23,58 @@ EVERY = 20.0
 AT_ONCE = 50
 """Moves that are looked at in one tick."""
 
+Move = tuple[bytes, str]
+"""The token of a move, and the client id."""
+
 
 class Sweep:
-    """The moves from one node that its `host` keeps something for."""
+    """
+    The moves from one node that its `host` or its `holdings` keep something for; `let_go` forgets
+    that. `is_old` says of a reading of what the node has lived whether sessions of then are over.
+    """
 
     def __init__(
-        self, members: Members, arrivals: Arrivals, host: SessionHost, now: Callable[[], float]
+        self,
+        members: Members,
+        arrivals: Arrivals,
+        holdings: Holdings,
+        host: SessionHost,
+        *,
+        let_go: Callable[[Move], None],
+        is_old: Callable[[int], bool],
+        now: Callable[[], float],
     ) -> None:
         self._members = members
         self._arrivals = arrivals
+        self._holdings = holdings
         self._host = host
+        self._let_go = let_go
+        self._is_old = is_old
         self._now = now
         self._next = 0.0
-        self._known: set[bytes] = set()
-        self._open: list[tuple[bytes, str]] = []
+        self._known: set[Move] = set()
+        self._open: list[Move] = []
 
     def due(self) -> Iterator[tuple[tuple[str, ...], Procedure[None]]]:
         """Now and then: what to look at, each with a name; moves are left alone at first."""
         if not self._open and self._now() >= self._next:
             self._next = self._now() + EVERY
-            moves = list(self._host.moves())
-            self._open = [move for move in moves if move[0] in self._known]
-            self._known = {token for token, _ in moves}
+            self._let_go_of_lost()
+            moves = dict.fromkeys(self._host.moves())
+            moves.update(((one.token, id_), None) for id_, one in self._holdings.tombstones())
+            self._open = [move for move in moves if move in self._known]
+            self._known = set(moves)
         for token, client_id in self._open[:AT_ONCE]:
-            yield ("sweep", client_id, token.hex()), self._look(token, client_id)
+            yield ("sweep", client_id, token.hex()), self._look((token, client_id))
         del self._open[:AT_ONCE]
 
-    def _look(self, token: bytes, client_id: str) -> Procedure[None]:
+    def _let_go_of_lost(self) -> None:
+        for client_id, one in list(self._holdings.tombstones()):
+            if self._members.get(one.node) is None or self._is_old(one.since):
+                self._let_go((one.token, client_id))
+
+    def _look(self, move: Move) -> Procedure[None]:
         sites = (self._members.site, *self._members.sites())
-        decisions = yield from self._arrivals.look_at(Search(client_id), sites)
+        decisions = yield from self._arrivals.look_at(Search(move[1]), sites)
         if all(isinstance(decision, Nowhere) for decision in decisions.values()):
-            self._host.resolved(client_id, token)
+            self._let_go(move)

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from hashlib import blake2b
 
+from txbroker.directory.absence import Absence
 from txbroker.directory.entry import (
     Entry,
     Testament,
@@ -25,10 +25,9 @@ from txbroker.directory.entry import (
 from txbroker.directory.keeper import Keeper
 from txbroker.directory.members import Members
 from txbroker.directory.ports import SessionHost, Table
-from txbroker.directory.pulse import patience
 from txbroker.directory.requests import Answers, Lookup, Ping, Reply, WillSent, WillsSent
 from txbroker.directory.steps import Ask, Pause, Procedure, ask
-from txbroker.message import WillId
+from txbroker.message import WillId, owner_of_will
 from txbroker.mqtt.packets import Will
 
 CHUNK = 100
@@ -40,8 +39,7 @@ SENT_LIMIT = 100_000
 
 def will_id(client_id: str, node: str, testament: Testament) -> WillId:
     """By which the owner of its topic takes a will once, whoever sends it."""
-    whose = blake2b(f"{node}\0{client_id}".encode(), digest_size=16)
-    return whose.hexdigest(), testament.life, testament.number
+    return owner_of_will(node, client_id), testament.life, testament.number
 
 
 class OwnWills:
@@ -104,6 +102,9 @@ class SentWills:
         if len(self._all) > SENT_LIMIT:
             self._forget(next(iter(self._all)))
 
+    def __len__(self) -> int:
+        return len(self._all)
+
     def nodes(self) -> set[str]:
         """The nodes that have to be told."""
         return {node for node, _ in self._all}
@@ -131,6 +132,7 @@ class WillWatch:
         *,
         members: Members,
         keeper: Keeper,
+        absence: Absence,
         own: OwnWills,
         forget: Callable[[str, Testament], None],
         sent: SentWills,
@@ -141,12 +143,12 @@ class WillWatch:
         """`forget` is called for an own will that was published, or that is not to be."""
         self._members = members
         self._keeper = keeper
+        self._absence = absence
         self._own = own
         self._forget = forget
         self._sent_wills = sent
         self._host = host
         self._after = after
-        self._patience = patience(after)
         self._now = now
         self._start = now()
         self._next: dict[str, float] = {}
@@ -161,9 +163,12 @@ class WillWatch:
         procedures: list[tuple[tuple[str, ...], Procedure[None]]] = []
         if self._told:
             procedures.append((("wills sent",), self._tell_sent()))
-        for node in self._keeper.entries.nodes_with_wills():
-            silent_since = self._keeper.heard.get(node, self._start)
-            is_due = now - silent_since >= self._patience and now >= self._next.get(node, 0.0)
+        # What others say of a silent node does not hurry one that has just started: the edges that
+        # want its wills have not come back yet.
+        is_early = now - self._start < self._after
+        nodes = [] if is_early else [*self._keeper.entries.nodes_with_wills(), *self._absence.due()]
+        for node in dict.fromkeys(nodes):
+            is_due = now >= self._next.get(node, 0.0) and self._absence.is_due(node)
             if node != self._members.name and is_due:
                 self._next[node] = now + self._after / 2
                 procedures.append((("wills", node), self._execute(node)))
@@ -178,8 +183,9 @@ class WillWatch:
 
     def _execute(self, node: str) -> Procedure[None]:
         if (yield from ask(node, Ping())) is not None:
-            self._keeper.heard[node] = self._now()
+            self._absence.heard(node)
             return
+        self._absence.missed(node)
         begun = self._now()
         self._next = {n: t for n, t in self._next.items() if t > self._now()}
         mine: list[Entry] = []
@@ -198,7 +204,7 @@ class WillWatch:
 
     def _publish(self, node: str, entries: list[Entry], begun: float) -> Procedure[None]:
         newer = yield from self._newer(entries)
-        if self._keeper.heard.get(node, begun) > begun:
+        if self._absence.last_heard(node) > begun:
             return  # it lives: asking takes time, more where a disk is slow
         for entry in entries:
             known = self._keeper.entries.get(entry.client_id)

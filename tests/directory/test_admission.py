@@ -1,0 +1,185 @@
+"""Nobody is a member by the word of another node alone: it is asked first."""
+
+from __future__ import annotations
+
+import attrs
+
+from tests.support.keeping import MemoryTable
+from txbroker.directory.admission import (
+    AT_ONCE,
+    BURST,
+    FIRST_PAUSE,
+    KEPT,
+    RATE,
+    SHARED,
+    WAITING,
+    Admission,
+    Asked,
+)
+from txbroker.directory.members import Member, Members
+
+
+def member(name: str, version: int = 1, grpc: str = "", **fields: object) -> Member:
+    return Member(name=name, grpc=grpc or f"{name}:1", site="", version=version, **fields)  # type: ignore[arg-type]
+
+
+class Bench:
+    """Node `a`, and who answers at which address."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.members = Members("a", "", MemoryTable(), is_root=True)
+        self.members.announce("a:1")
+        self.admission = Admission(self.members, lambda: self.now, lambda: None)
+        self.there: set[str] = set()
+        self.asked: list[str] = []
+
+    def ask(self) -> list[Asked]:
+        due = self.admission.due()
+        for asked in due:
+            self.asked.append(asked.member.name)
+            is_member = asked.member.name in self.there
+            self.admission.answered(asked, is_member=is_member)
+        return due
+
+    def ask_all(self) -> None:
+        while self.ask():
+            pass
+
+    @property
+    def names(self) -> set[str]:
+        return {"a", *self.members.peers()}
+
+
+def test_who_answers_is_a_member() -> None:
+    """Who does not, is none, and is asked again."""
+    bench = Bench()
+    bench.there = {"b"}
+    bench.admission.told("child", [member("b"), member("ghost")], is_stream=True)
+    assert {"a"} == bench.names
+    bench.ask_all()
+    assert {"a", "b"} == bench.names
+    assert 1 == bench.admission.waiting
+    bench.there.add("ghost")
+    bench.ask_all()
+    assert {"a", "b"} == bench.names
+    bench.now += FIRST_PAUSE
+    bench.ask_all()
+
+    assert {"a", "b", "ghost"} == bench.names
+    assert 0 == bench.admission.waiting
+
+
+def test_what_is_known_needs_no_answer() -> None:
+    """A removal, a version, and what the node knows of itself."""
+    bench = Bench()
+    bench.there = {"b"}
+    bench.admission.told("child", [member("b")])
+    bench.ask_all()
+    bench.there.clear()
+    told = [member("b", 2), member("a", 7, "old:1"), member("c", 3, removed=True)]
+    bench.admission.told("child", told)
+    assert 0 == bench.admission.waiting
+    assert member("b", 2) == bench.members.get("b")
+    assert member("a", 8) == bench.members.get("a")
+    bench.admission.told("child", [member("b", 3, removed=True), member("c", 2)])
+
+    assert bench.members.get("b") is None
+    assert 0 == bench.admission.waiting
+
+
+def test_another_address_is_asked_before_it_is_used() -> None:
+    """Or a liar makes a member unreachable for all."""
+    bench = Bench()
+    bench.there = {"b"}
+    bench.admission.told("child", [member("b")])
+    bench.ask_all()
+    bench.there.clear()
+    bench.admission.told("liar", [member("b", 2, "nowhere:1")], is_stream=True)
+    bench.ask_all()
+    assert member("b") == bench.members.get("b")
+    bench.there = {"b"}
+    bench.now += FIRST_PAUSE
+    bench.ask_all()
+
+    assert member("b", 2, "nowhere:1") == bench.members.get("b")
+
+
+def test_a_flood_keeps_nobody_else_waiting() -> None:
+    """Questions are few at a time and each second, and each that tells has its turn."""
+    bench = Bench()
+    bench.admission.told("liar", (member(f"g{number}") for number in range(WAITING)))
+    first = bench.admission.due()
+    assert AT_ONCE == len(first)
+    for asked in first:
+        bench.admission.answered(asked, is_member=False)
+    bench.there = {"b"}
+    bench.admission.told("child", [member("b")], is_stream=True)
+    bench.ask()
+    assert {"a", "b"} == bench.names
+    bench.ask_all()
+    assert len(bench.asked) + AT_ONCE <= BURST
+    bench.now += 1.0
+    bench.asked.clear()
+    bench.ask_all()
+
+    assert RATE == len(bench.asked)
+
+
+def test_there_is_room_for_those_who_tell_of_few() -> None:
+    """Whoever tells of most is left out."""
+    bench = Bench()
+    bench.admission.told("liar", (member(f"g{number}") for number in range(WAITING + 5)))
+    bench.there = {"b"}
+    bench.admission.told("child", [member("b")])
+    assert WAITING == bench.admission.waiting
+    bench.ask()
+
+    assert {"a", "b"} == bench.names
+
+
+def test_few_members_have_one_address() -> None:
+    """One server does not answer for a crowd."""
+    bench = Bench()
+    ghosts = [member(f"g{number}", grpc="liar:1") for number in range(10)]
+    bench.there = {ghost.name for ghost in ghosts}
+    bench.admission.told("liar", ghosts)
+    bench.ask_all()
+    bench.admission.told("liar", ghosts)
+
+    assert SHARED == len(bench.names) - 1
+
+
+def test_what_was_told_is_forgotten() -> None:
+    """With the stream that told it, or some time after the call."""
+    bench = Bench()
+    bench.admission.told("stream", [member("b")], is_stream=True)
+    bench.admission.told("call", [member("c")])
+    bench.now += KEPT
+    bench.ask_all()
+    assert ["b"] == bench.asked
+    bench.admission.forget("stream")
+
+    assert 0 == bench.admission.waiting
+
+
+def test_what_is_told_anew_is_asked_anew() -> None:
+    """The answer that is on its way is about an address of before."""
+    bench = Bench()
+    bench.admission.told("child", [member("b")])
+    (asked,) = bench.admission.due()
+    bench.admission.told("child", [member("b", 2, "b:2")])
+    bench.admission.answered(asked, is_member=True)
+    assert {"a"} == bench.names
+    bench.there = {"b"}
+    bench.ask_all()
+
+    assert bench.members.get("b") == attrs.evolve(member("b"), version=2, grpc="b:2")
+
+
+def test_versions_far_above_are_not_taken() -> None:
+    """One of 2^64-1 would stand for ever."""
+    bench = Bench()
+    bench.admission.told("liar", [member("b", 1 << 40)])
+
+    assert 0 == bench.admission.waiting
