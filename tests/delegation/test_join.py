@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.recorders import cut
+from txbroker.delegation import join
 from txbroker.delegation.cut import Cut
 from txbroker.delegation.join import (
     Applicant,
@@ -100,7 +101,7 @@ def test_zone_that_the_table_has_forgotten_is_renewed() -> None:
     """A parent that lost its disk believes the child's greater epoch; nothing is handed over."""
     decision = ask(table_of(), applicant("garage", last_epoch=3, holds=True))
 
-    assert Renewed(cut=cut("garage", 3)) == decision
+    assert Renewed(cut=cut("garage", 3), since=3) == decision
 
 
 def test_zone_below_another_cut_is_asked_for_there() -> None:
@@ -122,7 +123,7 @@ def test_node_that_has_its_zone_keeps_its_epoch(holds: bool) -> None:
 
     decision = ask(table_of(cut("garage", 4)), moved)
 
-    assert Renewed(cut=attrs.evolve(cut("garage", 4), grpc="elsewhere:9")) == decision
+    assert Renewed(cut=attrs.evolve(cut("garage", 4), grpc="elsewhere:9"), since=4) == decision
 
 
 @pytest.mark.parametrize("last_epoch", [0, 2])
@@ -132,14 +133,46 @@ def test_node_that_missed_its_own_grant_has_it(last_epoch: int) -> None:
         table_of(cut("garage", 4)), applicant("garage", last_epoch=last_epoch, prepared=4)
     )
 
-    assert Renewed(cut=cut("garage", 4)) == decision
+    assert Renewed(cut=cut("garage", 4), since=4) == decision
 
 
 def test_node_that_knows_a_later_epoch_keeps_that() -> None:
     """The table comes from an older disk; the node's state is newer."""
     decision = ask(table_of(cut("garage", 1)), applicant("garage", last_epoch=7, holds=True))
 
-    assert Renewed(cut=cut("garage", 7)) == decision
+    assert Renewed(cut=cut("garage", 7), since=1) == decision
+
+
+@pytest.mark.parametrize(
+    ("last_epoch", "prepared", "epoch"), [(4, 0, 8), (6, 0, 8), (7, 0, 8), (9, 0, 10), (3, 4, 8)]
+)
+def test_a_copy_keeps_its_zone_at_an_epoch_that_no_life_had(
+    last_epoch: int, prepared: int, epoch: int
+) -> None:
+    """The node holds the zone since epoch 4, and was restored since: copies from then on do."""
+    table = table_of()
+    table.commit(cut("garage", 7), since=4)
+    asks = applicant("garage", last_epoch=last_epoch, holds=last_epoch > 3, prepared=prepared)
+
+    decision = ask(table, attrs.evolve(asks, restored=True))
+
+    assert Renewed(cut=cut("garage", epoch), since=4) == decision
+
+
+def test_a_copy_from_before_a_handover_is_refused() -> None:
+    """The zone was the parent's in between, and what it took then is not in the copy."""
+    asks = attrs.evolve(applicant("garage", last_epoch=3, holds=True), restored=True)
+
+    assert isinstance(ask(table_of(cut("garage", 4)), asks), Refused)
+
+
+def test_a_copy_whose_parent_has_forgotten_the_zone_has_a_new_epoch() -> None:
+    """Both were lost: what the copy has is all that there is."""
+    asks = attrs.evolve(applicant("garage", last_epoch=3, holds=True), restored=True)
+
+    decision = decide(table_of(), asks, (), ROOT, left_out=1000)
+
+    assert Renewed(cut=cut("garage", 1004), since=3) == decision
 
 
 @pytest.mark.parametrize("prepared", [0, 3])
@@ -327,3 +360,13 @@ def test_no_epoch_is_given_twice(
                 table.commit(decision.cut)
         assert table.epoch_of(zone) >= seen
         table = DelegationTable("", table.state())
+
+
+def test_zones_that_ever_were_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An epoch outlives its zone: no other zone begins, one that was there before may."""
+    monkeypatch.setattr(join, "APEXES", 1)
+    table = retired(3)
+
+    refused = ask(table, applicant("attic"))
+    assert isinstance(refused, Refused) and "1 zones" in refused.reason
+    assert isinstance(ask(table, applicant("garage")), Transfer)

@@ -115,7 +115,7 @@ async def take(client: Client, payloads: list[bytes], had: list[bytes]) -> None:
 
 def moves(cluster: Cluster) -> dict[str, int]:
     """By node: the moves whose places it keeps."""
-    found = {n: len(list(node._edge_role._moving.moves())) for n, node in cluster.nodes.items()}
+    found = {n: len(list(node._edge_role.moving.moves())) for n, node in cluster.nodes.items()}
     return {name: count for name, count in found.items() if count}
 
 

@@ -34,9 +34,10 @@ away = asyncio.to_thread
 class House:
     """A root, a child with the zone `z`, and an edge."""
 
-    def __init__(self, directory: Path) -> None:
-        self.root = NodeProcess(directory, topology("root", zone=""))
-        self.child = NodeProcess(directory, topology("child", zone="z", parent=self.root.grpc))
+    def __init__(self, directory: Path, **keys: str) -> None:
+        self.root = NodeProcess(directory, topology("root", zone="", **keys))
+        child = topology("child", zone="z", parent=self.root.grpc, **keys)
+        self.child = NodeProcess(directory, child)
         self.edge = NodeProcess(directory, topology("edge", parent=self.root.grpc))
 
     async def __aenter__(self) -> Self:
@@ -111,6 +112,25 @@ async def test_session_that_was_away_reads_on_at_the_parent(tmp_path: Path) -> N
         await house.retire()
         shutil.rmtree(house.child.data)
         sent += await house.publish(range(500, 600))
+        await house.wake(sent)
+
+
+@pytest.mark.parametrize("durability", ["interval", "memory"])
+@on_loop
+async def test_what_moves_is_safe_whatever_is_lost_elsewhere(
+    tmp_path: Path, durability: str
+) -> None:
+    """
+    The child's data are deleted when it has retired. So the parent, which may lose what it had
+    last, has on its disk what came.
+    """
+    async with House(tmp_path, durability=durability, sync_interval="60s") as house:
+        await house.sleeper()
+        sent = await house.publish(range(30))
+        await house.retire()
+        shutil.rmtree(house.child.data)
+        await away(house.root.kill)
+        await away(house.root.start)
         await house.wake(sent)
 
 

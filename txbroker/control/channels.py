@@ -15,18 +15,22 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import grpc
 import grpc.aio
 
+from txbroker.control.pieced import PiecedChannel
+from txbroker.control.pieces import LARGEST, TOGETHER, Room
+from txbroker.errors import PeerError
 from txbroker.v1.control_pb2_grpc import ControlStub
 from txbroker.v1.directory_pb2_grpc import DirectoryStub
+from txbroker.wire_checks import check
 
 if TYPE_CHECKING:
     from txbroker.v1.control_pb2_grpc import ControlAsyncStub
     from txbroker.v1.directory_pb2_grpc import DirectoryAsyncStub
 
-LARGEST_CALL = 320 * 1024 * 1024
-"""Bytes: a message as large as MQTT has any, and what goes along with it."""
-
 CALLS = 4_000
 """Calls and streams that a node serves at once: three of each of a thousand nodes, and others."""
+
+CALLS_OF_HOST = 2_000
+"""The same of one host: a flood from there leaves places for others."""
 
 STREAMS = 200
 """The same of one connection."""
@@ -40,8 +44,8 @@ OPTIONS = (
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 500),
-    ("grpc.max_receive_message_length", LARGEST_CALL),
-    ("grpc.max_send_message_length", LARGEST_CALL),
+    ("grpc.max_receive_message_length", LARGEST),
+    ("grpc.max_send_message_length", LARGEST),
     # Two nodes in one process must not share a connection.
     ("grpc.use_local_subchannel_pool", 1),
     # Nobody compresses: 0.6 MB on the wire became 2.7 GB of memory.
@@ -55,6 +59,9 @@ SERVER_OPTIONS = (
     ("grpc.http2.min_ping_interval_without_data_ms", 500),
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.max_concurrent_streams", STREAMS),
+    # Of each stream so much comes before it is read, and not megabytes where one sends fast.
+    ("grpc.http2.lookahead_bytes", 16 * 1024),
+    ("grpc.http2.bdp_probe", 0),
 )
 
 STRANGER = "another node has this address: "
@@ -79,6 +86,10 @@ class Channels:
     def __init__(self) -> None:
         self._channels: OrderedDict[str, _Stubs] = OrderedDict()
         self._addressed: OrderedDict[tuple[str, str], ControlAsyncStub] = OrderedDict()
+        self._room = Room(TOGETHER)
+
+    def __len__(self) -> int:
+        return len(self._channels)
 
     def stub(self, address: str, node: str = "") -> ControlAsyncStub:
         """The stub for a node's control plane; `node`: no other node is to answer."""
@@ -88,7 +99,8 @@ class Channels:
         known = self._addressed.pop((address, node), None)
         if known is None:
             metadata = ((_ADDRESSEE, node.encode()),)
-            known = cast("ControlAsyncStub", _make_stub(_Addressed(channel, metadata)))
+            pieced = PiecedChannel(channel, self._room, metadata)
+            known = cast("ControlAsyncStub", _make_stub(_Checked(pieced)))
             if len(self._addressed) >= LIMIT:
                 self._addressed.popitem(last=False)
         self._addressed[address, node] = known
@@ -102,7 +114,8 @@ class Channels:
         known = self._channels.pop(address, None)
         if known is None:
             channel = grpc.aio.insecure_channel(address, options=OPTIONS)
-            known = (channel, ControlStub(channel), DirectoryStub(channel))
+            checked = _Checked(PiecedChannel(channel, self._room))
+            known = (channel, _make_stub(checked), _make_directory_stub(checked))
             if len(self._channels) >= LIMIT:
                 gone, _ = self._channels.popitem(last=False)
                 for key in [key for key in self._addressed if key[0] == gone]:
@@ -119,6 +132,7 @@ class Channels:
 
 
 _make_stub: Callable[[Any], Any] = ControlStub
+_make_directory_stub: Callable[[Any], Any] = DirectoryStub
 
 
 def stranger_in(error: BaseException) -> str | None:
@@ -128,20 +142,38 @@ def stranger_in(error: BaseException) -> str | None:
     return details.removeprefix(STRANGER) if details and is_refusal else None
 
 
-class _Addressed:
-    """A channel whose calls carry metadata, as far as stubs use a channel."""
+class _Checked:
+    """
+    A channel, as far as stubs use one. An answer that no honest node gives is none: the call has
+    failed. What comes on a stream is checked where it is read.
+    """
 
-    def __init__(self, channel: grpc.aio.Channel, metadata: tuple[tuple[str, bytes], ...]) -> None:
+    def __init__(self, channel: PiecedChannel) -> None:
         self._channel = channel
-        self._metadata = metadata
 
     def __getattr__(self, kind: str) -> Callable[..., Any]:
         make = getattr(self._channel, kind)
-        return lambda *args, **options: partial(make(*args, **options), metadata=self._metadata)
+        if kind != "unary_unary":
+            return cast("Callable[..., Any]", make)
+        return lambda *args, **codes: partial(_checked, make(*args, **codes))
 
 
-class Addressee(grpc.aio.ServerInterceptor):
-    """Refuses calls that are for a node of another name than `node`."""
+async def _checked(call: Callable[..., Awaitable[Any]], *args: Any, **options: Any) -> Any:
+    answer = await call(*args, **options)
+    try:
+        check(answer)
+    except PeerError as error:
+        nothing = grpc.aio.Metadata()
+        code = grpc.StatusCode.DATA_LOSS
+        raise grpc.aio.AioRpcError(code, nothing, nothing, f"a lie: {error}") from error
+    return answer
+
+
+class Doorkeeper(grpc.aio.ServerInterceptor):
+    """
+    Refuses calls that are for a node of another name than `node`, and those that ask what no honest
+    node asks. What comes on a stream is checked where it is read.
+    """
 
     def __init__(self, node: str) -> None:
         self._node = node
@@ -155,7 +187,9 @@ class Addressee(grpc.aio.ServerInterceptor):
         for key, value in handler_call_details.invocation_metadata or ():
             if key == _ADDRESSEE and value != self._node.encode():
                 return self._refusal(handler)
-        return handler
+        if handler is None or handler.request_streaming or handler.response_streaming:
+            return handler
+        return _checking(handler)
 
     def _refusal(self, handler: Any) -> Any:
         async def refuse(request: Any, context: Any) -> None:
@@ -172,3 +206,20 @@ class Addressee(grpc.aio.ServerInterceptor):
             request_deserializer=handler.request_deserializer,
             response_serializer=handler.response_serializer,
         )
+
+
+def _checking(handler: Any) -> Any:
+    """A handler of a call whose question is checked first."""
+
+    async def ask(request: Any, context: Any) -> Any:
+        try:
+            check(request)
+        except PeerError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        return await handler.unary_unary(request, context)
+
+    return grpc.unary_unary_rpc_method_handler(
+        ask,
+        request_deserializer=handler.request_deserializer,
+        response_serializer=handler.response_serializer,
+    )

@@ -7,6 +7,7 @@ import asyncio
 import grpc.aio
 
 from txbroker.control.channels import CALL_TIMEOUT, Channels
+from txbroker.control.directory_wire import members_to_wire
 from txbroker.control.times import ALIVE_EVERY
 from txbroker.directory.members import Members
 from txbroker.standing import Standing
@@ -17,11 +18,16 @@ SIGN_OF_LIFE = 2.5 * ALIVE_EVERY
 """Seconds in which a child that lives has said something."""
 
 
+NEWS = JoinReply()
+"""In the outbox of a child: there are news of members."""
+
+
 class Child:
     """
     A node that has joined here: its stream's outbox.
 
-    `told` are the members that it was told of, by version; `is_complete` once that was all.
+    `told` is the change of the members up to which it knows them; `is_complete` once it knows that
+    this was all. News of members are not queued: it is told what is new when it can take it.
     `life`: of which process of which data folder the stream is; `signs` is set with each thing that
     it says.
     """
@@ -33,8 +39,9 @@ class Child:
         self.grpc = announce.grpc
         self.life = (announce.identity, announce.life)
         self.signs = asyncio.Event()
-        self.told: dict[str, int] = {}
+        self.told = 0
         self.is_complete = False
+        self._has_news = False
         self.outbox: asyncio.Queue[JoinReply | None] = asyncio.Queue(maxsize=1_000)
 
     def tell(self, reply: JoinReply | None) -> None:
@@ -43,6 +50,24 @@ class Child:
             self.outbox.get_nowait()
             reply = None
         self.outbox.put_nowait(reply)
+
+    def wake(self) -> None:
+        """There may be news of members."""
+        if not self._has_news and not self.outbox.full():
+            self._has_news = True
+            self.outbox.put_nowait(NEWS)
+
+    def members(self, members: Members) -> JoinReply | None:
+        """Members that it does not know; some of them, if there are many."""
+        self._has_news = False
+        news, told = members.news_since(self.told, self)
+        is_last = members.is_told(told)
+        is_complete = members.is_joined and is_last
+        is_news = bool(news) or is_complete != self.is_complete
+        self.told, self.is_complete = told, is_complete
+        if not is_last:
+            self.wake()
+        return JoinReply(members=members_to_wire(news, complete=is_complete)) if is_news else None
 
     async def shows_life(self) -> bool:
         """Whether the child says anything on its stream soon, as it does each second."""

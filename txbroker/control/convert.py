@@ -11,6 +11,7 @@ from txbroker.link.convert import cut_from_wire, cut_to_wire, key_from_mark, mar
 from txbroker.message import Message
 from txbroker.place import PartKey, Place
 from txbroker.v1 import control_pb2, types_pb2
+from txbroker.wire_checks import check, check_snapshot
 
 Needs = dict[str, dict[PartKey, int]]
 """By edge and part: what its sessions need lies above the offset."""
@@ -49,6 +50,14 @@ def snapshot_from_wire(part: control_pb2.Snapshot) -> Snapshot:
         delegations=tuple(cut_from_wire(cut) for cut in part.delegations),
         marks=tuple((key_from_mark(mark), mark.sequence) for mark in part.marks),
     )
+
+
+def checked_snapshot(part: control_pb2.Snapshot, apex: str) -> Snapshot:
+    """A part of the state of this zone, as another node says; raises `PeerError`."""
+    check(part)
+    snapshot = snapshot_from_wire(part)
+    check_snapshot(apex, snapshot)
+    return snapshot
 
 
 def subtree_to_wire(subtree: TableState) -> control_pb2.Subtree:

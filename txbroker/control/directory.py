@@ -18,9 +18,13 @@ import grpc.aio
 from txbroker.aio import Tasks
 from txbroker.control import directory_wire as wire
 from txbroker.control.channels import Channels
+from txbroker.control.streams import brief
 from txbroker.counters import Counters
 from txbroker.directory import steps
+from txbroker.directory.admission import Asked
 from txbroker.directory.directory import Directory
+from txbroker.directory.lies import check_answer, check_request
+from txbroker.directory.members import LIMIT
 from txbroker.directory.requests import (
     Answers,
     Lookup,
@@ -32,12 +36,14 @@ from txbroker.directory.requests import (
     Request,
     ShareMembers,
     Take,
+    Taken,
 )
 from txbroker.directory.steps import Pause, Procedure, Step, Sync
+from txbroker.edge.stored import check_move
 from txbroker.errors import PeerError
-from txbroker.telemetry import get_logger
+from txbroker.telemetry import get_logger, tell_repeated
 from txbroker.turn import Turn
-from txbroker.v1 import directory_pb2, directory_pb2_grpc
+from txbroker.v1 import control_pb2, directory_pb2, directory_pb2_grpc
 
 T = TypeVar("T")
 
@@ -96,6 +102,7 @@ class DirectoryShell(directory_pb2_grpc.DirectoryServicer):
         self._lookups: dict[tuple[str, bytes], _Lookups] = {}
         self._ready = asyncio.Event()
         self._is_hurrying = False
+        self._left_out = 0
 
     def wire(self, directory: Directory) -> None:
         """The directory that this is the shell of."""
@@ -110,10 +117,8 @@ class DirectoryShell(directory_pb2_grpc.DirectoryServicer):
     def beat(self) -> None:
         """Now and then, every second or so: look what is due."""
         self._directory.tick()
+        self._say_what_waits()
         self.flush()
-        if self._has_to_hurry and not self._is_hurrying:
-            self._is_hurrying = True
-            self._tasks.start(self._hurry())
         self._turn.end()
 
     async def settle(self, seconds: float) -> None:
@@ -137,6 +142,13 @@ class DirectoryShell(directory_pb2_grpc.DirectoryServicer):
             batch = registrar.batch(name, now)
             if batch is not None:
                 self._tasks.start(self._register(name, batch))
+        if registrar.go_on():
+            self._turn.mark_next(self)
+        for asked in self._directory.admission.due():
+            self._tasks.start(self._admit(asked))
+        if not self._is_hurrying and self._has_to_hurry:
+            self._is_hurrying = True
+            self._tasks.start(self._hurry())
 
     def run(
         self, procedure: Procedure[T], finished: Callable[[T], object] = lambda _: None
@@ -166,15 +178,20 @@ class DirectoryShell(directory_pb2_grpc.DirectoryServicer):
             return wire.reply(me, None)
         try:
             question = wire.request_of(request)
+            if question is not None:
+                check_request(question, self._directory.greatest)
         except PeerError as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            reason, peer = brief(str(error)), brief(request.source)
+            tell_repeated(log.warning, "directory.lied", kind=peer, peer=peer, reason=reason)
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
         answer = None
         if question is not None:
             answer = self._directory.handle(request.source, _checked(question))
             self._turn.end()
         if answer is None:
             self._counters.add("directory.refused")
-            log.info("directory.refused", peer=request.source)
+            source = request.source
+            tell_repeated(log.info, "directory.refused", kind=source, peer=brief(source))
         elif isinstance(answer, Registered) and answer.full:
             self._counters.add("directory.full", len(answer.full))
         if not isinstance(question, Ping):  # it lives, however long its disk takes
@@ -245,7 +262,7 @@ class DirectoryShell(directory_pb2_grpc.DirectoryServicer):
         else:
             answer = await self._send(name, request)
         if isinstance(answer, OtherView):
-            share = directory.on_other_view(answer)
+            share = directory.on_other_view(name, answer)
             if share is not None and name != directory.members.name:
                 self._tasks.start(self._send(name, share))
             return None
@@ -292,12 +309,20 @@ class DirectoryShell(directory_pb2_grpc.DirectoryServicer):
             if reply.node != name:
                 self._directory.reach.missed(name, began)
                 return None  # another node has the address now
-            self._directory.reach.heard(name)
+            self._directory.heard(name)
             answer = wire.answer_of(reply)
-        except (grpc.aio.AioRpcError, PeerError) as error:
-            if isinstance(error, grpc.aio.AioRpcError):
-                self._directory.reach.missed(name, began)
+            if answer is not None:
+                check_answer(request, answer, self._directory.greatest)
+            if isinstance(answer, Taken):
+                check_move(answer.state)
+        except grpc.aio.AioRpcError as error:
+            self._directory.reach.missed(name, began)
             log.debug("directory.unanswered", peer=name, reason=str(error))
+            return None
+        except PeerError as error:
+            tell_repeated(
+                log.warning, "directory.lied", kind=name, peer=name, reason=brief(str(error))
+            )
             return None
         if isinstance(answer, OtherView):
             return OtherView(view=answer.view, members=wire.usable(answer.members))
@@ -309,6 +334,42 @@ class DirectoryShell(directory_pb2_grpc.DirectoryServicer):
         self._commit.when_durable(done.set)
         await done.wait()
 
+    # internal: members
+
+    async def _admit(self, asked: Asked) -> None:
+        """Ask somebody whether it is the member that another node tells of."""
+        member, is_member = asked.member, False
+        try:
+            stub = self._channels.stub(member.grpc)
+            reply = await stub.Status(control_pb2.StatusRequest(), timeout=TIMEOUT)
+            # An older node does not say which data folder it has.
+            is_same = member.identity in ("", reply.who.identity) or not reply.who.identity
+            is_member = reply.node == member.name and is_same
+        except grpc.aio.AioRpcError as error:
+            log.debug("member.unanswered", peer=member.name, reason=str(error.code()))
+        finally:
+            self._directory.admission.answered(asked, is_member=is_member)
+        self.wake()
+
+    def _say_what_waits(self) -> None:
+        directory = self._directory
+        waiting, left_out = directory.admission.waiting, directory.members.left_out
+        if waiting:
+            tell_repeated(
+                log.warning,
+                "members.waiting",
+                count=waiting,
+                reason="other nodes tell of members that do not answer; they count when they do",
+            )
+        if left_out > self._left_out:
+            self._left_out = left_out
+            tell_repeated(
+                log.error,
+                "members.full",
+                limit=LIMIT,
+                reason="no more members are taken in; remove lost ones with `txbroker forget`",
+            )
+
     # internal: keepers
 
     async def _register(self, name: str, batch: Register) -> None:
@@ -319,7 +380,7 @@ class DirectoryShell(directory_pb2_grpc.DirectoryServicer):
             directory.conflicts.on_registered(batch, answer)
         else:
             if isinstance(answer, OtherView):
-                share = directory.on_other_view(answer)
+                share = directory.on_other_view(name, answer)
                 if share is not None:
                     await self._send(name, share)
             directory.registrar.failed(name, batch, self._now())

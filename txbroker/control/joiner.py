@@ -9,19 +9,26 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from txbroker.authority.authority import Authority
 from txbroker.authority.handover import Incoming
 from txbroker.control.channels import CALL_TIMEOUT, Channels, stranger_in
-from txbroker.control.convert import ended_from_wire, snapshot_from_wire, subtree_from_wire
+from txbroker.control.convert import checked_snapshot, ended_from_wire, subtree_from_wire
 from txbroker.control.copying import receive
 from txbroker.control.departure import Departure, RetireError
 from txbroker.control.directory_wire import members_from_wire, members_to_wire
 from txbroker.control.handback import HandBack
 from txbroker.control.lost_root import root_from_wire, root_to_wire
-from txbroker.control.streams import STREAM_ERRORS, describe, open_stream, read, write
+from txbroker.control.streams import (
+    STREAM_ERRORS,
+    brief,
+    describe,
+    open_stream,
+    read,
+    write,
+)
 from txbroker.control.times import (
     ALIVE_EVERY,
     FIRST_PAUSE,
@@ -31,6 +38,7 @@ from txbroker.control.times import (
     SILENCE,
 )
 from txbroker.control.withdrawal import Withdrawal
+from txbroker.delegation.cut import Cut
 from txbroker.directory.members import Members
 from txbroker.errors import PeerError, StoreError
 from txbroker.link.convert import cut_from_wire, cut_to_wire
@@ -39,16 +47,28 @@ from txbroker.store.disk import Disk
 from txbroker.store.incoming import Arrived
 from txbroker.store.retention import Retention
 from txbroker.store.state import KnownParent
-from txbroker.telemetry import get_logger
+from txbroker.telemetry import get_logger, tell_repeated
 from txbroker.turn import Turn
-from txbroker.v1 import control_pb2
+from txbroker.v1 import control_pb2, types_pb2
 from txbroker.v1.control_pb2 import JoinRequest
-from txbroker.wire_checks import check_below
+from txbroker.wire_checks import (
+    check_above,
+    check_below,
+    check_ended,
+    check_epochs,
+    check_near,
+    check_subtree,
+    epochs_of,
+)
 
 log = get_logger()
 
 MOVES_AT_ONCE = 20
 """Referrals to another parent that are followed without a pause; each is one level deeper."""
+
+
+CUT_PAUSE = 0.0001
+"""Seconds between two lists of the cuts below, for each of them: the parent reads all of them."""
 
 
 class Joiner:
@@ -115,14 +135,15 @@ class Joiner:
             ended = ""
             try:
                 ended = await self._join(parent)
+            except PeerError as error:
+                reason = brief(str(error))
+                tell_repeated(log.warning, "join.failed", kind="lie", parent=parent, reason=reason)
             except STREAM_ERRORS as error:
                 stranger = stranger_in(error)
                 if stranger is not None:
                     self._say_stranger(parent, stranger)
                 elif is_first or pause == FIRST_PAUSE:
                     log.warning("join.failed", parent=parent, reason=describe(error))
-            except PeerError as error:
-                log.warning("join.failed", parent=parent, reason=str(error))
             except StoreError as error:
                 self._say_unsaved(error)
             is_first = False
@@ -148,21 +169,29 @@ class Joiner:
 
     def _may_adopt(self, request: control_pb2.AdoptRequest) -> bool:
         standing = self._standing
-        ended = ended_from_wire(request.ended)
         if standing.parent is None or request.zone != standing.zone:
             return False
-        if standing.is_outdated(cut_from_wire(request.parent)):
+        try:
+            (parent,) = self._lineage([request.parent])
+            ended = self._ended(request.ended)
+        except PeerError as error:
+            reason = brief(str(error))
+            tell_repeated(log.warning, "parent.lied", peer=request.parent.node, reason=reason)
+            return False
+        if standing.is_outdated(parent):
             return False
         # It may know an epoch of ours that is out of date, where it has taken over from a parent
         # that could not tell it any more.
         above = standing.lineage[-1] if standing.lineage else None
-        if request.epoch != standing.epoch and not (
-            above is not None and ended.get(above.apex, 0) > above.epoch
-        ):
+        is_over = above is not None and ended.get(above.apex, 0) > above.epoch
+        if request.epoch != standing.epoch and not is_over:
             return False
+        joined = self._joined_to[0]
+        if joined not in ("", parent.node) and not is_over:
+            return False  # the parent lives, and would say so itself; a stranger says it as well
         if standing.parent != request.parent.grpc:
             try:
-                standing.move(cut_from_wire(request.parent), request.who.identity, ended)
+                standing.move(parent, request.who.identity, ended)
             except StoreError as error:
                 self._say_unsaved(error)
                 return False
@@ -245,7 +274,7 @@ class Joiner:
                 return "strange"
             match reply.WhichOneof("kind"):
                 case "snapshot":
-                    incoming.take(snapshot_from_wire(reply.snapshot))
+                    incoming.take(checked_snapshot(reply.snapshot, self._standing.cut.apex))
                 case "fence":
                     await self._receive(incoming, reply.fence)
                     received = control_pb2.Received(epoch=reply.fence.grant)
@@ -303,12 +332,18 @@ class Joiner:
     async def _receive(self, incoming: Incoming, fence: control_pb2.Fence) -> None:
         # Durable before the parent hears of it: it may commit, and then this is all there is.
         standing = self._standing
+        subtree = subtree_from_wire(fence.subtree)
+        check_subtree(standing.cut.apex, subtree)
+        check_epochs(epochs_of(subtree), standing.known_epoch)
+        if fence.grant <= standing.epoch:
+            raise PeerError(f"epoch {fence.grant} is not above {standing.epoch}, which was held")
+        check_near("grant", fence.grant, standing.epoch)
         incoming.predecessor = (fence.zone, fence.epoch, fence.offset)
         arrived = Arrived(
             apex=standing.cut.apex,
             epoch=fence.grant,
             incoming=incoming,
-            subtree=subtree_from_wire(fence.subtree),
+            subtree=subtree,
         )
         await receive(standing, arrived)
         log.info("handover.received", zone=standing.zone, epoch=fence.grant)
@@ -337,15 +372,35 @@ class Joiner:
 
     def _granted(self, granted: control_pb2.Granted) -> None:
         standing = self._standing
-        lineage = [cut_from_wire(cut) for cut in granted.lineage]
-        standing.hear_root(root_from_wire(granted))
+        lineage = self._lineage(granted.lineage)
+        ended = self._ended(granted.ended)
         below = [cut_from_wire(cut) for cut in granted.below]
         check_below(standing.zone or "", below)
-        standing.grant(granted.epoch, lineage, ended_from_wire(granted.ended), below)
+        check_epochs(((cut.apex, cut.epoch) for cut in below), standing.known_epoch)
+        check_near("epoch", granted.epoch, standing.epoch)
+        root = root_from_wire(granted)
+        if root is not None:
+            check_near("root.epoch", root.epoch, standing.known_epoch(root.zone))
+        standing.grant(granted.epoch, lineage, ended, below)
+        standing.hear_root(root)
         self._on_granted()
         self._turn.end()
         self._unsaved = ""
         log.info("join.granted", zone=standing.zone, epoch=granted.epoch)
+
+    def _lineage(self, told: Iterable[types_pb2.Cut]) -> list[Cut]:
+        """The zones above, as the parent says; raises `PeerError`."""
+        lineage = [cut_from_wire(cut) for cut in told]
+        check_above(self._standing.zone, lineage)
+        check_epochs(((cut.apex, cut.epoch) for cut in lineage), self._standing.known_epoch)
+        return lineage
+
+    def _ended(self, told: Iterable[types_pb2.Gone]) -> dict[str, int]:
+        """The ends of zones around this node's, as another node says; raises `PeerError`."""
+        ended = ended_from_wire(told)
+        check_ended(self._standing.zone, ended)
+        check_epochs(ended.items(), self._standing.known_epoch)
+        return ended
 
     def _say_unsaved(self, error: StoreError) -> None:
         # A full disk, say: what could not be saved has not happened. It is tried again each second,
@@ -355,7 +410,8 @@ class Joiner:
             log.error("state.unsaved", reason=self._unsaved)
 
     def _move(self, moved: control_pb2.Moved) -> None:
-        self._standing.move(cut_from_wire(moved.parent))
+        (cut,) = self._lineage([moved.parent])
+        self._standing.move(cut)
         log.info("parent.changed", parent=moved.parent.node, address=moved.parent.grpc)
 
     async def _stay(self, call: Any) -> str:
@@ -365,18 +421,19 @@ class Joiner:
             while True:
                 try:
                     reply = await read(call, SILENCE)
+                except PeerError:
+                    raise
                 except STREAM_ERRORS:
                     return "lost"
                 if reply is None:
                     return "lost"
                 match reply.WhichOneof("kind"):
                     case "lineage":
-                        lineage = [cut_from_wire(cut) for cut in reply.lineage.lineage]
-                        self._standing.set_lineage(lineage)
+                        self._standing.set_lineage(self._lineage(reply.lineage.lineage))
                         self._on_lineage()
                         self._turn.end()
                     case "members":
-                        self._learn(reply.members)
+                        self._learn(reply.members, call)
                         self._turn.end()
                     case "moved":
                         self._move(reply.moved)
@@ -386,7 +443,7 @@ class Joiner:
         finally:
             talker.cancel()
 
-    def _learn(self, told: control_pb2.Members) -> None:
+    def _learn(self, told: control_pb2.Members, call: Any) -> None:
         members = members_from_wire(told)
         mine = self._members.get(self._members.name)
         if mine is not None and any(
@@ -395,9 +452,9 @@ class Joiner:
         ):
             log.warning("member.returned", reason="it was forgotten, and joins anew")
         if told.complete:
-            self._members.learn(members)
+            self._members.learn(members, call)
         else:
-            self._members.merge(members)
+            self._members.merge(members, call)
 
     async def _talk_to_the_end(self, call: Any) -> None:
         try:
@@ -406,21 +463,28 @@ class Joiner:
             pass  # whoever reads the stream sees its end, too
 
     async def _talk(self, call: Any) -> None:
-        told_members: dict[str, int] = {}
+        told_members = 0
+        now = asyncio.get_running_loop().time
+        wait, due = ALIVE_EVERY, now()
         while not self._is_retiring and not self._again.is_set():
             try:
-                await asyncio.wait_for(self._news.wait(), ALIVE_EVERY)
+                await asyncio.wait_for(self._news.wait(), wait)
                 self._news.clear()
             except TimeoutError:
                 pass
-            news = self._members.news_for(told_members)
-            if news:
-                members = members_to_wire(news, complete=False)
-                await write(call, JoinRequest(members=members), SILENCE)
+            while not self._members.is_told(told_members):
+                news, told_members = self._members.news_since(told_members, call)
+                if news:
+                    members = members_to_wire(news, complete=False)
+                    await write(call, JoinRequest(members=members), SILENCE)
             below = self._standing.table.below()
+            wait = ALIVE_EVERY
             if below == self._told_below:
                 await write(call, JoinRequest(alive=control_pb2.Alive()), SILENCE)
+            elif now() < due:
+                wait = due - now()
             else:
+                due = now() + min(len(below) * CUT_PAUSE, LONGEST_PAUSE)
                 self._told_below = below
                 wire = [cut_to_wire(cut) for cut in below]
                 told = control_pb2.Below(below=wire, epoch=self._standing.epoch)

@@ -12,15 +12,18 @@ from typing import Any
 from txbroker.control.convert import place_from_wire, place_to_wire
 from txbroker.control.streams import write
 from txbroker.control.times import HANDOVER_STEP
-from txbroker.errors import StoreError
+from txbroker.core import StoredRecords
+from txbroker.errors import PeerError, StoreError
 from txbroker.place import PartKey, Place
 from txbroker.store.arriving import Arriving
 from txbroker.store.disk import Disk
 from txbroker.store.journals import Part
+from txbroker.store.records import read_marks
 from txbroker.store.segment import FORMAT, Batch
 from txbroker.topics import is_within
 from txbroker.v1 import control_pb2
 from txbroker.v1.control_pb2 import HandBackRequest
+from txbroker.wire_checks import check_part, check_records
 
 AT_ONCE = 256 * 1024
 """Bytes in one message, or a whole batch where that is larger."""
@@ -108,29 +111,67 @@ def parts_within(disk: Disk, apex: str) -> list[PartKey]:
     return [key for key in disk.journals.parts if is_within(key.zone, apex)]
 
 
-async def take(arriving: Arriving, request: HandBackRequest) -> bool:
+class Receiver:
     """
-    The parent's end: take a message if it is about the journal; whether it was.
+    The parent's end. What comes is of `given`, the part that the child serves last, or of another
+    part of its zone or of one below it; `parts` are those that came.
+    """
 
-    Raises `StoreError`.
+    def __init__(self, arriving: Arriving, given: PartKey) -> None:
+        self.parts: list[PartKey] = []
+        self._arriving = arriving
+        self._given = given
+
+    async def take(self, request: HandBackRequest) -> bool:
+        """
+        Take a message if it is about the journal; whether it was.
+
+        Raises `StoreError`, and `PeerError` for what is no journal of the zone.
+        """
+        match request.WhichOneof("kind"):
+            case "part":
+                self._begin(request.part)
+            case "batches":
+                for batch in request.batches.batches:
+                    await self._append(
+                        Batch(
+                            first=batch.first, count=batch.count, time=batch.time, body=batch.body
+                        )
+                    )
+            case _:
+                return False
+        return True
+
+    def _begin(self, header: control_pb2.JournalPart) -> None:
+        if header.format != FORMAT:
+            raise StoreError(
+                f"the journal of zone {header.zone!r} comes in format {header.format}, and is"
+                f" kept in format {FORMAT} here; use one version of txbroker for both nodes"
+            )
+        part = PartKey(header.zone, header.epoch)
+        before = None
+        if header.HasField("predecessor"):
+            before = place_from_wire(header.predecessor)
+        check_part(self._given, part, before)
+        self._arriving.begin(part, before)
+        self.parts.append(part)
+
+    async def _append(self, batch: Batch) -> None:
+        if not self.parts:
+            raise PeerError("a batch of a journal came before its part")
+        _check_batch(self.parts[-1].zone, batch)
+        await self._arriving.append(batch)
+
+
+def _check_batch(zone: str, batch: Batch) -> None:
     """
-    match request.WhichOneof("kind"):
-        case "part":
-            header = request.part
-            if header.format != FORMAT:
-                raise StoreError(
-                    f"the journal of zone {header.zone!r} comes in format {header.format}, and is"
-                    f" kept in format {FORMAT} here; use one version of txbroker for both nodes"
-                )
-            before = None
-            if header.HasField("predecessor"):
-                before = place_from_wire(header.predecessor)
-            arriving.begin(PartKey(header.zone, header.epoch), before)
-        case "batches":
-            for batch in request.batches.batches:
-                await arriving.append(
-                    Batch(first=batch.first, count=batch.count, time=batch.time, body=batch.body)
-                )
-        case _:
-            return False
-    return True
+    Refuse what nobody could read, on which this node would end, and topics of other zones; raises
+    `PeerError`.
+    """
+    stored = StoredRecords()
+    stored.add(batch.first, batch.body, batch.count)
+    check_records(zone, stored)
+    try:
+        read_marks(batch.body)
+    except ValueError:
+        raise PeerError(f"the batch of offset {batch.first} has marks that are none") from None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from txbroker.control.held import HeldBack
 from txbroker.mqtt.session import Session
 from txbroker.store.retention import Held
 from txbroker.v1 import control_pb2
@@ -20,17 +21,23 @@ LOSSES_SHOWN = 100
 
 
 def session_pages(
-    sessions: Iterable[Session], now: float, distance: Callable[[Session], int]
+    sessions: Iterable[Session],
+    now: float,
+    distance: Callable[[Session], int],
+    held: Mapping[str, HeldBack],
 ) -> Iterator[control_pb2.SessionsReply]:
     """
-    All sessions by client id, in replies of a size that passes any channel.
+    All sessions, those first that hold back most, in replies of a size that passes any channel.
 
-    `distance` is how many records lie behind a session's cursors.
+    `distance` is how many records lie behind a session's cursors, `held` what it holds back.
     """
+    nothing = HeldBack()
     page = control_pb2.SessionsReply()
     size = 0
-    for session in sorted(sessions, key=lambda session: session.client_id):
-        page.sessions.append(_info(session, now, distance(session)))
+    found = [(held.get(session.client_id, nothing), session) for session in sessions]
+    found.sort(key=lambda pair: (-pair[0].size, pair[1].client_id))
+    for back, session in found:
+        page.sessions.append(_info(session, now, distance(session), back))
         size += len(session.client_id) + 32
         if size >= PAGE_BYTES:
             yield page
@@ -47,7 +54,7 @@ def losses(sessions: Iterable[Session]) -> Iterator[control_pb2.SessionLoss]:
         yield control_pb2.SessionLoss(client_id=client_id, dropped=dropped)
 
 
-def _info(session: Session, now: float, distance: int) -> control_pb2.SessionInfo:
+def _info(session: Session, now: float, distance: int, held: HeldBack) -> control_pb2.SessionInfo:
     away_since = session.away_since
     return control_pb2.SessionInfo(
         client_id=session.client_id,
@@ -57,6 +64,9 @@ def _info(session: Session, now: float, distance: int) -> control_pb2.SessionInf
         subscriptions=len(session.subscriptions),
         waiting=session.sender.queued + distance,
         dropped=session.sender.dropped,
+        held_size=held.size,
+        held_age=held.age,
+        held_unknown=not held.is_whole,
     )
 
 
@@ -71,4 +81,5 @@ def held(found: Iterable[Held], now: float) -> Iterator[control_pb2.Held]:
             epoch=one.epoch,
             size=one.size,
             age=age,
+            silent=one.silent,
         )

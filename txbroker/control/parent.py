@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import attrs
 import grpc
@@ -21,15 +21,16 @@ from txbroker.authority.authority import Authority
 from txbroker.authority.outgoing import Outgoing
 from txbroker.config import parse_address
 from txbroker.control.channels import CALL_TIMEOUT, Channels
-from txbroker.control.children import Child, other_life, who_to_wire
+from txbroker.control.children import NEWS, Child, other_life, who_to_wire
 from txbroker.control.convert import (
     ended_to_wire,
     snapshot_to_wire,
     subtree_to_wire,
 )
 from txbroker.control.copying import settled
-from txbroker.control.directory_wire import members_from_wire, members_to_wire
+from txbroker.control.directory_wire import members_from_wire
 from txbroker.control.lost_root import LostRoot, root_to_wire
+from txbroker.control.saving import Saving
 from txbroker.control.strays import Collector
 from txbroker.control.streams import STREAM_ERRORS, brief, describe, read, unsaved, write
 from txbroker.control.times import (
@@ -42,6 +43,7 @@ from txbroker.control.times import (
 from txbroker.delegation.cut import Cut
 from txbroker.delegation.join import Applicant, Elsewhere, Refused, Renewed, Transfer, decide
 from txbroker.delegation.passage import Passage
+from txbroker.directory.admission import Admission
 from txbroker.directory.members import Members
 from txbroker.errors import PeerError, StoreError
 from txbroker.link.convert import cut_from_wire, cut_to_wire
@@ -52,7 +54,7 @@ from txbroker.topics import validate_apex
 from txbroker.turn import Turn
 from txbroker.v1 import control_pb2
 from txbroker.v1.control_pb2 import JoinReply, JoinRequest
-from txbroker.wire_checks import check, check_below
+from txbroker.wire_checks import AHEAD, check_below, check_epochs, check_name, check_near
 
 log = get_logger()
 
@@ -73,6 +75,7 @@ class Parent:
         standing: Standing,
         authority: Authority | None,
         members: Members,
+        admission: Admission,
         channels: Channels,
         tasks: Tasks,
         turn: Turn,
@@ -84,6 +87,7 @@ class Parent:
         self._standing = standing
         self._authority = authority
         self._members = members
+        self._admission = admission
         self._channels = channels
         self._tasks = tasks
         self._turn = turn
@@ -92,6 +96,7 @@ class Parent:
         self._collector = collector
         self._refusals: OrderedDict[str, str] = OrderedDict()
         self._told_lineage: tuple[Cut, ...] = ()
+        self._saving = Saving(standing, tasks)
         standing.when_changed(self._tell_lineage)
         members.when_changed(self._tell_all_members)
 
@@ -105,9 +110,13 @@ class Parent:
         """One child's stream, from its announcement to its end."""
         try:
             await self._join(context)
+        except PeerError as error:
+            reason = brief(str(error))
+            tell_repeated(log.warning, "child.lied", kind="join", peer="", reason=reason)
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
         except STREAM_ERRORS as error:
             # The child is gone or stuck; what had begun is rolled back, and it will ask again.
-            log.info("join.ended", reason=describe(error))
+            tell_repeated(log.info, "join.ended", reason=describe(error))
         except StoreError as error:
             await unsaved(error, context)
 
@@ -152,7 +161,7 @@ class Parent:
             reason = f"control protocol {announce.version} is newer than {PROTOCOL_VERSION}"
             await self._refuse(context, f"{reason}; start the parent's txbroker of that version")
             return
-        wrong = _what_is_wrong(announce)
+        wrong = _what_is_wrong(announce, self._standing.table.epoch_of)
         if wrong is not None:
             await self._refuse(context, wrong)
             return
@@ -216,9 +225,13 @@ class Parent:
             holds=announce.holds,
             fenced=announce.fenced,
             prepared=announce.prepared,
+            restored=announce.restored,
             below=tuple(cut_from_wire(cut) for cut in announce.below),
         )
-        decision = decide(standing.table, applicant, standing.lineage, standing.cut)
+        left_out = standing.left_out(applicant.zone)
+        decision = decide(
+            standing.table, applicant, standing.lineage, standing.cut, left_out=left_out
+        )
         match decision:
             case Refused(reason=reason, cut_off=cut_off):
                 self._note_settled(announce)
@@ -230,8 +243,9 @@ class Parent:
                 moved = control_pb2.Moved(parent=cut_to_wire(cut))
                 await context.write(JoinReply(moved=moved, who=self._who()))
                 return None
-            case Renewed(cut=cut):
-                self._renew(cut, self._below(announce, applicant))
+            case Renewed(cut=cut, since=since):
+                before = announce.last_epoch if announce.restored else 0
+                self._renew(cut, self._below(announce, applicant), since, before)
             case Transfer(cut=cut):
                 await self._transfer(cut, context)
         # Not before: until its zone is its own again, nobody looks there for what was cut off.
@@ -255,7 +269,8 @@ class Parent:
         self._refusals[announce.node] = reason
         if len(self._refusals) > REFUSALS_REMEMBERED:
             self._refusals.popitem(last=False)
-        log.warning("join.refused", peer=announce.node, zone=announce.zone, reason=reason)
+        peer, zone = announce.node, announce.zone
+        tell_repeated(log.warning, "join.refused", kind=peer, peer=peer, zone=zone, reason=reason)
 
     def _below(self, announce: control_pb2.Announce, applicant: Applicant) -> tuple[Cut, ...]:
         """The cuts below the child: as it says, and as it said before its data was lost."""
@@ -268,25 +283,24 @@ class Parent:
                 newest[cut.apex] = cut
         return tuple(newest.values())
 
-    def _renew(self, cut: Cut, below: tuple[Cut, ...]) -> None:
+    def _renew(self, cut: Cut, below: tuple[Cut, ...], since: int, before: int) -> None:
         standing = self._standing
         assert self._authority is not None
         known = standing.table.get(cut.apex)
         if known is not None and known.cut == cut and known.below == below:
             return
-        strays = standing.renew(cut, below, self._authority.offset)
+        offset = self._authority.offset
+        strays = standing.renew(cut, below, offset, since=since, before=before)
         retained = []
         if known is None:
-            retained = [message for _, message in self._authority.retained.within(cut.apex)]
+            retained = list(self._authority.retained.within(cut.apex))
             self._authority.discard_retained(cut.apex)
-        if known is None and not standing.begun:
             self._authority.announce_found(cut)
         else:
-            # Sessions of a copy may have followed the zone, or not: they have all of it again.
             self._authority.announce(cut)
         if strays is not None:
             # A copy has values from before the delegation, which are older than the child's.
-            self._collector.collect(strays, () if strays.after else retained)
+            self._collector.collect(strays, () if standing.is_copy else retained)
 
     async def _transfer(self, cut: Cut, context: JoinContext) -> None:
         authority, standing = self._authority, self._standing
@@ -362,7 +376,7 @@ class Parent:
         if announce.restored and held is not None:
             granted.below.extend(cut_to_wire(cut) for cut in held.below)
         child.tell(JoinReply(granted=granted, who=self._who()))
-        self._tell_members(child)
+        child.wake()
         log.info("child.joined", peer=child.node, zone=zone, epoch=epoch)
         reader = self._tasks.start(self._listen(child, context))
         try:
@@ -373,6 +387,10 @@ class Parent:
                     reply = JoinReply(alive=control_pb2.Alive())
                 if reply is None or reader.done():
                     return
+                if reply is NEWS:
+                    reply = child.members(self._members)
+                    if reply is None:
+                        continue
                 await write(context, reply, HANDOVER_STEP)
         finally:
             reader.cancel()
@@ -384,21 +402,22 @@ class Parent:
         try:
             while (request := await read(context, SILENCE)) is not None:
                 child.signs.set()
-                check(request)
                 match request.WhichOneof("kind"):
                     case "below":
                         self._tell_below(child, request.below)
                     case "members":
-                        self._members.merge(members_from_wire(request.members))
+                        told = members_from_wire(request.members)
+                        self._admission.told(child, told, is_stream=True)
                         self._turn.end()
-        except STREAM_ERRORS:
-            pass
         except PeerError as error:
             node, reason = child.node, brief(str(error))
             tell_repeated(log.warning, "child.lied", kind=node, peer=node, reason=reason)
+        except STREAM_ERRORS:
+            pass
         except StoreError as error:
             log.error("state.unsaved", reason=str(error))
         finally:
+            self._admission.forget(child)
             child.tell(None)
 
     def _tell_below(self, child: Child, told: control_pb2.Below) -> None:
@@ -407,19 +426,13 @@ class Parent:
             return
         below = [cut_from_wire(cut) for cut in told.below]
         check_below(child.zone, below)
+        check_epochs(((c.apex, c.epoch) for c in below), self._standing.table.epoch_of)
         if self._standing.table.tell_below(child.zone, child.epoch, below):
-            self._standing.save()
-
-    def _tell_members(self, child: Child) -> None:
-        is_complete = self._members.is_joined
-        news = self._members.news_for(child.told)
-        if news or is_complete != child.is_complete:
-            child.is_complete = is_complete
-            child.tell(JoinReply(members=members_to_wire(news, complete=is_complete)))
+            self._saving.save_soon()
 
     def _tell_all_members(self) -> None:
         for child in self.children.values():
-            self._tell_members(child)
+            child.wake()
 
     def _tell_lineage(self) -> None:
         lineage = self._standing.lineage_of_children()
@@ -457,16 +470,21 @@ class Parent:
             pause = min(pause * 2, 1.0)
 
 
-def _what_is_wrong(announce: control_pb2.Announce) -> str | None:
-    """Nothing from the network is trusted: what a topology file would be refused for."""
-    if not announce.node or set(announce.node) & set("/+# "):
-        return f"{announce.node!r} is no node name; it has no spaces and no / + #"
+def _what_is_wrong(announce: control_pb2.Announce, known: Callable[[str], int]) -> str | None:
+    """
+    Nothing from the network is trusted: what a topology file would be refused for, and epochs far
+    above the `known` ones of their zones.
+    """
     try:
+        check_name(announce.node)
         parse_address(announce.grpc)
-        check(announce)
+        check_near("incarnation", announce.incarnation, AHEAD)  # seconds since 1970 at the most
         if announce.owns_zone:
             validate_apex(announce.zone)
-            check_below(announce.zone, map(cut_from_wire, announce.below))
+            below = [cut_from_wire(cut) for cut in announce.below]
+            check_below(announce.zone, below)
+            claimed = max(announce.last_epoch, announce.prepared)
+            check_epochs([(announce.zone, claimed), *((c.apex, c.epoch) for c in below)], known)
     except (ValueError, PeerError) as error:
-        return f"node {announce.node!r}: {error}"
+        return f"node {brief(repr(announce.node))}: {error}"
     return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 import attrs
 import grpc
@@ -22,9 +23,10 @@ from txbroker.control.convert import passages_from_wire, passages_to_wire
 from txbroker.control.streams import describe
 from txbroker.core import StoredRecords
 from txbroker.delegation.cut import Cut
-from txbroker.delegation.passage import FOREVER
+from txbroker.delegation.passage import END
 from txbroker.edge.chunks import SPAN, Missing
 from txbroker.edge.zonemap import ZoneMap
+from txbroker.errors import PeerError, StoreError
 from txbroker.link.convert import cut_from_wire, cut_to_wire
 from txbroker.place import PartKey
 from txbroker.standing import Standing
@@ -33,6 +35,7 @@ from txbroker.store.records import to_batch
 from txbroker.telemetry import get_logger
 from txbroker.topics import is_within
 from txbroker.v1 import control_pb2
+from txbroker.wire_checks import check_cut, check_passages, check_records
 
 log = get_logger()
 
@@ -40,6 +43,9 @@ Done = Callable[[Chunk | Missing], None]
 
 READ_TIMEOUT = 30.0
 """Seconds that a reply may take: it can be one message as large as there are any."""
+
+MOST_ASKED = 300
+"""Nodes that are asked for one part: more than a topic has levels."""
 
 PARTS_REMEMBERED = 1_000
 """Parts of which is logged once that they cannot be read, and not each time."""
@@ -98,7 +104,7 @@ class JournalReader:
         through = max(min(through, bound), after)
         found = self._disk.read(kept, after, through, SPAN, bound=bound)
         # The fence of a part that ended may lie behind its last record.
-        looked = FOREVER - 1 if is_closed and found.through >= found.last else found.through
+        looked = END if is_closed and found.through >= found.last else found.through
         met = tuple(p for p in self._table.passages() if p.is_met(part, after, looked))
         if is_closed or met:
             found = attrs.evolve(found, is_closed=is_closed, passages=met)
@@ -150,11 +156,16 @@ class JournalReader:
             except grpc.aio.AioRpcError as error:
                 search.is_open, search.reason = True, f"{cut.grpc}: {describe(error)}"
                 continue
-            if reply.kept:
-                self._say_found(part)
-                done(_chunk(reply))
-                return
-            search.note(reply, cut)
+            try:
+                if reply.kept:
+                    chunk = _chunk(request, reply)
+                    self._say_found(part)
+                    done(chunk)
+                    return
+                search.note(reply, cut)
+            except PeerError as error:
+                # Whoever waits for it must get an answer all the same, and ask again.
+                search.is_open, search.reason = True, f"{cut.grpc}: {error}"
         if search.verdict is Missing.UNREACHABLE:
             self._say_unreachable(part, search.reason)
         else:
@@ -204,6 +215,15 @@ class JournalReader:
             zone = route.apex
 
 
+def check_read(asked: control_pb2.ReadRequest, reply: control_pb2.ReadReply) -> None:
+    """Refuse an answer about other offsets than those that were asked for; raises `PeerError`."""
+    offsets = reply.offsets
+    if offsets and not asked.after < offsets[0] <= offsets[-1] <= asked.through:
+        raise PeerError("records that nobody has asked for")
+    if reply.through < asked.after or any(b <= a for a, b in pairwise(offsets)):
+        raise PeerError("records out of their order")
+
+
 class _Search:
     """
     A part that is looked for, and the answers so far.
@@ -237,7 +257,7 @@ class _Search:
 
     def add(self, cut: Cut) -> None:
         """Ask this node, once."""
-        if cut.grpc not in self._known:
+        if cut.grpc not in self._known and len(self._known) < MOST_ASKED:
             self._known.add(cut.grpc)
             self.to_ask.append(cut)
 
@@ -247,17 +267,27 @@ class _Search:
             self.is_cut_off = True
         elif reply.elsewhere and not self._is_owner_known:
             if reply.HasField("below") and is_within(self._part.zone, reply.below.apex):
-                self.add(cut_from_wire(reply.below))
+                below = cut_from_wire(reply.below)
+                check_cut(below)
+                self.add(below)
             else:
                 self.is_open, self.reason = True, f"{cut.grpc}: a node below has the zone"
         elif reply.idle:
             self.is_open, self.reason = True, f"{cut.grpc}: the node serves no zone now"
 
 
-def _chunk(reply: control_pb2.ReadReply) -> Chunk:
+def _chunk(asked: control_pb2.ReadRequest, reply: control_pb2.ReadReply) -> Chunk:
+    """The records of an answer; raises `PeerError` for one that no honest node gives."""
+    check_read(asked, reply)
     stored = StoredRecords()
     if reply.offsets:
-        stored.add(*to_batch(reply.offsets, reply.packets))
+        try:
+            stored.add(*to_batch(reply.offsets, reply.packets))
+        except (ValueError, OverflowError, StoreError) as error:
+            raise PeerError(f"records that cannot be read: {error}") from error
+    check_records(asked.zone, stored)
+    passages = passages_from_wire(reply.passages)
+    check_passages(asked.zone, passages)
     return Chunk(
         records=Records(stored),
         through=reply.through,
@@ -265,5 +295,5 @@ def _chunk(reply: control_pb2.ReadReply) -> Chunk:
         last=reply.last,
         rest=reply.rest,
         is_closed=reply.closed,
-        passages=passages_from_wire(reply.passages),
+        passages=passages,
     )

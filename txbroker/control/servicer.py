@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from txbroker.control.convert import passages_to_wire, place_to_wire
 from txbroker.control.departure import RetireError
 from txbroker.control.divergent import Divergence, DivergentError
 from txbroker.control.forget import ForgetError, Forgetter
+from txbroker.control.held import HoldingSessions
 from txbroker.control.joiner import Joiner
 from txbroker.control.lost_root import LostRoot, root_to_wire
 from txbroker.control.parent import Parent
@@ -32,7 +33,7 @@ from txbroker.store.backup import Backups
 from txbroker.telemetry import get_logger
 from txbroker.topics import TopicError, is_filter_within, may_match_within, validate_topic_filter
 from txbroker.v1 import control_pb2, control_pb2_grpc
-from txbroker.wire_checks import AHEAD, check, check_near
+from txbroker.wire_checks import AHEAD, check_name, check_near
 
 log = get_logger()
 
@@ -60,7 +61,8 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         link_address: Callable[[], str],
         status: Callable[[], control_pb2.StatusReply],
         sys_values: Callable[[], dict[str, str]],
-        sessions: Callable[[], Iterable[control_pb2.SessionsReply]],
+        sessions: Callable[[], Awaitable[Iterable[control_pb2.SessionsReply]]],
+        holding: HoldingSessions,
         delete_session: Callable[[str], bool],
         backups: Backups,
         retired: Callable[[], None],
@@ -81,6 +83,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         self._status = status
         self._sys_values = sys_values
         self._sessions = sessions
+        self._holding = holding
         self._delete_session = delete_session
         self._backups = backups
         self._retired = retired
@@ -139,7 +142,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         if not formats.is_ours(request.edge, request.link_version, authority.apex):
             return control_pb2.OpenLinkReply(link_version=formats.ours)
         try:
-            check(request)
+            check_name(request.edge)
             check_near("incarnation", request.incarnation, AHEAD)  # seconds since 1970 at the most
         except PeerError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, brief(str(error)))
@@ -171,6 +174,10 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
     async def Read(self, request: control_pb2.ReadRequest, context: Any) -> control_pb2.ReadReply:
         return self._reader.answer(request)
 
+    async def Held(self, request: control_pb2.HeldRequest, context: Any) -> control_pb2.HeldReply:
+        reply: control_pb2.HeldReply = self._holding.answer(request)
+        return reply
+
     async def Adopt(
         self, request: control_pb2.AdoptRequest, context: Any
     ) -> control_pb2.AdoptReply:
@@ -192,7 +199,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
     async def Sessions(
         self, request: control_pb2.SessionsRequest, context: Any
     ) -> AsyncIterator[control_pb2.SessionsReply]:
-        for reply in list(self._sessions()):  # all as of now; the stream may take its time
+        for reply in list(await self._sessions()):  # all as of now; the stream may take its time
             yield reply
 
     async def DeleteSession(

@@ -54,8 +54,7 @@ class Collector:
 
     def held(self) -> set[PartKey]:
         """Parts of the journal that have to be kept whole."""
-        standing = self._standing
-        return {PartKey(standing.zone or "", standing.epoch)} if standing.strays else set()
+        return {self._part_of(strays) for strays in self._standing.strays}
 
     def start(self) -> None:
         """Go on with what an earlier process left."""
@@ -88,14 +87,17 @@ class Collector:
         count += await self._give(retained.values())
         log.warning("zone.strays", zone=strays.apex, messages=count)
 
+    def _part_of(self, strays: Strays) -> PartKey:
+        standing = self._standing
+        return PartKey(standing.zone or "", strays.epoch or standing.epoch)
+
     def _require(self) -> Authority:
         assert self._authority is not None
         return self._authority
 
     def _read(self, strays: Strays) -> tuple[list[Record], int]:
         """The next records of the zone, and up to where that is all."""
-        authority = self._require()
-        part = self._disk.journals.get(PartKey(authority.apex, authority.epoch))
+        part = self._disk.journals.get(self._part_of(strays))
         if part is None:
             return [], strays.through
         chunk = self._disk.read(part, strays.after, strays.through, bound=strays.through)

@@ -1,8 +1,8 @@
 """
 SHELL: reading and writing gRPC's two-way streams, on either side, each step with a time limit.
 
-grpc.aio's stream objects have `read` and `write` on both sides, but the published types know only
-the iterator style; so the untyped part is kept to this file.
+The stream objects of `pieced` have `read` and `write` on both sides, but the published types know
+only the iterator style; so the untyped part is kept to this file.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from txbroker.errors import StoreError
+from txbroker.errors import PeerError, StoreError
 from txbroker.telemetry import get_logger
+from txbroker.wire_checks import check
 
 log = get_logger()
 
@@ -27,6 +28,7 @@ STREAM_ERRORS = (
     asyncio.InvalidStateError,  # a write to a call that has ended
     OSError,
     TimeoutError,
+    PeerError,  # what comes behind a lie is worth nothing
 )
 """What a broken stream raises."""
 
@@ -37,14 +39,25 @@ def open_stream(method: Any) -> Any:
 
 
 async def read(stream: Any, timeout: float) -> Any:
-    """The next message; None at the end of the stream. Raises `TimeoutError` after `timeout` s."""
-    message = await asyncio.wait_for(stream.read(), timeout)
-    return None if message is _EOF else message
+    """
+    The next message; None at the end of the stream. Raises `TimeoutError` when nothing comes for
+    `timeout` s, and `PeerError` for one that no honest node sends. A large one comes in pieces.
+    """
+    message = await stream.read(timeout)
+    if message is _EOF:
+        return None
+    check(message)
+    return message
 
 
 async def write(stream: Any, message: Any, timeout: float) -> None:
     """Send a message; raises `TimeoutError` when the other side takes nothing for `timeout` s."""
-    await asyncio.wait_for(stream.write(message), timeout)
+    await stream.write(message, timeout)
+
+
+def let_in(context: Any) -> None:
+    """The caller of this stream is one that the node knows: its messages may be the largest."""
+    context.let_in()
 
 
 LONGEST_TEXT = 1_000

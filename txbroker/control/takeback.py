@@ -9,29 +9,32 @@ hands, the rest. All of it is durable here before the commit, and the commit on 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
+import attrs
 import grpc
 import grpc.aio
 
 from txbroker.aio import wait_until
 from txbroker.authority.authority import Authority
 from txbroker.authority.handover import Incoming
-from txbroker.control.convert import needs_from_wire, snapshot_from_wire, subtree_from_wire
+from txbroker.control.convert import checked_snapshot, needs_from_wire, subtree_from_wire
 from txbroker.control.copying import receive
-from txbroker.control.journals import parts_within, take
+from txbroker.control.journals import Receiver, parts_within
 from txbroker.control.parent import Parent
-from txbroker.control.streams import STREAM_ERRORS, brief, describe, read, unsaved
+from txbroker.control.streams import STREAM_ERRORS, brief, describe, let_in, read, unsaved
 from txbroker.control.times import CLAIM_WAIT, HANDOVER_STEP
 from txbroker.delegation.passage import Passage
+from txbroker.delegation.table import TableState
 from txbroker.directory.members import Members
 from txbroker.errors import PeerError, StoreError
 from txbroker.holding import Holding
 from txbroker.place import PartKey, Place
 from txbroker.standing import Standing
-from txbroker.store.arriving import Arriving
 from txbroker.store.disk import Disk
 from txbroker.store.incoming import Arrived
-from txbroker.telemetry import get_logger
+from txbroker.telemetry import get_logger, tell_repeated
+from txbroker.topics import is_within
 from txbroker.turn import Turn
 from txbroker.v1 import control_pb2
 from txbroker.v1.control_pb2 import (
@@ -41,7 +44,13 @@ from txbroker.v1.control_pb2 import (
     OutcomeReply,
     OutcomeRequest,
 )
-from txbroker.wire_checks import check, check_subtree, check_topics
+from txbroker.wire_checks import (
+    check_ended_parts,
+    check_epochs,
+    check_parts,
+    check_subtree,
+    epochs_of,
+)
 
 log = get_logger()
 
@@ -80,7 +89,10 @@ class TakeBack:
 
     async def hand_back(self, context: HandBackContext) -> None:
         """A child gives its zone back."""
-        first = await read(context, HANDOVER_STEP)
+        try:
+            first = await read(context, HANDOVER_STEP)
+        except PeerError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, brief(str(error)))
         if first is None or first.WhichOneof("kind") != "begin":
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "begin first")
         begin = first.begin
@@ -89,14 +101,23 @@ class TakeBack:
             await context.write(HandBackReply(refused=control_pb2.Refused(reason=refusal)))
             return
         self._under_way.add(begin.zone)
+        let_in(context)
         try:
             await self._take_back(begin, context)
-        except STREAM_ERRORS as error:
-            log.info("handback.ended", zone=begin.zone, peer=begin.node, reason=describe(error))
         except PeerError as error:
             reason = brief(str(error))
-            log.warning("handback.ended", zone=begin.zone, peer=begin.node, reason=reason)
+            kind = f"{begin.node}/handback"
+            tell_repeated(
+                log.warning,
+                "child.lied",
+                kind=kind,
+                peer=begin.node,
+                zone=begin.zone,
+                reason=reason,
+            )
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
+        except STREAM_ERRORS as error:
+            log.info("handback.ended", zone=begin.zone, peer=begin.node, reason=describe(error))
         except StoreError as error:
             await unsaved(error, context)
         finally:
@@ -143,11 +164,14 @@ class TakeBack:
 
     async def _take_back(self, begin: HandBackBegin, context: HandBackContext) -> None:
         arriving = self._disk.arrivals.begin(begin.zone)
+        journal = Receiver(arriving, PartKey(begin.zone, begin.epoch))
         is_committed = False
         try:
-            await self._take_journal(begin, arriving, context)
+            await self._take_journal(begin, journal, context)
             async with self._ownership:
-                arrived, end = await self._take_rest(begin, arriving, context)
+                arrived, end = await self._take_rest(begin, journal, context)
+                await asyncio.wait_for(arriving.durable(), HANDOVER_STEP)
+                arriving.close()
                 # Where the child goes nobody counts on it any more; should it stay, it says so.
                 self._members.remove(begin.node)
                 await receive(self._standing, arrived)
@@ -163,24 +187,23 @@ class TakeBack:
                 self._disk.arrivals.forget(begin.zone)
 
     async def _take_journal(
-        self, begin: HandBackBegin, arriving: Arriving, context: HandBackContext
+        self, begin: HandBackBegin, journal: Receiver, context: HandBackContext
     ) -> None:
         have = [
             control_pb2.PartRef(zone=part.zone, epoch=part.epoch)
             for part in parts_within(self._disk, begin.zone)
         ]
         await context.write(HandBackReply(ready=control_pb2.Ready(have=have)))
-        while await take(arriving, request := await _next(context)):
+        while await journal.take(request := await _next(context)):
             pass
         if not request.HasField("copied"):
             await context.abort(grpc.StatusCode.ABORTED, "the journal comes first")
 
     async def _take_rest(
-        self, begin: HandBackBegin, arriving: Arriving, context: HandBackContext
+        self, begin: HandBackBegin, journal: Receiver, context: HandBackContext
     ) -> tuple[Arrived, int]:
         """
-        What came meanwhile, and the state of the zone; the journal is durable after it. With it the
-        last offset of the child's part.
+        What came meanwhile, and the state of the zone. With it the last offset of the child's part.
         """
         refusal = self._refusal(begin)
         if refusal is not None:
@@ -188,25 +211,33 @@ class TakeBack:
         await context.write(HandBackReply(ready=control_pb2.Ready()))
         incoming = Incoming()
         while not (request := await _next(context)).HasField("fence"):
-            check(request)
             if request.HasField("snapshot"):
-                snapshot = snapshot_from_wire(request.snapshot)
-                check_topics(begin.zone, (message.topic for message in snapshot.retained))
-                incoming.take(snapshot)
-            elif not await take(arriving, request):
+                incoming.take(checked_snapshot(request.snapshot, begin.zone))
+            elif not await journal.take(request):
                 await context.abort(grpc.StatusCode.ABORTED, "a hand-back ends with its fence")
-        await asyncio.wait_for(arriving.durable(), HANDOVER_STEP)
-        arriving.close()
+        subtree = subtree_from_wire(request.fence.subtree)
+        needs = needs_from_wire(request.fence.needs)
+        check_subtree(begin.zone, subtree)
+        check_epochs(epochs_of(subtree), self._standing.table.epoch_of)
+        check_parts(begin.zone, (part for places in needs.values() for part in places))
+        check_ended_parts(begin.zone, journal.parts, self._known_epochs(subtree))
+        # The passages of zones around it are known here: the child has them from this node.
+        passages = tuple(one for one in subtree.passages if is_within(one.apex, begin.zone))
         arrived = Arrived(
             apex=begin.zone,
             epoch=begin.epoch,
             incoming=incoming,
-            subtree=subtree_from_wire(request.fence.subtree),
-            needs=needs_from_wire(request.fence.needs),
+            subtree=attrs.evolve(subtree, passages=passages),
+            needs=needs,
         )
-        check(request)
-        check_subtree(begin.zone, arrived.subtree)
         return arrived, request.fence.offset
+
+    def _known_epochs(self, subtree: TableState) -> Callable[[str], int]:
+        """The last epoch of each zone, as this node knows it or the child says."""
+        told: dict[str, int] = {}
+        for apex, epoch in epochs_of(subtree):
+            told[apex] = max(told.get(apex, 0), epoch)
+        return lambda apex: max(told.get(apex, 0), self._standing.table.epoch_of(apex))
 
     def _passage(self, begin: HandBackBegin, end: int) -> Passage:
         assert self._authority is not None

@@ -53,6 +53,11 @@ class Withdrawal:
             status = await parent.Status(control_pb2.StatusRequest(), timeout=CALL_TIMEOUT)
             if self._members.get(status.node) is None:
                 raise RetireError(f"node {standing.node!r} has not joined its parent yet")
+            if not status.HasField("who"):
+                raise RetireError(
+                    f"parent {standing.parent} runs an earlier txbroker, which lets no node without"
+                    " a zone go; upgrade it first"
+                )
             await self._departure.clear(status.node)
             self._departure.resign()
             await self._departure.settle()

@@ -5,8 +5,11 @@ The rules, all of them about epochs and never about time:
 
 - a node that has what the delegation's epoch stands for, served (`last_epoch`) or confirmed in a
   handover whose end it missed (`prepared`), keeps the zone at that epoch;
-- a node that has less (an empty `data`, a copy of an older one) gets nothing until an operator
-  reclaims the zone: serving it would hide what was acknowledged (contract, starting and stopping);
+- a copy of such data, restored, keeps it at an epoch above all that either side has seen: the lives
+  since then have given offsets of the one that it knows;
+- a node that has less (an empty `data`, a copy from before the zone was handed to it last) gets
+  nothing until an operator reclaims the zone: serving it would hide what was acknowledged
+  (contract, starting and stopping);
 - a node that held an epoch which has ended by other means than its own hand-back may have taken
   messages that nobody else has: a branch that is kept, and settled by command (protocol rule 15);
 - a zone that nobody holds is handed over at an epoch above all that either side has seen.
@@ -30,7 +33,8 @@ class Applicant:
 
     `last_epoch`: of the zone as the node last held it, 0: never. `holds`: it takes itself to hold
     it still; `fenced`: it was giving it back, and has taken nothing since. `prepared`: epoch of a
-    handover that it has confirmed as durable, and whose end it does not know; 0: none.
+    handover that it has confirmed as durable, and whose end it does not know; 0: none. `restored`:
+    its data is a copy from before.
     """
 
     node: str
@@ -40,6 +44,7 @@ class Applicant:
     holds: bool = False
     fenced: bool = False
     prepared: int = 0
+    restored: bool = False
     below: tuple[Cut, ...] = ()
 
 
@@ -48,9 +53,13 @@ class Applicant:
 
 @attrs.frozen(kw_only=True)
 class Renewed:
-    """The zone is the applicant's already; nothing moves. `cut` may carry a new address."""
+    """
+    The zone is the applicant's already; nothing moves. `cut` may carry a new address, and for a
+    copy a new epoch. `since`: see `Delegation`.
+    """
 
     cut: Cut
+    since: int
 
 
 @attrs.frozen(kw_only=True)
@@ -79,27 +88,36 @@ class Refused:
     cut_off: int = 0
 
 
+APEXES = 100_000
+"""Zones whose epochs one table remembers; none is forgotten, so no other one begins."""
+
 Decision = Renewed | Transfer | Elsewhere | Refused
 
 
 def decide(
-    table: DelegationTable, applicant: Applicant, lineage: tuple[Cut, ...], me: Cut
+    table: DelegationTable,
+    applicant: Applicant,
+    lineage: tuple[Cut, ...],
+    me: Cut,
+    *,
+    left_out: int = 0,
 ) -> Decision:
     """
     Answer a node that asks the owner of `table` for a zone.
 
-    `me` is the zone of the node that is asked, `lineage` are those above it, root first.
+    `me` is the zone of the node that is asked, `lineage` are those above it, root first. A copy
+    gets none of the `left_out` epochs above the known ones: they may have been used.
     """
     wrong = _what_is_wrong(table, applicant, lineage, me)
     if wrong is not None:
         return Refused(reason=wrong)
     held = table.get(applicant.zone)
     if held is not None:
-        return _decide_held(applicant, held, me)
+        return _decide_held(table, applicant, held, me, left_out)
     above = table.lookup(applicant.zone)
     if above is not None:
         return Elsewhere(cut=above)
-    return _decide_free(table, applicant)
+    return _decide_free(table, applicant, left_out)
 
 
 def _what_is_wrong(
@@ -122,10 +140,17 @@ def _what_is_wrong(
                 f"node {applicant.node!r} serves zone {cut.apex!r} already;"
                 " a node owns one zone and its name is unique: choose another `node`"
             )
+    if not table.epoch_of(zone) and table.apexes >= APEXES:
+        return (
+            f"zone {zone!r} would be one more than the {APEXES} zones below {table.apex!r} that"
+            " may ever be: their epochs are kept for good; choose a zone that was there before"
+        )
     return None
 
 
-def _decide_held(applicant: Applicant, held: Delegation, me: Cut) -> Decision:
+def _decide_held(
+    table: DelegationTable, applicant: Applicant, held: Delegation, me: Cut, left_out: int
+) -> Decision:
     cut = held.cut
     reclaim = f"txbroker reclaim {me.grpc} {cut.apex}"
     if cut.node != applicant.node:
@@ -135,11 +160,16 @@ def _decide_held(applicant: Applicant, held: Delegation, me: Cut) -> Decision:
             f" (if that node is dead: {reclaim})",
             cut_off=applicant.last_epoch if applicant.holds else 0,
         )
+    since = held.first_epoch
+    if applicant.restored and max(applicant.last_epoch, applicant.prepared) >= since:
+        epoch = _unused_epoch(table, applicant) + left_out
+        return Renewed(cut=attrs.evolve(cut, epoch=epoch, grpc=applicant.grpc), since=since)
     if applicant.last_epoch >= cut.epoch:
         # More than known here: this table comes from a lost or older disk, the node's does not.
-        return Renewed(cut=attrs.evolve(cut, epoch=applicant.last_epoch, grpc=applicant.grpc))
+        epoch = applicant.last_epoch
+        return Renewed(cut=attrs.evolve(cut, epoch=epoch, grpc=applicant.grpc), since=since)
     if applicant.prepared == cut.epoch:
-        return Renewed(cut=attrs.evolve(cut, grpc=applicant.grpc))
+        return Renewed(cut=attrs.evolve(cut, grpc=applicant.grpc), since=since)
     if applicant.last_epoch == 0:
         return Refused(
             reason=f"node {cut.node!r} has held zone {cut.apex!r} since epoch {cut.epoch} and"
@@ -154,18 +184,24 @@ def _decide_held(applicant: Applicant, held: Delegation, me: Cut) -> Decision:
     )
 
 
-def _decide_free(table: DelegationTable, applicant: Applicant) -> Decision:
+def _decide_free(table: DelegationTable, applicant: Applicant, left_out: int) -> Decision:
     zone, last = applicant.zone, applicant.last_epoch
     seen = table.epoch_of(zone)
     if applicant.holds and last > seen:
         # The node holds it by a grant that this table has forgotten (a lost disk): what the
         # node has is newer than anything here.
-        return Renewed(cut=_cut_for(applicant, last))
+        unused = _unused_epoch(table, applicant) + left_out
+        epoch = unused if applicant.restored else last
+        return Renewed(cut=_cut_for(applicant, epoch), since=last)
     if applicant.holds and not (applicant.fenced and not table.was_reclaimed(zone, last)):
         return _cut_off(applicant, last, seen)
     if table.was_reclaimed(zone, applicant.prepared):
         return _cut_off(applicant, applicant.prepared, seen)
-    return Transfer(cut=_cut_for(applicant, max(seen, last, applicant.prepared) + 1))
+    return Transfer(cut=_cut_for(applicant, _unused_epoch(table, applicant)))
+
+
+def _unused_epoch(table: DelegationTable, applicant: Applicant) -> int:
+    return max(table.epoch_of(applicant.zone), applicant.last_epoch, applicant.prepared) + 1
 
 
 def _cut_off(applicant: Applicant, epoch: int, seen: int) -> Refused:

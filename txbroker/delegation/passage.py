@@ -16,12 +16,17 @@ FOREVER = (1 << 62) - 1
 """An offset beyond all that a part may have: its end is not known, as its node is dead."""
 
 
+END = FOREVER - 1
+"""The end of a part that is over, wherever that is."""
+
+
 @attrs.frozen(kw_only=True)
 class Passage:
     """
     What came for topics within `apex` up to the place `left` went on behind the place `entered`.
 
-    The zone `apex` was delegated, and a part of its own begins, or it came back (`is_return`).
+    The zone `apex` was delegated, and a part of its own begins, or it came back (`is_return`); or
+    it was restored, and goes on at its node in another part.
     """
 
     apex: str
@@ -31,7 +36,12 @@ class Passage:
     @property
     def is_return(self) -> bool:
         """Whether the zone around takes the topics from here on, and the part that it had ends."""
-        return self.left.part.zone == self.apex
+        return self.left.part.zone == self.apex != self.entered.part.zone
+
+    @property
+    def is_renewal(self) -> bool:
+        """Whether the zone stays with its node, which was restored."""
+        return self.left.part.zone == self.entered.part.zone
 
     def is_met(self, part: PartKey, after: int, through: int) -> bool:
         """Whether who reads the part from `after` on up to `through` comes by."""

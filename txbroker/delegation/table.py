@@ -19,7 +19,7 @@ from collections.abc import Iterable
 import attrs
 
 from txbroker.delegation.cut import Cut
-from txbroker.delegation.passage import Passage
+from txbroker.delegation.passage import END, Passage
 from txbroker.place import PartKey, Place
 from txbroker.topics import deepest_enclosing, is_within, may_match_within
 
@@ -29,10 +29,19 @@ PASSAGES = 200
 
 @attrs.frozen(kw_only=True)
 class Delegation:
-    """One cut, and all cuts below it at any depth, as its node last told."""
+    """
+    One cut, and all cuts below it at any depth, as its node last told. `since`: the first epoch at
+    which that node has held it without a break, 0: the present one.
+    """
 
     cut: Cut
     below: tuple[Cut, ...] = ()
+    since: int = 0
+
+    @property
+    def first_epoch(self) -> int:
+        """Copies of the node's data from that epoch on may be served."""
+        return self.since or self.cut.epoch
 
 
 @attrs.frozen(kw_only=True)
@@ -76,6 +85,11 @@ class DelegationTable:
 
     def __len__(self) -> int:
         return len(self._delegations)
+
+    @property
+    def apexes(self) -> int:
+        """Apexes of which an epoch is known."""
+        return len(self._epochs)
 
     def delegations(self) -> tuple[Delegation, ...]:
         """Everything that is delegated."""
@@ -155,11 +169,11 @@ class DelegationTable:
 
     # from the control plane: what changes
 
-    def commit(self, cut: Cut, below: Iterable[Cut] = ()) -> None:
+    def commit(self, cut: Cut, below: Iterable[Cut] = (), since: int = 0) -> None:
         """Put the delegation in force; cuts inside it leave this table."""
         for apex in [a for a in self._delegations if is_within(a, cut.apex)]:
             del self._delegations[apex]
-        self._delegations[cut.apex] = Delegation(cut=cut, below=tuple(below))
+        self._delegations[cut.apex] = Delegation(cut=cut, below=tuple(below), since=since)
         # The new owner decides from here on who joins below it.
         self._reclaimed = tuple(c for c in self._reclaimed if not _is_below(c.apex, cut.apex))
         self._reclaimed_at = {
@@ -220,6 +234,15 @@ class DelegationTable:
         is_news = left != self._reclaimed
         self._reclaimed = left
         return is_news
+
+    def note_renewal(self, apex: str, before: int, after: int) -> None:
+        """The zone, or one below, goes on at the epoch `after`: its node was restored."""
+        left, entered = Place(PartKey(apex, before), END), Place(PartKey(apex, after), 0)
+        self.note(Passage(apex=apex, left=left, entered=entered))
+
+    def begin_anew(self) -> None:
+        """The zone goes on in another part of its journal, whose offsets begin at 1."""
+        self._reclaimed_at = dict.fromkeys(self._reclaimed_at, 0)
 
     def renumber(self, part: PartKey, epoch: int) -> None:
         """The zone's own part has another epoch: the passages that lead to it and from it."""

@@ -1,0 +1,110 @@
+"""One host has so many calls under way and no more, over however many connections."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from tests.support.cluster import on_loop
+from txbroker.control.callers import Callers
+from txbroker.control.pieced import Pieces
+from txbroker.counters import Counters
+
+MOST = 3
+OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
+
+
+def test_hosts_do_not_take_each_others_places() -> None:
+    """Whatever the port; what has ended leaves nothing behind."""
+    callers = Callers(MOST)
+    liar = [f"ipv4:10.0.0.1:{port}" for port in range(5_000, 5_000 + MOST)]
+    assert all(map(callers.enter, liar))
+    assert not callers.enter("ipv4:10.0.0.1:80")
+    assert callers.enter("ipv4:10.0.0.2:5000") and callers.enter("ipv6:%5B::1%5D:5000")
+    callers.leave(liar[0])
+    assert callers.enter("ipv4:10.0.0.1:80")
+    for peer in (*liar[1:], "ipv4:10.0.0.1:80", "ipv4:10.0.0.2:5000", "ipv6:%5B::1%5D:5000"):
+        callers.leave(peer)
+    assert not callers._calls
+
+
+class Idling:
+    """A server whose calls never end by themselves; `entered` counts those that are served."""
+
+    def __init__(self) -> None:
+        self.pieces = Pieces(Counters(), MOST)
+        self.entered = asyncio.Semaphore(0)
+        self.server = grpc.aio.server(interceptors=[self.pieces])
+        handlers = {"Idle": grpc.stream_stream_rpc_method_handler(self._idle)}
+        generic = grpc.method_handlers_generic_handler("t.T", handlers)
+        self.server.add_generic_rpc_handlers((generic,))
+        self.port = self.server.add_insecure_port("127.0.0.1:0")
+
+    async def _idle(self, _: Any, context: Any) -> None:
+        self.entered.release()
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        """Nothing is counted any more."""
+        async with asyncio.timeout(10):
+            while self.pieces.callers._calls:
+                await asyncio.sleep(0.01)
+        await self.server.stop(0)
+
+
+@on_loop
+async def test_calls_that_idle_are_bounded() -> None:
+    """Each over a connection of its own; a place is free again when one ends."""
+    idling = Idling()
+    await idling.server.start()
+    channels = [
+        grpc.aio.insecure_channel(f"127.0.0.1:{idling.port}", options=OWN_CONNECTION)
+        for _ in range(MOST + 1)
+    ]
+    *calls, last = [channel.stream_stream("/t.T/Idle") for channel in channels]
+    begun = [call() for call in calls]
+    for _ in calls:
+        await asyncio.wait_for(idling.entered.acquire(), 10)
+    assert grpc.StatusCode.RESOURCE_EXHAUSTED == await asyncio.wait_for(last().code(), 10)
+    assert 1 == idling.pieces.counters.get("control.refused")
+    begun[0].cancel()
+    while idling.entered.locked():
+        last()
+        await asyncio.sleep(0.05)
+    for channel in channels:
+        await channel.close()
+    await idling.close()
+
+
+class Ending:
+    """The context of a call whose connection goes while it is served; it has no name then."""
+
+    name = "ipv4:10.0.0.1:5000"
+
+    def peer(self) -> str:
+        return self.name
+
+    def invocation_metadata(self) -> tuple[()]:
+        return ()
+
+
+@on_loop
+async def test_a_call_whose_connection_has_gone_is_counted_no_more() -> None:
+    """It raised as it ended, and the host had one call less for good."""
+    pieces, ending = Pieces(Counters(), MOST), Ending()
+
+    async def end(_: Any, context: Any) -> None:
+        assert pieces.callers._calls
+        ending.name = ""
+
+    async def find(_: Any) -> Any:
+        return grpc.stream_stream_rpc_method_handler(end)
+
+    details: Any = SimpleNamespace(method="/t.T/End")
+    handler = await pieces.intercept_service(find, details)
+    await handler.stream_stream(None, ending)
+    assert not pieces.callers._calls

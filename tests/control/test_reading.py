@@ -1,0 +1,69 @@
+"""Answers of other nodes about their journals: about what was asked, and in order."""
+
+from __future__ import annotations
+
+import pytest
+
+from txbroker.control.reading import _chunk
+from txbroker.errors import PeerError
+from txbroker.mqtt.encoding import encode_publish
+from txbroker.v1 import control_pb2
+
+ASKED = control_pb2.ReadRequest(zone="a", epoch=1, after=10, through=20)
+ONE = encode_publish("a/x", b"1", 1, False, False, 1)
+
+
+def reply(*offsets: int, packets: bytes | None = None, through: int = 20) -> control_pb2.ReadReply:
+    return control_pb2.ReadReply(
+        kept=True,
+        through=through,
+        offsets=offsets,
+        packets=ONE * len(offsets) if packets is None else packets,
+        last=20,
+    )
+
+
+def passage(apex: str, left: str, entered: str) -> control_pb2.ReadReply:
+    """An answer without records, that says so."""
+    said = reply()
+    said.passages.add(
+        apex=apex,
+        left=control_pb2.Predecessor(zone=left, epoch=1, offset=1),
+        entered=control_pb2.Predecessor(zone=entered, epoch=1, offset=1),
+    )
+    return said
+
+
+def test_an_honest_answer_is_taken() -> None:
+    assert [11, 20] == list(_chunk(ASKED, reply(11, 20)).records.stored.offsets())
+    assert 10 == _chunk(ASKED, reply(through=10)).through
+    for said in (passage("a/x", "a", "a/x"), passage("a/x", "a/x", "a"), passage("a", "", "a")):
+        assert 1 == len(_chunk(ASKED, said).passages)
+
+
+LIES = {
+    "before": reply(10),
+    "behind": reply(21),
+    "backwards": reply(12, 11),
+    "twice": reply(11, 11),
+    "no progress": reply(through=9),
+    "too few": reply(11, 12, packets=ONE),
+    "too many": reply(11, packets=ONE * 2),
+    "no packets": reply(11, packets=b"garbage"),
+    "another zone's": reply(11, 12, packets=ONE + encode_publish("b/x", b"1", 1, False, False, 1)),
+    "another zone's, of a like name": reply(
+        11, packets=encode_publish("ab", b"1", 1, False, False, 1)
+    ),
+    "a node's own": reply(11, packets=encode_publish("$SYS/x", b"1", 1, False, False, 1)),
+    "a passage of another zone": passage("b", "b", ""),
+    "a passage to another zone": passage("a/x", "a", "b"),
+    "a passage from another zone": passage("a", "b", "a"),
+    "a wildcard": reply(11, packets=encode_publish("a/#", b"1", 1, False, False, 1)),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_lie_is_no_answer(lie: str) -> None:
+    """It ended the task that had asked, and the session waited for the answer for ever."""
+    with pytest.raises(PeerError):
+        _chunk(ASKED, LIES[lie])
