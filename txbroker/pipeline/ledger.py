@@ -17,10 +17,11 @@ import attrs
 import grpc
 import pyarrow as pa
 
-from txbroker.control.channels import CALL_TIMEOUT, OPTIONS
+from txbroker.control.channels import CALL_TIMEOUT
 from txbroker.delegation.cut import Cut
 from txbroker.errors import PipelineError
 from txbroker.link.convert import cut_from_wire
+from txbroker.pipeline.channel import open_channel
 from txbroker.pipeline.ledger_batches import gap_before, ledger_to_arrow
 from txbroker.pipeline.nodes import why
 from txbroker.pipeline.rows import CURSOR_ARROW, LEDGER_ARROW, LEDGER_COLUMNS
@@ -170,7 +171,7 @@ def read_span(
     """
     missing = 0
     request = LedgerRequest(start=span.start, end=span.end, ledger=span.ledger)
-    with grpc.insecure_channel(span.address, options=OPTIONS) as channel:
+    with open_channel(span.address) as channel:
         try:
             for reply in JournalStub(channel).Ledger(request):
                 if reply.HasField("state"):
@@ -289,7 +290,7 @@ def _ask_all(
     """All at the same time; the error where a node gives no answer."""
 
     def one(holder: Holder) -> tuple[Holder, T | grpc.RpcError]:
-        with grpc.insecure_channel(holder.grpc, options=OPTIONS) as channel:
+        with open_channel(holder.grpc) as channel:
             try:
                 return holder, ask(channel)
             except grpc.RpcError as error:

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, Self
 import attrs
 import grpc
 
-from txbroker.control.channels import CALL_TIMEOUT, OPTIONS
+from txbroker.control.channels import CALL_TIMEOUT
 from txbroker.delegation.cut import Cut
 from txbroker.errors import PipelineError
 from txbroker.link.convert import cut_from_wire
+from txbroker.pipeline.channel import open_channel
 from txbroker.pipeline.ranges import Log, Part, logs_of
 from txbroker.place import PartKey
 from txbroker.topics import may_match_within
@@ -70,7 +71,7 @@ class Stubs:
     def _channel(self, address: str) -> grpc.Channel:
         channel = self._channels.get(address)
         if channel is None:
-            channel = self._channels[address] = grpc.insecure_channel(address, options=OPTIONS)
+            channel = self._channels[address] = open_channel(address)
         return channel
 
 

@@ -11,6 +11,7 @@ sent something is written once.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from select import EPOLLIN, EPOLLOUT
 from typing import Any, Final, Protocol
@@ -26,6 +27,13 @@ from txbroker.telemetry import get_logger
 from txbroker.turn import Turn
 
 log = get_logger()
+
+
+SERVE_FOR = 0.003
+"""
+Seconds for all that happens at connections in one turn, beside what they bring; the rest of them
+come first in the next turn.
+"""
 
 
 class Descriptor(Protocol):
@@ -65,7 +73,9 @@ class Poller:
         # Both by file descriptor: who has it, and EPOLLIN, EPOLLOUT or both.
         self._watched: list[Any] = []
         self._interest = bytearray()
-        self._ending: list[tuple[AcceptedStream, Exception]] = []
+        self._ending: deque[tuple[AcceptedStream, Exception]] = deque()
+        self._is_end_due = False
+        self._skipped: frozenset[int] = frozenset()
         self._left: list[tuple[int, int]] = []
         self._has_others = False
         self._is_serving = False
@@ -130,9 +140,9 @@ class Poller:
     def endSoon(self, stream: AcceptedStream, number: int, why: Exception) -> None:
         """Tell it that it is at its end, in this turn, but not before the caller has returned."""
         self.forget(number)
-        if not self._ending and not self._is_serving:
-            self._loop.call_soon(self._end_batch)
         self._ending.append((stream, why))
+        if not self._is_serving:
+            self._end_later()
 
     def forget(self, number: int) -> None:
         """A descriptor is about to be closed, which takes it out of the epoll."""
@@ -197,51 +207,73 @@ class Poller:
         return found
 
     def _serve_left(self) -> None:
-        watched, interest = self._watched, self._interest
         self.sockets.tell()
-        for number, events in self._left:
+        left = self._left
+        if self._skipped:  # whoever was not served the last time comes first
+            left.sort(key=lambda one: one[0] not in self._skipped)
+        until, skipped = self._now() + SERVE_FOR, []
+        for number, events in left:
             if number == self._selector.number:
                 self._has_others = True
-                continue
-            descriptor = watched[number]
-            if events == FED:
-                if descriptor is not None:
-                    try:
-                        descriptor.fed()
-                    except Exception as error:
-                        self._fail(descriptor, error)
-                continue
-            # An error or a hang-up is for whoever waits, as with select(2).
-            if descriptor is not None and events & ~EPOLLOUT and interest[number] & EPOLLIN:
-                try:
-                    why = descriptor.doRead()
-                except Exception as error:
-                    self._fail(descriptor, error)
-                else:
-                    if why is not None:
-                        self._disconnect(descriptor, why, is_read=True)
-                descriptor = watched[number]
-            if descriptor is not None and events & ~EPOLLIN and interest[number] & EPOLLOUT:
-                try:
-                    why = descriptor.doWrite()
-                except Exception as error:
-                    self._fail(descriptor, error)
-                else:
-                    if why is not None:
-                        self._disconnect(descriptor, why, is_read=False)
+            elif events == FED:
+                self._feed(number)
+            elif self._now() < until:
+                self._serve(number, events)
+            else:
+                skipped.append(number)  # it is ready still
+        self._skipped = frozenset(skipped)
         self._is_serving = False
         self._end_all()
 
+    def _feed(self, number: int) -> None:
+        descriptor = self._watched[number]
+        if descriptor is not None:
+            try:
+                descriptor.fed()
+            except Exception as error:
+                self._fail(descriptor, error)
+
+    def _serve(self, number: int, events: int) -> None:
+        watched, interest = self._watched, self._interest
+        descriptor = watched[number]
+        # An error or a hang-up is for whoever waits, as with select(2).
+        if descriptor is not None and events & ~EPOLLOUT and interest[number] & EPOLLIN:
+            try:
+                why = descriptor.doRead()
+            except Exception as error:
+                self._fail(descriptor, error)
+            else:
+                if why is not None:
+                    self._disconnect(descriptor, why, is_read=True)
+            descriptor = watched[number]
+        if descriptor is not None and events & ~EPOLLIN and interest[number] & EPOLLOUT:
+            try:
+                why = descriptor.doWrite()
+            except Exception as error:
+                self._fail(descriptor, error)
+            else:
+                if why is not None:
+                    self._disconnect(descriptor, why, is_read=False)
+
+    def _end_later(self) -> None:
+        if not self._is_end_due:
+            self._is_end_due = True
+            self._loop.call_soon(self._end_batch)
+
     def _end_batch(self) -> None:
+        self._is_end_due = False
         self._turn.share(self._end_all)
 
     def _end_all(self) -> None:
-        ending, self._ending = self._ending, []
-        for stream, why in ending:
+        until = self._now() + SERVE_FOR
+        while self._ending and self._now() < until:
+            stream, why = self._ending.popleft()
             try:
                 stream.connectionLost(_failure_of(why))
             except Exception:  # of one connection: the others go on
                 log.exception("stream.failed")
+        if self._ending:
+            self._end_later()
 
     def _fail(self, descriptor: Any, error: Exception) -> None:
         """An error of one connection: the others go on."""

@@ -17,10 +17,11 @@ from twisted.internet.main import CONNECTION_LOST
 from twisted.internet.tcp import Client, Port
 from twisted.python.failure import Failure
 
+from txbroker import hooks
 from txbroker.core import Inlet, LinkInlet, Outlet, accept
+from txbroker.descriptors import ceiling, next_descriptor
 from txbroker.runs import Octets
 from txbroker.streams.accepted import AcceptedStream, peer_of, read_some
-from txbroker.streams.files import ceiling, next_descriptor
 from txbroker.streams.unsent import Unsent
 from txbroker.telemetry import get_logger
 
@@ -159,7 +160,10 @@ class StreamPort(Port):
         return made
 
     def doRead(self) -> None:
-        """Connections have come."""
+        """Connections have come. An error would close the port, and the node would be deaf."""
+        hooks.run(self._accept_some)
+
+    def _accept_some(self) -> None:
         most = ceiling()
         if self._is_short and next_descriptor(self.socket.fileno()) >= most:
             self._pause(f"{most} files are open, the rest is for the node's own")
