@@ -102,6 +102,7 @@ def test_two_of_three_are_lost_and_forgotten(family: Family) -> None:
 def test_who_answers_is_not_forgotten(family: Family) -> None:
     """Nor a name that nobody has; one line, status 1."""
     family.start("root", "a")
+    family.meet("a")
 
     alive = failure("forget", family["root"].grpc, "a")
     assert f"node 'a' at {family['a'].grpc} answers; let it go with: txbroker retire" in alive

@@ -43,16 +43,22 @@ def test_what_is_listed(house: House) -> None:
         since = datetime.fromisoformat(str(found["away"].pop("away_since")))
         assert timedelta(0) <= datetime.now(UTC) - since < timedelta(seconds=60)
         common = {"client_id": "away", "clean": False, "connected": False}
+        held = {"held": found["away"].pop("held"), "held_for": found["away"].pop("held_for")}
+        assert held["held"] > 100 and 0 < held["held_for"] < 60
+        common |= {"held_known": True}
         assert common | {"subscriptions": 2, "waiting": 4, "dropped": 0} == found["away"]
         common = {"client_id": "here", "clean": True, "connected": True, "away_since": None}
+        common |= {"held": 0, "held_for": 0.0, "held_known": True}
         assert common | {"subscriptions": 1, "waiting": 0, "dropped": 0} == found["here"]
         assert "elsewhere" not in found
         table = [line.split() for line in output("sessions", house.edge.grpc).splitlines()]
-        assert ["CLIENT", "STATE", "SINCE", "SUBSCRIPTIONS", "WAITING", "DROPPED"] == table[0]
+        columns = "CLIENT STATE SINCE SUBSCRIPTIONS WAITING DROPPED HELD BYTES HELD FOR"
+        assert columns.split() == table[0]
         assert ["away", "away", f"{since:%Y-%m-%dT%H:%M}", "2", "4", "0"] == [
-            cell[:16] for cell in table[1]
+            cell[:16] for cell in table[1][:6]
         ]
-        assert ["here", "connected", "1", "0", "0"] == table[2]
+        assert [str(held["held"]), "0:00"] == [table[1][6], table[1][7][:4]]
+        assert ["here", "connected", "1", "0", "0", "0"] == table[2]
 
 
 def test_a_session_is_ended(house: House) -> None:

@@ -38,7 +38,7 @@ def test_every_zone_with_node_and_parent(house: House) -> None:
     ]
     assert expected == [(r["zone"], r["node"], r["grpc"], r["parent"]) for r in found]
     for row in found:
-        assert [*KEYS, "parent"] == list(row)
+        assert [*KEYS, "parent", "held"] == list(row)
         assert row["alive"] is True and row["epoch"] >= 1 and row["pending"] == 0
 
 
@@ -98,8 +98,8 @@ def test_plain_aligned_lines_in_a_pipe(house: House) -> None:
     lines = output("tree", house.root.grpc).splitlines()
 
     assert 5 == len(lines) and "\x1b" not in "".join(lines)
-    names = ["ZONE", "NODE", "GRPC", "EPOCH", "STATE", "PENDING", "CLIENTS", "IN/S", "OUT/S"]
-    assert names == lines[0].split()
+    names = "ZONE NODE GRPC EPOCH STATE PENDING CLIENTS IN/S OUT/S HELD"
+    assert names.split() == lines[0].split()
     assert ["(root)", "root", house.root.grpc] == lines[1].split()[:3]
     assert ["a/b", "ab", house.ab.grpc] == lines[3].split()[:3]
     assert {lines[0].index("STATE")} == {text.index("alive") for text in lines[1:]}
@@ -164,7 +164,7 @@ def test_a_zone_that_is_away(house: House) -> None:
 
         house.wait_whole()
         wait_until(lambda: rows(house.root.grpc)["a"]["pending"] == 0)
-        assert ["IN/S", "OUT/S"] == output("tree", house.root.grpc).splitlines()[0].split()[-2:]
+        assert ["OUT/S", "HELD"] == output("tree", house.root.grpc).splitlines()[0].split()[-2:]
 
 
 def test_a_frozen_node_does_not_hold_up_the_rest(house: House) -> None:

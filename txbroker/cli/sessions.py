@@ -15,12 +15,25 @@ from txbroker.config import Address
 if TYPE_CHECKING:
     from txbroker.cli.asking import Channels
 
-COLUMNS = ("CLIENT", "STATE", "SINCE", "SUBSCRIPTIONS", "WAITING", "DROPPED")
+COLUMNS = (
+    "CLIENT",
+    "STATE",
+    "SINCE",
+    "SUBSCRIPTIONS",
+    "WAITING",
+    "DROPPED",
+    "HELD BYTES",
+    "HELD FOR",
+)
 
 
 @attrs.frozen(kw_only=True)
 class Shown:
-    """One session; `away_since` None: its client is connected. Its fields are the keys in JSON."""
+    """
+    One session; `away_since` None: its client is connected. `held` are bytes of journals that are
+    kept for it, the oldest for `held_for` seconds; `held_known` False: there may be more. Its
+    fields are the keys in JSON.
+    """
 
     client_id: str
     clean: bool
@@ -29,6 +42,9 @@ class Shown:
     subscriptions: int
     waiting: int
     dropped: int
+    held: int
+    held_for: float
+    held_known: bool
 
 
 @click.command(
@@ -49,9 +65,11 @@ def sessions(address: Address, client_id: str | None, as_json: bool) -> None:
 
     HOST:PORT is the node's gRPC address. WAITING is how many messages wait behind those that are on
     their way to the client, at most: what its zones took since, matching or not. DROPPED counts
-    those that went beyond a limit, which is found out when the client is back. A session that is
-    deleted loses its subscriptions and what waits; its client is disconnected, and may begin a new
-    one.
+    those that went beyond a limit, which is found out when the client is back. HELD BYTES says how
+    much of the journals of all zones is kept for the session, about, and HELD FOR since when; the
+    sessions that hold most come first. A + means that the owner of a zone did not say. A session
+    that is deleted loses its subscriptions and what waits; its client is disconnected, and may
+    begin a new one.
     """
     # See `asking` for why not at the top.
     from txbroker.cli.asking import ask
@@ -98,6 +116,9 @@ async def _fetch(channels: Channels, address: str) -> list[Shown]:
             subscriptions=info.subscriptions,
             waiting=info.waiting,
             dropped=info.dropped,
+            held=info.held_size,
+            held_for=round(info.held_age, 1),
+            held_known=not info.held_unknown,
         )
         for reply in replies
         for info in reply.sessions
@@ -119,4 +140,6 @@ def _cells(session: Shown) -> list[str]:
         str(session.subscriptions),
         str(session.waiting),
         str(session.dropped),
+        str(session.held) + ("" if session.held_known else "+"),
+        str(timedelta(seconds=round(session.held_for))) if session.held else "",
     ]

@@ -16,7 +16,11 @@ from txbroker.config import Address
 if TYPE_CHECKING:
     from txbroker.cli.treewalk import Branch, Held, Row
 
-COLUMNS = ("ZONE", "NODE", "GRPC", "EPOCH", "STATE", "PENDING", "CLIENTS", "IN/S", "OUT/S")
+COLUMNS = ("ZONE", "NODE", "GRPC", "EPOCH", "STATE", "PENDING", "CLIENTS", "IN/S", "OUT/S", "HELD")
+
+
+FULL = 0.5
+"""Part of its bound that a table has reached when people are shown it."""
 
 
 @click.command(
@@ -32,7 +36,7 @@ COLUMNS = ("ZONE", "NODE", "GRPC", "EPOCH", "STATE", "PENDING", "CLIENTS", "IN/S
     "-v",
     "--verbose",
     is_flag=True,
-    help="Show counters, losses, who holds the disk, reclaimed zones and pure edges, too.",
+    help="Show counters, losses, who holds the disk, full tables, reclaimed zones and pure edges.",
 )
 @as_json
 def tree(address: Address, verbose: bool, as_json: bool) -> None:
@@ -40,9 +44,10 @@ def tree(address: Address, verbose: bool, as_json: bool) -> None:
     Show the tree of zones below a node: who serves what, and who is alive.
 
     HOST:PORT is the node's gRPC address. PENDING counts filters that wait for a zone, IN/S and
-    OUT/S messages a second from and to the clients of the zone's node. --verbose shows who holds
-    the disk: sessions that are behind, at which nodes. Exits with status 1 while a zone is
-    unreachable.
+    OUT/S messages a second from and to the clients of the zone's node, HELD bytes of the node's
+    journals that are kept for sessions that are behind. --verbose shows whose, at which nodes: FOR
+    says how old the first of it is, SILENT how long the session's node has not been heard. Exits
+    with status 1 while a zone is unreachable.
     """
     # See `asking` for why not at the top.
     from txbroker.cli.asking import ask
@@ -71,12 +76,16 @@ def _as_dict(row: Row, verbose: bool) -> dict[str, Any]:
         "rate_in": row.rate_in,
         "rate_out": row.rate_out,
         "parent": row.parent,
+        "held": row.held_size,
     }
     if verbose:
         values["counters"] = row.counters
         values["losses"] = row.losses
-        values["held"] = row.held_size
         values["held_by"] = [attrs.asdict(one) for one in row.held]
+        values["tables"] = {
+            table.name: {"entries": table.entries, "most": table.most or None}
+            for table in row.tables
+        }
         values["reclaimed"] = [attrs.asdict(branch) for branch in row.reclaimed]
     return values
 
@@ -94,7 +103,16 @@ def _show(rows: list[Row], verbose: bool) -> None:
     held = [_held_cells(row.node, one) for row in rows for one in row.held]
     if verbose and held:
         click.echo()
-        show_table(("NODE", "ZONE", "HELD BY", "CLIENT", "BYTES", "FOR"), held)
+        show_table(("NODE", "ZONE", "HELD BY", "CLIENT", "BYTES", "FOR", "SILENT"), held)
+    tables = [
+        (row.node, table.name, str(table.entries), str(table.most))
+        for row in rows
+        for table in row.tables
+        if table.most and table.entries >= table.most * FULL
+    ]
+    if verbose and tables:
+        click.echo()
+        show_table(("NODE", "TABLE", "ENTRIES", "MOST"), tables)
     taken = [_branch_cells(branch) for row in rows for branch in row.reclaimed]
     if verbose and taken:
         click.echo()
@@ -109,7 +127,8 @@ def _branch_cells(branch: Branch) -> list[str]:
 
 def _held_cells(node: str, held: Held) -> list[str]:
     age = str(timedelta(seconds=round(held.age)))
-    return [node, zone_name(held.zone), held.edge, held.client_id, str(held.bytes), age]
+    silent = str(timedelta(seconds=round(held.silent)))
+    return [node, zone_name(held.zone), held.edge, held.client_id, str(held.bytes), age, silent]
 
 
 def _cells(row: Row) -> list[str]:
@@ -118,6 +137,6 @@ def _cells(row: Row) -> list[str]:
     epoch = "" if row.epoch is None else str(row.epoch)
     cells = [name, row.node, row.grpc, epoch, state]
     if not row.answers:
-        return [*cells, str(row.pending), "", "", ""]
+        return [*cells, str(row.pending), "", "", "", ""]
     rates = (f"{row.rate_in:.1f}", f"{row.rate_out:.1f}")
-    return [*cells, str(row.pending), str(row.clients), *rates]
+    return [*cells, str(row.pending), str(row.clients), *rates, str(row.held_size)]

@@ -39,7 +39,8 @@ class Branch:
 class Held:
     """
     What a session at the node `edge` holds back of a zone's journal: bytes, and for how long, in
-    seconds. `client_id` is empty where the node has named none.
+    seconds. `client_id` is empty where the node has named none; `silent`: seconds since the owner
+    has heard of the node.
     """
 
     edge: str
@@ -47,6 +48,16 @@ class Held:
     zone: str
     bytes: int
     age: float
+    silent: float
+
+
+@attrs.frozen(kw_only=True)
+class Table:
+    """One that grows with names from outside; `most` 0: other limits bound it."""
+
+    name: str
+    entries: int
+    most: int
 
 
 @attrs.frozen(kw_only=True)
@@ -77,6 +88,7 @@ class Row:
     reclaimed: tuple[Branch, ...] = ()
     held_size: int = 0
     held: tuple[Held, ...] = ()
+    tables: tuple[Table, ...] = ()
 
 
 class TreeWalk:
@@ -201,6 +213,7 @@ class TreeWalk:
             losses={loss.client_id: loss.dropped for loss in reply.losses},
             held_size=reply.held_size,
             held=tuple(_held(one) for one in reply.held),
+            tables=tuple(_table(one) for one in reply.tables),
         )
 
     async def _reply_of(self, cut: Cut) -> StatusReply | None:
@@ -231,4 +244,15 @@ def _inside(cuts: Iterable[Cut], apex: str) -> list[Cut]:
 
 
 def _held(one: control_pb2.Held) -> Held:
-    return Held(edge=one.edge, client_id=one.client_id, zone=one.zone, bytes=one.size, age=one.age)
+    return Held(
+        edge=one.edge,
+        client_id=one.client_id,
+        zone=one.zone,
+        bytes=one.size,
+        age=one.age,
+        silent=one.silent,
+    )
+
+
+def _table(one: control_pb2.TableSize) -> Table:
+    return Table(name=one.name, entries=one.entries, most=one.most)
