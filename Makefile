@@ -20,7 +20,7 @@ FUZZ_ARGS ?=
 SOAK_ARGS ?=
 BENCH_ARGS ?=
 
-.PHONY: install home pipeline test test-pure bench bench-quick faults soak test-debian13 test-arm64 fuzz lint types format proto clean
+.PHONY: install home pipeline test test-pure bench bench-quick faults soak wheels test-debian13 test-arm64 fuzz lint types format proto clean
 
 
 install: $(STAMP)
@@ -78,6 +78,12 @@ faults: install
 # Clients that come and go, and what nodes keep of them; with faults beside it: SOAK_ARGS=--faults.
 soak: install
 	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),10) $(SOAK_ARGS)
+
+# In dist/, for each of these Pythons; for 64-bit ARM too where Debian's g++-aarch64-linux-gnu is.
+PYTHONS ?=
+
+wheels:
+	tests/machines/wheels.sh $(PYTHONS)
 
 # On other machines, as root: Debian 13 with its Python, 64-bit ARM under qemu.
 test-debian13:

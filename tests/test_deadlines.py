@@ -100,3 +100,16 @@ def test_an_error_of_one_is_not_of_the_others() -> None:
         with pytest.raises(RuntimeError):
             clock.advance(1.0 + GRAIN)
     assert all(len(who.called) == 1 for who in several)
+
+
+def test_moments_for_which_nobody_waits_any_more() -> None:
+    """Clients choose their keep-alive: many that come and go leave little behind."""
+    clock = Clock()
+    deadlines, stays, goes = Deadlines(clock), Waiting(clock), Waiting(clock)
+    deadlines.set(stays, 3_000.0)
+    for number in range(20_000):
+        deadlines.cancel(goes, deadlines.set(goes, 1.0 + number))
+
+    assert 1_500 >= len(deadlines)
+    clock.pump([1.0] * 3_001)
+    assert ([], 1) == (goes.called, len(stays.called))

@@ -27,6 +27,8 @@ CORES = (
     "place",
     "pressure",
     "runs",
+    "shares",
+    "slices",
     "texts",
     "timers",
     "topics",
@@ -39,6 +41,7 @@ CORES = (
     "edge",
     "matching",
     "mqtt",
+    "link.answers",
     "link.batches",
     "link.consumer",
     "link.convert",
@@ -57,7 +60,14 @@ CORES = (
     "pipeline.page",
     "pipeline.treemap",
 )
-SHELLS_IN_CORES = ("mqtt.hold", "mqtt.lifetime", "mqtt.protocol", "mqtt.service")
+SHELLS_IN_CORES = (
+    "mqtt.deaf",
+    "mqtt.hold",
+    "mqtt.lifetime",
+    "mqtt.protocol",
+    "mqtt.requests",
+    "mqtt.service",
+)
 """Modules of a core's package that are shells."""
 MAY_USE_PROTOBUF = (
     "link",
@@ -276,7 +286,17 @@ def test_sources_of_the_compiled_core_are_distributed() -> None:
 def test_make_targets_are_there() -> None:
     """Those that people and CI are told of."""
     text = (ROOT / "Makefile").read_text()
-    for target in ("install", "home", "test", "test-pure", "lint", "types", "proto", "clean"):
+    for target in (
+        "install",
+        "home",
+        "test",
+        "test-pure",
+        "lint",
+        "types",
+        "proto",
+        "wheels",
+        "clean",
+    ):
         assert re.search(rf"^{target}:", text, re.MULTILINE), target
 
 

@@ -17,8 +17,9 @@ from txbroker.errors import PeerError, StoreError
 from txbroker.message import Message
 from txbroker.place import PartKey, Place
 from txbroker.standing import ROOT_EPOCH, Standing
+from txbroker.store.backup import restored
 from txbroker.store.incoming import Arrived
-from txbroker.store.state import DataFolder, NodeState
+from txbroker.store.state import DataFolder, NodeState, Strays
 
 HOME = cut("", node="home")
 ATTIC = cut("", node="attic")
@@ -242,6 +243,69 @@ def test_epoch_that_the_node_has_nothing_of_is_not_served(disk: Disk, epoch: int
     assert (standing.serving, standing.epoch, disk.load().epoch) == (True, 4, 4)
 
 
+# -- restored from a copy
+
+
+def copied(disk: Disk, zone: str, parent: str | None) -> Standing:
+    state = restored(disk.load(zone), 0.0)
+    return Standing(disk.folder, state, "garage:1", parent)
+
+
+@pytest.mark.parametrize("epoch", [3, 4])
+def test_a_copy_is_not_served_at_the_epoch_that_it_had(disk: Disk, epoch: int) -> None:
+    """An older parent grants that; the lives since have used its offsets."""
+    hand_over(disk.start(), 4)
+    standing = copied(disk, "garage", "home:1")
+    with pytest.raises(PeerError, match="upgrade the parent"):
+        standing.grant(epoch, [HOME])
+    refused = standing.serving
+    standing.grant(6, [HOME])
+
+    assert (False, True, 6, False) == (
+        refused,
+        standing.serving,
+        disk.load().epoch,
+        disk.load().restored,
+    )
+
+
+def test_a_copy_that_is_served_by_command_leaves_epochs_out(disk: Disk) -> None:
+    """Nobody knows which ones its parent had granted."""
+    hand_over(disk.start(), 4)
+    standing = copied(disk, "garage", "home:1")
+    standing.insist()
+
+    assert standing.serving
+    assert 1_000 < standing.epoch < 10_000_000
+
+
+def test_a_copy_of_a_root_is_another_root(disk: Disk) -> None:
+    """It begins its next epoch, unless somebody has heard of that, or of a later one."""
+    first = disk.start("", parent=None)
+    lives = [copied(disk, "", None)]
+    lives[0].restore()
+    disk.folder.save(attrs.evolve(disk.load(""), epoch=1))
+    lives.append(copied(disk, "", None))
+    lives[1].restore()
+
+    roots = [life.root for life in (first, *lives)]
+    assert [1, 2, 2] == [root and root.epoch for root in roots]
+    assert [False, True, False] == [lives[1].is_reused(root) for root in roots]
+
+
+def test_what_has_to_go_to_other_nodes_is_found_in_the_earlier_part(disk: Disk) -> None:
+    """Offsets begin anew with the epoch; those of what waits do not."""
+    standing = disk.start("", parent=None)
+    standing.renew(cut("shed"), (), 7)
+    standing.restore()
+    standing.renew(cut("loft"), (), 3)
+
+    assert (
+        Strays(apex="shed", after=0, through=7, epoch=1),
+        Strays(apex="loft", after=0, through=3),
+    ) == standing.strays
+
+
 # -- refused, cut off, settled
 
 
@@ -303,6 +367,19 @@ def test_changed_file_overrides_what_the_tree_told(disk: Disk) -> None:
     back = disk.start(parent="home:1").parent
 
     assert ("cellar:1", "attic:1") == (changed, back)
+
+
+def test_no_zone_above_is_of_an_earlier_epoch_than_was_known(disk: Disk) -> None:
+    """Whoever says so has an old copy: what it decides was decided otherwise since."""
+    standing = disk.start()
+    standing.set_lineage([HOME, cut("house", 2)])
+    for tell in (
+        lambda: standing.set_lineage([HOME, cut("house", 1)]),
+        lambda: standing.move(cut("house", 1)),
+    ):
+        with pytest.raises(PeerError, match="'house' of the parent's lineage has ended"):
+            tell()
+    assert [HOME, cut("house", 2)] == list(standing.lineage)
 
 
 def test_zone_above_that_ended_is_remembered(disk: Disk) -> None:

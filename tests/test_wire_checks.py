@@ -10,15 +10,19 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from tests.support.recorders import cut
+from txbroker.control.convert import checked_snapshot
 from txbroker.delegation.table import Delegation, TableState
+from txbroker.edge.stored import check_move
 from txbroker.errors import PeerError
-from txbroker.v1 import control_pb2, directory_pb2, link_pb2, types_pb2
+from txbroker.v1 import control_pb2, directory_pb2, link_pb2, state_pb2, types_pb2
 from txbroker.wire_checks import (
     AHEAD,
+    ANY,
     MOST_NUMBER,
     MOST_TEXT,
     check,
     check_below,
+    check_filters,
     check_near,
     check_subtree,
     check_topics,
@@ -80,6 +84,9 @@ def test_each_text_and_number_of_each_message_is_checked(name: str) -> None:
             fine, bad = 0, -1
         else:
             continue
+        if field.full_name in ANY:
+            check(with_value(name, path, MOST_NUMBER))
+            continue
         check(with_value(name, path, fine))
         with pytest.raises(PeerError, match=f"{field.full_name}: "):
             check(with_value(name, path, bad))
@@ -124,3 +131,43 @@ def test_topics_are_of_the_zone(topic: str) -> None:
     check_topics("home", ("home", "home/x"))
     with pytest.raises(PeerError):
         check_topics("home", ("home/x", topic))
+
+
+def test_topics_and_filters_have_few_levels() -> None:
+    """`limits.levels`, wherever they come from; the line names the key."""
+    deep = "/".join("z" * 201)
+    check_topics("z", [deep[:-2]])
+    check_filters([f"{deep[:-4]}/#"])
+    with pytest.raises(PeerError, match=r"limits\.levels here"):
+        check_topics("z", [deep])
+    with pytest.raises(PeerError, match=r"limits\.levels here"):
+        check_filters([f"{deep[:-2]}/#"])
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        control_pb2.Snapshot(retained=[control_pb2.Retained(topic="/".join("z" * 201))]),
+        control_pb2.Snapshot(retained=[control_pb2.Retained(topic="other")]),
+        control_pb2.Snapshot(interests=[control_pb2.EdgeInterest(filters=["/".join("+" * 201)])]),
+        control_pb2.Snapshot(interests=[control_pb2.EdgeInterest(filters=["z/#/z"])]),
+    ],
+)
+def test_a_snapshot_is_checked(part: control_pb2.Snapshot) -> None:
+    """On its way to a child and back."""
+    with pytest.raises(PeerError):
+        checked_snapshot(part, "z")
+
+
+@pytest.mark.parametrize("text", ["/".join("z" * 201), "a/#/b"])
+def test_a_session_that_moves_is_checked(text: str) -> None:
+    """Filters and topics."""
+    session = state_pb2.StoredSession(subscriptions=[state_pb2.StoredSubscription(filter=text)])
+    move = state_pb2.SessionMove(session=session.SerializeToString())
+    with pytest.raises(PeerError):
+        check_move(move.SerializeToString())
+    window = state_pb2.StoredWindow(flows=[state_pb2.StoredFlow(topic=text)])
+    move = state_pb2.SessionMove(window=window.SerializeToString())
+    with pytest.raises(PeerError):
+        check_move(move.SerializeToString())
+    check_move(b"")

@@ -16,6 +16,9 @@ from txbroker.net import Clock, DelayedCall
 GRAIN = 0.1
 """Seconds by which a deadline may be late; it is never early."""
 
+FEW = 1_000
+"""Moments for which nobody waits any more that are kept until they come."""
+
 Slot = int
 """A moment, in grains of the clock."""
 
@@ -35,8 +38,13 @@ class Deadlines:
         self._count = 0
         self._waiting: dict[Slot, dict[Waiting, None]] = {}
         self._slots: list[Slot] = []  # a heap: the keys of the above
+        self._empty = 0  # slots that were emptied by `cancel`
         self._call: DelayedCall | None = None
         self._called: Slot = 0
+
+    def __len__(self) -> int:
+        """How many wait, and the moments that are kept for them."""
+        return self._count + len(self._slots)
 
     def set(self, who: Waiting, delay: float) -> Slot:
         """Call its `on_deadline` in `delay` seconds, or up to `GRAIN` later."""
@@ -59,9 +67,20 @@ class Deadlines:
             if not self._count:
                 self._waiting.clear()
                 self._slots.clear()
+                self._empty = 0
                 self._disarm()
+            elif not waiting:
+                self._empty += 1
+                if self._empty > max(len(self._slots) // 2, FEW):
+                    self._sweep()
 
     # internal
+
+    def _sweep(self) -> None:
+        # Keep-alives of up to 18 hours, each of its own length, would leave a million slots behind.
+        self._waiting = {slot: waiting for slot, waiting in self._waiting.items() if waiting}
+        self._slots = sorted(self._waiting)
+        self._empty = 0
 
     def _arm(self) -> None:
         first = self._slots[0]

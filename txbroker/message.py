@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import ClassVar
 
 import attrs
@@ -13,6 +14,12 @@ WillId = tuple[str, int, int]
 A will: whose it is (client and node, see `directory.wills`), the life of that node, and the number
 of the connection in it.
 """
+
+
+def owner_of_will(node: str, client_id: str) -> str:
+    """The first part of the id: no node's name, however long, and no client's."""
+    return blake2b(f"{node}\0{client_id}".encode(), digest_size=16).hexdigest()
+
 
 OVERHEAD = 64
 """Bytes that a message counts for beside its payload and topic."""

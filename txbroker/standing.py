@@ -29,6 +29,12 @@ from txbroker.turn import run_all
 
 ROOT_EPOCH = 1
 
+LEFT_OUT = 1_000
+"""
+Epochs that are left out where nobody knows which ones have been used: as many as a zone may have
+been restored since the copy was made. Chance takes one of as many such blocks.
+"""
+
 MOST_RENUMBERED = 8
 """
 Times that a root takes another epoch as a node knows an earlier root: one lost disk is one time.
@@ -180,7 +186,7 @@ class Standing:
     def root(self) -> KnownRoot | None:
         """The root of the tree: this node itself, or what it has heard; None: nothing yet."""
         if self.parent is None and self.zone is not None:
-            return KnownRoot(zone=self.zone, epoch=self.epoch, identity=self.identity)
+            return KnownRoot(zone=self.zone, epoch=self.epoch, identity=self._root_identity)
         return self._state.root
 
     def is_reused(self, told: KnownRoot | None) -> bool:
@@ -190,7 +196,7 @@ class Standing:
         """
         if self.parent is not None or told is None or told.zone != self.zone:
             return False
-        if told.identity == self.identity:
+        if told.identity == self._root_identity:
             return told.epoch > self.epoch  # this data is a copy from before
         return told.epoch >= self.epoch
 
@@ -201,6 +207,11 @@ class Standing:
     def ended_around(self, apex: str) -> dict[str, int]:
         """Zones around `apex`, above or below this node, that ended: their last epochs."""
         return {**self._ended_above(), **self.table.ended_around(apex)}
+
+    def known_epoch(self, apex: str) -> int:
+        """The greatest epoch of a zone, above, below or its own, that this node knows; or 0."""
+        own = self.epoch if apex == self.zone else 0
+        return max(own, self._state.above.get(apex, 0), self.table.epoch_of(apex))
 
     def is_outdated(self, cut: Cut) -> bool:
         """Whether a zone around this node's own is known to have had a later epoch."""
@@ -233,20 +244,25 @@ class Standing:
         `below` the cuts that it knows below the zone, for a node whose data is a copy.
 
         Raises `PeerError` for an epoch that this node has nothing of, and for a parent whose own
-        zone has ended since.
+        zone has ended since. What a copy holds gets an epoch that nobody has used: its lives since
+        have given offsets at the one that it knows.
         """
         lineage = tuple(lineage)
-        outdated = [cut for cut in lineage if self.is_outdated(cut)]
-        if outdated:
-            raise PeerError(f"zone {outdated[0].apex!r} of the parent's lineage has ended")
-        if epoch not in (0, self.epoch, self.prepared):
+        self._check_present(lineage)
+        if self.restored and 0 < epoch < self.epoch + self.holds:
+            raise PeerError(
+                f"this node's data is a copy of epoch {self.epoch}, and the parent grants no later"
+                " one; upgrade the parent"
+            )
+        if not self.restored and epoch not in (0, self.epoch, self.prepared):
             raise PeerError(f"this node has nothing of epoch {epoch}")
         changes: dict[str, Any] = {}
         if epoch > self.epoch and self._arrived is not None:
             self.table.take_over(self._arrived.subtree)
             changes["absorbing"] = self.zone
-        elif self.restored:
+        elif self.restored and epoch:
             self.table.recall(below)
+            changes.update(self._renewed(epoch))
         self._set(
             serving=epoch > 0,
             epoch=epoch or self.epoch,
@@ -260,8 +276,13 @@ class Standing:
         self._is_refused = False
 
     def insist(self) -> None:
-        """An operator says that the copy is the last that there is: it is served as it is."""
-        self._set(restored=False)
+        """
+        An operator says that the copy is the last that there is: it is served as it is, at an epoch
+        that the parent, which is away, will not have granted.
+        """
+        epoch = self.epoch + _left_out() + 1
+        changes = self._renewed(epoch) if self.holds else {}
+        self._set(restored=False, epoch=epoch, **changes)
 
     def take_back(self, apex: str, passage: Passage) -> None:
         """
@@ -351,23 +372,40 @@ class Standing:
         return self._state.strays
 
     @property
-    def begun(self) -> int:
-        """Behind this offset delegations may be forgotten; 0: all, if the node has lost a disk."""
-        return self._state.begun
+    def is_copy(self) -> bool:
+        """True if the data is, or once was, a copy: delegations since may be forgotten."""
+        return bool(self._state.copy or self._state.begun)
 
-    def restore_from(self, offset: int) -> None:
-        """The data is a copy: behind this offset the node may have forgotten delegations."""
-        self._set(begun=offset)
+    def restore(self) -> None:
+        """
+        The data is a copy. A root begins its next epoch: nobody grants it one. Where an earlier
+        life has used that as well, those who have heard of it say so (`is_reused`).
+        """
+        if self.parent is None and self.holds:
+            changes = self._renewed(self.epoch + 1)
+            self._set(epoch=self.epoch + 1, **changes)
 
-    def renew(self, cut: Cut, below: Iterable[Cut], offset: int) -> Strays | None:
+    def left_out(self, apex: str) -> int:
         """
-        The child keeps its zone at `cut.epoch`. What was taken here for a zone whose delegation was
-        forgotten, up to this offset of the own part, is to go to the child.
+        How many epochs of a zone below to leave out for a copy, above those that are known: the
+        table may have forgotten some.
         """
+        return _left_out() if self.is_copy or self.table.get(apex) is None else 0
+
+    def renew(
+        self, cut: Cut, below: Iterable[Cut], offset: int, *, since: int = 0, before: int = 0
+    ) -> Strays | None:
+        """
+        The child keeps its zone at `cut.epoch`; `since`: see `Delegation`. A copy has had it at the
+        epoch `before`. What was taken here for a zone whose delegation was forgotten, up to this
+        offset of the own part, is to go to the child.
+        """
+        if 0 < before < cut.epoch:
+            self.table.note_renewal(cut.apex, before, cut.epoch)
         strays = None
         if self.table.get(cut.apex) is None and offset > self._state.begun:
             strays = Strays(apex=cut.apex, after=self._state.begun, through=offset)
-        self.table.commit(cut, below)
+        self.table.commit(cut, below, since)
         self._set(strays=self._state.strays if strays is None else (*self._state.strays, strays))
         return strays
 
@@ -379,7 +417,11 @@ class Standing:
         return left
 
     def move(self, parent: Cut, identity: str = "", ended: Mapping[str, int] | None = None) -> None:
-        """Join there from now on; `ended` as that node knows them."""
+        """
+        Join there from now on; `ended` as that node knows them. Raises `PeerError` for one whose
+        zone has ended since.
+        """
+        self._check_present([parent])
         self._set(
             parent=parent.grpc,
             configured_parent=self._configured_parent,
@@ -390,8 +432,9 @@ class Standing:
         )
 
     def set_lineage(self, lineage: Iterable[Cut]) -> None:
-        """The zones above changed."""
+        """The zones above changed; raises `PeerError` where one of them has ended since."""
         lineage = tuple(lineage)
+        self._check_present(lineage)
         self._set(lineage=lineage, above=self._heard(lineage, {}))
 
     def save(self) -> None:
@@ -404,6 +447,21 @@ class Standing:
         self._set()
 
     # internal
+
+    @property
+    def _root_identity(self) -> str:
+        state = self._state
+        return f"{state.identity}.{state.copy}" if state.copy else state.identity
+
+    def _renewed(self, epoch: int) -> dict[str, Any]:
+        """What changes when the zone goes on here at another epoch: offsets begin anew."""
+        state = self._state
+        self.table.note_renewal(state.zone or "", state.epoch, epoch)
+        self.table.begin_anew()
+        return {
+            "begun": 0,
+            "strays": tuple(attrs.evolve(s, epoch=s.epoch or state.epoch) for s in state.strays),
+        }
 
     def _set(self, **changes: Any) -> None:
         state = attrs.evolve(self._state, table=self.table.state(), **changes)
@@ -427,8 +485,17 @@ class Standing:
         standing = {cut.apex for cut in self.lineage}
         return {a: epoch for a, epoch in self._state.above.items() if a not in standing}
 
+    def _check_present(self, lineage: Iterable[Cut]) -> None:
+        for cut in lineage:
+            if self.is_outdated(cut):
+                raise PeerError(f"zone {cut.apex!r} of the parent's lineage has ended")
+
     def _heard(self, lineage: tuple[Cut, ...], ended: Mapping[str, int]) -> dict[str, int]:
         above = dict(self._state.above)
         for apex, epoch in [*((cut.apex, cut.epoch) for cut in lineage), *ended.items()]:
             above[apex] = max(above.get(apex, 0), epoch)
         return above
+
+
+def _left_out() -> int:
+    return LEFT_OUT * (1 + secrets.randbelow(LEFT_OUT))

@@ -1,14 +1,15 @@
 """
-Connections that have not said who they are, and the bytes that are held for them.
+Connections for which bytes are held: those that have not said who they are, and clients that have
+sent a part of a packet.
 
-A limit for each of them does not bound the memory of ten thousand. Beyond `limits.unauthenticated`
-the oldest one is closed.
+A limit for each of them does not bound the memory of ten thousand. Beyond one for all of a kind the
+oldest one is closed.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from txbroker.counters import Counters
 from txbroker.telemetry import get_logger, tell_repeated
@@ -19,38 +20,65 @@ MOST_HELD = 64 * 1024 * 1024
 """`limits.unauthenticated`, where the topology file does not say otherwise."""
 
 
-class Stranger(Protocol):
-    """A connection before its CONNECT or Hello."""
+MOST_HALVES = 256 * 1024 * 1024
+"""Bytes of packets of clients that are not whole; at least two of the largest have room."""
+
+
+class Holder(Protocol):
+    """A connection for which bytes are held."""
 
     def push_out(self) -> str:
         """Close it at once; its peer, for the log."""
 
 
-class Strangers:
-    """The strangers at a node's ports that have sent a part of their first packet."""
+class Held:
+    """Those of one kind, of which at most `most` bytes are held; see the module's text."""
 
-    def __init__(self, counters: Counters, most: int = MOST_HELD) -> None:
+    EVENT: ClassVar[str]
+    LIMIT: ClassVar[str]
+
+    def __init__(self, counters: Counters, most: int) -> None:
         self.most = most
         self.held = 0
         self._counters = counters
-        self._sizes: OrderedDict[Stranger, int] = OrderedDict()
+        self._sizes: OrderedDict[Holder, int] = OrderedDict()
 
-    def hold(self, stranger: Stranger, size: int) -> None:
+    def hold(self, holder: Holder, size: int) -> None:
         """So many bytes are held for this one, or will be; it may be closed for that."""
-        self.held += size - self._sizes.get(stranger, 0)
-        self._sizes[stranger] = size
+        self.held += size - self._sizes.get(holder, 0)
+        self._sizes[holder] = size
         while self.held > self.most:
             oldest = next(iter(self._sizes))
             self.forget(oldest)
-            self._counters.add("unauthenticated.over_limit")
-            tell_repeated(
-                log.warning,
-                "unauthenticated.over_limit",
-                limit="limits.unauthenticated",
-                value=self.most,
-                peer=oldest.push_out(),
-            )
+            self._counters.add(self.EVENT)
+            peer = oldest.push_out()
+            tell_repeated(log.warning, self.EVENT, limit=self.LIMIT, value=self.most, peer=peer)
 
-    def forget(self, stranger: Stranger) -> None:
-        """It has said who it is, or is gone."""
-        self.held -= self._sizes.pop(stranger, 0)
+    def forget(self, holder: Holder) -> None:
+        """Nothing is held for it any more."""
+        self.held -= self._sizes.pop(holder, 0)
+
+
+class Strangers(Held):
+    """The strangers at a node's ports that have sent a part of their first packet."""
+
+    EVENT = "unauthenticated.over_limit"
+    LIMIT = "limits.unauthenticated"
+
+    def __init__(self, counters: Counters, most: int = MOST_HELD) -> None:
+        super().__init__(counters, most)
+
+
+class Halves(Held):
+    """Clients that have sent a part of a packet of at most `packet` bytes."""
+
+    EVENT = "packet.halves_over_limit"
+    LIMIT = "limits.packet"
+
+    def __init__(self, counters: Counters, packet: int = 0) -> None:
+        super().__init__(counters, most_halves(packet))
+
+
+def most_halves(packet: int) -> int:
+    """Bytes of all halves together, where a packet may have so many."""
+    return max(MOST_HALVES, 2 * packet)

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import NamedTuple
 
 import grpc.aio
 
@@ -31,8 +33,19 @@ log = get_logger()
 
 EVERY = 10.0
 
+MOST_FETCHED = 2_000
+"""Values of another node that are shown; a node has some hundred."""
+
 RATE_WINDOW = 10
 """Samples, one a second, over which rates are taken."""
+
+
+class Size(NamedTuple):
+    """How many `entries` a table has, and the `most` that it may have; 0: others bound it."""
+
+    name: str
+    entries: int
+    most: int
 
 
 class Rates:
@@ -77,7 +90,9 @@ class SysInfo:
         disk: Disk,
         standing: Standing,
         retention: Retention,
+        sizes: Callable[[], Iterable[Size]],
     ) -> None:
+        self._sizes = sizes
         self._retention = retention
         self._standing = standing
         self._edge = edge
@@ -124,6 +139,8 @@ class SysInfo:
                 values[f"txbroker/links/{route.apex or '(root)'}/state"] = route.state.value
         for name, count in edge.counters.snapshot().items():
             values[f"txbroker/count/{name}"] = str(count)
+        for size in self._sizes():
+            values[f"txbroker/tables/{size.name}"] = str(size.entries)
         return {f"$SYS/{name}": value for name, value in values.items()}
 
     def _zone_values(self, authority: Authority) -> dict[str, str]:
@@ -188,7 +205,7 @@ class SysInfo:
             self._forget(node)
             return
         topics = set()
-        for topic, value in reply.values.items():
+        for topic, value in islice(reply.values.items(), MOST_FETCHED):
             mirrored = f"{FEDERATION}/{node}/{topic.removeprefix('$SYS/')}"
             topics.add(mirrored)
             self._edge.sys.set(mirrored, value)

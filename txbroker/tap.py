@@ -16,11 +16,12 @@ from twisted.internet import asyncioreactor
 from twisted.internet.defer import Deferred
 from twisted.python import usage
 
-from txbroker import hooks
+from txbroker import hooks, log_options
 from txbroker.aio import as_deferred
 from txbroker.config import NodeConfig, load_file, select
+from txbroker.descriptors import ceiling, keep_some
 from txbroker.errors import TxbrokerError
-from txbroker.streams.files import ceiling
+from txbroker.machine import missing
 from txbroker.telemetry import TWISTED_OBSERVER, configure, get_logger, twisted_observer
 
 log = get_logger()
@@ -52,11 +53,15 @@ class Options(usage.Options):
         if self.parent is not None:
             _lead_log(self.parent)
         configure(self["node"] or "")
+        lack = missing()
+        if lack is not None:
+            _fail(lack)
         try:
             self.config = select(load_file(self["topology"]), self["node"])
+            stream = None if self.parent is None else log_options.chosen(self.parent)
         except TxbrokerError as error:
             _fail(str(error))
-        configure(self.config.node)
+        configure(self.config.node, stream=stream)
 
 
 class NodeService(Service):
@@ -75,6 +80,7 @@ class NodeService(Service):
             _fail("txbroker needs the asyncio reactor: start twistd with --reactor=asyncio")
         os.umask(OTHERS)  # What clients said is not for other users of the machine.
         _open_files(self._config.limits.connections)
+        keep_some()
         # As Twisted does for SIGTERM: the handler runs anywhere, what it asks for runs in its turn.
         signal.signal(signal.SIGHUP, lambda *_: reactor.callFromThread(self._reload))
         hooks.when_failed(lambda: _end(None))

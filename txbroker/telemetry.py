@@ -21,6 +21,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from types import TracebackType
 from typing import Any, TextIO
 
@@ -252,11 +253,15 @@ class _Handler(logging.Handler):
         fields: dict[str, Any] = {"logger": record.name, "message": record.getMessage()}
         if record.exc_info is not None:
             fields["exc_info"] = record.exc_info
-        _emit(record.levelno, "python.log", fields)
+        if record.name.startswith("grpc"):  # five bytes of a stranger's are a traceback there
+            say = partial(_emit, record.levelno)
+            tell_repeated(say, "python.log", kind=record.name, fields=fields)
+        else:
+            _emit(record.levelno, "python.log", fields)
 
 
-def _emit(level: int, event: str, fields: dict[str, Any]) -> None:
-    get_logger().log(max(level // 10 * 10, logging.DEBUG), event, **fields)
+def _emit(level: int, event: str, fields: dict[str, Any], **more: Any) -> None:
+    get_logger().log(max(level // 10 * 10, logging.DEBUG), event, **fields, **more)
 
 
 _TWISTED_LEVELS = {

@@ -7,15 +7,28 @@ a child's zone took the zone of a living sibling, a version of 2^64-1 ended all 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
+from txbroker.authority.handover import Snapshot
+from txbroker.core import StoredRecords
 from txbroker.delegation.cut import Cut
+from txbroker.delegation.passage import Passage
 from txbroker.delegation.table import TableState
 from txbroker.errors import PeerError
-from txbroker.topics import TopicError, is_within, validate_apex, validate_topic_name
+from txbroker.mqtt.fields import check_levels
+from txbroker.mqtt.return_codes import ProtocolViolation
+from txbroker.place import PartKey, Place
+from txbroker.topics import (
+    TopicError,
+    is_within,
+    validate_apex,
+    validate_topic_filter,
+    validate_topic_name,
+)
 
 MOST_TEXT = 65_535
 """Bytes of any text: the longest that MQTT has."""
@@ -26,7 +39,11 @@ MOST_NUMBER = 1 << 62
 AHEAD = 1 << 32
 """An epoch, a version or an incarnation is at most so far above the one that is known."""
 
+ANY = frozenset({"txbroker.v1.Question.Register.sync", "txbroker.v1.SeekRequest.time"})
+"""Numbers without a bound: a name, and a time that a reader looks for."""
+
 _SHOWN = 60
+_ADDRESS = re.compile(r"(\[[0-9a-fA-F:.%]+\]|[^\s:/\[\]]+):[0-9]{1,5}")
 _NUMBERS = frozenset(
     {
         FieldDescriptor.CPPTYPE_UINT64,
@@ -41,13 +58,15 @@ def check(message: Message) -> None:
     """Check the texts and numbers of a message, at any depth; raises `PeerError`."""
     for field, found in message.ListFields():
         values = found if field.is_repeated else (found,)
-        if field.message_type is not None:
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            check_texts(field.full_name, map(str, (*found, *found.values())))
+        elif field.message_type is not None:
             for value in values:
                 check(value)
         elif field.cpp_type == field.CPPTYPE_STRING and field.type == field.TYPE_STRING:
             for value in values:
                 _check_text(field.full_name, value)
-        elif field.cpp_type in _NUMBERS:
+        elif field.cpp_type in _NUMBERS and field.full_name not in ANY:
             for value in values:
                 if not 0 <= value < MOST_NUMBER:
                     raise PeerError(f"{field.full_name}: {value} is no number below 2^62")
@@ -75,6 +94,79 @@ def check_below(apex: str, cuts: Iterable[Cut]) -> None:
         known.add(cut.apex)
 
 
+def check_above(zone: str | None, cuts: Iterable[Cut]) -> None:
+    """
+    Refuse zones above `zone` (None: a pure edge's) that are not, or do not lie in one another, the
+    root's first; raises `PeerError`.
+    """
+    above: str | None = None
+    for cut in cuts:
+        if above is None:
+            check_cut(cut)
+        else:
+            _check_cut(above, cut)
+        if zone is not None:
+            _check_inside(cut.apex, zone)
+        above = cut.apex
+
+
+def check_ended(zone: str | None, ended: Mapping[str, int]) -> None:
+    """Refuse ends of zones that are not around `zone`, or of the root's; raises `PeerError`."""
+    for apex in ended:
+        _check_inside("", apex)
+        if zone is not None:
+            _check_inside(apex, zone)
+
+
+def check_epochs(told: Iterable[tuple[str, int]], known: Callable[[str], int]) -> None:
+    """
+    Refuse epochs of zones that are too far above the `known` ones: a zone's next epoch is greater
+    than any that was told. Raises `PeerError`.
+    """
+    for apex, epoch in told:
+        check_near(f"epoch of zone {_short(apex)}", epoch, known(apex))
+
+
+def epochs_of(subtree: TableState) -> list[tuple[str, int]]:
+    """Every epoch that is told with a zone."""
+    cuts = [cut for entry in subtree.delegations for cut in (entry.cut, *entry.below)]
+    return [*((cut.apex, cut.epoch) for cut in cuts), *subtree.epochs.items()]
+
+
+def check_snapshot(apex: str, snapshot: Snapshot) -> None:
+    """Check a part of a zone's state on its way to the next owner; raises `PeerError`."""
+    check_topics(apex, (message.topic for message in snapshot.retained))
+    check_topics(apex, snapshot.cleared)
+    check_below(apex, snapshot.delegations)
+    for interest in snapshot.interests:
+        check_name(interest.edge)
+        check_filters(interest.filters)
+
+
+def check_name(name: str) -> None:
+    """Refuse what no topology file may name a node; raises `PeerError`."""
+    if not name or set(name) & set("/+# ") or not name.isprintable():
+        raise PeerError(f"{_short(name)} is no node name; it has no spaces and no / + #")
+
+
+def check_address(address: str) -> None:
+    """Refuse what nobody can dial; raises `PeerError`."""
+    if not _ADDRESS.fullmatch(address) or not address.isprintable():
+        raise PeerError(f"{_short(address)} is no address; it has a host and a port")
+
+
+def check_cut(cut: Cut) -> None:
+    """Refuse a zone without epoch, node or address; raises `PeerError`."""
+    try:
+        validate_apex(cut.apex)
+    except TopicError as error:
+        raise PeerError(f"zone {_short(cut.apex)}: {error}") from None
+    if not cut.epoch or not cut.node:
+        raise PeerError(f"zone {_short(cut.apex)} is told without its epoch or its node")
+    check_name(cut.node)
+    check_address(cut.grpc)
+
+
 def check_subtree(apex: str, subtree: TableState) -> None:
     """Check what comes along with a zone that is given back; raises `PeerError`."""
     check_below(apex, (entry.cut for entry in subtree.delegations))
@@ -84,23 +176,94 @@ def check_subtree(apex: str, subtree: TableState) -> None:
         _check_cut(apex, cut)
     for known in subtree.epochs:
         _check_inside(apex, known)
+    check_passages(apex, subtree.passages)
+
+
+def check_passages(apex: str, passages: Iterable[Passage]) -> None:
+    """
+    Refuse passages that have nothing to do with the zone of this apex, or that lead elsewhere than
+    between zones around their topics; raises `PeerError`.
+    """
+    for passage in passages:
+        if not passage.concerns(apex):
+            raise PeerError(f"a passage of {_short(passage.apex)} is told with zone {_short(apex)}")
+        for place in (passage.left, passage.entered):
+            if not is_within(passage.apex, place.part.zone):
+                zone = _short(place.part.zone)
+                raise PeerError(f"topics of {_short(passage.apex)} are no part of zone {zone}")
+
+
+def check_part(given: PartKey, part: PartKey, before: Place | None) -> None:
+    """
+    Refuse a part of a journal that does not come with the zone of `given`, its last part, or that
+    goes on behind one that cannot have led to it; raises `PeerError`.
+    """
+    check_parts(given.zone, (part,))
+    if part.zone == given.zone and part.epoch > given.epoch:
+        raise PeerError(f"zone {_short(part.zone)} has had no epoch {part.epoch}")
+    if before is not None and (
+        not is_within(part.zone, before.part.zone)
+        or (part.zone == before.part.zone and part.epoch <= before.part.epoch)
+    ):
+        raise PeerError(f"no part of zone {_short(before.part.zone)} leads to {_short(part.zone)}")
+
+
+def check_parts(apex: str, parts: Iterable[PartKey]) -> None:
+    """Refuse parts of journals of zones that are not at or below the apex; raises `PeerError`."""
+    for zone, epoch in parts:
+        if zone != apex:
+            _check_inside(apex, zone)
+        if not epoch:
+            raise PeerError(f"a part of zone {_short(zone)} has no epoch")
+
+
+def check_ended_parts(apex: str, parts: Iterable[PartKey], last: Callable[[str], int]) -> None:
+    """
+    Refuse parts of zones below the apex whose epochs are still to come: what will be in them would
+    be taken for what is here. Raises `PeerError`.
+    """
+    for zone, epoch in parts:
+        if zone != apex and epoch > last(zone):
+            raise PeerError(f"zone {_short(zone)} has had no epoch {epoch}")
 
 
 def check_topics(apex: str, topics: Iterable[str]) -> None:
     """Refuse topics that are none, or lie outside the apex; raises `PeerError`."""
     for topic in topics:
-        try:
-            validate_topic_name(topic)
-        except TopicError as error:
-            raise PeerError(f"{_short(topic)}: {error}") from None
+        _check_name(topic, validate_topic_name)
         if not is_within(topic, apex):
             raise PeerError(f"topic {_short(topic)} is not of zone {_short(apex)}")
 
 
+def check_records(apex: str, stored: StoredRecords) -> None:
+    """Refuse records of topics that are not the zone's; raises `PeerError`."""
+    if apex:
+        is_lie = len(stored.find((f"{apex}/#",), 0, len(stored))) < len(stored)
+    else:
+        is_lie = bool(stored.find(("$SYS/#",), 0, 1))
+    if is_lie:
+        raise PeerError(f"records of topics that are not of zone {_short(apex)}")
+
+
+def check_filters(filters: Iterable[str]) -> None:
+    """Refuse filters that are none; raises `PeerError`."""
+    for topic_filter in filters:
+        _check_name(topic_filter, validate_topic_filter)
+
+
+def _check_name(text: str, validate: Callable[[str], None]) -> None:
+    try:
+        validate(text)
+        check_levels(text)
+    except TopicError as error:
+        raise PeerError(f"{_short(text)}: {error}") from None
+    except ProtocolViolation as error:
+        raise PeerError(f"{_short(text)}: {error} Raise limits.levels here.") from None
+
+
 def _check_cut(apex: str, cut: Cut) -> None:
     _check_inside(apex, cut.apex)
-    if not cut.epoch or not cut.node:
-        raise PeerError(f"zone {_short(cut.apex)} is told without its epoch or its node")
+    check_cut(cut)
 
 
 def _check_inside(apex: str, below: str) -> None:

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 import grpc.aio
 
 from txbroker.config import Address
-from txbroker.control.channels import CALLS, SERVER_OPTIONS, Addressee
+from txbroker.control.channels import CALLS, CALLS_OF_HOST, SERVER_OPTIONS, Doorkeeper
 from txbroker.control.divergent import Divergence
 from txbroker.control.forget import Forgetter
+from txbroker.control.held import HoldingSessions
 from txbroker.control.joiner import Joiner
 from txbroker.control.journal_service import JournalService
 from txbroker.control.ledger_service import LedgerService
@@ -20,6 +21,7 @@ from txbroker.control.operator import session_pages
 from txbroker.control.pace import Pace
 from txbroker.control.parent import Parent
 from txbroker.control.parts import Parts
+from txbroker.control.pieced import Pieces
 from txbroker.control.reclaim import Reclaimer
 from txbroker.control.servicer import ControlServicer
 from txbroker.control.strays import Collector
@@ -65,6 +67,9 @@ class ControlPlane:
         self._on_retired = on_retired
         self._ownership = asyncio.Lock()
         self._lost_root = LostRoot(ground.standing, restart=on_restart)
+        self._holding = HoldingSessions(
+            disk=ground.disk, channels=ground.channels, zones=edge_role.edge.zones
+        )
         self.collector = self._build_collector()
         self.parent = self._build_parent()
         self._take_back = self._build_take_back()
@@ -88,7 +93,10 @@ class ControlPlane:
         """Answer from now on; raises `ConfigError`."""
         config = self._ground.config
         server = grpc.aio.server(
-            interceptors=[Addressee(config.node)],
+            interceptors=[
+                Pieces(self._ground.counters, CALLS_OF_HOST),
+                Doorkeeper(config.node),
+            ],
             options=SERVER_OPTIONS,
             maximum_concurrent_rpcs=CALLS,
         )
@@ -167,6 +175,7 @@ class ControlPlane:
             standing=ground.standing,
             authority=self._authority,
             members=self._edge_role.members,
+            admission=self._edge_role.directory.admission,
             channels=ground.channels,
             tasks=ground.tasks,
             turn=ground.turn,
@@ -280,6 +289,7 @@ class ControlPlane:
             status=status,
             sys_values=sys_values,
             sessions=self._session_pages,
+            holding=self._holding,
             delete_session=edge_role.edge.clients.delete,
             backups=Backups(ground.config.data, now=time.time, extents=ground.disk.extents),
             retired=lambda: ground.reactor.callLater(RETIRE_GRACE, self._on_retired),
@@ -311,7 +321,8 @@ class ControlPlane:
             positions=edge.positions.followed_now,
         )
 
-    def _session_pages(self) -> Iterator[control_pb2.SessionsReply]:
+    async def _session_pages(self) -> Iterator[control_pb2.SessionsReply]:
         edge = self._edge_role.edge
+        held = await self._holding.of(edge.clients.sessions.values())
         sessions = edge.clients.sessions.values()
-        return session_pages(sessions, self._ground.timers.now(), edge.backlog.distance)
+        return session_pages(sessions, self._ground.timers.now(), edge.backlog.distance, held)

@@ -83,7 +83,7 @@ class EdgeRole:
         """What an earlier process left: zones, sessions, outboxes, entries of clients."""
         self.edge.zones.restore(self._known.load())
         self.edge.load()
-        self._moving.load(self.edge.outboxes.contains)
+        self.moving.load(self.edge.outboxes.contains)
         self.members.announce(self._ground.standing.grpc)
         self.directory.start()
         self.directory_shell.start()
@@ -197,13 +197,13 @@ class EdgeRole:
 
     def _build_directory(self) -> Directory:
         ground, tables = self._ground, self._ground.disk.tables
-        self._moving = Moving(
+        self.moving = Moving(
             self.edge,
             self._successions,
             tables.table("directory.left"),
             tables.table("directory.left_places"),
         )
-        self.edge.wire(self._moving.keys, self._moving.places)
+        self.edge.wire(self.moving.keys, self.moving.places)
         directory = Directory(
             members=self.members,
             tables=DirectoryTables(
@@ -215,13 +215,14 @@ class EdgeRole:
                 sent_wills=tables.table("directory.sent_wills"),
                 discards=tables.table("directory.discards"),
             ),
-            host=self._moving,
+            host=self.moving,
             life=ground.standing.incarnation,
             settings=directory_settings(ground.config),
             now=ground.reactor.seconds,
             make_token=lambda: secrets.token_bytes(8),
             spawn=self.directory_shell.run,
             wake=self.directory_shell.wake,
+            lived=ground.disk.lived,
         )
         self.directory_shell.wire(directory)
         self.edge.clients.wire(directory.presence)
@@ -240,6 +241,8 @@ class EdgeRole:
             space=ground.space,
             counters=ground.counters,
             strangers=ground.strangers,
+            halves=ground.halves,
+            shares=ground.shares,
             make_client_id=lambda: f"auto-{config.node}-{secrets.token_hex(8)}",
             max_packet=config.limits.packet,
             max_connections=config.limits.connections,

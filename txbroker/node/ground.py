@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -18,22 +19,28 @@ from txbroker.counters import Counters
 from txbroker.mqtt.service import Outputs
 from txbroker.node.settings import policy, segment_bytes
 from txbroker.pressure import Pressure
+from txbroker.shares import Shares
 from txbroker.standing import Standing
 from txbroker.store import backup
-from txbroker.store.ceiling import lift
 from txbroker.store.disk import Disk
 from txbroker.store.lived import Ages
 from txbroker.store.renumber import renumber_parts, renumber_tables
 from txbroker.store.retention import Retention
 from txbroker.store.space import DiskSpace
 from txbroker.store.state import DataFolder, NodeState
-from txbroker.strangers import Strangers
+from txbroker.strangers import Halves, Strangers, most_halves
 from txbroker.streams.poller import Poller
 from txbroker.streams.reactor import StreamReactor
 from txbroker.telemetry import get_logger
 from txbroker.turn import Turn
 
 log = get_logger()
+
+SWITCH = 0.001
+"""
+Seconds for which a thread that has synced waits for a loop that is busy; with the usual 5 ms, each
+commit takes tens of them.
+"""
 
 
 class Ground:
@@ -43,11 +50,20 @@ class Ground:
         self, config: NodeConfig, reactor: Any, *, on_fatal: Callable[[str], None]
     ) -> None:
         keep_time(reactor)
+        sys.setswitchinterval(SWITCH)
         self.config = config
         self.reactor = reactor
         self.counters = Counters()
         self.strangers = Strangers(self.counters, config.limits.unauthenticated)
+        self.halves = Halves(self.counters, config.limits.packet)
         self.turn = Turn(lambda action: reactor.callLater(0, action))
+        self.shares = Shares(
+            later=lambda action: reactor.callLater(0, action),
+            now=reactor.seconds,
+            worked=time.thread_time,
+            turn=self.turn,
+            tell=lambda waiting: self.sockets.crowd(waiting),
+        )
         self.tasks = Tasks(self.turn)
         self.timers = ReactorTimers(reactor, self.turn)
         self.pressure = Pressure(self.timers)
@@ -55,12 +71,12 @@ class Ground:
             config.data, config.limits.disk_free, timers=self.timers, counters=self.counters
         )
         self.exchange = Exchange(lambda: self.turn.mark_dirty(self.outputs))
-        self.outputs = Outputs(self.exchange)
+        self.outputs = Outputs(self.exchange, self.turn.mark_next)
         self.sockets = self.exchange.make_sockets()
         self.poller = Poller(reactor.seconds, self.turn, self.sockets)
         self.streams = StreamReactor(reactor, self.poller)
         self.channels = Channels()
-        self.folder = DataFolder(config.data)
+        self.folder = DataFolder(config.data, on_failed=lambda error: on_fatal(str(error)))
         state = self.folder.load(config.node, config.zone)
         made = self._made_at(state)
         self.standing = self._build_standing(state, made)
@@ -92,6 +108,7 @@ class Ground:
         self.retention.policy = policy(config)
         self.space.set_reserve(config.limits.disk_free)
         self.strangers.most = config.limits.unauthenticated
+        self.halves.most = most_halves(config.limits.packet)
 
     def tidy(self) -> None:
         """Now and then, every second or so."""
@@ -118,7 +135,7 @@ class Ground:
     def _build_standing(self, state: NodeState, made: float | None) -> Standing:
         config = self.config
         # An edge whose data was lost must not give the numbers of its streams a second time.
-        incarnation = state.incarnation or int(time.time())
+        incarnation = state.incarnation or backup.unused_incarnation(0, time.time())
         state = attrs.evolve(state, place=self.folder.place, incarnation=incarnation)
         return Standing(
             self.folder,
@@ -155,6 +172,5 @@ class Ground:
     def _restore(self, made: float) -> None:
         """The data is a copy, made at that time: nothing that was used since is used again."""
         log.warning("node.restored", made=datetime.fromtimestamp(made, UTC).isoformat())
-        offsets = backup.offsets_since(made, time.time())
-        self.standing.restore_from(lift(self.disk.tables.table("zone"), offsets))
+        self.standing.restore()
         self.disk.committer.when_durable(lambda: backup.forget(self.config.data))

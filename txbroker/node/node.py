@@ -21,6 +21,7 @@ from txbroker.node.control import ControlPlane
 from txbroker.node.edge import EdgeRole
 from txbroker.node.ground import Ground
 from txbroker.node.owner import OwnerRole
+from txbroker.node.sizes import Sizes
 from txbroker.node.status import Status
 from txbroker.store.space import LOOK_EVERY
 from txbroker.sysinfo import EVERY, Rates, SysInfo
@@ -66,6 +67,7 @@ class Node:
         self.counters, self.standing = ground.counters, ground.standing
         self.members, self.parent = self._edge_role.members, self._control.parent
         self._rates = Rates(self.edge, reactor.seconds)
+        self._sizes = Sizes(ground, self._edge_role, self.authority)
         self._status = Status(
             ground,
             self._edge_role,
@@ -73,9 +75,12 @@ class Node:
             parent=self.parent,
             rates=self._rates,
             listeners=self._listeners,
+            sizes=self._sizes.all,
         )
         self._sys = self._build_sys()
         self.edge.sys.when_federation_is_asked(self._fetch_sys)
+        self._removed: set[str] = set()
+        self.members.when_changed(self._forget_removed)
         self._heart = Heart(reactor)
         self._heart.every(BEAT, self._edge_role.directory_shell.beat)
         self._heart.every(LOOK_EVERY, ground.space.look)
@@ -170,10 +175,21 @@ class Node:
             disk=ground.disk,
             standing=ground.standing,
             retention=ground.retention,
+            sizes=self._sizes.all,
         )
 
     def _fetch_sys(self) -> None:
         self._ground.tasks.start(self._sys.fetch())
+
+    def _forget_removed(self) -> None:
+        """What is kept for nodes that are members no longer goes with them (protocol rule 4)."""
+        removed = {member.name for member in self.members.all if member.removed}
+        for name in removed - self._removed:
+            if self.authority is None:
+                self._ground.retention.forget(name)
+            else:
+                self.authority.reception.forget(name)
+        self._removed = removed
 
     def _each_second(self) -> None:
         self._rates.sample()
@@ -201,6 +217,8 @@ class Node:
 
     def _each_sys_period(self) -> None:
         self._sys.refresh()
+        if self.authority is not None:
+            self.authority.wills.forget_old(self._ground.disk.lived())
         self._edge_role.look_after_sessions()
         if self._owner is None:
             self._trim()

@@ -24,6 +24,7 @@ class OwnerRole:
         self._ground = ground
         self.store = self._build_store(apex)
         self.authority = Authority(apex, ground.standing.table, self.store, ground.exchange)
+        self.authority.wills.node = ground.config.node
         self.store.wire(self.authority)
         self.authority.on_not_retained = lambda: ground.counters.add("retained.over_limit")
         self.apply()
@@ -56,6 +57,7 @@ class OwnerRole:
             clock=ground.reactor,
             max_links=ground.config.limits.links,
             strangers=ground.strangers,
+            shares=ground.shares,
         )
 
     def _build_store(self, apex: str) -> ZoneStore:
@@ -72,4 +74,6 @@ class OwnerRole:
                 survives_kill=config.durability != "memory",
             ),
             keeps_qos0=config.journal == "all",
+            is_short=lambda: ground.space.is_short,
+            counters=ground.counters,
         )

@@ -46,6 +46,7 @@ def directory_settings(config: NodeConfig) -> DirectorySettings:
         roaming_wait=config.roaming_wait,
         is_fresh=config.roaming == "fresh",
         will_after=config.will_after,
+        session_age=config.session_limits.age,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from txbroker import __version__
 from txbroker.authority.authority import Authority
 from txbroker.control.children import who_to_wire
@@ -12,7 +14,7 @@ from txbroker.listeners import Listeners
 from txbroker.node.edge import EdgeRole
 from txbroker.node.ground import Ground
 from txbroker.store.disk import wall
-from txbroker.sysinfo import Rates
+from txbroker.sysinfo import Rates, Size
 from txbroker.v1 import control_pb2
 
 
@@ -28,6 +30,7 @@ class Status:
         parent: Parent,
         rates: Rates,
         listeners: Listeners,
+        sizes: Callable[[], Iterable[Size]],
     ) -> None:
         self._ground = ground
         self._authority = authority
@@ -36,6 +39,7 @@ class Status:
         self._parent = parent
         self._rates = rates
         self._listeners = listeners
+        self._sizes = sizes
 
     def reply(self) -> control_pb2.StatusReply:
         """As of now."""
@@ -61,6 +65,8 @@ class Status:
             held=held(self._ground.retention.held(HELD_SHOWN), wall() / 1e6),
         )
         self._add_children(reply)
+        for size in self._sizes():
+            reply.tables.add(name=size.name, entries=size.entries, most=size.most)
         for zone, filters in self._edge.interests.pending_by_zone().items():
             reply.pending.add(zone=zone, filters=filters)
         return reply
