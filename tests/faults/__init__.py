@@ -12,6 +12,8 @@ The fault harness: real trees of nodes under seeded faults, checked clients, a c
 | `trees`, `cast`, `schedule` | what a seed draws: tree, clients, what happens when (pure) |
 | `clients`, `publisher`, `subscriber` | clients that keep to MQTT over every reconnect |
 | `world` | the nodes as processes, and what a fault does to them |
+| `faulty` | one node as a process |
+| `operators`, `damage` | what an operator does to a node, and how files get damaged |
 | `networks` | two kinds of network, with one interface |
 | `switch` | the one for root: a namespace a node, and a switch that every packet passes |
 | `relay` | the other: every connection between nodes passes a relay |

@@ -32,6 +32,7 @@ from .trees import TREES, Tree
 from .world import World
 
 INSIDE = "FAULTS_INSIDE"
+OF_ROOT = ("damage", "restore", "exchange")
 UNSHARE = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
 
 
@@ -93,7 +94,7 @@ def available(options: argparse.Namespace) -> list[str]:
     """The faults that can be played here; says which are left out, and why."""
     missing: dict[str, str] = {}
     if INSIDE not in os.environ:
-        missing |= dict.fromkeys(("unplug", "mute", "deaf", "fill"), "not root")
+        missing |= dict.fromkeys(("unplug", "mute", "deaf", "fill", *OF_ROOT), "not root")
     if disks.compiler() is None:
         missing |= dict.fromkeys(("power", "power-all", "slow", "clock"), "no C compiler")
     left_out = [name for name in options.faults if name in missing]

@@ -16,12 +16,16 @@ SMALL = (0, 0, 60, 200, 200, 1_000, 5_000, 40_000)
 SMALL_WEIGHTS = (20, 20, 20, 20, 10, 6, 3, 1)
 LARGE_WEIGHTS = (20, 20, 20, 10, 5, 5, 5, 15)
 
+FEW_FILES = 160
+"""Open files with which a node of these trees can still do all, with little room."""
+
 
 @attrs.frozen(kw_only=True)
 class Conditions:
     """
     `delay` is what each sync takes longer, in seconds; `retention` what a zone keeps, in MiB, None
-    for the default; `journal` the topology's key; `sizes` and `weights` are those of payloads.
+    for the default; `journal` the topology's key; `sizes` and `weights` are those of payloads;
+    `files` how many a node may have open, None: as many as the machine says.
     """
 
     delay: float = 0.0
@@ -29,6 +33,7 @@ class Conditions:
     journal: str = "all"
     sizes: tuple[int, ...] = SMALL
     weights: tuple[int, ...] = SMALL_WEIGHTS
+    files: int | None = None
 
     @property
     def keys(self) -> dict[str, Any]:
@@ -40,8 +45,9 @@ class Conditions:
 
     def __str__(self) -> str:
         kept = "" if self.retention is None else f", retention {self.retention} MiB"
-        largest = max(self.sizes) // 1024
-        return f"sync +{self.delay * 1000:g} ms, journal {self.journal}{kept}, up to {largest} KiB"
+        files = "" if self.files is None else f", {self.files} files"
+        text = f"sync +{self.delay * 1000:g} ms, journal {self.journal}{kept}{files}"
+        return f"{text}, up to {max(self.sizes) // 1024} KiB"
 
 
 LABORATORY = Conditions()
@@ -57,4 +63,5 @@ def draw(seed: int) -> Conditions:
         journal=rng.choice(("all", "all", "none", "qos12")),
         sizes=(*SMALL[:-1], 64 * 1024) if is_large else SMALL,
         weights=LARGE_WEIGHTS if is_large else SMALL_WEIGHTS,
+        files=rng.choice((None, None, FEW_FILES)),
     )

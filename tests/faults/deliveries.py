@@ -17,12 +17,13 @@ from .events import (
     Event,
     Faulted,
     Overdue,
+    Reclaimed,
     Sent,
     Settled,
     Subscribed,
     SubscribeSent,
 )
-from .rules import Report, Violation, matches
+from .rules import Report, Violation, is_in_zone, matches
 
 Id = tuple[str, int]
 """A message: its publisher's client id and number."""
@@ -41,6 +42,7 @@ class _Message:
     owed: frozenset[str]
     sends: int = 1
     anew: int = 0
+    is_late: bool = False
 
 
 @attrs.define(kw_only=True)
@@ -141,6 +143,9 @@ class Deliveries:
                 self._on_acknowledged((event.client, number))
             case Delivered():
                 self._on_delivered(event)
+            case Reclaimed():
+                for message in self._messages.values():
+                    message.is_late |= is_in_zone(message.topic, event.zone)
             case Settled():
                 copy = self._session(event.client).unsettled.pop(event.packet_id, None)
                 if copy is not None and copy.connection == event.connection:
@@ -178,7 +183,8 @@ class Deliveries:
             session.first.clear()
         session.is_known = True
         self._begun[event.client] += is_elsewhere
-        if event.session_present:
+        # Elsewhere it may have begun on a connection that was lost before its CONNACK.
+        if event.session_present and not is_elsewhere:
             self._anew.discard(event.client)
         else:
             self._anew.add(event.client)
@@ -273,7 +279,7 @@ class Deliveries:
     def _on_first(self, event: Delivered, session: _Session, number: Id, message: _Message) -> None:
         session.copies[number] = [session.took(event)]
         self.missing.discard((event.client, number))
-        if event.client not in message.owed or session.is_merging:
+        if event.client not in message.owed or session.is_merging or message.is_late:
             return
         session.first.append(number)
         key = (event.publisher, event.topic, message.qos, message.session)
@@ -298,6 +304,8 @@ class Deliveries:
                 return
         copies.append(session.took(event))
         allowed = 1 + message.anew if message.qos == 2 else message.sends
+        # What the dead owner had taken and not answered was published again, and is replayed.
+        allowed += message.is_late
         if not event.qos or len(copies) > allowed:
             what = f"{number} for the {len(copies)}. time, sent {message.sends} times: {event}"
             self._report.add("duplicate", event, what)

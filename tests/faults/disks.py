@@ -113,6 +113,12 @@ class Disk:
         """Give it back."""
         (self.folder / "filler").unlink(missing_ok=True)
 
+    def replace(self, copy: Path) -> None:
+        """The node's process is dead, and its data are this copy from now on, on a new disk."""
+        shutil.rmtree(self.data)
+        shutil.copytree(copy, self.data)
+        (self.control / "undo").unlink(missing_ok=True)
+
     def lose_power(self, rng: Random) -> int:
         """
         The node's process is dead. Undo what was not synced: all of it, or all from some write on,

@@ -53,6 +53,21 @@ class Overdue(Event):
 
 
 @event
+class Reclaimed(Event):
+    """An operator took the zone from its dead node; what only that had comes later, or never."""
+
+    zone: str
+
+
+@event
+class Believed(Event):
+    """A node was started with damaged data, or they were repaired, and nobody named the damage."""
+
+    node: str
+    what: str
+
+
+@event
 class Granted(Event):
     """
     A node logged that it owns the zone at this epoch. What is logged enters the history at the end
@@ -244,6 +259,8 @@ KINDS: dict[str, type[Event]] = {
         Healed,
         Calm,
         Overdue,
+        Reclaimed,
+        Believed,
         Granted,
         Returned,
         Ended,

@@ -21,8 +21,11 @@ The rules, and the numbers of the invariants that they stand for:
   client published in the old one, and a retained one among them is the newest then.
 - `packet`: nothing illegal comes; topic, payload and QoS are as published and granted; a packet
   identifier is free before it is used again.
+- `damage`: a damaged file is refused, and `repair` names it.
 - `ended`: no node ends by itself, and each does when it is told to.
 - `late`: all is caught up in time.
+
+After a `reclaim` what only the dead node had is replayed: once, late, without retained values.
 
 What may be undecided is not judged: a message counts for a session if it was first sent after a
 SUBACK that came in the calm, or after the calm that followed that SUBACK (a zone that was away
@@ -40,6 +43,7 @@ import attrs
 from .deliveries import Deliveries
 from .events import (
     Acknowledged,
+    Believed,
     Calm,
     Connected,
     Connecting,
@@ -52,12 +56,13 @@ from .events import (
     Granted,
     Haunted,
     Overdue,
+    Reclaimed,
     Remembered,
     Returned,
     Sent,
     Stuck,
 )
-from .rules import Report, Violation
+from .rules import Report, Violation, is_in_zone
 
 __all__ = ["Checker", "Violation", "check"]
 
@@ -101,6 +106,8 @@ class Checker:
                 self._report.add("packet", event, why)
             case Stuck():
                 self._report.add("ended", event, f"{event.node} did not end on {event.order}")
+            case Believed():
+                self._report.add("damage", event, f"{event.node} believed {event.what}")
             case Ended():
                 self._report.add("ended", event, f"{event.node}, status {event.status}")
 
@@ -244,6 +251,8 @@ class _Retained:
         self._session: Counter[str] = Counter()  # client: how many
         self._sent: dict[tuple[str, int], tuple[str, set[int]]] = {}  # topic, sessions
         self._last: dict[str, dict[int, tuple[str, int]]] = {}  # topic: session: last acknowledged
+        self._highest: dict[str, int] = {}  # topic: number
+        self._cut_off: dict[str, int] = {}  # topic: up to that number nothing is promised
 
     def feed(self, event: Event) -> None:
         match event:
@@ -254,12 +263,18 @@ class _Retained:
                     (event.client, event.number), (event.topic, set())
                 )
                 sessions.add(self._session[event.client])
+                self._highest[event.topic] = max(event.number, self._highest.get(event.topic, 0))
+            case Reclaimed():
+                for topic, number in self._highest.items():
+                    if is_in_zone(topic, event.zone):
+                        self._cut_off[topic] = number
+                        self._last.pop(topic, None)
             case Acknowledged(number=int(number), kind="PUBACK" | "PUBREC"):
                 topic, _ = self._sent.get((event.client, number), ("", None))
-                known = self._last.setdefault(topic, {}) if topic else {}
                 session = self._session[event.client]
-                if topic and number > known.get(session, ("", 0))[1]:
-                    known[session] = (event.client, number)
+                _, known = self._last.get(topic, {}).get(session, ("", 0))
+                if topic and number > max(known, self._cut_off.get(topic, 0)):
+                    self._last.setdefault(topic, {})[session] = (event.client, number)
             case Remembered():
                 self._compare(event)
 

@@ -50,6 +50,9 @@ class Network(Protocol):
     def lose(self, share: float) -> None:
         """Lose this share of all packets from now on."""
 
+    def exchange(self, one: str, other: str) -> None:
+        """Each of the two nodes has the other's address from now on; both run on."""
+
     def watch(self) -> None:
         """Begin to count tags in what passes between nodes."""
 
@@ -123,12 +126,18 @@ class Namespaces(_Ordered):
     def started(self, name: str, pid: int) -> None:
         """Nothing to do: addresses tell who is who."""
 
+    def exchange(self, one: str, other: str) -> None:
+        """Each of the two nodes has the other's address from now on; both run on."""
+        self._process.order("exchange", [one, other])
+
     def _place(self, host: str, space: str) -> Place:
         return Place(
             keys={
-                "mqtt": [f"tcp:{MQTT_PORT}:interface={host}"],
-                "grpc": f"{host}:{GRPC_PORT}",
-                "link": f"{host}:{LINK_PORT}",
+                # Any address, as a lease may give the node another one while it runs.
+                "mqtt": [f"tcp:{MQTT_PORT}"],
+                "grpc": f"0.0.0.0:{GRPC_PORT}",
+                "link": f"0.0.0.0:{LINK_PORT}",
+                "advertise": host,
             },
             grpc=f"{host}:{GRPC_PORT}",
             mqtt=(host, MQTT_PORT),
@@ -160,3 +169,7 @@ class Relays(_Ordered):
 
     def started(self, name: str, pid: int) -> None:
         self._process.order("pid", name, pid)
+
+    def exchange(self, one: str, other: str) -> None:
+        """Not here: the addresses are the relays'."""
+        raise NotImplementedError

@@ -23,6 +23,7 @@ from . import events, payloads
 from .cast import Cast
 from .conditions import Conditions
 from .events import (
+    Believed,
     Calm,
     Copied,
     Ended,
@@ -31,6 +32,7 @@ from .events import (
     Granted,
     Healed,
     Overdue,
+    Reclaimed,
     Remembered,
     Returned,
     Stuck,
@@ -93,11 +95,11 @@ class Play:
         self._read: dict[str, int] = dict.fromkeys(tree.names, 0)
         self._tasks: set[asyncio.Task[Any]] = set()
         numbers = itertools.count(1)
-        addresses = {name: world.network.places[name].mqtt for name in tree.names}
+        self._addresses = {name: world.network.places[name].mqtt for name in tree.names}
 
         def parts(name: str) -> tuple[Any, ...]:
             rng = Random(f"{seed}/{tree.name}/{name}")
-            return addresses, self._note, lambda: next(numbers), rng
+            return self._addresses, self._note, lambda: next(numbers), rng
 
         self._publishers = [
             Publisher(each, conditions, *parts(each.name)) for each in cast.publishers
@@ -170,7 +172,7 @@ class Play:
         healed = self._now()
         for publisher in self._publishers:
             publisher.is_producing = False
-        while missing := self._missing() or await self._tree_gap():
+        while missing := await self._gap():
             patience = SHORT_PATIENCE if self._checker.verdict() else PATIENCE
             if self._now() > healed + patience:
                 self._note_logs()
@@ -188,6 +190,11 @@ class Play:
         outcome = ""
         if self._world.knows(step):
             outcome = await self._world.perform(step)
+            if step.verb in ("exchange", "mend-exchange"):
+                one, other = (self._addresses[name] for name in step.targets)
+                self._addresses.update(zip(step.targets, (other, one), strict=True))
+            while self._world.reclaimed:
+                self._note(Reclaimed, zone=self._world.reclaimed.pop())
         else:
             self._direct(step)
         self.log.append(f"{self._now():8.2f} {step} {outcome}".rstrip())
@@ -233,6 +240,11 @@ class Play:
         if missing:
             found.append(f"{len(missing)} deliveries, the first: {missing[0]}")
         return "; ".join(found)
+
+    async def _gap(self) -> str:
+        """What is not caught up, in words; empty when all is. Operators do what is theirs."""
+        await asyncio.to_thread(self._world.settle)
+        return self._missing() or await self._tree_gap()
 
     async def _tree_gap(self) -> str:
         """What is wrong with `txbroker tree`; empty when every zone is where it belongs."""
@@ -339,6 +351,9 @@ class Play:
         while self._world.stuck:
             name, order = self._world.stuck.pop()
             self._note(Stuck, node=name, order=order)
+        while self._world.believed:
+            name, what = self._world.believed.pop()
+            self._note(Believed, node=name, what=what)
 
     def _note_logs(self) -> None:
         """What the nodes said about zones since the last time, in its order."""

@@ -37,3 +37,8 @@ def matches(topic_filter: str, topic: str) -> bool:
         if place >= len(levels) or level not in ("+", levels[place]):
             return False
     return len(wanted) == len(levels)
+
+
+def is_in_zone(topic: str, apex: str) -> bool:
+    """Whether the topic is the apex, or lies below it."""
+    return not apex or topic == apex or topic.startswith(apex + "/")

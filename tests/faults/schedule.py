@@ -60,6 +60,10 @@ FAULTS = {
     "hop": 5,
     "mute": 2,
     "deaf": 2,
+    "damage": 2,
+    "restore": 2,
+    "reclaim": 2,
+    "exchange": 2,
 }
 """Every fault, and how often it comes beside the others."""
 
@@ -71,6 +75,8 @@ BETWEEN_NODES = {
     "retire",
     "broken-retire",
     "broken-join",
+    "reclaim",
+    "exchange",
 }
 """Those that one node alone cannot have."""
 
@@ -138,6 +144,20 @@ class _Planner:
             self._add(start, fault, node)
             self._add(end, "start", node)
 
+    def _operate(self, fault: str, start: float, end: float) -> None:
+        """What an operator does to a node whose process is dead after that."""
+        node = self._rng.choice(self._tree.names)
+        if self._take([node], start, end):
+            self._add(start, fault, node, amount=round(self._rng.random(), 6))
+            self._add(end, "start", node)
+
+    def _reclaim(self, fault: str, start: float, end: float) -> None:
+        node = self._rng.choice([each for each in self._tree.nodes if each.zone])
+        assert node.parent is not None
+        if self._take([node.name, node.parent], start, end):
+            self._add(start, fault, node.name, node.parent)
+            self._add(end, "start", node.name)
+
     def _broken_retire(self, fault: str, start: float, end: float) -> None:
         """Kill the node, or its parent, while it gives its zone back."""
         node, victim = self._pair_of_handover()
@@ -178,6 +198,13 @@ class _Planner:
         pair = self._rng.sample(self._tree.names, 2)
         self._add(start, fault, *pair)
         self._add(end, f"mend-{fault}", *pair)
+
+    def _exchange(self, fault: str, start: float, end: float) -> None:
+        """Two nodes that run have each other's address for a while."""
+        pair = self._rng.sample(self._tree.names, 2)
+        if self._take(["addresses", *pair], start, end):
+            self._add(start, fault, *pair)
+            self._add(end, "mend-exchange", *pair)
 
     def _isolate(self, fault: str, start: float, end: float) -> None:
         """Cut one node off from all others."""
@@ -300,4 +327,8 @@ class _Planner:
         "hop": _hop,
         "mute": _of_node,
         "deaf": _of_node,
+        "damage": _operate,
+        "restore": _operate,
+        "reclaim": _reclaim,
+        "exchange": _exchange,
     }

@@ -7,9 +7,10 @@ passes here and may be dropped: pairs that are cut, a share of all. So neither i
 kernel with netem is needed, and nothing outside of the process and its children is touched.
 
 Orders come on stdin, one JSON list a line: ["cut", [[SOURCE, TARGET], ...]] replaces all cuts,
-["lose", SHARE], ["watch", true | false]. The answer to each is one JSON line: for "watch" false
-the tags seen since "watch" true, as [SOURCE, TARGET, TAG, COUNT]. The first line, on its own, says
-where the namespaces are: {NAME: PATH}.
+["exchange", [NAME, NAME]] gives two nodes each other's address, ["lose", SHARE], ["watch", true |
+false]. The answer to each is one JSON line: for "watch" false the tags seen since "watch" true, as
+[SOURCE, TARGET, TAG, COUNT]. The first line, on its own, says where the namespaces are:
+{NAME: PATH}.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ import socket
 import struct
 import sys
 from collections import Counter
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
 NETWORK = "10.213.0"
 OUTSIDE = "outside"
 MTU = 1500
+INTERFACE = b"faults0"
 TAG = re.compile(rb"<([^ <>]+ \d+) ")
 
 _CLONE_NEWNET = 0x40000000
@@ -48,22 +51,30 @@ def address(place: int) -> str:
 def open_interface(place: int) -> int:
     """In the present namespace: an interface with this address, up. The file that is its cable."""
     fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-    name = b"faults0"
+    name = INTERFACE
     fcntl.ioctl(fd, _TUNSETIFF, struct.pack("16sH22x", name, _IFF_TUN_NO_PI))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-        for request, text in ((_SIOCSIFADDR, address(place)), (_SIOCSIFNETMASK, "255.255.255.0")):
-            parts = name, socket.AF_INET, socket.inet_aton(text)
-            fcntl.ioctl(control, request, struct.pack("16sH2x4s16x", *parts))
         fcntl.ioctl(control, _SIOCSIFMTU, struct.pack("16si20x", name, MTU))
         for each in (name, b"lo"):
             fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sh22x", each, _IFF_UP_RUNNING))
+    set_address(address(place))
     return fd
 
 
-class Switch:
-    """Carries packets from cable to cable."""
+def set_address(wanted: str) -> None:
+    """Of the interface in the present namespace."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        for request, text in ((_SIOCSIFADDR, wanted), (_SIOCSIFNETMASK, "255.255.255.0")):
+            parts = INTERFACE, socket.AF_INET, socket.inet_aton(text)
+            fcntl.ioctl(control, request, struct.pack("16sH2x4s16x", *parts))
 
-    def __init__(self, cables: dict[str, int], rng: Random) -> None:
+
+class Switch:
+    """Carries packets from cable to cable; `move` gives the node of a name another address."""
+
+    def __init__(
+        self, cables: dict[str, int], rng: Random, move: Callable[[str, str], None]
+    ) -> None:
         places = {name: place for place, name in enumerate(cables) if name != OUTSIDE} | {
             OUTSIDE: -1
         }
@@ -72,6 +83,7 @@ class Switch:
         self._cut: set[tuple[str, str]] = set()
         self._share = 0.0
         self._rng = rng
+        self._move = move
         self._watched: Counter[tuple[str, str, str]] | None = None
         self._ends: dict[bytes, int] = {}  # TCP flow: the highest sequence number passed
 
@@ -79,6 +91,8 @@ class Switch:
         """Carry it out; what is to be answered."""
         if verb == "cut":
             self._cut = {(source, target) for source, target in value}
+        elif verb == "exchange":
+            self._exchange(*value)
         elif verb == "lose":
             self._share = value
         elif verb == "watch":
@@ -103,6 +117,14 @@ class Switch:
                 os.write(cable, packet)
             except OSError:
                 pass  # its queue is full, or it is going down: lost, as on any network
+
+    def _exchange(self, one: str, other: str) -> None:
+        raws = {name: raw for raw, name in self._names.items()}
+        for name, raw in ((one, raws[other]), (other, raws[one])):
+            self._move(name, socket.inet_ntoa(raw))
+            self._names[raw] = name
+        first, second = raws[one], raws[other]
+        self._cables[first], self._cables[second] = self._cables[second], self._cables[first]
 
     def _is_lost(self, source: bytes, target: bytes) -> bool:
         pair = (self._names.get(source, ""), self._names[target])
@@ -133,15 +155,21 @@ def main(names: list[str]) -> None:
             raise OSError(ctypes.get_errno(), "no network namespace")
 
     home = os.open("/proc/self/ns/net", os.O_RDONLY)
-    cables, spaces = {}, {}
+    cables, spaces, doors = {}, {}, {}
     for place, name in enumerate(names):
         enter(libc.unshare, _CLONE_NEWNET)
         cables[name] = open_interface(place)
         space = os.open("/proc/self/ns/net", os.O_RDONLY)
-        spaces[name] = f"/proc/{os.getpid()}/fd/{space}"
+        spaces[name], doors[name] = f"/proc/{os.getpid()}/fd/{space}", space
     enter(libc.setns, home, _CLONE_NEWNET)
     cables[OUTSIDE] = open_interface(-1)
-    switch = Switch(cables, Random(" ".join(names)))
+
+    def move(name: str, to: str) -> None:
+        enter(libc.setns, doors[name], _CLONE_NEWNET)
+        set_address(to)
+        enter(libc.setns, home, _CLONE_NEWNET)
+
+    switch = Switch(cables, Random(" ".join(names)), move)
     print(json.dumps(spaces), flush=True)
     serve(switch, list(cables.values()))
 

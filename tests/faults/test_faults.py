@@ -33,7 +33,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        return f"{self.tree}-{self.network}"
+        return f"{self.tree}-{self.network}-{self.seed}"
 
 
 RUNS = (
@@ -41,6 +41,8 @@ RUNS = (
     Run("pair", 5, 12, "kill,cut,lose,retire,broken-join"),
     Run("chain", 8, 12, "power,freeze,isolate,away,broken-retire,mute,deaf"),
     Run("wide", 195, 12, "kill-all,stop,unplug,roam,hop"),
+    Run("wide", 2, 12, "kill,damage,reclaim,roam"),
+    Run("pair", 11, 14, "kill,exchange,restore,clock"),
     Run("sites", 80, 12, "power-all,one-way,split,roam,retire"),
     Run("pair", 208, 8, "kill,cut,one-way,lose,freeze", "relays"),
 )

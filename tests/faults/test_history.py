@@ -12,6 +12,7 @@ import pytest
 from . import events
 from .events import (
     Acknowledged,
+    Believed,
     Calm,
     Connected,
     Connecting,
@@ -25,6 +26,7 @@ from .events import (
     Haunted,
     Healed,
     Overdue,
+    Reclaimed,
     Remembered,
     Returned,
     Sent,
@@ -210,6 +212,16 @@ def test_zone_comes_back_at_a_higher_epoch(story: Story) -> None:
     assert [] == story.broken
 
 
+def test_what_a_reclaim_cut_off_comes_late(story: Story) -> None:
+    """Behind newer messages, without retained values, twice where the dead owner did not answer."""
+    story.publish(1, retain=True).deliver(1).fault().publish(7).add(Reclaimed, zone="a")
+    story.publish(8).deliver(8).deliver(7).deliver(7, packet_id=9).heal().calm().add(
+        Remembered, values=()
+    )
+
+    assert [] == story.broken
+
+
 def test_session_may_be_refused_while_its_holder_is_away(story: Story) -> None:
     """Code 3 says that nobody can be asked now."""
     story.fault().connect(S, code=3).heal().connect(S).calm()
@@ -379,7 +391,15 @@ def bad() -> Iterator[tuple[str, str, Any]]:
     yield "copies", "twice to an edge", lambda s: _copied(s, "o", "h", count=2)
     yield "ended", "a node", lambda s: s.add(Ended, node="a", status=1)
     yield "ended", "not, when told", lambda s: s.add(Stuck, node="a", order="SIGTERM")
+    yield "damage", "believed", lambda s: s.add(Believed, node="a", what="a log")
+    yield "lost", "after a reclaim", lambda s: s.publish(1).add(Reclaimed, zone="a").calm()
+    yield "order", "after a reclaim", _disordered_after_reclaim
     yield "late", "still something to do", lambda s: s.heal().add(Overdue, what="a zone is away")
+
+
+def _disordered_after_reclaim(story: Story) -> Story:
+    story.fault().add(Reclaimed, zone="a").publish(1).publish(2)
+    return story.deliver(2).deliver(1).heal().calm()
 
 
 def _begin_elsewhere(story: Story) -> Story:

@@ -16,6 +16,10 @@ ENDS = {
     "power": "start",
     "stop": "start",
     "retire": "start",
+    "damage": "start",
+    "restore": "start",
+    "reclaim": "start",
+    "exchange": "mend-exchange",
     "freeze": "thaw",
     "cut": "mend-cut",
     "one-way": "mend-one-way",
@@ -27,6 +31,8 @@ ENDS = {
     "away": "back",
     "stall": "go-on",
 }
+PAIRED = ("cut", "one-way", "isolate", "unplug", "mute", "deaf", "fill", "exchange")
+PROCESSES = ("kill", "power", "stop", "freeze", "retire", "damage", "restore")
 BEGINNINGS = {end: begin for begin, end in ENDS.items()}
 
 
@@ -62,7 +68,12 @@ def test_processes_and_clients_have_one_episode_at_a_time(tree: Tree) -> None:
             elif step.verb == "broken-join":
                 assert {step.targets[0]} == down & {*step.targets}, f"{step} in {steps}"
                 down |= set(step.targets)
-            elif step.verb in ("kill", "power", "stop", "freeze", "retire", "away", "stall"):
+            elif step.verb == "reclaim":
+                assert down.isdisjoint(step.targets), f"{step} in {steps}"
+                down |= set(subjects)
+            elif step.verb == "exchange":
+                assert down.isdisjoint(step.targets), f"{step} in {steps}"
+            elif step.verb in PROCESSES or step.verb in ("away", "stall"):
                 assert down.isdisjoint(subjects), f"{step} in {steps}"
                 down |= set(subjects)
             elif step.verb in ("start", "thaw", "back", "go-on"):
@@ -83,7 +94,7 @@ def test_what_begins_ends(tree: Tree) -> None:
             verb = BEGINNINGS.get(step.verb, step.verb)
             if verb in ("away", "stall"):
                 balance[verb, step.targets[:1]] += 1 if step.verb == verb else -1
-            elif verb in ("cut", "one-way", "isolate", "unplug", "mute", "deaf", "fill"):
+            elif verb in PAIRED:
                 balance[verb, step.targets] += 1 if step.verb == verb else -1
             elif verb in ("lose", "slow"):
                 balance[verb, step.targets] += 1 if step.amount else -1

@@ -10,18 +10,19 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime, timedelta
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.support.nodes import ROOT, NodeFailed, NodeProcess
+from tests.support.nodes import ROOT, NodeFailed
 
+from . import operators
 from .clocks import Clock
 from .conditions import Conditions
 from .disks import Disk
-from .networks import Network, Place
+from .faulty import FaultyNode
+from .networks import Network
 from .schedule import Step
 from .switch import OUTSIDE
 from .trees import Tree
@@ -42,46 +43,14 @@ QUICK = {
     "lose",
     "slow",
     "clock",
+    "exchange",
+    "mend-exchange",
 }
 """Verbs that do not wait for a process."""
 
 END_TIMEOUT = 20.0
 JOIN_TIMEOUT = 8.0
 COMMAND_TIMEOUT = 40.0  # seconds; a command that hangs is not waited for any longer
-
-
-class FaultyNode(NodeProcess):
-    """A node with a place in the network, a disk and a clock of its own."""
-
-    def __init__(
-        self, folder: Path, document: Mapping[str, Any], place: Place, disk: Disk, clock: Clock
-    ) -> None:
-        super().__init__(
-            folder,
-            {**document, **place.keys},
-            env=preloaded(disk.environment(), clock.environment()),
-        )
-        self.place = place
-        self.disk = disk
-        self.clock = clock
-        self.should_run = False
-        self.is_full = False
-
-    def command(self) -> list[str]:
-        return [*self.place.prefix, *super().command()]
-
-    def hear(self, event: dict[str, Any]) -> None:
-        """Its times are ours, so that what several nodes say has an order."""
-        if "time" in event:
-            told = datetime.fromisoformat(event["time"])
-            event["time"] = (told - timedelta(seconds=self.clock.offset)).isoformat()
-
-
-def preloaded(*environments: Mapping[str, str]) -> dict[str, str]:
-    """All of them; what one of them preloads does not take another's place."""
-    libraries = [each["LD_PRELOAD"] for each in environments if "LD_PRELOAD" in each]
-    found = {name: value for each in environments for name, value in each.items()}
-    return {**found, "LD_PRELOAD": ":".join(libraries)} if libraries else found
 
 
 class World:
@@ -107,6 +76,9 @@ class World:
         self.nodes: dict[str, FaultyNode] = {}
         self.died: list[tuple[str, int]] = []  # nodes that ended by themselves, status
         self.stuck: list[tuple[str, str]] = []  # nodes that did not end, the order
+        self.believed: list[tuple[str, str]] = []  # nodes that took damaged data, which
+        self.reclaimed: list[str] = []  # zones that an operator took, since the last look
+        self._branches: dict[str, str] = {}  # node: the zone that was taken from it
         self._rng = Random(f"{seed}/{tree.name}/disks")
         self._cuts: Counter[tuple[str, str]] = Counter()
         self._turns = {name: asyncio.Lock() for name in tree.names}
@@ -121,7 +93,8 @@ class World:
             document |= conditions.keys
             place = network.places[shape.name]
             clock = Clock(folder / f"clock-{shape.name}", clock_library)
-            node = FaultyNode(folder, {**document, "data": str(disk.data)}, place, disk, clock)
+            document["data"] = str(disk.data)
+            node = FaultyNode(folder, document, place, disk, clock, conditions.files)
             self.nodes[shape.name] = node
         self._verbs: dict[str, Callable[[Step], Any]] = {
             "start": lambda step: self._start(*step.targets),
@@ -150,6 +123,11 @@ class World:
             "free": lambda step: self._free(*step.targets),
             "slow": lambda step: self.nodes[step.targets[0]].disk.slow(step.amount),
             "clock": lambda step: self.nodes[step.targets[0]].clock.step(step.amount),
+            "damage": self._damage,
+            "restore": self._restore,
+            "reclaim": self._reclaim,
+            "exchange": lambda step: self.network.exchange(*step.targets),
+            "mend-exchange": lambda step: self.network.exchange(*step.targets),
         }
 
     def knows(self, step: Step) -> bool:
@@ -195,11 +173,24 @@ class World:
                 if status and not node.is_full:
                     self.died.append((node.name, status))
 
-    def command(self, *arguments: str) -> tuple[int, str]:
-        """A command of txbroker: its exit status and all that it printed. Blocks."""
+    def settle(self) -> None:
+        """Branches of nodes that are back are replayed, as an operator does it. Blocks."""
+        for name, zone in list(self._branches.items()):
+            node = self.nodes[name]
+            if node.has_event("zone.divergent"):
+                self.command("divergent", "replay", node.place.grpc, zone)
+            if node.has_event("join.granted"):
+                del self._branches[name]
+
+    def command(self, *arguments: str, at: FaultyNode | None = None) -> tuple[int, str]:
+        """
+        A command of txbroker, `at` the place of a node: its exit status and all that it printed.
+        Blocks.
+        """
+        prefix = () if at is None else at.place.prefix
         try:
             done = subprocess.run(
-                [sys.executable, "-m", "txbroker.cli", *arguments],
+                [*prefix, sys.executable, "-m", "txbroker.cli", *arguments],
                 cwd=ROOT,
                 env={**os.environ, "PYTHONPATH": str(ROOT)},
                 stdin=subprocess.DEVNULL,
@@ -324,6 +315,52 @@ class World:
         time.sleep(step.amount)
         self._kill(victim.name)
         return f"killed after {event}"
+
+    # operators
+
+    def _damage(self, step: Step) -> str:
+        """The node sees it, or nobody does: it is alone in the world meanwhile."""
+        (name,) = step.targets
+        self._kill(name)
+        with self._alone(name):
+            said, is_believed = operators.damage(self.nodes[name], self.command, step.amount)
+        if is_believed:
+            self.believed.append((name, said))
+        return said
+
+    def _restore(self, step: Step) -> str:
+        """From a backup that is as new as can be: nothing is acknowledged after it."""
+        (name,) = step.targets
+        node = self.nodes[name]
+        if not node.running:
+            return "was down"
+        with self._alone(name):
+            time.sleep(operators.QUIET)
+            said = operators.back_up(node, self.command)
+            self._kill(name)
+            if not said:
+                operators.restore(node)
+        return said or "restored"
+
+    def _reclaim(self, step: Step) -> str:
+        node, parent = (self.nodes[name] for name in step.targets)
+        if not node.running or not parent.running or node.zone is None:
+            return "was down"
+        self._kill(node.name)
+        status, said = self.command("reclaim", parent.place.grpc, node.zone)
+        # Also where it seems to have failed: the answer may have been lost.
+        self.reclaimed.append(node.zone)
+        self._branches[node.name] = node.zone
+        return f"status {status}: {said}"
+
+    @contextlib.contextmanager
+    def _alone(self, name: str) -> Iterator[None]:
+        pairs = self._around([name], OUTSIDE)
+        self._cut(pairs, 1)
+        try:
+            yield
+        finally:
+            self._cut(pairs, -1)
 
     # network and disks
 

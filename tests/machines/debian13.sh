@@ -9,5 +9,6 @@ make_root debian13 trixie amd64 "python3,python3-venv,python3-dev,g++,make,git,c
 put_checkout
 inside make PYTHON=python3 home SECONDS=5
 inside make PYTHON=python3 .venv/.whole
-inside .venv/bin/python -m pytest -q -n 2 --dist loadfile \
+# On a machine that does other things as well, the random tests of store take minutes.
+inside .venv/bin/python -m pytest -q -n 2 --dist loadfile --timeout 1200 \
     tests/core tests/mqtt tests/delegation tests/store tests/link

@@ -21,13 +21,13 @@ from random import Random
 from tests.support.nodes import NodeProcess, free_port, topology
 from tests.system.commands import as_json
 
-from .rest import MIB, Rest, measure
+from .rest import MIB, Rest, left_over, measure, tables
 from .visits import Visits
 
 ZONES = {"root": "", "a": "a", "b": "b"}
 RETENTION = 8 * MIB
-SEGMENT = 64 * MIB
-SLACK = 4 * MIB
+SEGMENT = 1 * MIB
+SLACK = 5 * MIB
 """Bytes of a data folder beside the journal: tables, preallocated space."""
 
 CLIENTS = 12
@@ -42,8 +42,17 @@ GROWTH = 1 * MIB
 COLD_GROWTH = 16 * MIB
 """Bytes that memory may grow between two rests before the warm-up is over."""
 
+LOG = 64 * 1024
+"""Bytes of log between two rests, where no node is disturbed: nothing is logged of each visit."""
+
+LONG = 300.0
+"""Seconds between two rests from which on each begins when all is swept, not the last one alone."""
+
 EMPTY = 60.0
 """Seconds in which sessions that nobody owns are found and ended."""
+
+SWEPT = 120.0
+"""Seconds in which what was kept for sessions that moved is let go, and when they connected."""
 
 
 def main() -> int:
@@ -102,12 +111,16 @@ class Soak:
         """What is wrong at the end, a line each."""
         rests = [(0, await self._rest())]
         length = 60 * self._options.minutes / self._options.rests
-        for _ in range(self._options.rests):
+        for number in range(1, self._options.rests + 1):
             deadline = asyncio.get_running_loop().time() + length
             clients = [self._visits.make(deadline) for _ in range(CLIENTS)]
             await asyncio.gather(*clients, *self._faults(deadline))
+            await self._visits.discard_left()
             if left := await self._left_over():
                 return [f"sessions are left over after {self._visits.done} visits: {left}"]
+            is_last = number == self._options.rests
+            if (is_last or length >= LONG) and (wrong := await self._not_swept()):
+                return [f"tables are not as they were after {self._visits.done} visits: {wrong}"]
             rests.append((self._visits.done, await self._rest()))
         return [*self._failures(), *self._growth(rests)]
 
@@ -141,11 +154,28 @@ class Soak:
                 return {name: ids[:5] for name, ids in left.items()}
             await asyncio.sleep(1.0)
 
+    async def _not_swept(self) -> dict[str, dict[str, int]]:
+        """Tables that are not empty when there has been time to sweep them."""
+        deadline = time.monotonic() + SWEPT
+        while True:
+            found = await asyncio.gather(
+                *(asyncio.to_thread(left_over, node) for node in self._nodes)
+            )
+            left = {node.name: sizes for node, sizes in zip(self._nodes, found, strict=True)}
+            left = {name: sizes for name, sizes in left.items() if sizes}
+            if not left or time.monotonic() > deadline:
+                return left
+            await asyncio.sleep(2.0)
+
     async def _rest(self) -> dict[str, Rest]:
         found = await asyncio.gather(*(asyncio.to_thread(measure, node) for node in self._nodes))
         print(f"after {self._visits.done} visits, {len(self._visits.failed)} of them failed")
+        for text in self._visits.failed[-3:]:
+            print(f"  failed: {text}")
         for node, rest in zip(self._nodes, found, strict=True):
             print(f"  {node.name:5} {rest}", flush=True)
+            sizes = await asyncio.to_thread(tables, node)
+            print("       ", *(f"{k} {v}" for k, v in sizes.items() if v), sep="  ", flush=True)
         return {node.name: rest for node, rest in zip(self._nodes, found, strict=True)}
 
     def _failures(self) -> list[str]:
@@ -171,6 +201,8 @@ class Soak:
             if before >= WARM_UP:
                 bound = GROWTH * max(after - before, WARM_UP) // WARM_UP
             for name, rest in later.items():
+                if (logged := rest.log - earlier[name].log) > LOG and not self._options.faults:
+                    wrong.append(f"{name}: {logged} bytes of log from {before} to {after}")
                 if (grown := rest.memory - earlier[name].memory) > bound:
                     wrong.append(f"{name}: {grown / MIB:.1f} MiB more from {before} to {after}")
         if not visits:

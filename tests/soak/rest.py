@@ -9,11 +9,36 @@ from pathlib import Path
 import attrs
 
 from tests.support.nodes import NodeProcess
+from tests.system.commands import as_json
 
 IDLE = 2.0
 """Seconds over which the CPU time of an idle node is taken."""
 
 MIB = 1024 * 1024
+
+AT_REST = {
+    "connections": 0,
+    "directory.arriving": 0,
+    "directory.connected": 0,
+    "directory.discards": 0,
+    "directory.entries": 0,
+    "directory.left": 0,
+    "directory.moved": 0,
+    "directory.own": 0,
+    "directory.tombstones": 0,
+    "edges": 3,
+    "filters": 0,
+    "filters.asked": 0,
+    "journal.edges": 3,
+    "marks": 32,
+    "retained": 0,
+    "sessions": 0,
+    "timers": 2_000,
+    "wills.own": 0,
+    "wills.sent": 0,
+    "zones": 3,
+}
+"""What is left in the tables of one of three nodes when all clients have gone, at most."""
 
 
 @attrs.frozen(kw_only=True)
@@ -53,6 +78,19 @@ def measure(node: NodeProcess) -> Rest:
         log=sum(map(len, node.lines)),
         cpu=cpu,
     )
+
+
+def left_over(node: NodeProcess) -> dict[str, int]:
+    """What is in the tables that have more than they should, by their names."""
+    sizes = tables(node)
+    return {name: sizes[name] for name, most in AT_REST.items() if sizes.get(name, 0) > most}
+
+
+def tables(node: NodeProcess) -> dict[str, int]:
+    """How many entries each table of the node has."""
+    rows = as_json("tree", node.grpc, "-v")
+    (own,) = (row for row in rows if row["node"] == node.name)
+    return {name: table["entries"] for name, table in own["tables"].items()}
 
 
 def _ticks(pid: int) -> int:

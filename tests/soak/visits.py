@@ -2,7 +2,8 @@
 What one client does: it comes with names of its own, uses them, and leaves nothing rightful behind.
 
 Each kind of visit ends without a session: a durable one is discarded by a clean CONNECT, at the
-same node or another. The gaps between the steps are those at which a discard once got lost.
+same node or another. The gaps between the steps are those at which a discard once got lost. A visit
+that failed may have left a rightful session: `discard_left` ends that.
 """
 
 from __future__ import annotations
@@ -18,6 +19,12 @@ from txbroker.mqtt.packets import Will
 GAPS = (0.0, 0.0, 0.02, 0.05, 0.1, 0.3)
 """Seconds between a client's steps."""
 
+AT_ONCE = 20
+"""Clients that come back at a time."""
+
+PATIENCE = 60.0
+"""Seconds in which a whole tree accepts a clean CONNECT."""
+
 Addresses = Callable[[], list[Address]]
 
 
@@ -31,6 +38,7 @@ class Visits:
         self._rng = rng
         self._zones = zones
         self._numbers = 0
+        self._left: list[str] = []
 
     async def make(self, deadline: float) -> None:
         """Make one visit after the other until the loop's time is `deadline`, and end the last."""
@@ -43,8 +51,28 @@ class Visits:
                 await kind(f"v{number}", f"{self._rng.choice(self._zones)}/v{number}".lstrip("/"))
             except (OSError, AssertionError, asyncio.CancelledError, TimeoutError) as error:
                 self.failed.append(f"{kind.__name__} {number}: {error!r}"[:200])
+                self._left.append(f"v{number}")
                 await asyncio.sleep(0.05)  # a node that is away is not asked in a tight loop
             self.done += 1
+
+    async def discard_left(self) -> None:
+        """No node is away any more: end the sessions of visits that failed."""
+        left, self._left = self._left, []
+        for first in range(0, len(left), AT_ONCE):
+            await asyncio.gather(*map(self._discard, left[first : first + AT_ONCE]))
+
+    async def _discard(self, name: str) -> None:
+        deadline = asyncio.get_running_loop().time() + PATIENCE
+        while True:
+            try:
+                client = await self._open(name)
+            except (OSError, AssertionError, TimeoutError):
+                if asyncio.get_running_loop().time() > deadline:
+                    raise
+                await asyncio.sleep(0.2)
+            else:
+                await client.close()
+                return
 
     async def _passer(self, name: str, topic: str) -> None:
         """A clean session with a will, a filter, a retained message that is cleared again."""

@@ -325,6 +325,10 @@ class Cluster:
             if entry["event"] == event and all(entry.get(k) == v for k, v in fields.items())
         ]
 
+    def is_drained(self) -> bool:
+        """True if no edge keeps publishes for a zone that it could not reach."""
+        return len(self.logged("outbox.opened")) == len(self.logged("outbox.drained"))
+
     def count(self, counter: str) -> int:
         """A counter, summed over all nodes that run."""
         return sum(node.counters.get(counter) for node in self.nodes.values())

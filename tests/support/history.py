@@ -9,8 +9,8 @@ from typing import Any, Self
 
 import grpc
 
-from txbroker.control.channels import LARGEST_CALL
 from txbroker.core import Columns
+from txbroker.pipeline.channel import open_channel
 from txbroker.v1 import journal_pb2
 from txbroker.v1.journal_pb2_grpc import JournalStub
 
@@ -35,8 +35,7 @@ class History:
     """The journal service at a gRPC address."""
 
     def __init__(self, address: str) -> None:
-        options = [("grpc.max_receive_message_length", LARGEST_CALL)]
-        self._channel = grpc.insecure_channel(address, options=options)
+        self._channel = open_channel(address)
         self.stub = JournalStub(self._channel)
 
     def __enter__(self) -> Self:

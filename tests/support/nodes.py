@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -69,6 +69,16 @@ def free_port(host: str = "127.0.0.1") -> int:
         _given_ports.add(port)
         return port
     raise NodeFailed(f"no free port on {host}")
+
+
+def close_all(nodes: Iterable[NodeProcess]) -> None:
+    """End these nodes, one after the other; none of them may have said a traceback."""
+    closed = list(nodes)
+    for node in closed:
+        node.close()
+    for node in closed:
+        for line in node.lines:
+            assert "Traceback" not in line, line
 
 
 def parse_address(text: str) -> Address:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from txbroker.authority.handover import MarkKey
 from txbroker.authority.journal import Record
+from txbroker.authority.retained import Asked
 from txbroker.core import Exchange, Run
 from txbroker.delegation.cut import Cut
 from txbroker.edge.outbox import Entry
@@ -64,8 +65,9 @@ class EdgeRecorder:
             for index in range(run.count):
                 self.deliver(Record(run.offset(index), run.message(index)))
 
-    def answer(self, request: int, offset: int, retained: list[Message]) -> None:
-        self._add("answer", request, offset, payloads(retained))
+    def answer(self, request: int, offset: int, retained: Asked | None) -> None:
+        found = [message for message in retained or () if message is not None]
+        self._add("answer", request, offset, payloads(found))
 
     def tell_cut(self, cut: Cut) -> None:
         self._add("cut", cut.apex, cut.epoch)

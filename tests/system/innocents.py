@@ -1,10 +1,11 @@
-"""An innocent publisher and subscriber, measured while others attack their node."""
+"""Innocent clients, measured while others attack their node."""
 
 from __future__ import annotations
 
 import socket
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -22,15 +23,25 @@ LATE = 10.0
 """Seconds after which a message counts as lost."""
 
 
-@attrs.define(slots=True, kw_only=True)
-class Pair:
-    """A pair of clients of one node that exchange one message after the other in a thread."""
+@attrs.frozen
+class Measured:
+    """
+    When something was asked, how long the answer took, and how long the node worked until then, in
+    seconds. What a busy machine adds to the one is not in the other.
+    """
 
-    address: Address
-    topic: str
-    size: int = 16
+    asked: float
+    taken: float
+    worked: float
+
+
+@attrs.define(slots=True, kw_only=True)
+class Innocent:
+    """Does one thing after the other in a thread; `worked` gives the node's seconds of work."""
+
     pause: float = PAUSE
-    times: list[tuple[float, float]] = attrs.Factory(list)
+    worked: Callable[[], float] = attrs.field(default=lambda: 0.0)
+    found: list[Measured] = attrs.Factory(list)
     error: BaseException | None = None
     _is_over: threading.Event = attrs.Factory(threading.Event)
     _thread: threading.Thread | None = None
@@ -53,25 +64,83 @@ class Pair:
             raise self.error
 
     def between(self, since: float, until: float) -> list[float]:
-        """Seconds that each message took that was sent in this time, in order of size."""
-        return sorted(taken for sent, taken in self.times if since <= sent < until)
+        """Seconds that each took that was asked in this time, in order of size."""
+        return sorted(one.taken for one in self.found if since <= one.asked < until)
+
+    def work_between(self, since: float, until: float) -> list[float]:
+        """Likewise: seconds for which the node worked until it had answered."""
+        return sorted(one.worked for one in self.found if since <= one.asked < until)
+
+    def live(self) -> None:
+        """All that it does, by `measure`, until `is_over`."""
+        raise NotImplementedError
+
+    def measure(self, ask: Callable[[], object]) -> None:
+        """One question with its answer."""
+        asked, before = time.monotonic(), self.worked()
+        ask()
+        taken = time.monotonic() - asked
+        self.found.append(Measured(asked, taken, self.worked() - before))
+
+    def is_over(self) -> bool:
+        """True if it is at its end; pauses before the next question."""
+        return self._is_over.wait(self.pause)
 
     def _run(self) -> None:
         try:
-            with (
-                RawClient(self.address, timeout=LATE) as sub,
-                RawClient(self.address, timeout=LATE) as pub,
-            ):
-                sub.connect(f"sub {self.topic}")
-                sub.subscribe((self.topic, 0))
-                pub.connect(f"pub {self.topic}")
-                while not self._is_over.wait(self.pause):
-                    sent = time.monotonic()
-                    pub.publish(self.topic, b"x" * self.size)
-                    sub.expect_publish(self.topic)
-                    self.times.append((sent, time.monotonic() - sent))
+            self.live()
         except BaseException as error:
             self.error = error
+
+
+@attrs.define(slots=True, kw_only=True)
+class Pair(Innocent):
+    """A pair of clients of one node that exchange one message after the other."""
+
+    address: Address
+    topic: str
+    size: int = 16
+    qos: int = 0
+
+    def live(self) -> None:
+        """See the class's text."""
+        with (
+            RawClient(self.address, timeout=LATE) as sub,
+            RawClient(self.address, timeout=LATE) as pub,
+        ):
+            sub.connect(f"sub {self.topic}")
+            sub.subscribe((self.topic, self.qos))
+            pub.connect(f"pub {self.topic}")
+            payload = b"x" * self.size
+
+            def exchange() -> None:
+                pub.publish(self.topic, payload, qos=self.qos)
+                sub.acknowledge(sub.expect_publish(self.topic))
+
+            while not self.is_over():
+                self.measure(exchange)
+
+
+@attrs.define(slots=True, kw_only=True)
+class Newcomer(Innocent):
+    """A client that connects anew each second."""
+
+    address: Address
+    name: str
+    clean: bool = True
+
+    def live(self) -> None:
+        """See the class's text."""
+        number = 0
+
+        def connect() -> None:
+            with RawClient(self.address, timeout=LATE) as client:
+                client.connect(f"{self.name} {number}", clean=self.clean)
+                client.disconnect()
+
+        while not self.is_over():
+            number += 1
+            self.measure(connect)
 
 
 def quantile(times: list[float], share: float) -> float:
@@ -84,6 +153,12 @@ def resident(node: NodeProcess) -> int:
     status = Path(f"/proc/{node.pid}/status").read_text()
     line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
     return int(line.split()[1]) * 1024
+
+
+def work_of(*nodes: NodeProcess) -> Callable[[], float]:
+    """What gives the seconds for which these nodes' main threads have worked."""
+    paths = [Path(f"/proc/{node.pid}/schedstat") for node in nodes]
+    return lambda: sum(int(path.read_text().split()[0]) for path in paths) / 1e9
 
 
 @attrs.define(slots=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from tests.support.nodes import NodeProcess, free_port, topology
+from tests.support.nodes import NodeProcess, close_all, free_port, topology
 from tests.support.rawclient import RawClient
 from tests.system.commands import output, run, wait_until
 from txbroker.v1 import control_pb2
@@ -66,10 +66,7 @@ def pair(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pair]:
     pair = Pair(tmp_path, request.param)
     yield pair
     pair.a.resume()
-    for node in (pair.a, pair.root):
-        node.close()
-        for line in node.lines:
-            assert "Traceback" not in line, line
+    close_all((pair.a, pair.root))
 
 
 def publish(node: NodeProcess, topic: str, *payloads: bytes, retain: bool = False) -> None:
@@ -136,16 +133,32 @@ def test_what_the_root_took_for_the_child_reaches_it(pair: Pair, comes_back_with
         assert b"newer" == retained(node, "a/before")
 
 
-def test_history_of_the_child_is_no_news_for_new_sessions(pair: Pair) -> None:
+@pytest.mark.parametrize("comes_back_with", ["nothing", "backup"])
+def test_history_of_the_child_is_no_news_for_new_sessions(pair: Pair, comes_back_with: str) -> None:
     """They began at the new root, long after what the child has in its journal."""
     pair.grow()
     publish(pair.a, "a/x", *(b"early %d" % n for n in range(10)))
-    pair.lose_root("nothing")
+    pair.lose_root(comes_back_with)
     subscribe(pair.root, "new", "a/x")
     pair.heal()
     publish(pair.root, "a/x", b"last")
 
     assert [b"last"] == take(pair.root, "new", b"last")
+
+
+def test_sessions_of_the_copy_get_the_history(pair: Pair) -> None:
+    """They may have missed it; what the copy has comes before it, and what came since behind it."""
+    subscribe(pair.root, "old", "a/x")
+    early = [b"early %d" % n for n in range(3)]
+    publish(pair.root, "a/x", *early)
+    pair.grow()
+    history = [b"history %d" % n for n in range(10)]
+    publish(pair.a, "a/x", *history)
+    pair.lose_root("backup")
+    pair.heal()
+    publish(pair.root, "a/x", b"last")
+
+    assert [*early, *history, b"last"] == take(pair.root, "old", b"last")
 
 
 def test_a_root_that_dies_while_it_gives_them_away_goes_on(pair: Pair) -> None:

@@ -229,6 +229,24 @@ def test_nodes_that_are_killed_with_a_disk_full_to_the_last_byte(
             assert {("t", b"before"), ("a/t", b"before"), ("t", b"after")} == got
 
 
+def test_qos_0_leaves_the_reserve(tmp_path: Path, small_disk: Path) -> None:
+    """It is delivered on, and not kept: the last bytes of the disk do not go for it."""
+    keys = {"data": str(small_disk / "n"), "mqtt": [f"tcp:{free_port()}:interface=127.0.0.1"]}
+    with NodeProcess(tmp_path, topology("n", zone="", **keys)) as node:
+        with RawClient(node.mqtt) as pub, RawClient(node.mqtt) as sub:
+            pub.connect("pub")
+            sub.connect("sub")
+            sub.subscribe(("seen", 0))
+            for _ in range(10):
+                pub.send(wire.publish("t", PAYLOAD, qos=0) * 40)
+                pub.ping()
+            pub.publish("seen", b"yes", qos=0)
+            assert [b"yes"] == [message.payload for message in sub.take(1)]
+        node.wait_event("disk.short", limit="limits.disk_free")
+        assert counter(node, "journal.left_out") > 10
+        assert shutil.disk_usage(small_disk).free > 1 * MIB
+
+
 def fill_to_the_last_byte(disk: Path) -> Path:
     """A file that leaves nothing."""
     ballast = disk / "ballast"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,3 +58,43 @@ def test_an_error_does_not_repeat_the_question(node: NodeProcess) -> None:
     assert grpc.StatusCode.INVALID_ARGUMENT == error.value.code()  # type: ignore[attr-defined]
     assert len(error.value.details()) < 2 * LONGEST_TEXT  # type: ignore[attr-defined]
     assert sum(map(len, node.lines[mark:])) < 20_000
+
+
+def test_a_large_message_is_not_taken(node: NodeProcess) -> None:
+    """Neither over 4 MiB nor as a piece of one that is too large; little memory is used."""
+    before = resident(node)
+    options = (("grpc.max_send_message_length", -1),)
+    with grpc.insecure_channel(node.grpc, options=options) as channel:
+        for size in (5 * MIB, 320 * MIB):
+            request = control_pb2.ResolveRequest(question="x" * size)
+            with pytest.raises(grpc.RpcError, match="larger than max"):
+                ControlStub(channel).Resolve(request, timeout=60)
+        join = channel.stream_stream("/txbroker.v1.Control/Join")
+        with pytest.raises(grpc.RpcError, match="at most 16777216 are taken here"):
+            next(join(iter([b"\x07" + (320 * MIB).to_bytes(8, "little") + bytes(MIB)]), timeout=20))
+        assert ControlStub(channel).Status(control_pb2.StatusRequest(), timeout=20).node == "n"
+    assert resident(node) < before + 50 * MIB
+    node.wait_event("call.refused", call="Join")
+
+
+def test_messages_that_never_end_are_bounded_together(node: NodeProcess) -> None:
+    """Sixteen streams, each with 15 of 16 MiB: those that began first are refused."""
+    before = resident(node)
+    pieces = [
+        b"\x07" + (to_come * MIB).to_bytes(8, "little") + bytes(MIB) for to_come in range(16, 1, -1)
+    ]
+    with grpc.insecure_channel(node.grpc) as channel:
+        join = channel.stream_stream("/txbroker.v1.Control/Join")
+        calls = [join(_endless(pieces), timeout=60) for _ in range(16)]
+        assert "no room" in str(calls[0].exception())
+        assert ControlStub(channel).Status(control_pb2.StatusRequest(), timeout=20).node == "n"
+        for call in calls:
+            call.cancel()
+    assert resident(node) < before + 100 * MIB
+
+
+def _endless(pieces: list[bytes]) -> Iterator[bytes]:
+    yield from pieces
+    while True:
+        time.sleep(0.2)
+        yield pieces[-1][:9] + bytes(64 * 1024)

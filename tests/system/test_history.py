@@ -219,7 +219,7 @@ def test_so_many_readers_and_no_more(solo: NodeProcess) -> None:
         assert f"node 'solo' serves {MOST_STREAMS} readers at once; try again later" == line
         assert 1 == counter(solo, "history.refused")
 
-        streams[0].cancel()
+        streams[0].close()
         wait_until(lambda: len(history.replies("", 1, end=2)) == 1, what="room")
         began = time.monotonic()
         solo.terminate()

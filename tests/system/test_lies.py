@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,9 +14,10 @@ import pytest
 
 from tests.support.nodes import NodeProcess, free_port, topology
 from tests.support.rawclient import RawClient
-from txbroker.v1 import control_pb2, types_pb2
+from txbroker.v1 import control_pb2, directory_pb2, types_pb2
 from txbroker.v1.control_pb2 import JoinRequest
 from txbroker.v1.control_pb2_grpc import ControlStub
+from txbroker.v1.directory_pb2_grpc import DirectoryStub
 
 from .commands import as_json
 
@@ -86,6 +89,41 @@ def test_a_lie_is_refused_whole(house: tuple[NodeProcess, NodeProcess], lie: str
     assert "Traceback" not in "".join(root.lines)
 
 
+def test_no_stranger_takes_a_child_from_its_living_parent(
+    house: tuple[NodeProcess, NodeProcess],
+) -> None:
+    """It dialled the stranger's address from then on, also after a restart."""
+    root, b = house
+    parent = types_pb2.Cut(apex="", epoch=1, node="thief", grpc=f"127.0.0.1:{free_port()}")
+    request = control_pb2.AdoptRequest(parent=parent, zone="b", epoch=1)
+    with grpc.insecure_channel(b.grpc) as channel:
+        assert not ControlStub(channel).Adopt(request, timeout=5).accepted
+    b.kill()
+    b.start()
+    b.wait_event("join.granted")
+    assert not b.has_event("parent.changed", after=0)
+
+
+def test_garbage_is_logged_a_few_times(house: tuple[NodeProcess, NodeProcess]) -> None:
+    """Five bytes that are no message were a kilobyte of log, and each connection was a line."""
+    root, _ = house
+    before = len(root.lines)
+    with grpc.insecure_channel(root.grpc) as channel:
+        resolve = channel.unary_unary("/txbroker.v1.Control/Resolve")
+        for _ in range(50):
+            with pytest.raises(grpc.RpcError):
+                resolve(b"\x0a\x03\xed\xa0\x80", timeout=5)  # half of a character
+    host, _, port = root.link.rpartition(":")
+    for _ in range(50):
+        with socket.create_connection((host, int(port))) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            stranger.settimeout(5)
+            with contextlib.suppress(ConnectionError):
+                stranger.recv(1)
+    assert len(root.lines) - before < 40
+    assert root.running
+
+
 def say(stub: ControlStub, requests: list[JoinRequest]) -> None:
     """Talk on a join stream until the other end has had enough, or has taken it all."""
     waiting: queue.SimpleQueue[JoinRequest | None] = queue.SimpleQueue()
@@ -103,3 +141,29 @@ def say(stub: ControlStub, requests: list[JoinRequest]) -> None:
                 break
     waiting.put(None)
     call.cancel()
+
+
+def test_invented_members_keep_nothing(house: tuple[NodeProcess, NodeProcess]) -> None:
+    """Of ten thousand that answer nobody; new durable clients are accepted at both nodes."""
+    root, b = house
+    invented = [
+        types_pb2.Member(name=f"ghost-{number}", grpc=f"127.0.0.1:{port}", version=1)
+        for number, port in enumerate([free_port() for _ in range(10)] * 999)
+    ]
+    told = control_pb2.Members(members=invented)
+    question = directory_pb2.Question(source="b", target="root")
+    question.share_members.members.extend(invented)
+    with RawClient(b.mqtt) as client:
+        client.connect("before", clean=False)
+    with grpc.insecure_channel(root.grpc) as channel:
+        stub = ControlStub(channel)
+        liar = threading.Thread(
+            target=say, args=(stub, [announce(owns_zone=False), JoinRequest(members=told)])
+        )
+        liar.start()
+        DirectoryStub(channel).Ask(question, timeout=10)
+        root.wait_event("members.waiting")
+        for number, node in enumerate((root, b) * 20):
+            with RawClient(node.mqtt) as client:
+                client.connect(f"durable-{number}", clean=False)
+        liar.join()

@@ -15,7 +15,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from tests.support.nodes import NodeProcess, free_port, topology
+from tests.support.nodes import NodeProcess, close_all, free_port, topology
 from tests.support.rawclient import RawClient
 from tests.system.commands import as_json, run, wait_until
 from txbroker.link.frames import LINK_VERSION
@@ -63,11 +63,7 @@ class House:
 def house(tmp_path: Path) -> Iterator[House]:
     house = House(tmp_path)
     yield house
-    for node in reversed(house.nodes):
-        node.close()
-    for node in house.nodes:
-        for line in node.lines:
-            assert "Traceback" not in line, line
+    close_all(reversed(house.nodes))
 
 
 def publish(node: NodeProcess, topic: str, first: int, count: int, qos: int = 1) -> list[bytes]:

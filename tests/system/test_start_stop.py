@@ -316,7 +316,7 @@ def test_open_files_run_out(few_files: tuple[NodeProcess, NodeProcess], port: st
         good.take(1)
         crowd = [socket.create_connection(address[port], timeout=5) for _ in range(2 * OPEN_FILES)]
         try:
-            most = OPEN_FILES - (1 if port == "grpc" else OPEN_FILES // 4)
+            most = OPEN_FILES - OPEN_FILES // (8 if port == "grpc" else 4)
             wait_until(lambda: open_files(node) >= most, what="no file is left for connections")
             if port != "grpc":  # gRPC waits in silence
                 node.wait_event("accept.paused", after=mark)
@@ -337,16 +337,26 @@ def test_open_files_run_out(few_files: tuple[NodeProcess, NodeProcess], port: st
     assert not child.has_event("join.lost")
 
 
-def test_a_crowd_leaves_files_for_the_journal(tmp_path: Path) -> None:
-    """Segments and the state are written while strangers take every connection there is."""
+@pytest.mark.parametrize("port", ["mqtt", "grpc"])
+def test_a_crowd_leaves_files_for_the_journal(tmp_path: Path, port: str) -> None:
+    """
+    Segments and the state are written while strangers take every connection there is; and when
+    they have gone the node takes connections again.
+    """
     node = FewFiles(tmp_path, topology("n", zone="", retention={"size": "1MiB"}))
     with node, client_of(node, "pub") as pub:
         node.wait_event("files.few", limit="limits.connections")
-        crowd = [socket.create_connection(node.mqtt, timeout=5) for _ in range(2 * OPEN_FILES)]
+        address = node.mqtt if port == "mqtt" else parse_address(node.grpc)
+        crowd = [socket.create_connection(address, timeout=5) for _ in range(2 * OPEN_FILES)]
         try:
+            most = OPEN_FILES - OPEN_FILES // (8 if port == "grpc" else 4)
+            wait_until(lambda: open_files(node) >= most, what="no file is left for connections")
+            crowd.append(socket.create_connection(node.mqtt, timeout=5))
             node.wait_event("accept.paused")
-            for number in range(80):
-                pub.publish(f"t/{number}", bytes(65_536), qos=1, retain=number % 20 == 0)
+            number, start = 0, time.monotonic()
+            while number < 80 or time.monotonic() - start < 2.5:  # it tries again each second
+                pub.publish(f"t/{number % 80}", bytes(65_536), qos=1, retain=number % 20 == 0)
+                number += 1
         finally:
             for connection in crowd:
                 connection.close()

@@ -1,0 +1,49 @@
+#!/bin/bash
+# Wheels in dist/ for each given Python (those from 3.11 to 3.14 on PATH by default): for this
+# machine's processor, and from x86-64 for 64-bit ARM too, where Debian's g++-aarch64-linux-gnu is.
+#
+# Each Python has wheels of its own: the limited API, which would serve all, costs half as much again
+# for each packet (docs/core.md).
+set -eu
+cd "$(dirname "$0")/../.."
+
+# build PYTHON PROCESSOR [VARIABLE=VALUE...]
+build() {
+    local python=$1 processor=$2 made tag
+    shift 2
+    tag=$("$python" -c 'import sys; print("cp{}{}".format(*sys.version_info))')
+    made=build/wheels/$tag-$processor
+    rm -rf "$made" build/lib.* build/temp.* build/bdist.*
+    # What builds runs here, whatever it builds for: pip would fetch it for the other processor.
+    env "$@" "$python" -m pip wheel --quiet --disable-pip-version-check --no-build-isolation \
+        --no-deps -w "$made" .
+    # Without its compiled core a wheel would serve, many times slower; setup.py only warns.
+    if ! "$python" -m zipfile -l "$made"/*.whl | grep -q "compiled.*$processor-linux-gnu.so"; then
+        echo "wheels.sh: the core was not compiled for $python on $processor" >&2
+        return 1
+    fi
+    mkdir -p dist
+    mv "$made"/*.whl dist/
+    ls dist/*"$tag"*"$processor".whl
+}
+
+[ $# -gt 0 ] || for version in 3.11 3.12 3.13 3.14; do
+    ! command -v "python$version" >/dev/null || set -- "$@" "python$version"
+done
+here=$(uname -m)
+arm=aarch64-linux-gnu
+for named in "$@"; do
+    python=build/wheels/venv-$(basename "$named")/bin/python
+    [ -x "$python" ] || "$named" -m venv "$(dirname "$(dirname "$python")")"
+    "$python" -c 'import tomllib
+for needed in tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"]:
+    print(needed)' >build/wheels/requires.txt
+    "$python" -m pip install --quiet --disable-pip-version-check -r build/wheels/requires.txt
+    build "$python" "$here"
+    if [ "$here" = x86_64 ] && command -v $arm-g++ >/dev/null; then
+        suffix=$("$python" -c 'import sys; print("cpython-{}{}".format(*sys.version_info))')-$arm.so
+        # Python's headers say the same for both processors, as far as an extension looks.
+        build "$python" aarch64 _PYTHON_HOST_PLATFORM=linux-aarch64 SETUPTOOLS_EXT_SUFFIX=".$suffix" \
+            CC=$arm-gcc CXX=$arm-g++ LDSHARED="$arm-gcc -shared" LDCXXSHARED="$arm-g++ -shared"
+    fi
+done

@@ -1,0 +1,232 @@
+"""
+Nodes that are restored, again and again, from the same copy or from later ones.
+
+Whatever the clock says meanwhile: sessions elsewhere miss nothing that was acknowledged since, and
+get nothing twice, as each restored zone has an epoch that no life of it had.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.faults import clocks, disks
+from tests.faults.clocks import Clock
+from tests.support.nodes import NodeProcess, close_all, free_port, topology
+from tests.support.rawclient import RawClient
+from tests.support.wire import PUBCOMP, PUBREL, ack, parse_publish
+from tests.system.commands import output, run, wait_until
+
+DAY = 86_400.0
+
+pytestmark = [
+    pytest.mark.timeout(150),
+    pytest.mark.skipif(disks.compiler() is None, reason="needs a C compiler"),
+]
+
+
+class House:
+    """root; below it a (zone `a`) and b (zone `b`). The clock of root and a steps."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.number = 0
+        self.clock = Clock(directory / "clock", clocks.build(directory))
+        self.root = self.make("root", "", None)
+        self.a = self.make("a", "a", self.root)
+        self.b = self.make("b", "b", self.root)
+        self.nodes = (self.root, self.a, self.b)
+        for node in self.nodes:
+            node.start()
+        wait_until(self.is_whole, 40.0, what="all nodes joined")
+
+    def make(self, name: str, zone: str, parent: NodeProcess | None) -> NodeProcess:
+        # The port stays, as a root may start again by itself.
+        mqtt = [f"tcp:{free_port()}:interface=127.0.0.1"]
+        above = None if parent is None else parent.grpc
+        document = topology(name, zone=zone, parent=above, mqtt=mqtt)
+        return NodeProcess(self.directory, document, env=self.clock.environment())
+
+    def backup(self, node: NodeProcess) -> Path:
+        self.number += 1
+        target = self.directory / f"backup-{self.number}"
+        output("backup", node.grpc, target)
+        return target
+
+    def restore(self, node: NodeProcess, copy: Path | None) -> None:
+        """Its process and its disk are lost; it begins with the copy, or with nothing."""
+        node.kill()
+        shutil.rmtree(node.data)
+        if copy is not None:
+            shutil.copytree(copy, node.data)
+        node.start()
+
+    @contextmanager
+    def alone(self, node: NodeProcess) -> Iterator[None]:
+        """Nobody below hears of it: a root that is told of another one starts again."""
+        others = [one for one in (self.a, self.b) if one is not node]
+        for one in others:
+            one.pause()
+        yield
+        for one in others:
+            one.resume()
+
+    def epochs(self) -> dict[str, int]:
+        return {str(row["zone"]): int(row["epoch"]) for row in self.tree()}
+
+    def tree(self) -> list[dict[str, str]]:
+        rows: list[dict[str, str]] = json.loads(
+            run("tree", self.root.grpc, "--json").stdout or "[]"
+        )
+        return rows
+
+    def is_whole(self) -> bool:
+        """True if each node has joined."""
+        rows = self.tree()
+        return 3 == len(rows) and all(row["alive"] for row in rows)
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    house = House(tmp_path)
+    yield house
+    close_all(reversed(house.nodes))
+
+
+def publish(node: NodeProcess, topic: str, prefix: str, count: int = 20) -> list[bytes]:
+    """Messages of QoS 2 that are acknowledged when this returns."""
+    payloads = [f"{prefix} {number}".encode() for number in range(count)]
+    with RawClient(node.mqtt, timeout=20.0) as client:
+        client.connect(f"publisher {prefix}")
+        for payload in payloads:
+            client.publish(topic, payload, qos=2)
+    return payloads
+
+
+def subscribe(node: NodeProcess, client_id: str, topic_filter: str) -> None:
+    """A durable session, whose client leaves."""
+    with RawClient(node.mqtt) as client:
+        client.connect(client_id, clean=False)
+        client.subscribe((topic_filter, 2))
+        client.disconnect()
+
+
+def take(node: NodeProcess, client_id: str, last: bytes) -> list[bytes]:
+    """What waits for the session, up to that message."""
+    found: list[bytes] = []
+    with RawClient(node.mqtt, timeout=20.0) as client:
+        assert client.connect(client_id, clean=False)
+        while not found or found[-1] != last:
+            packet = client.receive()
+            if packet.kind == PUBREL:  # a node that was killed has lost the end of the last flow
+                assert packet.packet_id is not None
+                client.send(ack(PUBCOMP, packet.packet_id))
+                continue
+            message = parse_publish(packet)
+            client.acknowledge(message)
+            found.append(message.payload)
+        client.disconnect()
+    return found
+
+
+@pytest.mark.parametrize("zone", ["", "a"])
+@pytest.mark.parametrize("is_back", ["joined", "started anew"])
+def test_the_same_copy_twice(house: House, zone: str, is_back: str) -> None:
+    """First with a clock that is far ahead, then with one that is less so; the reader took part."""
+    node, topic = (house.a, "a/x") if zone else (house.root, "x/y")
+    subscribe(house.b, "reader", topic)
+    publish(node, topic, "before", 3)
+    copy = house.backup(node)
+    had = publish(node, topic, "lost", 40)
+    assert had == take(house.b, "reader", had[-1])[-40:]
+
+    for number, step in enumerate((10 * DAY, -5 * DAY)):
+        house.clock.step(step)
+        with house.alone(node):
+            house.restore(node, copy)
+            early = publish(node, topic, f"early {number}")
+        if is_back == "started anew":
+            house.b.kill()
+            house.b.start()
+        wait_until(house.is_whole, 40.0, what="all nodes joined again")
+        late = publish(house.b, topic, f"late {number}", 3)
+        assert early + late == take(house.b, "reader", late[-1])
+
+
+@pytest.mark.parametrize("is_back", ["resumed", "started anew"])
+def test_a_node_that_was_away_reads_all_that_copies_have(house: House, is_back: str) -> None:
+    """Each copy is of the life before; all the time the reader's node hears of none of them."""
+    subscribe(house.b, "reader", "a/x")
+    sent = publish(house.a, "a/x", "first")
+    house.b.pause()
+    for number in range(2):
+        house.restore(house.a, house.backup(house.a))
+        sent += publish(house.a, "a/x", f"life {number}")
+    if is_back == "started anew":
+        house.b.kill()
+        house.b.start()
+    else:
+        house.b.resume()
+    wait_until(house.is_whole, 40.0, what="all nodes joined again")
+    sent += publish(house.b, "a/x", "last", 1)
+
+    assert sent == take(house.b, "reader", sent[-1])
+    assert 3 == house.epochs()["a"]
+
+
+def test_a_root_that_lost_its_disk_after_it_was_restored(house: House) -> None:
+    """The empty one takes an epoch above that of all lives before."""
+    subscribe(house.b, "reader", "x/y")
+    copy = house.backup(house.root)
+    sent = publish(house.root, "x/y", "first")
+    assert sent == take(house.b, "reader", sent[-1])
+    for number, which in enumerate((copy, None, copy)):
+        with house.alone(house.root):
+            house.restore(house.root, which)
+            early = publish(house.root, "x/y", f"early {number}")
+        wait_until(house.is_whole, 40.0, what="all nodes joined again")
+        late = publish(house.b, "x/y", f"late {number}", 1)
+        assert early + late == take(house.b, "reader", late[-1])
+    assert 4 <= house.epochs()[""]
+
+
+def test_root_and_child_are_restored_after_the_child_was(house: House) -> None:
+    """The root's copy does not know which epoch it had granted to the child's life before."""
+    subscribe(house.b, "reader", "a/x")
+    copies = house.backup(house.root), house.backup(house.a)
+    for number in range(3):
+        if number == 2:
+            house.a.kill()
+            house.restore(house.root, copies[0])
+        house.restore(house.a, copies[1])
+        early = publish(house.a, "a/x", f"early {number}", 20 - number)
+        wait_until(house.is_whole, 40.0, what="all nodes joined again")
+        late = publish(house.b, "a/x", f"late {number}", 1)
+        assert early + late == take(house.b, "reader", late[-1])
+
+
+def test_what_a_copy_has_is_served(house: House) -> None:
+    """Retained values, and what waited for sessions of its own and elsewhere, each message once."""
+    subscribe(house.a, "own", "a/x")
+    subscribe(house.b, "elsewhere", "a/x")
+    with RawClient(house.a.mqtt) as client:
+        client.connect("retainer")
+        client.publish("a/kept", b"value", qos=1, retain=True)
+    sent = publish(house.a, "a/x", "copied")
+    copy = house.backup(house.a)
+    publish(house.a, "a/x", "lost with the disk")
+    house.restore(house.a, copy)
+    wait_until(house.is_whole, 40.0, what="all nodes joined again")
+    sent += publish(house.b, "a/x", "new")
+
+    assert sent == take(house.a, "own", sent[-1])
+    assert sent == take(house.b, "elsewhere", sent[-1])
+    with RawClient(house.b.mqtt) as client:
+        client.connect("looks")
+        client.subscribe(("a/kept", 1))
+        assert b"value" == client.take(1)[0].payload
