@@ -27,7 +27,7 @@ from benchmarks import generator
 from benchmarks.catch_up import publish
 from benchmarks.generator import Figures
 from benchmarks.node import Node
-from txbroker.control.channels import OPTIONS
+from txbroker.pipeline.channel import open_channel
 from txbroker.v1.journal_pb2 import PartsRequest, RecordsRequest
 from txbroker.v1.journal_pb2_grpc import JournalStub
 
@@ -44,7 +44,7 @@ SHOWN = ("rate", "p50_us", "p99_us", "cpu_us")
 
 def read(address: str, records: int) -> int:
     """Read the beginning of the root's journal, and throw it away; the records that came."""
-    with grpc.insecure_channel(address, options=OPTIONS) as channel:
+    with open_channel(address) as channel:
         request = RecordsRequest(epoch=1, end=records + 1)
         replies = JournalStub(channel).Records(request)
         return sum(batch.count for reply in replies for batch in reply.batches)
@@ -72,7 +72,7 @@ def read_on(address: str, records: int) -> None:
     count, begin = 0, time.monotonic()
     print("begun", flush=True)
     try:
-        with grpc.insecure_channel(address, options=OPTIONS) as channel:
+        with open_channel(address) as channel:
             while True:
                 for reply in JournalStub(channel).Records(RecordsRequest(epoch=1, end=records + 1)):
                     count += sum(batch.count for batch in reply.batches)
