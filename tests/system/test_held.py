@@ -22,9 +22,10 @@ def test_sessions_that_hold_a_journal_are_named(tmp_path: Path) -> None:
                 client.connect(client_id, clean=False)
                 client.subscribe(("t/#", 1))
                 client.disconnect()
-            publish(root, 400)
-        wait_until(lambda: held(root)[:1] == ["panel"], what="the mark of the edge is told")
-        publish(root, 400)
+            publish(root, 200)
+        # Less than a segment: nothing has outgrown its size before both are known.
+        wait_until(lambda: held(root) == ["panel", "clock"], what="both marks are told")
+        publish(root, 800)
 
         event = root.wait_event("journal.held", timeout=40.0)
         assert ["edge panel", "root clock"] == event["holders"]
@@ -47,7 +48,7 @@ def test_sessions_that_hold_a_journal_are_named(tmp_path: Path) -> None:
         edge.start()
         edge.wait_event("join.granted")
 
-        for node, client_id, count in ((edge, "panel", 1200), (root, "clock", 800)):
+        for node, client_id, count in ((edge, "panel", 1200), (root, "clock", 1000)):
             with RawClient(node.mqtt) as client:
                 assert client.connect(client_id, clean=False)
                 for _ in range(count):
