@@ -7,7 +7,7 @@ from collections.abc import Callable
 import attrs
 import pytest
 
-from txbroker.shares import SHARE, TURN, Share, Shares
+from txbroker.shares import HURRIED, SHARE, TURN, Share, Shares
 from txbroker.turn import Turn
 
 
@@ -139,6 +139,32 @@ def test_an_error_is_of_one_alone(bench: Bench) -> None:
         bench.turn()
     assert "wrong failed" in bench.done
     assert other.steps == 0
+
+
+def test_turns_are_short_while_somebody_waits_for_many(bench: Bench) -> None:
+    """And as long as ever when nobody does any more."""
+    told: list[bool] = []
+    bench.shares = Shares(
+        later=bench.later.append,
+        now=lambda: bench.time,
+        worked=lambda: bench.time,
+        turn=Turn(lambda action: None),
+        tell_hurry=told.append,
+    )
+    for number in range(50):
+        bench.shares.serve(Client(bench, f"{number}", 1_000, HURRIED / 10))
+
+    def turn() -> float:
+        before = bench.time
+        bench.turn()
+        return bench.time - before
+
+    with bench.shares.hurry(), bench.shares.hurry():
+        turn()
+        assert turn() == pytest.approx(HURRIED, abs=HURRIED / 5)
+    turn()
+    assert turn() == pytest.approx(TURN, abs=HURRIED / 5)
+    assert told == [True, False]
 
 
 def test_it_is_told_how_many_wait(bench: Bench) -> None:

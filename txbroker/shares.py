@@ -9,7 +9,8 @@ ask for much. A newcomer begins with a debt: a crowd of them stays behind those 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from heapq import heappop, heappush
 from itertools import count
 from typing import Protocol
@@ -21,6 +22,9 @@ SHARE = 0.0005
 
 TURN = 0.0015
 """Seconds of all work in one turn of the event loop."""
+
+HURRIED = 0.0003
+"""Likewise, while somebody waits for what takes many turns, such as the answers of other nodes."""
 
 LIGHT = 0.0001
 """Seconds that are not counted: most never bring more at once."""
@@ -63,7 +67,7 @@ class Shares:
     """
     Of one node. `later` runs an action in the next turn of the event loop, `now` gives seconds,
     and `worked` those that this thread has worked: others of the machine are nobody's fault. `tell`
-    is told how many are late.
+    is told how many are late, `tell_hurry` when turns are to be short, and when no more.
     """
 
     def __init__(
@@ -74,17 +78,20 @@ class Shares:
         worked: Callable[[], float],
         turn: Turn,
         tell: Callable[[int], None] = lambda _: None,
+        tell_hurry: Callable[[bool], None] = lambda _: None,
     ) -> None:
         self._later = later
         self._now = now
         self._worked = worked
         self._turn = turn
         self._tell = tell
+        self._tell_hurry = tell_hurry
         self._late: list[tuple[float, int, Worker]] = []
         self._number = count()
         self._floor = 0.0  # what those have used whose turn it is
         self._spent = 0.0  # in this turn of the event loop
         self._until = 0.0
+        self._waiting = 0
         self._is_due = False
 
     @property
@@ -92,12 +99,25 @@ class Shares:
         """True if whoever works has used its share."""
         return self._now() >= self._until
 
+    @contextmanager
+    def hurry(self) -> Iterator[None]:
+        """Turns are short meanwhile: somebody waits for many."""
+        self._waiting += 1
+        if self._waiting == 1:
+            self._tell_hurry(True)
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+            if not self._waiting:
+                self._tell_hurry(False)
+
     def serve(self, worker: Worker) -> None:
         """It has work: let it begin now, if others have left time for that."""
         share = worker.share
         if share is not None and share.is_late:
             return
-        if self._spent >= TURN or (
+        if self._spent >= self._turn_length or (
             self._late and (self._used_by(worker) > self._floor or worker.is_newcomer)
         ):
             self._put_off(worker)
@@ -106,9 +126,13 @@ class Shares:
 
     # internal
 
+    @property
+    def _turn_length(self) -> float:
+        return HURRIED if self._waiting else TURN
+
     def _spend(self, seconds: float) -> None:
         self._spent += seconds
-        if self._spent >= TURN / 2:
+        if self._spent >= self._turn_length / 2:
             self._be_due()
 
     def _used_by(self, worker: Worker) -> float:
@@ -119,7 +143,7 @@ class Shares:
         used = self._used_by(worker)
         clock = self._worked if self._late else self._now  # which takes a tenth of the time
         began = clock()
-        self._until = self._now() + SHARE
+        self._until = self._now() + min(SHARE, self._turn_length)
         try:
             has_more = worker.work()
         finally:
@@ -162,7 +186,7 @@ class Shares:
                 self._be_due()
 
     def _work_off(self) -> None:
-        while self._late and self._spent < TURN:
+        while self._late and self._spent < self._turn_length:
             used, _, worker = heappop(self._late)
             self._floor = max(self._floor, used)
             share = worker.share

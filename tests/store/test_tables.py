@@ -48,6 +48,20 @@ class Store:
         }
 
 
+@pytest.mark.parametrize("durability", list(Durability))
+def test_tables_are_safe_when_all_is_synced(tmp_path: Path, durability: Durability) -> None:
+    """Whatever others wait for; without a sync nothing is."""
+    store = Store(tmp_path, durability)
+    assert store.tables.is_safe
+    store.tables.table("a").put(b"key", b"value")
+    store.bench.committer.when_durable(lambda: None)
+    assert not store.tables.is_safe
+    store.bench.end_turn()
+    assert not store.tables.is_safe
+    store.end_turn()
+    assert store.tables.is_safe is (durability is Durability.SYNC)
+
+
 def test_what_was_put_is_there_after_a_start(tmp_path: Path) -> None:
     """In the table in which it was put; what was deleted is not."""
     store = Store(tmp_path)

@@ -290,7 +290,7 @@ class Node:
         self.life += 1
         self.is_up = True
         self.done = 0
-        self.procedures: set[int] = set()
+        self.pauses: list[Callable[[], None]] = []
         site, store = self.site, self.store
         self.host = Host(self)
         members = Members(self.name, self.its_site, store.table("members"), is_root=self.is_root)
@@ -384,6 +384,8 @@ class Node:
                         directory.conflicts.on_registered(batch, reply)
                     else:
                         directory.registrar.failed(peer, batch, site.now)
+                    for look in list(self.pauses):
+                        look()
 
                 self.call(peer, batch, answered)
         if directory.registrar.go_on():
@@ -457,14 +459,31 @@ class Node:
                 finished(stop.value)
                 return
             match step:
-                case Pause(seconds=seconds):
-                    self.site.after(seconds, self.guarded(go_on))
+                case Pause(seconds=seconds, until=until):
+                    self.pause(seconds, until, go_on)
                 case Sync():
                     self.when_safe(go_on)
                 case Ask(calls=calls, take=take):
                     self.ask(calls, take, go_on)
 
         go_on()
+
+    def pause(self, seconds: float, until: Callable[[], bool], go_on: Callable[[], None]) -> None:
+        is_over = False
+
+        def end() -> None:
+            nonlocal is_over
+            if not is_over:
+                is_over = True
+                self.pauses.remove(look)
+                go_on()
+
+        def look() -> None:
+            if until():
+                end()
+
+        self.pauses.append(look)
+        self.site.after(seconds, self.guarded(end))
 
     def ask(self, calls: Any, take: Any, go_on: Callable[[], None]) -> None:
         left = len(calls)

@@ -2,7 +2,10 @@
 SHELL: the client directory of this node on gRPC: its questions, its answers, its procedures.
 
 Two rules of order live here. A reply leaves when all that was changed for it is safe in this node's
-store; and so does a question, since what is asked may rest on what was changed before.
+store; and so does a question, since what is asked may rest on what was changed before. What is
+said of sessions rests on tables alone: it does not wait for the messages of busy clients.
+
+A turn of the loop is long while clients are busy, so what a CONNECT waits for takes few of them.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from txbroker.directory.lies import check_answer, check_request
 from txbroker.directory.members import LIMIT
 from txbroker.directory.requests import (
     Answers,
+    Claim,
     Lookup,
     OtherView,
     Ping,
@@ -41,6 +45,7 @@ from txbroker.directory.requests import (
 from txbroker.directory.steps import Pause, Procedure, Step, Sync
 from txbroker.edge.stored import check_move
 from txbroker.errors import PeerError
+from txbroker.shares import Shares
 from txbroker.telemetry import get_logger, tell_repeated
 from txbroker.turn import Turn
 from txbroker.v1 import control_pb2, directory_pb2, directory_pb2_grpc
@@ -60,6 +65,9 @@ SETTLE_PAUSE = 0.02
 """Seconds between two looks when the node stops."""
 
 
+OF_TABLES = (Lookup, Claim, Register)
+"""Requests that tables alone answer, and that rest on them alone."""
+
 LOOKUPS = 500
 """Ids in one request."""
 
@@ -71,6 +79,14 @@ class _Lookups:
     client_ids: list[str] = attrs.Factory(list)
     is_answered: asyncio.Event = attrs.Factory(asyncio.Event)
     answer: Reply | None = None
+
+
+class Tables(Protocol):
+    """What the node keeps beside messages."""
+
+    @property
+    def is_safe(self) -> bool:
+        """True if all that was put and deleted is synced."""
 
 
 class Commit(Protocol):
@@ -87,6 +103,8 @@ class DirectoryShell(directory_pb2_grpc.DirectoryServicer):
         self,
         *,
         commit: Commit,
+        tables: Tables,
+        shares: Shares,
         channels: Channels,
         tasks: Tasks,
         turn: Turn,
@@ -94,12 +112,15 @@ class DirectoryShell(directory_pb2_grpc.DirectoryServicer):
         now: Callable[[], float],
     ) -> None:
         self._commit = commit
+        self._tables = tables
+        self._shares = shares
         self._channels = channels
         self._tasks = tasks
         self._turn = turn
         self._counters = counters
         self._now = now
         self._lookups: dict[tuple[str, bytes], _Lookups] = {}
+        self._pauses: dict[asyncio.Event, Callable[[], bool]] = {}
         self._ready = asyncio.Event()
         self._is_hurrying = False
         self._left_out = 0
@@ -184,19 +205,22 @@ class DirectoryShell(directory_pb2_grpc.DirectoryServicer):
             reason, peer = brief(str(error)), brief(request.source)
             tell_repeated(log.warning, "directory.lied", kind=peer, peer=peer, reason=reason)
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
+        with self._shares.hurry():
+            return wire.reply(me, await self._answer(request.source, question))
+
+    async def _answer(self, source: str, question: Request | None) -> Reply | None:
         answer = None
         if question is not None:
-            answer = self._directory.handle(request.source, _checked(question))
+            answer = self._directory.handle(source, _checked(question))
             self._turn.end()
         if answer is None:
             self._counters.add("directory.refused")
-            source = request.source
             tell_repeated(log.info, "directory.refused", kind=source, peer=brief(source))
         elif isinstance(answer, Registered) and answer.full:
             self._counters.add("directory.full", len(answer.full))
         if not isinstance(question, Ping):  # it lives, however long its disk takes
-            await self._safe()
-        return wire.reply(me, answer)
+            await self._safe(question)
+        return answer
 
     # internal: procedures
 
@@ -204,9 +228,10 @@ class DirectoryShell(directory_pb2_grpc.DirectoryServicer):
         self, procedure: Procedure[T], step: Step, finished: Callable[[T], object]
     ) -> None:
         try:
-            while True:
-                await self._do(step)
-                step = next(procedure)
+            with self._shares.hurry():
+                while True:
+                    await self._do(step)
+                    step = next(procedure)
         except StopIteration as stop:
             finished(stop.value)
         finally:
@@ -215,8 +240,8 @@ class DirectoryShell(directory_pb2_grpc.DirectoryServicer):
 
     async def _do(self, step: Step) -> None:
         match step:
-            case Pause(seconds=seconds):
-                await asyncio.sleep(seconds)
+            case Pause():
+                await self._pause(step)
             case Sync():
                 await self._safe()
             case steps.Ask():
@@ -234,7 +259,26 @@ class DirectoryShell(directory_pb2_grpc.DirectoryServicer):
                 break
         return True
 
+    async def _pause(self, pause: Pause) -> None:
+        over = asyncio.Event()
+        self._pauses[over] = pause.until
+        try:
+            await asyncio.wait_for(over.wait(), pause.seconds)
+        except TimeoutError:
+            pass
+        finally:
+            del self._pauses[over]
+
+    def _end_pauses(self) -> None:
+        for over, is_so in self._pauses.items():
+            if is_so():
+                over.set()
+
     async def _ask(self, step: steps.Ask) -> None:
+        if len(step.calls) == 1:
+            ((name, request),) = step.calls
+            step.take(name, await self._call(name, request))
+            return
         done = asyncio.Event()
         left = len(step.calls)
 
@@ -287,8 +331,7 @@ class DirectoryShell(directory_pb2_grpc.DirectoryServicer):
 
     async def _send_lookups(self, key: tuple[str, bytes], gathered: _Lookups) -> None:
         try:
-            await asyncio.sleep(0)
-            if self._lookups.get(key) is gathered:
+            if self._lookups.get(key) is gathered:  # what else this turn asks is in it by now
                 del self._lookups[key]
             name, view = key
             request = Lookup(view=view, client_ids=tuple(gathered.client_ids))
@@ -300,7 +343,7 @@ class DirectoryShell(directory_pb2_grpc.DirectoryServicer):
         member = self._directory.members.get(name)
         if member is None:
             return None
-        await self._safe()
+        await self._safe(request)
         began = self._now()
         message = wire.question(self._directory.members.name, name, request)
         timeout = TAKE_TIMEOUT if isinstance(request, Take) else TIMEOUT
@@ -328,8 +371,10 @@ class DirectoryShell(directory_pb2_grpc.DirectoryServicer):
             return OtherView(view=answer.view, members=wire.usable(answer.members))
         return answer
 
-    async def _safe(self) -> None:
-        """Return when all that was changed so far is safe."""
+    async def _safe(self, request: Request | None = None) -> None:
+        """Return when all that was changed so far is safe, as far as `request` may rest on it."""
+        if isinstance(request, OF_TABLES) and self._tables.is_safe:
+            return
         done = asyncio.Event()
         self._commit.when_durable(done.set)
         await done.wait()
@@ -384,6 +429,7 @@ class DirectoryShell(directory_pb2_grpc.DirectoryServicer):
                 if share is not None:
                     await self._send(name, share)
             directory.registrar.failed(name, batch, self._now())
+        self._end_pauses()
         self.wake()
 
     @property

@@ -46,9 +46,8 @@ LIMIT = 10_000
 AT_ONCE = 20
 """Of these, how many are tried again in one tick."""
 
-FIRST_PAUSE = 0.002
-LONGEST_PAUSE = 0.05
-"""Seconds between two looks whether the keepers know, doubled from the first on."""
+LOOK = 0.05
+"""Seconds between two looks whether the keepers know, while none of them answers."""
 
 UNKNOWN = 1 << 53
 """An age above that of any session, in milliseconds."""
@@ -148,12 +147,13 @@ class Clearings:
         self, client_id: str, until: float, is_wanted: Callable[[], bool]
     ) -> Procedure[None]:
         """Return when a majority of the keepers knows the clean session, or none can be told."""
-        pause = FIRST_PAUSE
-        while is_wanted() and not self._registrar.is_told_to_most(client_id):
-            if self._registrar.is_deaf(client_id) or self._now() >= until:
-                return
-            yield Pause(seconds=pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+        registrar = self._registrar
+
+        def is_over() -> bool:
+            return registrar.is_told_to_most(client_id) or registrar.is_deaf(client_id)
+
+        while is_wanted() and not is_over() and self._now() < until:
+            yield Pause(seconds=LOOK, until=is_over)
 
     # from the directory
 

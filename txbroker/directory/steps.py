@@ -34,9 +34,12 @@ class Ask:
 
 @attrs.frozen(kw_only=True)
 class Pause:
-    """Wait so many seconds."""
+    """
+    Wait so many seconds, or until a keeper has answered this node and `until` says that it is so.
+    """
 
     seconds: float
+    until: Callable[[], bool] = lambda: False
 
 
 @attrs.frozen(kw_only=True)

@@ -188,6 +188,8 @@ class EdgeRole:
         ground = self._ground
         return DirectoryShell(
             commit=ground.disk.committer,
+            tables=ground.disk.tables,
+            shares=ground.shares,
             channels=ground.channels,
             tasks=ground.tasks,
             turn=ground.turn,

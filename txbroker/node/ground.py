@@ -63,6 +63,7 @@ class Ground:
             worked=time.thread_time,
             turn=self.turn,
             tell=lambda waiting: self.sockets.crowd(waiting),
+            tell_hurry=lambda is_hurried: self.sockets.hurry(is_hurried),
         )
         self.tasks = Tasks(self.turn)
         self.timers = ReactorTimers(reactor, self.turn)

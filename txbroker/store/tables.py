@@ -124,6 +124,11 @@ class Tables:
             found = self._tables[name] = Table(name, self._pending, self._mark)
         return found
 
+    @property
+    def is_safe(self) -> bool:
+        """True if all that was put and deleted is synced."""
+        return not self._pending and self._log.synced >= self._log.next - 1
+
     def clean(self, budget: int = 1000) -> None:
         """
         Go on with cleaning, if there is reason to: append up to `budget` keys anew.

@@ -24,6 +24,13 @@ cdef timespec MOMENT = timespec(0, 20_000)
 # Who is ready is read for so long, in seconds; the others are ready still, and come first.
 cdef double READ_FOR = 0.002
 
+# Likewise, while somebody waits for many turns.
+cdef double HURRIED_FOR = 0.0003
+
+# What is read at once is so much less meanwhile.
+cdef enum:
+    HURRIED_PART = 4
+
 
 # What is to be kept waits for others to be kept with, in bytes and seconds.
 cdef enum:
@@ -113,6 +120,7 @@ cdef class Sockets:
     cdef double since
     cdef size_t most  # bytes of a read
     cdef cbool is_crowded
+    cdef cbool is_hurried
     cdef double floor  # what those have used who are read now
 
     def __cinit__(self, Exchange exchange not None):
@@ -147,6 +155,10 @@ cdef class Sockets:
     def crowd(self, size_t waiting):
         """As in the reference."""
         self.most = max(<size_t>READ_SIZE // (waiting + 1), <size_t>READ_LEAST)
+
+    def hurry(self, bint is_hurried):
+        """As in the reference."""
+        self.is_hurried = is_hurried
 
     def read(self, int descriptor):
         """As in the reference."""
@@ -218,7 +230,8 @@ cdef class Sockets:
     cdef list serve(self, epoll_event* events, int count, bytearray interest, clock):
         """Serve those; gives what is for others."""
         cdef list left = []
-        cdef double now = clock(), before = monotonic(), until = before + READ_FOR, after, used
+        cdef double now = clock(), before = monotonic(), after, used
+        cdef double until = before + (HURRIED_FOR if self.is_hurried else READ_FOR)
         cdef Input inlet
         cdef int index, descriptor
         cdef bint is_late = False
@@ -255,7 +268,7 @@ cdef class Sockets:
         if took > READ_FOR:
             inlet.portion = <size_t>(min(inlet.portion, self.most) * (READ_FOR / took))
             inlet.portion = max(inlet.portion, <size_t>READ_LEAST)
-        elif took < READ_FOR / 4 and inlet.portion < READ_SIZE:
+        elif not self.is_hurried and took < READ_FOR / 4 and inlet.portion < READ_SIZE:
             inlet.portion *= 2
         return 0
 
@@ -281,12 +294,15 @@ cdef class Sockets:
     cdef int read_one(self, Input inlet, int descriptor, double now) except -1:
         """What is for others of what it has brought: `FED`, that it is at its end, or 0."""
         cdef ssize_t size
+        cdef size_t most = min(self.most, inlet.portion)
         cdef bytes data
         cdef bint is_amid = inlet.is_amid()
+        if self.is_hurried:
+            most = max(most // HURRIED_PART, <size_t>READ_LEAST)
         if is_amid:
             size = inlet.read_on(descriptor)
         else:
-            size = recv(descriptor, read_buffer, min(self.most, inlet.portion), MSG_DONTWAIT)
+            size = recv(descriptor, read_buffer, most, MSG_DONTWAIT)
         if size <= 0:
             return EPOLLIN if not size or (errno != EAGAIN and errno != EINTR) else 0
         self.reads += 1

@@ -134,6 +134,12 @@ class Sockets:
         """
         self._most = max(READ_SIZE // (waiting + 1), READ_LEAST)
 
+    def hurry(self, is_hurried: bool) -> None:
+        """
+        Somebody waits for many turns, which have to be short meanwhile: less is read in each. (The
+        reference reads as much.)
+        """
+
     def read(self, descriptor: int) -> bool:
         """
         Read that of a client or link that has just connected, to which nothing can go on yet;
