@@ -7,7 +7,7 @@ from collections.abc import Callable
 import attrs
 import pytest
 
-from txbroker.shares import HURRIED, SHARE, TURN, Share, Shares
+from txbroker.shares import CROWD, HURRIED, SHARE, TURN, Share, Shares
 from txbroker.turn import Turn
 
 
@@ -45,10 +45,10 @@ class Client:
     name: str
     steps: int
     takes: float = SHARE / 4
-    is_newcomer: bool = False
     share: Share | None = None
     states: list[bool] = attrs.Factory(list)
     error: Exception | None = None
+    newcomer: Newcomer | None = None
 
     def work(self) -> bool:
         while self.steps:
@@ -67,6 +67,19 @@ class Client:
     def on_late(self) -> None:
         assert self.share is not None
         self.states.append(self.share.is_late)
+
+
+@attrs.define(eq=False)
+class Newcomer(Client):
+    """One that sends its first packet."""
+
+    is_gone: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        self.newcomer = self
+
+    def drop_if_gone(self) -> bool:
+        return self.is_gone
 
 
 @pytest.fixture
@@ -118,15 +131,44 @@ def test_all_who_have_much_get_the_same(bench: Bench) -> None:
 
 
 def test_newcomers_do_not_stand_before_those_who_are_here(bench: Bench) -> None:
+    """However many come: they have a part of the turn."""
     bench.shares.serve(Client(bench, "much", 1_000))
     for number in range(200):
-        bench.shares.serve(Client(bench, f"new {number}", 1, SHARE, is_newcomer=True))
+        bench.shares.serve(Newcomer(bench, f"new {number}", 1, SHARE))
     bench.done.clear()
     bench.shares.serve(Client(bench, "here", 1))
     bench.turn()
     bench.turn()
     assert "here" in bench.done
     assert sum(name.startswith("new") for name in bench.done) < 10
+
+
+def test_those_who_are_here_do_not_stand_before_a_newcomer(bench: Bench) -> None:
+    """However many they are, and however little each has used."""
+    for number in range(1_000):
+        bench.shares.serve(Client(bench, f"much {number}", 1_000))
+    bench.turn()
+    bench.done.clear()
+    bench.shares.serve(Newcomer(bench, "new", 1))
+    bench.turn()
+    assert "new" in bench.done
+
+
+def test_one_of_a_crowd_that_comes_and_goes_waits_for_few(bench: Bench) -> None:
+    """Those who have gone are dropped, unless they are so few that it does not matter."""
+    bench.shares.serve(Client(bench, "much", 100_000))
+    gone = [Newcomer(bench, f"gone {n}", 1, SHARE, is_gone=True) for n in range(5_000)]
+    here = Newcomer(bench, "new", 1, SHARE)
+    for one in [*gone, here, *(Newcomer(bench, f"few {n}", 1, SHARE) for n in range(CROWD))]:
+        bench.shares.serve(one)
+    for _ in range(5):
+        bench.turn()
+    assert "new" in bench.done
+    few = [Newcomer(bench, "one more", 1, SHARE, is_gone=True)]
+    bench.shares.serve(few[0])
+    for _ in range(2 * CROWD):
+        bench.turn()
+    assert "one more" in bench.done
 
 
 def test_an_error_is_of_one_alone(bench: Bench) -> None:
@@ -144,13 +186,7 @@ def test_an_error_is_of_one_alone(bench: Bench) -> None:
 def test_turns_are_short_while_somebody_waits_for_many(bench: Bench) -> None:
     """And as long as ever when nobody does any more."""
     told: list[bool] = []
-    bench.shares = Shares(
-        later=bench.later.append,
-        now=lambda: bench.time,
-        worked=lambda: bench.time,
-        turn=Turn(lambda action: None),
-        tell_hurry=told.append,
-    )
+    bench.shares.when_hurried(told.append)
     for number in range(50):
         bench.shares.serve(Client(bench, f"{number}", 1_000, HURRIED / 10))
 

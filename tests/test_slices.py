@@ -64,6 +64,17 @@ def test_turn_does_no_more_than_its_slice() -> None:
     assert not loop.slices.is_busy("a")
 
 
+def test_slices_are_short_while_somebody_waits_for_many_turns() -> None:
+    """And as long as before when nobody does."""
+    loop = Loop()
+    loop.slices.start("a", loop.steps("a", 20))
+    loop.done.clear()
+    loop.slices.hurry(True)
+    assert [["a4"], ["a5"]] == [loop.turn(), loop.turn()]
+    loop.slices.hurry(False)
+    assert ["a6", "a7", "a8", "a9"] == loop.turn()
+
+
 def test_pieces_of_one_turn_share_its_slice() -> None:
     """Small ones, too: many of them are no less than one that is long."""
     loop = Loop()

@@ -4,11 +4,13 @@ Fair shares of a node's time for those who bring it work.
 A client may bring more work in one read than others should wait for. So each has a share of half a
 millisecond; what is left then waits, and its connection is not read: the rest stays in the kernel.
 Whoever has used least comes next. So whoever asks for little is served at once, however many others
-ask for much. A newcomer begins with a debt: a crowd of them stays behind those who are here.
+ask for much. Newcomers have a queue of their own and a part of each turn: a crowd of them holds up
+nobody who is here, and a crowd of those who are here holds up no newcomer.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from heapq import heappop, heappush
@@ -29,8 +31,12 @@ HURRIED = 0.0003
 LIGHT = 0.0001
 """Seconds that are not counted: most never bring more at once."""
 
-DEBT = 0.0005
-"""Seconds that a newcomer counts as having used."""
+NEWCOMERS = 0.3
+"""The part of a turn that newcomers have while others have work, too."""
+
+
+CROWD = 100
+"""Newcomers may wait that nobody looks after; of more, those who are gone by now are dropped."""
 
 
 class Share:
@@ -50,8 +56,8 @@ class Worker(Protocol):
     """Made when it first has used more than a little."""
 
     @property
-    def is_newcomer(self) -> bool:
-        """True if nothing is known of it yet."""
+    def newcomer(self) -> Newcomer | None:
+        """Itself, while nothing is known of it yet."""
 
     def work(self) -> bool:
         """Go on until `Shares.is_over`; True if something is left."""
@@ -63,11 +69,18 @@ class Worker(Protocol):
         """It has begun to wait for its turn, or does so no more: see `Share.is_late`."""
 
 
+class Newcomer(Worker, Protocol):
+    """Who has not said yet who it is."""
+
+    def drop_if_gone(self) -> bool:
+        """True if nobody waits for it any more; then it is at its end."""
+
+
 class Shares:
     """
     Of one node. `later` runs an action in the next turn of the event loop, `now` gives seconds,
     and `worked` those that this thread has worked: others of the machine are nobody's fault. `tell`
-    is told how many are late, `tell_hurry` when turns are to be short, and when no more.
+    is told how many are late.
     """
 
     def __init__(
@@ -78,20 +91,21 @@ class Shares:
         worked: Callable[[], float],
         turn: Turn,
         tell: Callable[[int], None] = lambda _: None,
-        tell_hurry: Callable[[bool], None] = lambda _: None,
     ) -> None:
         self._later = later
         self._now = now
         self._worked = worked
         self._turn = turn
         self._tell = tell
-        self._tell_hurry = tell_hurry
+        self._on_hurry: list[Callable[[bool], None]] = []
         self._late: list[tuple[float, int, Worker]] = []
+        self._new: deque[Newcomer] = deque()  # the newcomers among those who are late
         self._number = count()
         self._floor = 0.0  # what those have used whose turn it is
         self._spent = 0.0  # in this turn of the event loop
+        self._spent_on_new = 0.0  # of it
         self._until = 0.0
-        self._waiting = 0
+        self._hurries = 0
         self._is_due = False
 
     @property
@@ -99,17 +113,21 @@ class Shares:
         """True if whoever works has used its share."""
         return self._now() >= self._until
 
+    def when_hurried(self, action: Callable[[bool], None]) -> None:
+        """Call it when turns are to be short, and when they need not be any more."""
+        self._on_hurry.append(action)
+
     @contextmanager
     def hurry(self) -> Iterator[None]:
         """Turns are short meanwhile: somebody waits for many."""
-        self._waiting += 1
-        if self._waiting == 1:
+        self._hurries += 1
+        if self._hurries == 1:
             self._tell_hurry(True)
         try:
             yield
         finally:
-            self._waiting -= 1
-            if not self._waiting:
+            self._hurries -= 1
+            if not self._hurries:
                 self._tell_hurry(False)
 
     def serve(self, worker: Worker) -> None:
@@ -117,21 +135,33 @@ class Shares:
         share = worker.share
         if share is not None and share.is_late:
             return
-        if self._spent >= self._turn_length or (
-            self._late and (self._used_by(worker) > self._floor or worker.is_newcomer)
-        ):
+        if worker.newcomer is not None:
+            has_to_wait = bool(self._new) or not self._has_time_for_new
+        else:
+            has_to_wait = bool(self._late) and self._used_by(worker) > self._floor
+        if has_to_wait or self._spent >= self._turn_length:
             self._put_off(worker)
         else:
             self._let_work(worker)
 
     # internal
 
+    def _tell_hurry(self, is_hurried: bool) -> None:
+        for action in self._on_hurry:
+            action(is_hurried)
+
     @property
     def _turn_length(self) -> float:
-        return HURRIED if self._waiting else TURN
+        return HURRIED if self._hurries else TURN
 
-    def _spend(self, seconds: float) -> None:
+    @property
+    def _has_time_for_new(self) -> bool:
+        return not self._late or self._spent_on_new < NEWCOMERS * self._turn_length
+
+    def _spend(self, seconds: float, *, is_new: bool) -> None:
         self._spent += seconds
+        if is_new:
+            self._spent_on_new += seconds
         if self._spent >= self._turn_length / 2:
             self._be_due()
 
@@ -140,16 +170,18 @@ class Shares:
         return self._floor if share is None else max(share.used, self._floor)
 
     def _let_work(self, worker: Worker) -> None:
-        used = self._used_by(worker)
+        used, is_new = self._used_by(worker), worker.newcomer is not None
         clock = self._worked if self._late else self._now  # which takes a tenth of the time
         began = clock()
-        self._until = self._now() + min(SHARE, self._turn_length)
+        # Of a newcomer no more than its first packet, where others wait.
+        is_short = is_new and (self._late or self._new)
+        self._until = self._now() + (0.0 if is_short else min(SHARE, self._turn_length))
         try:
             has_more = worker.work()
         finally:
             took = clock() - began
-            self._spend(took)
-        if took > LIGHT or has_more:
+            self._spend(took, is_new=is_new)
+        if (took > LIGHT and not is_new) or has_more:
             share = worker.share
             if share is None:
                 share = worker.share = Share(used)
@@ -161,12 +193,14 @@ class Shares:
         used, share = self._used_by(worker), worker.share
         if share is None:
             share = worker.share = Share(used)
-        if worker.is_newcomer:
-            used += DEBT
         share.is_late = True
-        heappush(self._late, (used, next(self._number), worker))
+        newcomer = worker.newcomer
+        if newcomer is not None:
+            self._new.append(newcomer)
+        else:
+            heappush(self._late, (used, next(self._number), worker))
         worker.on_late()
-        self._tell(len(self._late))
+        self._tell(self._waiting)
         self._be_due()
 
     def _be_due(self) -> None:
@@ -177,18 +211,23 @@ class Shares:
     def _begin_turn(self) -> None:
         """Another turn of the event loop: everybody else has been served before."""
         self._is_due = False
-        self._spent = 0.0
+        self._spent = self._spent_on_new = 0.0
         try:
-            if self._late:
+            if self._waiting:
                 self._turn.share(self._work_off)
         finally:
-            if self._late:
+            if self._waiting:
                 self._be_due()
 
+    @property
+    def _waiting(self) -> int:
+        return len(self._late) + len(self._new)
+
     def _work_off(self) -> None:
-        while self._late and self._spent < self._turn_length:
-            used, _, worker = heappop(self._late)
-            self._floor = max(self._floor, used)
+        while self._waiting and self._spent < self._turn_length:
+            worker = self._next()
+            if worker is None:
+                continue
             share = worker.share
             assert share is not None
             share.is_late = False
@@ -198,4 +237,22 @@ class Shares:
                 worker.fail(error)
             if not share.is_late:
                 worker.on_late()
-        self._tell(len(self._late))
+        self._tell(self._waiting)
+
+    def _next(self) -> Worker | None:
+        if self._new and self._has_time_for_new:
+            return self._next_newcomer()
+        used, _, worker = heappop(self._late)
+        self._floor = max(self._floor, used)
+        return worker
+
+    def _next_newcomer(self) -> Worker | None:
+        """The first one; None: it is gone, and it would take long until those come who are here."""
+        is_crowd = len(self._new) > CROWD
+        newcomer = self._new.popleft()
+        if not is_crowd:
+            return newcomer
+        began = self._now()
+        is_gone = newcomer.drop_if_gone()
+        self._spend(self._now() - began, is_new=True)
+        return None if is_gone else newcomer

@@ -23,6 +23,9 @@ from collections.abc import Callable, Hashable, Iterator
 LONGEST = 0.004
 """Seconds that the slices of one turn take together."""
 
+HURRIED = 0.0005
+"""Likewise, while somebody waits for many turns (`Shares.hurry`)."""
+
 
 class Slices:
     """See the module's text; `now` is a monotonic clock, `again` has `work` called in a turn."""
@@ -37,6 +40,10 @@ class Slices:
         self._spent = 0.0
         self._is_asked = False
         self._is_working = False
+
+    def hurry(self, is_hurried: bool) -> None:
+        """Somebody waits for many turns, or nobody does any more."""
+        self.longest = HURRIED if is_hurried else LONGEST
 
     def __len__(self) -> int:
         """How many owners have work left."""

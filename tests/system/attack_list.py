@@ -300,6 +300,7 @@ def open_flows(ports: Ports, *, clean: bool) -> Iterator[None]:
             ids = range(start, start + 1_285)
             packets = [wire.publish(f"q/{n % 7}", b"x", qos=2, packet_id=n) for n in ids]
             yield from _all_sent(stranger, b"".join(packets))
+            yield
 
 
 def takeovers(ports: Ports, *, clean: bool) -> Iterator[None]:

@@ -90,7 +90,7 @@ class _Feed:
 
     __slots__ = ("_feeds", "_messages", "_session", "_subscription", "share")
 
-    is_newcomer = False
+    newcomer = None
 
     def __init__(
         self,

@@ -33,7 +33,7 @@ class Answers:
     there, `fail` ends the link.
     """
 
-    is_newcomer = False
+    newcomer = None
 
     def __init__(
         self,

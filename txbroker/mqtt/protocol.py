@@ -44,6 +44,7 @@ from txbroker.mqtt.return_codes import ConnackCode, ProtocolViolation
 from txbroker.mqtt.service import MqttService
 from txbroker.mqtt.session import Session
 from txbroker.runs import Octets
+from txbroker.shares import Newcomer
 from txbroker.telemetry import get_logger, tell_repeated
 
 log = get_logger()
@@ -172,9 +173,19 @@ class MqttProtocol(Lifetime):
     # from Shares
 
     @property
-    def is_newcomer(self) -> bool:
-        """True if it has sent no CONNECT yet."""
-        return not self._client_id
+    def newcomer(self) -> Newcomer | None:
+        """Itself, if it has sent no CONNECT yet."""
+        return None if self._client_id else self
+
+    def drop_if_gone(self) -> bool:
+        """True if its client waits for no CONNACK: then it was never here."""
+        has_left = getattr(self.transport, "has_left", None)
+        if has_left is None or not has_left():
+            return False
+        self._service.counters.add("clients.gone")
+        self._leave(will=False)
+        self._abort()
+        return True
 
     def work(self) -> bool:
         """Take what has come until the share is used up; True if some of it is left."""

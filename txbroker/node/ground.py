@@ -63,7 +63,6 @@ class Ground:
             worked=time.thread_time,
             turn=self.turn,
             tell=lambda waiting: self.sockets.crowd(waiting),
-            tell_hurry=lambda is_hurried: self.sockets.hurry(is_hurried),
         )
         self.tasks = Tasks(self.turn)
         self.timers = ReactorTimers(reactor, self.turn)
@@ -74,6 +73,7 @@ class Ground:
         self.exchange = Exchange(lambda: self.turn.mark_dirty(self.outputs))
         self.outputs = Outputs(self.exchange, self.turn.mark_next)
         self.sockets = self.exchange.make_sockets()
+        self.shares.when_hurried(self.sockets.hurry)
         self.poller = Poller(reactor.seconds, self.turn, self.sockets)
         self.streams = StreamReactor(reactor, self.poller)
         self.channels = Channels()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import select
 import socket
 import struct
 import sys
@@ -76,6 +77,14 @@ class AcceptedStream:
         self._outlet = outlet
         outlet.descriptor = self._descriptor
         self.reactor.sockets.add(self._descriptor, inlet)
+
+    def has_left(self) -> bool:
+        """True if the other end sends no more, whatever it has sent and was not read yet."""
+        if self._descriptor < 0:
+            return True
+        ends = select.poll()
+        ends.register(self._descriptor, select.POLLRDHUP)
+        return bool(ends.poll(0))
 
     def write(self, data: Octets) -> None:
         """Send bytes; what the kernel does not take waits, and the producer is told of it."""
