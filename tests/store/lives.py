@@ -131,7 +131,7 @@ class Life:
                 on_failed=self._end,
             )
             self.outboxes = {state.stream: log for state, log in self.disk.outboxes.load()}
-            self.disk.keep_ledger(is_copy=False, is_short=lambda: False, counters=Counters())
+            self.disk.keep_ledger(is_copy=False, is_full=lambda: False, counters=Counters())
             self.disk.arrivals.clean(self.state.absorbing)
             if self.state.absorbing is not None:
                 self.disk.arrivals.adopt("z/b", self.disk.journals)

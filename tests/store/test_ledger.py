@@ -30,7 +30,7 @@ class Bench:
 
     def __init__(self, folder: Path, *, durability: Durability = Durability.SYNC) -> None:
         self.now = 1_000_000
-        self.is_short = False
+        self.is_full = False
         self.counters = Counters()
         self.clock = Clock()
         self.turn = Turn(lambda action: None)
@@ -56,7 +56,7 @@ class Bench:
             committer=self.committer,
             table=self.table,
             segment_bytes=64 * 1024,
-            is_short=lambda: self.is_short,
+            is_full=lambda: self.is_full,
             counters=self.counters,
             now=lambda: self.now,
             lived=lambda: self.now,
@@ -183,14 +183,14 @@ def test_a_full_disk_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert [(3, "gap", 2), (4, "delivery", 3)] == bench.rows()
 
 
-def test_a_disk_that_is_short_gets_no_rows(tmp_path: Path) -> None:
+def test_a_disk_that_is_full_gets_no_rows(tmp_path: Path) -> None:
     """What room there is left is for what cannot be left out."""
     bench = opened(tmp_path)
-    bench.is_short = True
+    bench.is_full = True
     bench.deliver(1, 2, 3)
     bench.end_turn()
     size = bench.ledger.log.size
-    bench.is_short = False
+    bench.is_full = False
     bench.deliver(4)
     bench.end_turn()
 

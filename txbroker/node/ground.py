@@ -87,7 +87,7 @@ class Ground:
         if config.ledger:
             self.disk.keep_ledger(
                 is_copy=made is not None,
-                is_short=lambda: self.space.is_short,
+                is_full=lambda: self.space.is_full,
                 counters=self.counters,
             )
         else:

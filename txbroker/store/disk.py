@@ -129,7 +129,7 @@ class Disk:
         )
 
     def keep_ledger(
-        self, *, is_copy: bool, is_short: Callable[[], bool], counters: Counters
+        self, *, is_copy: bool, is_full: Callable[[], bool], counters: Counters
     ) -> None:
         """
         The node keeps its delivery ledger; raises `StoreError`. `is_copy`: the data was copied from
@@ -143,7 +143,7 @@ class Disk:
             committer=self.committer,
             table=table,
             segment_bytes=self._segment_bytes,
-            is_short=is_short,
+            is_full=is_full,
             counters=counters,
             now=wall,
             lived=self.lived,

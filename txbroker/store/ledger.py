@@ -55,13 +55,13 @@ class Ledger:
         committer: Committer,
         table: Table,
         segment_bytes: int,
-        is_short: Callable[[], bool],
+        is_full: Callable[[], bool],
         counters: Counters,
         now: Callable[[], int],
         lived: Callable[[], int],
         on_trimmed: OnTrimmed,
     ) -> None:
-        """Open or begin it; raises `StoreError`. `is_short`: the disk is to take nothing more."""
+        """Open or begin it; raises `StoreError`. `is_full`: the disk is to take nothing more."""
         self.now = now
         self._lived = lived
         self._ages = Ages(table, lived)
@@ -71,7 +71,7 @@ class Ledger:
         self.log.on_left_out = self._leave_out
         self._committer = committer
         self._table = table
-        self._is_short = is_short
+        self._is_full = is_full
         self._counters = counters
         self._rows: list[Row] = []
         self._missing: int | None = None
@@ -151,7 +151,7 @@ class Ledger:
     def _stage(self) -> None:
         """Everything gathered goes into the log, or is left out."""
         rows, self._rows = self._rows, []
-        if self._is_short():
+        if self._is_full():
             self._leave_out(len(rows))
             self.log.next += len(rows)
             return

@@ -42,7 +42,10 @@ def measure(folder: Path) -> tuple[int, int]:
 
 
 class DiskSpace:
-    """One for each node; `is_short`: what would have to be durable is not taken now."""
+    """
+    One for each node; `is_short`: what would have to be durable is not taken now, as the disk
+    `is_full`, or as too much waits for a sync.
+    """
 
     def __init__(
         self,
@@ -54,6 +57,7 @@ class DiskSpace:
         measure: Callable[[Path], tuple[int, int]] = measure,
     ) -> None:
         self.is_short = False
+        self.is_full = False
         self.free = 0
         self._folder = folder
         self._reserve = reserve
@@ -65,7 +69,6 @@ class DiskSpace:
         self._is_stopped = False
         self._refusal: str | None = None
         self._is_behind = False
-        self._is_full = False
         self._alarm: Cancellable | None = None
         self._on_change: list[Callable[[], None]] = []
         self._waiting: dict[Hashable, Callable[[], None]] = {}
@@ -149,8 +152,8 @@ class DiskSpace:
 
     def _settle(self, reason: str) -> None:
         is_full = self._is_low or self._refusal is not None
-        if is_full != self._is_full:
-            self._is_full = is_full
+        if is_full != self.is_full:
+            self.is_full = is_full
             self._tell_full(reason)
         is_short = is_full or self._is_behind
         if is_short == self.is_short:
@@ -163,7 +166,7 @@ class DiskSpace:
 
     def _tell_full(self, reason: str) -> None:
         folder = str(self._folder)
-        if self._is_full:
+        if self.is_full:
             self._counters.add("disk.short")
             log.error("disk.short", limit="limits.disk_free", folder=folder, why=reason)
         else:
