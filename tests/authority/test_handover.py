@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from unittest import mock
 
 import attrs
+import pytest
 
 from tests.support.journal import authority_of, caught_up
 from tests.support.recorders import EdgeRecorder, Events, cut, payloads
@@ -352,16 +353,41 @@ def test_zone_that_comes_back_is_absorbed_behind_a_claim() -> None:
     assert authority.retained.get("z/a") is not None
 
 
-def test_newer_process_that_is_inherited_takes_over() -> None:
-    """The old owner knew a later life of the edge: what the earlier one wanted is gone."""
+def test_newer_process_that_is_inherited_takes_over_when_it_comes() -> None:
+    """
+    The old owner knew a later life of the edge, or lies: a life that is here is closed by nobody
+    else. What came with the zone waits for that later one.
+    """
     authority, _ = serving("z")
     old = arrive(authority, "e", "z/old")
 
-    interest = EdgeInterest(edge="e", incarnation=2, filters=("z/new",))
+    interest = EdgeInterest(edge="e", incarnation=2, filters=("z/x/#",))
     authority.absorb("z/x", hand_over(interest))
+    before = old.events[:]
+    greeting = Greeting(edge="e", incarnation=2, filters=("z/new",))
+    assert authority.reception.connect(greeting, EdgeRecorder())
 
-    assert [("close",)] == old.events
-    assert (2, {"z/new"}) == (known(authority, "e").incarnation, known(authority, "e").filters)
+    assert ([], [("close",)]) == (before, old.events)
+    peer = known(authority, "e")
+    assert (2, {"z/x/#", "z/new"}, {"z/x": 0}) == (peer.incarnation, peer.filters, peer.unclaimed)
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+def test_a_life_that_nobody_has_seen_locks_no_edge_out(is_here: bool) -> None:
+    """Another node told of it; the node itself would end at its next start."""
+    authority, _ = serving()
+    port = arrive(authority, "e", "#") if is_here else None
+    lie = EdgeInterest(edge="e", incarnation=1 << 32, filters=("z/#",))
+    authority.absorb("z", hand_over(lie))
+    if port is None:
+        port = arrive(authority, "e", "#")
+    authority.publish(Message("y", b"1", 1))
+    authority.publish(Message("z", b"waits for its claim", 1))
+    again = arrive(authority, "e", "#")
+    authority.publish(Message("y", b"2", 1))
+
+    assert ["1"] == [event[2] for event in port.events if event[0] == "deliver"]
+    assert ["2"] == [event[2] for event in again.events if event[0] == "deliver"]
 
 
 # -- interest while a fence stands

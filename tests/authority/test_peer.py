@@ -189,7 +189,7 @@ def test_the_process_whose_token_is_newer_is_let_in(
     incarnation: int, life: str, token: int, is_late: bool
 ) -> None:
     """Numbers of lives have an order within one folder only."""
-    known = Peer(edge="e", incarnation=7, stream=5, opened=Opened("one", 2))
+    known = Peer(edge="e", incarnation=7, stream=5, opened=Opened("one", 2), has_come=True)
     greeting = Greeting(
         edge="e", incarnation=incarnation, filters=(), stream=5, opened=Opened(life, token)
     )

@@ -85,7 +85,7 @@ class Opened:
 class Peer:
     """
     One edge: its interest and, while it is connected, its port; `stream` is its last link's, which
-    was `opened` so.
+    was `opened` so, if this life of it `has_come` here at all.
 
     `unclaimed` holds, for each apex inherited from an earlier owner, the offset after which this
     edge's deliveries wait until it says that it has processed the earlier owner's (rule 13).
@@ -101,6 +101,7 @@ class Peer:
     opened: Opened | None = None
     filters: set[str] = attrs.Factory(set)
     port: EdgePort | None = None
+    has_come: bool = False
     unclaimed: dict[str, int] = attrs.Factory(dict)
     claiming: dict[str, int] = attrs.Factory(dict)
     given: set[str] = attrs.Factory(set)
@@ -229,8 +230,11 @@ class Greeting:
         True if a newer link of the edge is known.
 
         Another process may count its lives from a lower number: its folder is a copy, or new, and
-        the time of day went back. Its token says which one came last.
+        the time of day went back. Its token says which one came last. A life that another node has
+        told of, and that never came, is older than any that does: a lie would lock the edge out.
         """
+        if not known.has_come:
+            return False
         own, other = self.opened, known.opened
         if own and other and own.life and other.life and own.life != other.life:
             return own.token < other.token

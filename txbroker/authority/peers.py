@@ -109,18 +109,27 @@ class Peers:
         """The same of the life that is here, whatever its number."""
         peer = self._known.get(edge)
         if peer is None or peer.incarnation != incarnation:
-            inherited = self._reclaimed() if peer is None else peer.open_claims()
+            inherited, filters = self._reclaimed(), set[str]()
             if peer is not None:
+                inherited = peer.open_claims()
+                filters = peer.filters & self._touching(inherited)
                 self.forget(peer)
             self._make_room()
             # What it has not claimed waits for it over a restart of its process.
             peer = Peer(edge=edge, incarnation=incarnation, unclaimed=inherited)
             self._known[edge] = peer
+            self.set_filters(peer, filters)
         return peer
 
     def inherit(self, apex: str, interest: EdgeInterest, offset: int) -> None:
-        """An edge comes along with a subtree; its deliveries wait behind `offset`."""
-        peer = self.greet(interest.edge, interest.incarnation)
+        """
+        An edge comes along with a subtree; its deliveries wait behind `offset`.
+
+        Of a life that is here no other node knows better whether it is the last one.
+        """
+        peer = self._known.get(interest.edge)
+        if peer is None or peer.port is None or interest.incarnation < peer.incarnation:
+            peer = self.greet(interest.edge, interest.incarnation)
         if peer is None:
             return
         for topic_filter in interest.filters:
