@@ -11,6 +11,7 @@ from tests.support.recorders import cut
 from txbroker.link.convert import cut_to_wire
 from txbroker.link.frames import LinkError, encode_frame
 from txbroker.mqtt.encoding import encode_publish
+from txbroker.place import PartKey, Place
 from txbroker.v1 import link_pb2, types_pb2
 from txbroker.v1.link_pb2 import Batch, LinkFrame
 
@@ -130,6 +131,23 @@ def test_what_was_claimed_comes_behind_the_cut_that_overtook_the_claim() -> None
     with pytest.raises(LinkError, match="not of zone 'a'"):
         liar.deliver("a/b/y", qos=1, kind=Batch.CATCH_UP)
     assert ["a/b/x", "a/c"] == liar.heard
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_what_was_claimed_ends_where_the_new_owner_begins(is_told: bool) -> None:
+    """The owner of the cut says where; one that never answers the claim would go on for ever."""
+    liar = Liar()
+    liar.pair.link.edge_end.sync(["#"], ["a/b"])
+    liar.cut("a/b")
+    below = liar.pair.edge.zones.add(cut("a/b", 5))
+    liar.pair.edge.on_owner(below, 5, Place(PartKey("a", 1 if is_told else 2), 2))
+    liar.deliver("a/b/1", "a/b/2", qos=1, kind=Batch.CATCH_UP)
+    if is_told:
+        with pytest.raises(LinkError, match="not of zone 'a'"):
+            liar.deliver("a/b/3", qos=1, kind=Batch.CATCH_UP)
+    else:  # of another epoch: that says nothing here
+        liar.deliver("a/b/3", qos=1, kind=Batch.CATCH_UP)
+    assert "a/b/2" in liar.heard
 
 
 def test_nothing_of_a_cut_is_live_though_a_claim_is_open() -> None:

@@ -268,6 +268,7 @@ class Edge:
             route.position = Position(epoch=epoch, offset=0)
             self.positions.on_inherited(route, predecessor)
         route.began = route.position
+        route.predecessor = (epoch, predecessor)
 
     def on_failed(self, route: Route) -> None:
         """An attempt came to nothing; several in a row make the zone unreachable."""

@@ -25,7 +25,7 @@ from txbroker.edge.cutmap import Changes, CutMap
 from txbroker.message import Message
 from txbroker.mqtt.incoming import Incoming
 from txbroker.mqtt.session import Session
-from txbroker.place import Holder, PartKey
+from txbroker.place import Holder, PartKey, Place
 from txbroker.topics import deepest_enclosing, is_filter_within, is_within
 
 if TYPE_CHECKING:
@@ -273,6 +273,7 @@ class Route:
         self.requests: dict[int, tuple[str, Subscribing]] = {}
         self.position: Position | None = None
         self.began: Position | None = None
+        self.predecessor: tuple[int, Place | None] = (0, None)  # of the epoch's part
         self.drains: Sequence[Drain] = ()
         self.is_behind_outbox = False  # what waits came later than what drains bring
 
@@ -313,6 +314,13 @@ class Route:
         if self._part.epoch != epoch:
             self._part = PartKey(self.apex, epoch)
         return self._part
+
+    def begins_behind(self, part: PartKey) -> int | None:
+        """The offset of a part behind which it has none of this zone's topics, where it is told."""
+        epoch, place = self.predecessor
+        if place is None or epoch != self.epoch or place.part != part:
+            return None
+        return place.offset
 
     @property
     def is_over(self) -> bool:

@@ -20,8 +20,9 @@ from txbroker.link.frames import LinkError
 from txbroker.message import Message
 from txbroker.mqtt.packets import Publish
 from txbroker.mqtt.session import Session
+from txbroker.place import PartKey
 from txbroker.pressure import Pressure
-from txbroker.topics import is_sys, is_within
+from txbroker.topics import apexes_around, is_sys, is_within
 from txbroker.v1 import link_pb2
 from txbroker.v1.link_pb2 import LinkFrame
 from txbroker.wire_checks import MOST_NUMBER
@@ -136,12 +137,13 @@ class Consumer:
 
     def on_message(self, packet: Publish) -> None:
         """The next message of the batch; raises `LinkError`."""
-        self._check_topic(packet.topic)
         message = Message(packet.topic, packet.payload, packet.qos, packet.retain)
         if self._kind == link_pb2.Batch.RETAINED:
+            self._check_topic(packet.topic)
             self.in_turn(partial(self._on_retained, message))
             return
         ((offset, _),) = self._next_offsets(1)
+        self._check_topic(packet.topic, offset)
         self.in_turn(partial(self._on_delivery, message, offset))
 
     def on_run(self, run: Run) -> None:
@@ -183,17 +185,28 @@ class Consumer:
 
     # internal
 
-    def _check_topic(self, topic: str) -> None:
+    def _check_topic(self, topic: str, offset: int = 0) -> None:
         """
         Refuse what the owner does not answer for: of that the inlet makes no run.
 
         What was claimed comes from its journal, also behind a cut that it told of meanwhile.
         """
-        is_claimed = self._kind == link_pb2.Batch.CATCH_UP and any(
-            is_within(topic, apex) for apex in self._claims
-        )
-        if is_sys(topic) or not (is_claimed or self._inlet.bailiwick.has(topic)):
+        if is_sys(topic) or not (
+            self._inlet.bailiwick.has(topic) or self._is_claimed(topic, offset)
+        ):
             raise LinkError(f"topic {topic[:100]!r} is not of zone {self._route.apex!r}")
+
+    def _is_claimed(self, topic: str, offset: int) -> bool:
+        """Whether it is of the journal before the cut, whose new owner tells where that ends."""
+        if self._kind != link_pb2.Batch.CATCH_UP:
+            return False
+        part, zones = PartKey(self._route.apex, self.epoch), self._edge.zones
+        for apex in apexes_around(topic):
+            below = zones.get(apex)
+            end = None if below is None else below.begins_behind(part)
+            if end is not None and offset > end:
+                return False
+        return any(is_within(topic, apex) for apex in self._claims)
 
     def _on_delivery(self, message: Message, offset: int) -> None:
         self._consumed += message.size
