@@ -10,10 +10,13 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from tests.support.recorders import cut
+from txbroker.authority.handover import mark_of_will
 from txbroker.control.convert import checked_snapshot
+from txbroker.delegation.passage import END, FOREVER, Passage
 from txbroker.delegation.table import Delegation, TableState
 from txbroker.edge.stored import check_move
 from txbroker.errors import PeerError
+from txbroker.place import PartKey, Place
 from txbroker.v1 import control_pb2, directory_pb2, link_pb2, state_pb2, types_pb2
 from txbroker.wire_checks import (
     AHEAD,
@@ -24,8 +27,10 @@ from txbroker.wire_checks import (
     check_below,
     check_filters,
     check_near,
+    check_reached,
     check_subtree,
     check_topics,
+    marks_within,
 )
 
 FILES = (control_pb2, directory_pb2, link_pb2, types_pb2)
@@ -171,3 +176,50 @@ def test_a_session_that_moves_is_checked(text: str) -> None:
     with pytest.raises(PeerError):
         check_move(move.SerializeToString())
     check_move(b"")
+
+
+def test_a_node_that_gives_its_zone_back_tells_of_its_own_streams() -> None:
+    """A mark of the parent's zone had its publishes taken for repeats."""
+    will = ("whose", 3, 7)
+    marks = {("e", 1, zone, 5): 9 for zone in ("", "home", "home/x", "homes", "other")}
+    marks |= {mark_of_will(will): 1, mark_of_will(will, "home/x"): 1, mark_of_will(will, "b"): 1}
+
+    assert {
+        ("e", 1, "home", 5): 9,
+        ("e", 1, "home/x", 5): 9,
+        mark_of_will(will, "home"): 1,
+        mark_of_will(will, "home/x"): 1,
+    } == marks_within("home", marks)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "offset", "is_fine"),
+    [(3, 7, True), (3, 8, False), (4, 0, False), (2, END, True), (1, FOREVER, True)],
+)
+def test_no_passage_leads_to_a_place_that_is_still_to_come(
+    epoch: int, offset: int, is_fine: bool
+) -> None:
+    """Sessions would wait there for ever."""
+    place, below = Place(PartKey("", epoch), offset), Place(PartKey("home", 1), 1)
+    for left, entered in ((place, below), (below, place)):
+        passage = Passage(apex="home", left=left, entered=entered)
+        if is_fine:
+            check_reached([passage], Place(PartKey("", 3), 7))
+        else:
+            with pytest.raises(PeerError, match="ahead of zone"):
+                check_reached([passage], Place(PartKey("", 3), 7))
+
+
+@pytest.mark.parametrize(
+    ("incarnation", "topic_filter"), [(2 * AHEAD + 1, "home/#"), (1, "other/#"), (1, "homes")]
+)
+def test_what_edges_want_of_a_zone_is_of_that_zone(incarnation: int, topic_filter: str) -> None:
+    """And of a life that there may be."""
+    for value, wanted in ((1, "+/x"), (incarnation, topic_filter)):
+        told = control_pb2.EdgeInterest(edge="e", incarnation=value, filters=[wanted])
+        snapshot = control_pb2.Snapshot(interests=[told])
+        if wanted == "+/x":
+            checked_snapshot(snapshot, "home")
+        else:
+            with pytest.raises(PeerError):
+                checked_snapshot(snapshot, "home")

@@ -13,7 +13,7 @@ expect valid arguments and do not check them. Sections are those of the OASIS te
 from __future__ import annotations
 
 import re
-from collections.abc import Container
+from collections.abc import Container, Iterator
 
 MAX_TOPIC_BYTES = 65_535
 """Longest topic name or filter, in bytes of UTF-8 (section 1.5.3)."""
@@ -152,6 +152,14 @@ def may_match_within(topic_filter: str, apex: str) -> bool:
             return False
     # A filter with as many levels as the apex matches the apex, one with more a topic below it.
     return len(wanted) >= len(levels)
+
+
+def apexes_around(topic: str) -> Iterator[str]:
+    """Every apex but the root's that a topic may be covered by, the deepest first."""
+    end = len(topic)
+    while end > 0:
+        yield topic[:end]
+        end = topic.rfind("/", 0, end)
 
 
 def deepest_enclosing(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from txbroker.authority.handover import Snapshot
+from txbroker.authority.handover import MarkKey, Snapshot, mark_of_will, will_of_mark
 from txbroker.core import StoredRecords
 from txbroker.delegation.cut import Cut
 from txbroker.delegation.passage import Passage
@@ -25,6 +25,7 @@ from txbroker.place import PartKey, Place
 from txbroker.topics import (
     TopicError,
     is_within,
+    may_match_within,
     validate_apex,
     validate_topic_filter,
     validate_topic_name,
@@ -140,7 +141,40 @@ def check_snapshot(apex: str, snapshot: Snapshot) -> None:
     check_below(apex, snapshot.delegations)
     for interest in snapshot.interests:
         check_name(interest.edge)
+        check_near("incarnation", interest.incarnation, AHEAD)  # seconds since 1970 at the most
         check_filters(interest.filters)
+        for topic_filter in interest.filters:
+            if not may_match_within(topic_filter, apex):
+                raise PeerError(f"{_short(topic_filter)} matches nothing in zone {_short(apex)}")
+
+
+def marks_within(apex: str, marks: Mapping[MarkKey, int]) -> dict[MarkKey, int]:
+    """
+    What a node that gives its zone back may tell of taken publishes: of streams to that zone and to
+    zones below it. It has marks of others, too, which came with the zone and are known better here:
+    no stream to them was ever taken there. That it took a will counts for topics of the zone.
+    """
+    found = {}
+    for key, sequence in marks.items():
+        will, zone = will_of_mark(key), key[2]
+        if is_within(zone, apex):
+            found[key] = sequence
+        elif will is not None:
+            found[mark_of_will(will, apex)] = sequence
+    return found
+
+
+def check_reached(passages: Iterable[Passage], own: Place) -> None:
+    """
+    Refuse passages that lead to or from a place of the own zone that is still to come: sessions
+    would wait there. `own` is the last one. Raises `PeerError`.
+    """
+    for passage in passages:
+        for place in (passage.left, passage.entered):
+            is_own = place.part.zone == own.part.zone
+            if is_own and (place.part.epoch, place.offset) > (own.part.epoch, own.offset):
+                zone = _short(own.part.zone)
+                raise PeerError(f"a passage of {_short(passage.apex)} is ahead of zone {zone}")
 
 
 def check_name(name: str) -> None:

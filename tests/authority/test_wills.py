@@ -7,7 +7,7 @@ import pytest
 from tests.support.journal import authority_of
 from tests.support.recorders import EdgeRecorder
 from txbroker.authority.authority import Authority
-from txbroker.authority.handover import MarkKey, mark_of_will, will_of_mark
+from txbroker.authority.handover import Incoming, MarkKey, mark_of_will, will_of_mark
 from txbroker.authority.peer import Greeting, Verdict
 from txbroker.authority.wills import OTHERS_FOR, OWN_FOR, TakenWills
 from txbroker.delegation.table import DelegationTable
@@ -126,3 +126,47 @@ def test_a_will_that_its_own_node_sent_is_remembered_for_a_while(edge: str) -> N
     ):
         wills.forget_old(lived)
         assert (left, left) == (len(wills), len(marks))
+
+
+def told(*zones: str, first: int = 0) -> Incoming:
+    """Marks of a will for each zone, of connections that begin with `first`."""
+    incoming = Incoming()
+    incoming.marks = {
+        mark_of_will(("whose", 3, first + place), zone): 1 for place, zone in enumerate(zones)
+    }
+    return incoming
+
+
+def test_what_came_back_says_nothing_of_wills_elsewhere() -> None:
+    """A node that gave `w` back may lie about the wills that it took."""
+    authority, port, _ = serving()
+    authority.absorb("w", told("w", "w/x"))
+    wills = [
+        Message(topic, topic.encode(), 1, will=("whose", 3, number))
+        for topic, number in (("w", 0), ("w/x/y", 0), ("ww", 0), ("w", 1), ("w/x/y", 1))
+    ]
+    for one in wills:
+        authority.publish(one)
+
+    assert ["ww", "w"] == [event[2] for event in port.events if event[0] == "deliver"]
+
+
+def test_what_came_back_pushes_out_no_will_that_was_taken_here() -> None:
+    authority, port, _ = serving()
+    authority.wills = TakenWills(authority.marks, limit=10)
+    authority.publish(will(), ("edge", 1, "", 1), 1)
+    authority.absorb("a", told(*["a"] * 30, first=100))
+    authority.publish(will(), ("other", 1, "", 1), 1)
+
+    assert 1 == len([event for event in port.events if event[0] == "deliver"])
+    assert 11 == len(authority.wills)
+
+
+def test_what_came_back_and_is_known_is_not_kept_twice() -> None:
+    """The zone took the mark along when it went."""
+    authority, _, _ = serving()
+    authority.publish(will(), ("edge", 1, "", 1), 1)
+    before = dict(authority.marks)
+    authority.absorb("a", told("a", first=7))
+
+    assert before == authority.marks

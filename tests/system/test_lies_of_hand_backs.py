@@ -48,11 +48,16 @@ def fence(offset: int = 2, **fields: Any) -> HandBackRequest:
     return HandBackRequest(fence=control_pb2.Fence(zone="a", epoch=1, offset=offset, **fields))
 
 
-def passage(apex: str, left: str, entered: str) -> HandBackRequest:
+def interest(edge: str, incarnation: int, topic_filter: str) -> HandBackRequest:
+    told = control_pb2.EdgeInterest(edge=edge, incarnation=incarnation, filters=[topic_filter])
+    return snapshot(interests=[told])
+
+
+def passage(apex: str, left: str, entered: str, offset: int = 1) -> HandBackRequest:
     one = control_pb2.Passage(
         apex=apex,
         left=Predecessor(zone=left, epoch=1, offset=1),
-        entered=Predecessor(zone=entered, epoch=1, offset=1),
+        entered=Predecessor(zone=entered, epoch=1, offset=offset),
     )
     return fence(subtree=control_pb2.Subtree(passages=[one]))
 
@@ -69,6 +74,7 @@ TRUE = [
     batch(records("a", "a/t"), 2),
     COPIED,
     snapshot(retained=[control_pb2.Retained(topic="a/r", payload=b"kept", qos=1)]),
+    interest("root", 1 << 32, "#"),  # a life that there may be, and is not: the root's goes on
     fence(
         subtree=control_pb2.Subtree(
             seen=[types_pb2.Gone(apex="a/x", epoch=1)],
@@ -116,6 +122,13 @@ LIES = {
     "cleared elsewhere": [
         COPIED,
         snapshot(retained=[control_pb2.Retained(topic="b", cleared=True)]),
+    ],
+    "filter of a sibling": [COPIED, interest("root", 1, "b/#")],
+    "life of an edge that cannot be": [COPIED, interest("root", HUGE, "a/#")],
+    "passage to what is still to come": [COPIED, passage("a", "a", "", HUGE)],
+    "sign of life while nothing else may change hands": [
+        COPIED,
+        HandBackRequest(alive=control_pb2.Alive()),
     ],
     "need of a sibling's part": [COPIED, need("b")],
     "need of the parent's part": [COPIED, need("")],

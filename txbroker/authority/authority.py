@@ -319,7 +319,11 @@ class Authority:
         for message in incoming.retained.values():
             self.retained.set(message)
         # Those of this zone's own streams went away with an earlier handover, and are older now.
-        news = {k: last for k, last in incoming.marks.items() if last > self.marks.get(k, 0)}
+        news = {
+            key: last
+            for key, last in incoming.marks.items()
+            if last > self.marks.get(key, 0) and not self.wills.is_known(key)
+        }
         self.marks.update(news)
         self.wills.learn(news)
         for interest in incoming.interests:

@@ -25,10 +25,13 @@ MarkKey = tuple[str, int, str, int]
 _WILL = "will/"  # no node's name has a slash
 
 
-def mark_of_will(will: WillId) -> MarkKey:
-    """What says that a will was taken, in whatever zone its topic is: a stream of it alone."""
+def mark_of_will(will: WillId, apex: str = "") -> MarkKey:
+    """
+    What says that a will was taken: a stream of it alone. `apex`: another node says so, of a zone
+    that it gave back, and it counts for topics of that one.
+    """
     name, life, number = will
-    return _WILL + name, life, "", number
+    return _WILL + name, life, apex, number
 
 
 def will_of_mark(key: MarkKey) -> WillId | None:

@@ -8,7 +8,8 @@ record, moved with the zone.
 A will that its client's own node has sent is remembered for `OWN_FOR`: that node sends it no more,
 and the keepers that have not heard of it yet send theirs within `will_after`. One that a keeper has
 sent is remembered for `OTHERS_FOR`: the client's node may be cut off for as long as its sessions
-live, and send it when it is back.
+live, and send it when it is back. So is one that a node has told of that gave its zone back: it
+counts for topics of that zone, and pushes out none that were taken here.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from txbroker.authority.handover import MarkKey, mark_of_will, will_of_mark
-from txbroker.message import Message, owner_of_will
+from txbroker.message import Message, WillId, owner_of_will
+from txbroker.topics import apexes_around
 
 LIMIT = 20_000
-"""Wills of each of the two kinds that are remembered; beyond that the oldest is forgotten."""
+"""Wills of each of the three kinds that are remembered; beyond that the oldest is forgotten."""
 
 SECOND = 1_000_000
 
@@ -39,29 +41,45 @@ class TakenWills:
         self._open: set[MarkKey] = set()
         self._own: dict[MarkKey, int] = {}  # since when; the oldest first
         self._others: dict[MarkKey, int] = {}
+        self._told: dict[MarkKey, int] = {}
 
     def __len__(self) -> int:
-        return len(self._own) + len(self._others)
+        return len(self._own) + len(self._others) + len(self._told)
 
     def load(self) -> None:
         """The zone begins: nothing is on its way to the disk."""
         self._open.clear()
         self._own.clear()
         self._others.clear()
+        self._told.clear()
         self.learn(self._marks)
 
     def learn(self, keys: Iterable[MarkKey]) -> None:
         """These came among the marks; who sent them is not known."""
         for key in keys:
             if will_of_mark(key) is not None:
-                self._others[key] = self._now
+                (self._told if key[2] else self._others)[key] = self._now
         self._shorten(self._others)
+        self._shorten(self._told)
+
+    def is_known(self, key: MarkKey) -> bool:
+        """Whether the mark says of a will what this node knows by itself."""
+        will = will_of_mark(key)
+        return will is not None and mark_of_will(will) in self._marks
+
+    def has(self, will: WillId, topic: str) -> bool:
+        """Whether it was taken, here or where the topic was served before."""
+        if mark_of_will(will) in self._marks:
+            return True
+        return bool(self._told) and any(
+            mark_of_will(will, apex) in self._marks for apex in apexes_around(topic)
+        )
 
     def begin(self, message: Message) -> bool:
         """A will came in; False where it did before, and may just not be durable yet."""
         assert message.will is not None
         key = mark_of_will(message.will)
-        if key in self._marks or key in self._open:
+        if key in self._open or self.has(message.will, message.topic):
             return False
         self._open.add(key)
         return True
@@ -81,10 +99,11 @@ class TakenWills:
     def forget_old(self, lived: int) -> None:
         """Now and then: `lived` is what the node has lived, in microseconds."""
         if not self._now:  # what was there at the start is as old as this first look
-            for kind in (self._own, self._others):
+            for kind in (self._own, self._others, self._told):
                 kind.update(dict.fromkeys(kind, lived))
         self._now = lived
-        for kind, age in ((self._own, OWN_FOR), (self._others, OTHERS_FOR)):
+        kinds = ((self._own, OWN_FOR), (self._others, OTHERS_FOR), (self._told, OTHERS_FOR))
+        for kind, age in kinds:
             while kind and next(iter(kind.values())) <= lived - age:
                 self._forget_oldest(kind)
 

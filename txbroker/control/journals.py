@@ -7,6 +7,7 @@ came meanwhile follows after it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from txbroker.control.convert import place_from_wire, place_to_wire
@@ -114,13 +115,15 @@ def parts_within(disk: Disk, apex: str) -> list[PartKey]:
 class Receiver:
     """
     The parent's end. What comes is of `given`, the part that the child serves last, or of another
-    part of its zone or of one below it; `parts` are those that came.
+    part of its zone or of one below it; `parts` are those that came. `is_full`: the disk is to take
+    nothing more, and publishes here wait for room: the child may send more than it had announced.
     """
 
-    def __init__(self, arriving: Arriving, given: PartKey) -> None:
+    def __init__(self, arriving: Arriving, given: PartKey, is_full: Callable[[], bool]) -> None:
         self.parts: list[PartKey] = []
         self._arriving = arriving
         self._given = given
+        self._is_full = is_full
 
     async def take(self, request: HandBackRequest) -> bool:
         """
@@ -159,6 +162,8 @@ class Receiver:
     async def _append(self, batch: Batch) -> None:
         if not self.parts:
             raise PeerError("a batch of a journal came before its part")
+        if self._is_full():
+            raise StoreError("the parent's disk has no room for the rest of the journal")
         _check_batch(self.parts[-1].zone, batch)
         await self._arriving.append(batch)
 

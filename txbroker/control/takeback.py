@@ -31,8 +31,10 @@ from txbroker.errors import PeerError, StoreError
 from txbroker.holding import Holding
 from txbroker.place import PartKey, Place
 from txbroker.standing import Standing
+from txbroker.store.arriving import Arriving
 from txbroker.store.disk import Disk
 from txbroker.store.incoming import Arrived
+from txbroker.store.space import DiskSpace
 from txbroker.telemetry import get_logger, tell_repeated
 from txbroker.topics import is_within
 from txbroker.turn import Turn
@@ -48,8 +50,10 @@ from txbroker.wire_checks import (
     check_ended_parts,
     check_epochs,
     check_parts,
+    check_reached,
     check_subtree,
     epochs_of,
+    marks_within,
 )
 
 log = get_logger()
@@ -72,6 +76,7 @@ class TakeBack:
         parent: Parent,
         members: Members,
         disk: Disk,
+        space: DiskSpace,
         turn: Turn,
         ownership: asyncio.Lock,
     ) -> None:
@@ -81,6 +86,7 @@ class TakeBack:
         self._parent = parent
         self._members = members
         self._disk = disk
+        self._space = space
         self._turn = turn
         self._ownership = ownership
         self._under_way: set[str] = set()
@@ -140,6 +146,11 @@ class TakeBack:
                 return OutcomeReply(outcome=OutcomeReply.ENDED)
             return OutcomeReply(outcome=OutcomeReply.UNKNOWN)
 
+    def journal_of(self, begin: HandBackBegin, arriving: Arriving) -> Receiver:
+        """What takes the child's journal."""
+        given = PartKey(begin.zone, begin.epoch)
+        return Receiver(arriving, given, lambda: self._space.is_full)
+
     # internal
 
     def _is_serving(self) -> bool:
@@ -164,7 +175,7 @@ class TakeBack:
 
     async def _take_back(self, begin: HandBackBegin, context: HandBackContext) -> None:
         arriving = self._disk.arrivals.begin(begin.zone)
-        journal = Receiver(arriving, PartKey(begin.zone, begin.epoch))
+        journal = self.journal_of(begin, arriving)
         is_committed = False
         try:
             await self._take_journal(begin, journal, context)
@@ -194,7 +205,7 @@ class TakeBack:
             for part in parts_within(self._disk, begin.zone)
         ]
         await context.write(HandBackReply(ready=control_pb2.Ready(have=have)))
-        while await journal.take(request := await _next(context)):
+        while await journal.take(request := await _next(context, may_wait=True)):
             pass
         if not request.HasField("copied"):
             await context.abort(grpc.StatusCode.ABORTED, "the journal comes first")
@@ -221,6 +232,8 @@ class TakeBack:
         check_epochs(epochs_of(subtree), self._standing.table.epoch_of)
         check_parts(begin.zone, (part for places in needs.values() for part in places))
         check_ended_parts(begin.zone, journal.parts, self._known_epochs(subtree))
+        check_reached(subtree.passages, self._last_place())
+        incoming.marks = marks_within(begin.zone, incoming.marks)
         # The passages of zones around it are known here: the child has them from this node.
         passages = tuple(one for one in subtree.passages if is_within(one.apex, begin.zone))
         arrived = Arrived(
@@ -248,6 +261,10 @@ class TakeBack:
             entered=Place(own, self._authority.delivered),
         )
 
+    def _last_place(self) -> Place:
+        assert self._authority is not None
+        return Place(PartKey(self._authority.apex, self._authority.epoch), self._authority.offset)
+
     async def _serve(self, begin: HandBackBegin, context: HandBackContext) -> None:
         """It is committed, whatever happens now."""
         assert self._authority is not None and self._holding is not None
@@ -265,10 +282,14 @@ class TakeBack:
             self._turn.end()
 
 
-async def _next(context: HandBackContext) -> HandBackRequest:
+async def _next(context: HandBackContext, *, may_wait: bool = False) -> HandBackRequest:
+    """The next request; only a child that `may_wait` shows that it is alive, and no more."""
     while True:
         request: HandBackRequest | None = await read(context, HANDOVER_STEP)
         if request is None:
             raise ConnectionError("the child has broken it off")
         if not request.HasField("alive"):
             return request
+        if not may_wait:
+            # Nothing else changes hands meanwhile, here and at the nodes below.
+            raise PeerError("a hand-back does not wait behind its journal")

@@ -203,6 +203,7 @@ class ControlPlane:
             parent=self.parent,
             members=self._edge_role.members,
             disk=ground.disk,
+            space=ground.space,
             turn=ground.turn,
             ownership=self._ownership,
         )

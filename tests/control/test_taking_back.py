@@ -1,0 +1,120 @@
+"""What a child tells of its zone in a hand-back, as the parent keeps it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tests.support.apart import run_apart
+from txbroker.authority.handover import mark_of_will
+from txbroker.control.takeback import TakeBack
+from txbroker.delegation.cut import Cut
+from txbroker.delegation.table import DelegationTable
+from txbroker.errors import PeerError, StoreError
+from txbroker.link.convert import mark_to_wire
+from txbroker.message import Message
+from txbroker.store.incoming import Arrived
+from txbroker.store.records import encode_records
+from txbroker.store.segment import FORMAT
+from txbroker.v1 import control_pb2
+from txbroker.v1.control_pb2 import HandBackBegin, HandBackRequest
+
+BEGIN = HandBackBegin(node="n", zone="a", epoch=1)
+FENCE = HandBackRequest(fence=control_pb2.Fence(zone="a", epoch=1, offset=5))
+ALIVE = HandBackRequest(alive=control_pb2.Alive())
+COPIED = HandBackRequest(copied=control_pb2.Copied())
+PART = HandBackRequest(part=control_pb2.JournalPart(zone="a", epoch=1, format=FORMAT))
+
+
+class Child:
+    """The call of a child that says this."""
+
+    def __init__(self, *said: HandBackRequest) -> None:
+        self._said = list(said)
+
+    async def read(self, timeout: float) -> HandBackRequest:
+        return self._said.pop(0)
+
+    async def write(self, reply: object, timeout: float = 0) -> None:
+        pass
+
+
+class Arriving:
+    """Where a journal arrives; nothing is kept."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def begin(self, part: object, before: object) -> None:
+        pass
+
+    async def append(self, batch: object) -> None:
+        self.count += 1
+
+
+class Parent:
+    """The owner of the root zone, which is at offset 10 and has delegated `a`."""
+
+    def __init__(self) -> None:
+        table = DelegationTable("")
+        table.commit(Cut(apex="a", epoch=1, node="n", grpc="127.0.0.1:1"))
+        self.space = SimpleNamespace(is_full=False)
+        self.arriving = Arriving()
+        authority = SimpleNamespace(serving=True, apex="", epoch=1, offset=10, delivered=10)
+        fakes: dict[str, Any] = {
+            "standing": SimpleNamespace(table=table),
+            "authority": authority,
+            "disk": SimpleNamespace(journals=SimpleNamespace(parts={})),
+            "space": self.space,
+        }
+        others = ("holding", "parent", "members", "turn", "ownership")
+        self.take_back = TakeBack(**fakes, **dict.fromkeys(others, cast(Any, None)))
+
+    def take(self, *said: HandBackRequest, then: tuple[HandBackRequest, ...] = (FENCE,)) -> Arrived:
+        """The journal, and what comes behind it."""
+
+        async def scenario() -> Arrived:
+            journal = self.take_back.journal_of(BEGIN, cast(Any, self.arriving))
+            context = cast(Any, Child(*said, COPIED, *then))
+            await self.take_back._take_journal(BEGIN, journal, context)
+            arrived, _ = await self.take_back._take_rest(BEGIN, journal, context)
+            return arrived
+
+        return run_apart(scenario())
+
+
+def batch() -> HandBackRequest:
+    body = encode_records([Message("a/t", b"x", 1)], {}, "n")
+    one = control_pb2.JournalBatch(first=1, count=1, time=1, body=body)
+    return HandBackRequest(batches=control_pb2.JournalBatches(batches=[one]))
+
+
+def test_marks_of_other_zones_are_left_out() -> None:
+    """An honest child has them as well, from its parent."""
+    will = ("whose", 3, 7)
+    keys = [("e", 1, zone, 5) for zone in ("", "a", "a/b", "ab")]
+    marks = [mark_to_wire(key, 1 << 61) for key in (*keys, mark_of_will(will))]
+    snapshot = HandBackRequest(snapshot=control_pb2.Snapshot(marks=marks))
+    arrived = Parent().take(then=(snapshot, FENCE))
+
+    assert {("e", 1, "a", 5), ("e", 1, "a/b", 5), mark_of_will(will, "a")} == set(
+        arrived.incoming.marks
+    )
+
+
+def test_a_journal_that_fills_the_disk_ends_the_hand_back() -> None:
+    """Whatever size was announced: publishes here would wait for as long as the child goes on."""
+    parent = Parent()
+    parent.take(PART, batch(), ALIVE)
+    parent.space.is_full = True
+    with pytest.raises(StoreError, match="no room for the rest"):
+        parent.take(PART, batch())
+    assert 1 == parent.arriving.count
+
+
+def test_a_child_keeps_nobody_waiting_behind_its_journal() -> None:
+    """Until the fence nothing else changes hands at the parent."""
+    with pytest.raises(PeerError, match="does not wait"):
+        Parent().take(then=(ALIVE, FENCE))
