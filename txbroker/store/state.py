@@ -235,7 +235,8 @@ class DataFolder:
         try:
             checked.save_text(self._file, text)
         except DiskFull:
-            self._reserve.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self._reserve.unlink(missing_ok=True)
             checked.save_text(self._file, text)
 
     def _keep_reserve(self) -> None:
