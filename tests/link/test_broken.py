@@ -100,7 +100,7 @@ def test_changed_conversation_raises_link_errors_only(data: st.DataObject) -> No
     pair.client.subscribe(("#", 1))
     refuse(pair)
     link = Link(pair.edge, pair.route, pair.host)
-    link.edge_end._next = 100  # as if it had sent what the owner of that conversation answers
+    link.edge_end._live.next = 100  # as if it had sent what the owner of that conversation answers
     for whole, end in ((UP, link.owner_end), (OPENED + DOWN, link.edge_end)):
         wrong = bytearray(whole)
         for _ in range(data.draw(st.integers(0, 4))):

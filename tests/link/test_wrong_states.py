@@ -225,7 +225,7 @@ def test_edge_is_told_nothing_before_welcome(said: str) -> None:
 @pytest.mark.parametrize("said", ONLINE)
 def test_edge_refuses_what_no_owner_says(said: str) -> None:
     pair = pair_that_listens()
-    stream = pair.link.edge_end._stream
+    stream = pair.link.edge_end._live.number
     data = ONLINE[said].replace(b"\x08\x63", bytes((8, stream)))
     check_ends(pair, pair.link, pair.link.edge_end, data)
 
