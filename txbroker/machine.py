@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
+from txbroker.directory.moment import UNKNOWN, Moment
 from txbroker.errors import StoreError
 
 _CANNOT = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENODEV})
@@ -41,6 +44,22 @@ def missing(
             " use x86-64 or 64-bit ARM"
         )
     return None
+
+
+def moment() -> Moment:
+    """Now, by a clock that goes on while the machine sleeps, and from one process to the next."""
+    boot = _boot()
+    if not boot:
+        return UNKNOWN
+    return Moment(boot, time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000)
+
+
+@functools.cache
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
 
 
 def take_lock(lock: IO[str], folder: Path) -> None:

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 from tests.directory.test_model import holders
 from tests.support.site import Connection, Node, Site
+from txbroker.directory.holdings import Holding
+from txbroker.directory.requests import Discard, Discarded, Kept
 
 NAMES = ("a", "b", "c", "d", "e")
 
@@ -49,7 +51,6 @@ class Story:
         self.site.doubled = 0.1
         self.nodes: list[Node] = list(self.site.nodes.values())
         self.connection: Connection | None = None
-        self.is_memory_lost = False
 
     def run(self, steps: list[tuple[Any, ...]]) -> None:
         self.site.start(len(self.nodes))
@@ -92,8 +93,6 @@ class Story:
     def kill(self, number: int, survivors: int) -> None:
         one = self.pick(number)
         if one.is_up:
-            # What a node remembers to end, it remembers without knowing for how long.
-            self.is_memory_lost |= one.directory.clearings.is_due("x")
             one.kill(survivors)
             if self.connection is not None and self.connection.node is one:
                 self.connection.is_open = False
@@ -121,7 +120,7 @@ def check(story: Story) -> None:
         return
     if not last.clean:
         assert held, "the session that was promised last is gone"
-    elif not story.is_memory_lost:
+    else:
         assert not held, "a session that was discarded stays"
     for one in story.nodes:
         assert one.host.kept.keys() <= {"x"} if held == [one.name] else not one.host.kept
@@ -226,6 +225,98 @@ def test_what_is_to_be_discarded_outlives_a_crash() -> None:
     story.site.run(WHOLE)
 
     assert [] == holders(story.site, "x")
+
+
+def parted() -> Story:
+    """A session at node 1, which is cut off, and known by now to be."""
+    story = Story(5, 3)
+    story.run([])
+    story.site.run(5.0)
+    story.kept(1)
+    story.answered()
+    story.drop()
+    story.wait(1.0)
+    story.isolate(1)
+    story.wait(3.0)
+    return story
+
+
+def test_discard_by_a_node_that_died_since_ends_what_was_used_before_it() -> None:
+    """However often the session was used where nobody heard of it: how old the discard is lasts."""
+    story = parted()
+    story.nodes[1].directory.holdings.hold("x", Holding(incarnation=9))
+    story.kept(1)
+    story.answered()
+    story.drop()
+    story.wait(1.0)
+    story.clean(2)
+    story.answered()
+    story.drop()
+    story.kill(2, 3)
+    story.start(2)
+    story.heal()
+    check(story)
+
+
+def test_discard_outlives_what_keepers_know_of_the_holder() -> None:
+    """For them the clean session counts above the kept one, and both are nowhere when it ends."""
+    story = parted()
+    story.clean(2)
+    story.answered()
+    story.drop()
+    story.wait(30.0)
+    assert story.nodes[2].directory.clearings.is_due("x")
+    story.kill(2, 3)
+    story.start(2)
+    story.wait(30.0)
+    assert story.nodes[2].directory.clearings.is_due("x")
+    story.heal()
+    check(story)
+
+
+def test_copy_on_its_way_is_not_opened_behind_a_clean_session() -> None:
+    """Its holder gave it up, and said so to nobody: nor when the node that has it dies meanwhile."""
+    for is_killed in (False, True):
+        story = Story(3, 3)
+        story.run([])
+        story.site.run(5.0)
+        story.kept(1)
+        story.answered()
+        story.drop()
+        story.wait(1.0)
+        story.kept(2)
+        taker = story.nodes[2].directory
+        story.site.run_until(lambda: "x" in taker.holdings.arriving)  # noqa: B023
+        story.site.run_until(lambda: story.nodes[1].directory.holdings.tombstone("x") is not None)  # noqa: B023
+        story.isolate(1)
+        story.wait(1.0)
+        assert story.connection is not None and not story.connection.present
+        story.clean(2)
+        story.answered()
+        assert story.connection.present is False
+        story.drop()
+        if is_killed:
+            story.kill(2, 3)
+            story.start(2)
+        story.heal()
+        check(story)
+
+
+def test_session_that_its_client_used_since_is_kept() -> None:
+    """Long ago as well, when nobody remembers when the client connected."""
+    story = parted()
+    began = story.site.now
+    story.kept(1)
+    story.answered()
+    story.wait(1.0)
+    story.drop()
+    story.wait(100.0)
+    holder = story.nodes[1].directory
+    through = holder.holdings.held["x"].incarnation
+    for clean, reply in ((began - 1.0, Kept), (began + 2.0, Discarded)):
+        age = int((story.site.now - clean) * 1000)
+        request = Discard(client_id="x", incarnation=through, through=through, age=age)
+        assert isinstance(holder.clearings.discard("c", request), reply)
 
 
 def test_nobody_is_asked_by_a_node_that_is_alone() -> None:

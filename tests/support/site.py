@@ -22,6 +22,7 @@ from txbroker.directory.arrival import Arrived, Refused
 from txbroker.directory.directory import Directory, Settings, Tables
 from txbroker.directory.entry import Testament
 from txbroker.directory.members import Members
+from txbroker.directory.moment import Moment
 from txbroker.directory.ports import Remains
 from txbroker.directory.requests import OtherView, Registered, Reply, Request
 from txbroker.directory.steps import Ask, Pause, Procedure, Sync
@@ -142,7 +143,9 @@ class Host:
     def thaw(self, client_id: str) -> None:
         self.stopped.discard(client_id)
 
-    def adopt(self, client_id: str, state: bytes, incarnation: int) -> None:
+    def adopt(self, client_id: str, state: bytes, incarnation: int, away: float) -> None:
+        if client_id not in self.kept:
+            self.left_at[client_id] = self.node.site.now - away
         self.kept[client_id] = self.kept.get(client_id, set()) | set(json.loads(state))
         self.save(client_id)
 
@@ -313,6 +316,7 @@ class Node:
             spawn=self.run,
             wake=lambda: None,
             lived=lambda: int(site.now * 1e6),
+            moment=lambda: Moment("boot", int(site.now * 1000)),
         )
         members.announce(f"{self.name}:{self.life}")
         self.directory.start()

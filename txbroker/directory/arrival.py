@@ -77,8 +77,9 @@ class Refused:
 class Search:
     """
     What a procedure knows of an id so far; `void` as in `Lookup`, `unasked` sites did not answer,
-    `claimed` is the last generation that was, `closed` are clean sessions that have ended;
-    `is_overtaken`: the client connected elsewhere since.
+    `claimed` is the last generation that was, `closed` are clean sessions that have ended; `silent`
+    holders did not answer, with the incarnation of what they are said to hold; `is_overtaken`: the
+    client connected elsewhere since.
     """
 
     client_id: str
@@ -86,6 +87,7 @@ class Search:
     generation: int = 0
     claimed: int = 0
     closed: set[Order] = attrs.Factory(set)
+    silent: dict[str, int] = attrs.Factory(dict)
     unasked: set[str] = attrs.Factory(set)
     clean: list[Entry] = attrs.Factory(list)
     reason: str = ""
@@ -178,7 +180,8 @@ class Arrivals:
         """A copy was released: open it, unless a clean session has taken its place meanwhile."""
         own = self._registrar.own.get(client_id)
         arriving = self._holdings.arriving[client_id]
-        if own is not None and not own.persistent and own.replaces >= arriving.incarnation:
+        is_clean = own is not None and not own.persistent and own.replaces >= arriving.incarnation
+        if is_clean or arriving.is_void:
             self._holdings.refuse(client_id)
             return False
         holding = self._holdings.adopt(client_id)

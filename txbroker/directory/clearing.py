@@ -12,7 +12,8 @@ The steps:
 
 What cannot be asked for `wait` seconds, or is known to be away, is remembered, durably, and done
 later: by then the client may have been elsewhere, so a holder keeps a session that is newer than
-the clean one.
+the clean one. How old that one is the machine's clock tells, also to a later process of the node:
+a clock that stands while the machine sleeps would make it too young, and end a newer session.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from txbroker.directory.entry import Entry, pack, unpack
 from txbroker.directory.holdings import Holdings
 from txbroker.directory.lookup import MayExist
 from txbroker.directory.members import Members
+from txbroker.directory.moment import Moment, moment_from
 from txbroker.directory.ports import SessionHost, Table
 from txbroker.directory.presence import Cleared, Presence
 from txbroker.directory.registrar import Registrar
@@ -58,10 +60,22 @@ ANY = 1 << 53
 
 @attrs.frozen(kw_only=True)
 class _Due:
-    """To be ended: kept sessions up to `generation`, or away since `began` (None: not known)."""
+    """
+    To be ended: kept sessions up to `generation`, or away since `began` (None: not known).
+
+    `holders` had one, and could not be asked, each with its incarnation. The keepers may have
+    forgotten that by now: for them the clean session counts above it.
+    """
 
     generation: int
-    began: float | None = None
+    began: Moment | None = None
+    holders: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def record(self) -> bytes:
+        """For the table; `_due_from` is the mirror."""
+        began = () if self.began is None else self.began.fields
+        return pack([self.generation, list(began), [list(one) for one in self.holders]])
 
 
 class Clearings:
@@ -79,6 +93,7 @@ class Clearings:
         table: Table,
         wait: float,
         now: Callable[[], float],
+        moment: Callable[[], Moment],
     ) -> None:
         self._members = members
         self._holdings = holdings
@@ -89,10 +104,11 @@ class Clearings:
         self._table = table
         self._wait = wait
         self._now = now
+        self._moment = moment
+        self._started = now()
         self._due: dict[str, _Due] = {}
         for key, value in table.items():
-            (generation,), _ = unpack(value)
-            self._due[key.decode()] = _Due(generation=generation)
+            self._due[key.decode()] = _due_from(value)
 
     def __len__(self) -> int:
         return len(self._due)
@@ -113,8 +129,8 @@ class Clearings:
         """
         search = Search(client_id, is_wanted=is_wanted)
         found: _Found | None = None
-        began = self._now()
-        until = began + self._wait
+        began = self._moment()
+        until = self._now() + self._wait
         raised, is_told = 0, False
         while is_wanted() and not (is_told or search.is_overtaken):
             search.go_on = False
@@ -156,6 +172,10 @@ class Clearings:
             yield Pause(seconds=LOOK, until=is_over)
 
     # from the directory
+
+    def start(self) -> None:
+        """Clients come from now on: who has left since, left in the life of this process."""
+        self._started = self._now()
 
     @property
     def due(self) -> Iterable[str]:
@@ -231,8 +251,11 @@ class Clearings:
     def _is_older(self, request: Discard, incarnation: int) -> bool:
         """Whether the session was left before the clean one began, for all that can be known."""
         since = self._presence.seconds_here(request.client_id)
-        if since is None and incarnation > request.through:
-            since = self._host.idle(request.client_id)
+        if since is None:
+            away = self._host.idle(request.client_id)
+            has_left = request.age < UNKNOWN and 0 < away < self._now() - self._started
+            if has_left or incarnation > request.through:
+                since = away
         return since is None or since * 1000 >= request.age
 
     def _attempt(self, search: Search, due: _Due) -> Procedure[_Found]:
@@ -241,6 +264,11 @@ class Clearings:
         known = self._known_here(search)
         if known is not None:
             yield from self._follow(search, *known, due)
+            return _Found()
+        known = self._known_then(search, due)
+        if known is not None:
+            yield from self._follow(search, *known, due)
+            search.go_on = True  # others may be there
             return _Found()
         sites = (members.site, *members.sites())
         decisions = yield from self._arrivals.look_at(search, sites)
@@ -255,7 +283,7 @@ class Clearings:
                 yield from self._close(search, clean, due)
                 return _Found(incarnation=clean.incarnation)
         is_known = not isinstance(decisions[members.site], MayExist)
-        is_whole = MayExist.MAY_EXIST not in decisions.values()
+        is_whole = MayExist.MAY_EXIST not in decisions.values() and not search.silent
         # The other node of two may hold a session: the discard waits for it.
         is_whole = is_whole and not self._arrivals.stands_for_all(search.client_id)
         return _Found(is_known=is_known, is_whole=is_whole)
@@ -268,6 +296,14 @@ class Clearings:
         arriving = self._holdings.arriving.get(search.client_id)
         if arriving is not None and arriving.incarnation > search.void.get(arriving.node, 0):
             return arriving.node, arriving.incarnation
+        return None
+
+    def _known_then(self, search: Search, due: _Due) -> tuple[str, int] | None:
+        """One that could not be asked when the clean session began, and is not asked yet."""
+        for node, incarnation in due.holders:
+            is_asked = node in search.silent or incarnation <= search.void.get(node, 0)
+            if not is_asked and self._members.get(node) is not None:
+                return node, incarnation
         return None
 
     def _is_open(self, search: Search, clean: Entry) -> bool:
@@ -283,6 +319,8 @@ class Clearings:
             if not search.is_wanted():
                 return  # the client may be elsewhere by now, with a session that is newer
             reply = yield from ask(node, self._request(search.client_id, incarnation, due))
+            if isinstance(reply, Discarded | MovedTo | NotHeld):
+                search.silent.pop(node, None)
             match reply:
                 case Discarded():
                     trail[node] = max(incarnation, reply.incarnation)
@@ -296,6 +334,7 @@ class Clearings:
                     search.is_overtaken = True
                     return
                 case _:
+                    search.silent[node] = incarnation
                     return
         for name, until in trail.items():
             search.void[name] = max(search.void.get(name, 0), until)
@@ -316,16 +355,22 @@ class Clearings:
             search.generation = max(search.generation, reply.incarnation)
 
     def _request(self, client_id: str, incarnation: int, due: _Due) -> Discard:
-        age = UNKNOWN if due.began is None else int((self._now() - due.began) * 1000) + 1
+        age = None if due.began is None else due.began.age(self._moment())
         return Discard(
-            client_id=client_id, incarnation=incarnation, through=due.generation, age=age
+            client_id=client_id,
+            incarnation=incarnation,
+            through=due.generation,
+            age=UNKNOWN if age is None else age,
         )
 
-    def _remember(self, search: Search, began: float) -> Procedure[None]:
+    def _remember(self, search: Search, began: Moment) -> Procedure[None]:
         client_id = search.client_id
         self._due.pop(client_id, None)
-        self._due[client_id] = _Due(generation=search.generation, began=began)
-        self._table.put(client_id.encode(), pack([search.generation]))
+        due = _Due(
+            generation=search.generation, began=began, holders=tuple(search.silent.items())
+        )
+        self._due[client_id] = due
+        self._table.put(client_id.encode(), due.record)
         while len(self._due) > LIMIT:
             self._forget(next(iter(self._due)))
         yield Sync()
@@ -333,6 +378,17 @@ class Clearings:
     def _forget(self, client_id: str) -> None:
         if self._due.pop(client_id, None) is not None:
             self._table.delete(client_id.encode())
+
+
+def _due_from(record: bytes) -> _Due:
+    """Of an earlier version, too, which noted a generation alone."""
+    (generation, *rest), _ = unpack(record)
+    began, holders = rest or ((), ())
+    return _Due(
+        generation=generation,
+        began=moment_from(began),
+        holders=tuple((node, incarnation) for node, incarnation in holders),
+    )
 
 
 @attrs.frozen(kw_only=True)

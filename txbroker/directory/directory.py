@@ -26,6 +26,7 @@ from txbroker.directory.holdings import Holdings
 from txbroker.directory.keeper import Keeper
 from txbroker.directory.leaving import Leaving
 from txbroker.directory.members import Members
+from txbroker.directory.moment import UNKNOWN, Moment
 from txbroker.directory.ports import Remains, SessionHost, Table
 from txbroker.directory.presence import Presence
 from txbroker.directory.pulse import pulse
@@ -108,8 +109,9 @@ class Directory:
         spawn: Callable[[Procedure[None]], object],
         wake: Callable[[], object],
         lived: Callable[[], int] = lambda: 0,
+        moment: Callable[[], Moment] = lambda: UNKNOWN,
     ) -> None:
-        """`lived`: what the node has lived, in microseconds."""
+        """`lived`: what the node has lived, in microseconds; `moment`: now, of the machine."""
         self.members = members
         self.keeper = Keeper(members, Entries(tables.entries), life)
         self.holdings = Holdings(
@@ -177,6 +179,7 @@ class Directory:
             table=tables.discards,
             wait=settings.roaming_wait,
             now=now,
+            moment=moment,
         )
         self._sweep = Sweep(
             members,
@@ -224,6 +227,7 @@ class Directory:
                 testament=self.own_wills.get(client_id),
             )
         self.registrar.start()
+        self.clearings.start()
 
     def tick(self) -> None:
         """Now and then, every second or so."""

@@ -71,7 +71,11 @@ class Frozen:
 
 @attrs.frozen(kw_only=True)
 class Arriving:
-    """A durable copy from `node`, not released yet as far as this node knows."""
+    """
+    A durable copy from `node`, not released yet as far as this node knows. `since`: what the node
+    had lived when it came, in microseconds. `is_void`: a clean session has begun here since, so it
+    is not to be opened when it is released.
+    """
 
     node: str
     token: bytes
@@ -79,6 +83,8 @@ class Arriving:
     state: bytes
     unasked: tuple[str, ...] = ()
     left: tuple[Left, ...] = ()
+    since: int = 0
+    is_void: bool = False
 
 
 class Holdings:
@@ -104,7 +110,7 @@ class Holdings:
         self._make_token = make_token
         self.held = {key.decode(): _holding(value) for key, value in held.items()}
         self._gone = {key.decode(): tombstones_from(value, lived()) for key, value in gone.items()}
-        self.arriving = {key.decode(): _arriving(value) for key, value in arriving.items()}
+        self.arriving = {key.decode(): _arriving(value, lived()) for key, value in arriving.items()}
         self.frozen: dict[str, Frozen] = {}
         self._unfinished: dict[str, None] = {}
         for client_id, holding in self.held.items():
@@ -163,8 +169,11 @@ class Holdings:
         """End the kept session for a clean one; the last incarnation known of its id, or 0."""
         if not (client_id in self.held or client_id in self.arriving or client_id in self._gone):
             return 0
-        known = self.held.get(client_id), self.arriving.get(client_id), self.tombstone(client_id)
+        arriving = self.arriving.get(client_id)
+        known = self.held.get(client_id), arriving, self.tombstone(client_id)
         self.drop(client_id)
+        if arriving is not None and not arriving.is_void:
+            self._keep(client_id, attrs.evolve(arriving, is_void=True))
         return max(one.incarnation for one in known if one is not None)
 
     def forget_gone(self, client_id: str) -> None:
@@ -262,9 +271,9 @@ class Holdings:
             state=taken.state,
             unasked=taken.unasked,
             left=taken.left[-LEFT_LIMIT:],
+            since=self._lived(),
         )
-        self.arriving[client_id] = arriving
-        self._arriving_table.put(client_id.encode(), _arriving_record(arriving))
+        self._keep(client_id, arriving)
 
     def refuse(self, client_id: str) -> None:
         """The copy was not released: it is void."""
@@ -275,7 +284,8 @@ class Holdings:
         """The copy was released: the session is here, merged with one that was."""
         arriving = self.arriving[client_id]
         known = self.held.get(client_id)
-        self._host.adopt(client_id, arriving.state, arriving.incarnation)
+        away = (self._lived() - arriving.since) / 1e6
+        self._host.adopt(client_id, arriving.state, arriving.incarnation, away)
         holding = Holding(
             incarnation=arriving.incarnation, unasked=arriving.unasked, left=arriving.left
         )
@@ -335,6 +345,10 @@ class Holdings:
 
     # internal
 
+    def _keep(self, client_id: str, arriving: Arriving) -> None:
+        self.arriving[client_id] = arriving
+        self._arriving_table.put(client_id.encode(), _arriving_record(arriving))
+
     def _note(self, client_id: str, holding: Holding) -> None:
         if holding.left or holding.unasked:
             self._unfinished[client_id] = None
@@ -383,17 +397,23 @@ def _arriving_record(arriving: Arriving) -> bytes:
         arriving.incarnation,
         list(arriving.unasked),
         _left_fields(arriving.left),
+        arriving.since,
+        arriving.is_void,
     ]
     return pack(fields, arriving.state)
 
 
-def _arriving(record: bytes) -> Arriving:
-    (node, token, incarnation, unasked, left), state = unpack(record)
+def _arriving(record: bytes, lived: int) -> Arriving:
+    """One of an earlier version is as old as this look at it."""
+    (node, token, incarnation, unasked, left, *rest), state = unpack(record)
+    since, is_void = rest or (lived, False)
     return Arriving(
         node=node,
         token=bytes.fromhex(token),
         incarnation=incarnation,
         state=state,
+        since=since,
+        is_void=is_void,
         unasked=tuple(unasked),
         left=_left_from(left),
     )

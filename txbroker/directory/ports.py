@@ -95,10 +95,11 @@ class SessionHost(Protocol):
     def thaw(self, client_id: str) -> None:
         """The session is not moving after all: deliveries go on."""
 
-    def adopt(self, client_id: str, state: bytes, incarnation: int) -> None:
+    def adopt(self, client_id: str, state: bytes, incarnation: int, away: float = 0.0) -> None:
         """
-        Take over a session that was frozen elsewhere; where there is one already, it takes in the
-        other's subscriptions and queue, once for each (`state`, `incarnation`).
+        Take over a session that was frozen elsewhere, whose client has been away for so many
+        seconds at least; where there is one already, it takes in the other's subscriptions and
+        queue, once for each (`state`, `incarnation`).
         """
 
     def release(self, client_id: str, token: bytes) -> None:

@@ -191,17 +191,22 @@ class Clients:
     # from the directory
 
     def adopt(
-        self, session: Session, added: Iterable[str], confirmed: Set[str] = frozenset()
+        self,
+        session: Session,
+        added: Iterable[str],
+        confirmed: Set[str] = frozenset(),
+        *,
+        away: float = 0.0,
     ) -> None:
         """
         A session came from another node, or one that is here took in another; `added` are the
         filters that this node has not counted for it. Where those of `confirmed` begin is known by
-        now, whatever zones that were asked here answer. It is kept in one with what else this turn
-        changes.
+        now, whatever zones that were asked here answer. Its client, unless it is here, has been
+        `away` for some seconds. It is kept in one with what else this turn changes.
         """
         self.sessions[session.client_id] = session
         if session.sink is None and session.away_since is None:
-            session.away_since = self._timers.now()
+            session.away_since = self._timers.now() - away
         filters = tuple(added)
         if self.recording is not None:
             self.recording.holds_all(session)

@@ -147,7 +147,7 @@ class Moving:
 
     # from the directory: on the way here
 
-    def adopt(self, client_id: str, state: bytes, incarnation: int) -> None:
+    def adopt(self, client_id: str, state: bytes, incarnation: int, away: float = 0.0) -> None:
         """Take over a session that was frozen elsewhere, or take it in."""
         moved = self._clients.new_session(client_id)
         window = decode_move(state, moved)
@@ -158,7 +158,7 @@ class Moving:
             moved.incarnation = incarnation
             moved.restore(window.flows, window.held, window.publishes, window.last_id)
             self._edge.passages.follow(moved)
-            self._clients.adopt(moved, moved.subscriptions)
+            self._clients.adopt(moved, moved.subscriptions, away=away)
         else:
             known.incarnation = max(known.incarnation, incarnation)
             added = moved.subscriptions.keys() - known.subscriptions.keys()

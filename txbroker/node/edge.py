@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable
 
+from txbroker import machine
 from txbroker.authority.authority import Authority
 from txbroker.control.departure import Departure
 from txbroker.control.directory import DirectoryShell
@@ -225,6 +226,7 @@ class EdgeRole:
             spawn=self.directory_shell.run,
             wake=self.directory_shell.wake,
             lived=ground.disk.lived,
+            moment=machine.moment,
         )
         self.directory_shell.wire(directory)
         self.edge.clients.wire(directory.presence)
