@@ -170,3 +170,18 @@ def test_what_came_back_and_is_known_is_not_kept_twice() -> None:
     authority.absorb("a", told("a", first=7))
 
     assert before == authority.marks
+
+
+def test_a_will_is_remembered_until_slow_keepers_have_sent_theirs() -> None:
+    """`will_after` may be longer than the while for which wills of living nodes are remembered."""
+    wills = TakenWills({}, node="n")
+    hour = 3600
+    wills.expect(hour)
+    wills.forget_old(1)
+    message = taken_from("n", 1)
+    assert wills.begin(message)
+    wills.settle(message)
+    wills.forget_old(1 + hour * 1_000_000)
+    assert not wills.begin(message)
+    wills.forget_old(1 + 2 * hour * 1_000_000)
+    assert wills.begin(message)

@@ -5,11 +5,12 @@ That a node is dead nobody knows for certain, so its clients' wills may be sent 
 and by itself when it is back. What was taken is a mark like those of streams: written with the
 record, moved with the zone.
 
-A will that its client's own node has sent is remembered for `OWN_FOR`: that node sends it no more,
+A will that its client's own node has sent is remembered for `own_for`: that node sends it no more,
 and the keepers that have not heard of it yet send theirs within `will_after`. One that a keeper has
 sent is remembered for `OTHERS_FOR`: the client's node may be cut off for as long as its sessions
-live, and send it when it is back. So is one that a node has told of that gave its zone back: it
-counts for topics of that zone, and pushes out none that were taken here.
+live, and send it when it is back. So is one that came with the zone, or was there at the start: who
+sent it is not known. So is one that a node has told of that gave its zone back: it counts for topics
+of that zone, and pushes out none that were taken here.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class TakenWills:
 
     def __init__(self, marks: dict[MarkKey, int], node: str = "", limit: int = LIMIT) -> None:
         self.node = node
+        self.own_for = OWN_FOR
         self._marks = marks
         self._limit = limit
         self._now = 0
@@ -102,10 +104,14 @@ class TakenWills:
             for kind in (self._own, self._others, self._told):
                 kind.update(dict.fromkeys(kind, lived))
         self._now = lived
-        kinds = ((self._own, OWN_FOR), (self._others, OTHERS_FOR), (self._told, OTHERS_FOR))
+        kinds = ((self._own, self.own_for), (self._others, OTHERS_FOR), (self._told, OTHERS_FOR))
         for kind, age in kinds:
             while kind and next(iter(kind.values())) <= lived - age:
                 self._forget_oldest(kind)
+
+    def expect(self, will_after: float) -> None:
+        """Keepers send a will so many seconds after its node fell silent, and later by some."""
+        self.own_for = max(OWN_FOR, int(2 * will_after * SECOND))
 
     # internal
 

@@ -25,6 +25,7 @@ class OwnerRole:
         self.store = self._build_store(apex)
         self.authority = Authority(apex, ground.standing.table, self.store, ground.exchange)
         self.authority.wills.node = ground.config.node
+        self.authority.wills.expect(ground.config.will_after)
         self.store.wire(self.authority)
         self.authority.on_not_retained = lambda: ground.counters.add("retained.over_limit")
         self.apply()
