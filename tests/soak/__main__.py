@@ -19,9 +19,8 @@ from pathlib import Path
 from random import Random
 
 from tests.support.nodes import NodeProcess, free_port, topology
-from tests.system.commands import as_json
 
-from .rest import MIB, Rest, left_over, measure, tables
+from .rest import MIB, PATIENCE, Rest, asked, left_over, measure, tables
 from .visits import Visits
 
 ZONES = {"root": "", "a": "a", "b": "b"}
@@ -91,9 +90,9 @@ def start(folder: Path, stack: ExitStack) -> list[NodeProcess]:
         node = NodeProcess(folder, {k: v for k, v in document.items() if v is not None})
         nodes.append(node)
         stack.callback(node.close)
-        node.start()
+        node.start(timeout=PATIENCE)
     for node in nodes[1:]:
-        node.wait_event("join.granted", 30.0)
+        node.wait_event("join.granted", PATIENCE)
     return nodes
 
 
@@ -148,7 +147,7 @@ class Soak:
             left = {
                 node.name: [row["client_id"] for row in found]
                 for node in self._nodes
-                if (found := await asyncio.to_thread(as_json, "sessions", node.grpc))
+                if (found := await asyncio.to_thread(asked, "sessions", node.grpc))
             }
             if not left or time.monotonic() > deadline:
                 return {name: ids[:5] for name, ids in left.items()}

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import attrs
 
 from tests.support.nodes import NodeProcess
-from tests.system.commands import as_json
+from tests.system.commands import run
 
 IDLE = 2.0
 """Seconds over which the CPU time of an idle node is taken."""
+
+PATIENCE = 300.0
+"""Seconds for a command, on a machine that does other things as well."""
 
 MIB = 1024 * 1024
 
@@ -88,9 +93,16 @@ def left_over(node: NodeProcess) -> dict[str, int]:
 
 def tables(node: NodeProcess) -> dict[str, int]:
     """How many entries each table of the node has."""
-    rows = as_json("tree", node.grpc, "-v")
+    rows = asked("tree", node.grpc, "-v")
     (own,) = (row for row in rows if row["node"] == node.name)
     return {name: table["entries"] for name, table in own["tables"].items()}
+
+
+def asked(*arguments: object) -> Any:
+    """What a command prints with --json, however busy the machine is."""
+    done = run(*arguments, "--json", timeout=PATIENCE)
+    assert done.returncode == 0, f"{arguments}: {done.stderr}"
+    return json.loads(done.stdout)
 
 
 def _ticks(pid: int) -> int:
