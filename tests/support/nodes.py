@@ -1,9 +1,10 @@
 """
-Real nodes for tests: one twistd process each, started with the documented command line.
+Real nodes for tests: one twistd process each, with the words of the documented command line.
 
-What lives here: picking ports, writing a topology file, starting and stopping the process, reading
-its log (one JSON object a line on stderr) and waiting for an event in it. What does not: anything
-that knows MQTT or gRPC. Every wait has a deadline and fails with the end of the node's log.
+What lives here: picking ports, writing a topology file, starting and stopping the process (most
+are forked where all is imported already, see nursery.py), reading its log (one JSON object a line
+on stderr) and waiting for an event in it. What does not: anything that knows MQTT or gRPC. Every
+wait has a deadline and fails with the end of the node's log.
 
     with NodeProcess(tmp_path, topology("solo", zone="")) as node:
         host, port = node.mqtt
@@ -30,8 +31,12 @@ from typing import IO, Any, Self
 
 import yaml
 
-ROOT = Path(__file__).resolve().parents[2]
-READY_TIMEOUT = 20.0
+from .nursery import ROOT, Forked
+
+READY_TIMEOUT = 60.0
+
+TIMEOUT = 30.0
+"""Seconds; only a failing test ever waits that long."""
 
 Address = tuple[str, int]
 Event = dict[str, Any]
@@ -118,6 +123,9 @@ class NodeProcess:
     `node.document` between two runs. Thread-safe for waiting; start and stop from one thread.
     """
 
+    forked = True
+    """Whether it may be a fork; never one with an environment or a command line of its own."""
+
     def __init__(
         self,
         directory: Path,
@@ -131,7 +139,7 @@ class NodeProcess:
         self.lines: list[str] = []  # stderr of all runs, in order
         self.stdout: list[str] = []
         self.events: list[Event] = []  # those lines that are JSON objects
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[str] | Forked | None = None
         self._readers: list[threading.Thread] = []
         self._changed = threading.Condition()
         self._run_start = 0  # index into events where the present run begins
@@ -146,16 +154,7 @@ class NodeProcess:
         self.file.write_text(yaml.safe_dump(self.document, sort_keys=False))
         with self._changed:
             self._run_start = len(self.events)
-        self._process = subprocess.Popen(
-            self.command(),
-            cwd=self.directory,
-            env=self._environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-        )
+        self._process = self._launch()
         _alive.add(self)
         assert self._process.stdout is not None and self._process.stderr is not None
         self._readers = [
@@ -176,13 +175,13 @@ class NodeProcess:
         flags = ["--pidfile=", "--reactor=asyncio", "-n"]
         return [twistd, *flags, "txbroker", "--topology", str(self.file)]
 
-    def terminate(self, timeout: float = 10.0) -> int:
+    def terminate(self, timeout: float = TIMEOUT) -> int:
         """
         SIGTERM; the exit status (negative for a signal, as in subprocess) once it has ended.
         """
         return self._end(signal.SIGTERM, timeout)
 
-    def interrupt(self, timeout: float = 10.0) -> int:
+    def interrupt(self, timeout: float = TIMEOUT) -> int:
         """
         SIGINT, as Ctrl-C sends it; the exit status once it has ended.
         """
@@ -192,7 +191,7 @@ class NodeProcess:
         """
         SIGKILL: no good-bye, nothing flushed; the exit status.
         """
-        return self._end(signal.SIGKILL, 10.0)
+        return self._end(signal.SIGKILL, TIMEOUT)
 
     def pause(self) -> None:
         """Freeze it (SIGSTOP): its sockets stay open and silent, as on a cut network."""
@@ -207,7 +206,7 @@ class NodeProcess:
         assert self._process is not None
         self._process.send_signal(number)
 
-    def wait(self, timeout: float = 10.0) -> int:
+    def wait(self, timeout: float = TIMEOUT) -> int:
         """
         Wait until the process ends by itself; its exit status. Fails when it goes on running.
         """
@@ -224,7 +223,7 @@ class NodeProcess:
     def wait_event(
         self,
         name: str,
-        timeout: float = 10.0,
+        timeout: float = TIMEOUT,
         *,
         after: int | None = None,
         **fields: Any,
@@ -354,6 +353,20 @@ class NodeProcess:
             self.terminate(5.0)
         except NodeFailed:
             self.kill()
+
+    def _launch(self) -> subprocess.Popen[str] | Forked:
+        if self.forked and not self.env and type(self).command is NodeProcess.command:
+            return Forked("twistd", self.command(), folder=self.directory, environment=os.environ)
+        return subprocess.Popen(
+            self.command(),
+            cwd=self.directory,
+            env=self._environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        )
 
     def _environment(self) -> dict[str, str]:
         # This checkout is the one under test, whatever else is installed.

@@ -1,5 +1,5 @@
 """
-The command `txbroker` as a process of its own.
+The command `txbroker` as a process of its own, forked where all is imported already.
 
 `run` waits for its end, `Running` watches one that goes on. Both prove on the way that there is
 never a traceback.
@@ -15,12 +15,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from click.testing import CliRunner
 
 from tests.support.nodes import ROOT, Address
+from tests.support.nursery import Forked
 from txbroker.cli import main
 
 TIMEOUT = 40.0  # seconds; only a failing test ever waits that long
@@ -38,16 +40,16 @@ def environment() -> dict[str, str]:
 
 def run(*arguments: object, timeout: float = TIMEOUT) -> subprocess.CompletedProcess[str]:
     """The command from start to end."""
-    done = subprocess.run(
-        line(*arguments),
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        stdin=subprocess.DEVNULL,
-    )
+    process = _forked(*arguments)
+    out, said = process.communicate(timeout)
+    done = subprocess.CompletedProcess(line(*arguments), process.wait(), out, said)
     assert "Traceback" not in done.stderr, done.stderr
     return done
+
+
+def _forked(*arguments: object) -> Forked:
+    words = ["txbroker", *map(str, arguments)]
+    return Forked("txbroker", words, folder=Path.cwd(), environment=environment())
 
 
 def output(*arguments: object, status: int = 0) -> str:
@@ -96,14 +98,7 @@ class Running:
 
     def __init__(self, *arguments: object) -> None:
         self.lines: list[str] = []
-        self.process = subprocess.Popen(
-            line(*arguments),
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        self.process = _forked(*arguments)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -132,7 +127,7 @@ class Running:
         """Send it a signal."""
         self.process.send_signal(number)
 
-    def end(self, timeout: float = 15.0) -> tuple[int, str]:
+    def end(self, timeout: float = TIMEOUT) -> tuple[int, str]:
         """Wait for its end: status and what is on stderr."""
         status = self.process.wait(timeout)
         self._reader.join(5.0)

