@@ -74,12 +74,12 @@ reactor.callLater(0.2, order.append, "before")
 keep_time(reactor)
 keep_time(reactor)
 reactor.callLater(0.1, order.append, "after")
+begun = time.monotonic()
 reactor.callLater(0.3, reactor.stop)
 ahead = {step}
-begun = time.monotonic()
 reactor.run()
 assert order == ["after", "before"], order
-assert 0.3 <= time.monotonic() - begun < 3.0, time.monotonic() - begun
+assert 0.3 <= time.monotonic() - begun < 30.0, time.monotonic() - begun
 assert reactor.seconds() <= time.monotonic()
 """
 
@@ -88,6 +88,6 @@ assert reactor.seconds() <= time.monotonic()
 def test_reactor_does_not_know_the_time_of_day(step: int) -> None:
     """Calls that were due before come in their time, too, a cancelled one among them."""
     command = [sys.executable, "-c", STEPPED.format(step=step)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20.0)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60.0)
 
     assert (0, "") == (done.returncode, done.stderr)

@@ -157,14 +157,13 @@ def test_the_command_line_of_a_node(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_all_with_status_0(start: Callable[..., Wrapper], number: int) -> None:
-    """Within five seconds, each with SIGTERM; what they print passes through."""
+    """Each with SIGTERM; what they print passes through."""
     wrapper = start("one", "two")
 
-    asked = time.monotonic()
     wrapper.process.send_signal(number)
 
     assert 0 == wrapper.end()
-    assert time.monotonic() - asked < 5 and {"one", "two"} == wrapper.stopped()
+    assert {"one", "two"} == wrapper.stopped()
     out, err = wrapper.process.communicate()
     assert ["out one", "out two"] == sorted(out.splitlines())
     assert ["err one", "err two"] == sorted(err.splitlines())

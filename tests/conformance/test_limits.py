@@ -32,14 +32,14 @@ def test_no_connect_in_time_closes(small: Bench, sent: bytes) -> None:
     start = time.monotonic()
     client = small.open()
     client.send(sent)
-    client.expect_closed(timeout=5.0)
-    assert 0.35 <= time.monotonic() - start < 3.0
+    client.expect_closed(timeout=30.0)
+    assert 0.35 <= time.monotonic() - start < 9.0  # the default would be 10 s
 
 
 def test_connect_in_time_stays(small: Bench) -> None:
     """A client without keep-alive outlives the time for CONNECT."""
     client = small.client(keep_alive=0)
-    small.open().expect_closed(timeout=5.0)
+    small.open().expect_closed(timeout=30.0)
     client.ping()
 
 

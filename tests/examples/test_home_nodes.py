@@ -146,7 +146,7 @@ def test_a_node_that_does_not_listen_is_killed(
         assert home.start(threading.Event())
         begun = time.monotonic()
 
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 50
     assert [process.status for process in home.processes] == [-9] * 6
 
 

@@ -30,7 +30,7 @@ async def ask(cluster: Cluster, node: str, question: directory_pb2.Question) -> 
     address = cluster.documents[node]["grpc"]
     async with grpc.aio.insecure_channel(address) as channel:
         stub: Any = directory_pb2_grpc.DirectoryStub(channel)
-        return wire.answer_of(await stub.Ask(question, timeout=5))
+        return wire.answer_of(await stub.Ask(question, timeout=30))
 
 
 @on_loop

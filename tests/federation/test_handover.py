@@ -42,7 +42,7 @@ async def ask_to_retire(cluster: Cluster, name: str) -> control_pb2.RetireReply:
     cut = cluster.nodes[name].standing.cut
     async with grpc.aio.insecure_channel(cluster.documents[name]["grpc"]) as channel:
         request = control_pb2.RetireRequest(zone=cut.apex, epoch=cut.epoch)
-        reply: control_pb2.RetireReply = await ControlStub(channel).Retire(request, timeout=15)
+        reply: control_pb2.RetireReply = await ControlStub(channel).Retire(request, timeout=30)
     return reply
 
 

@@ -159,7 +159,7 @@ def test_child_is_not_adopted_by_a_copy_of_its_living_parent(make: Make) -> None
     request.who.node, request.who.life = "root", "another one"
 
     with grpc.insecure_channel(a.grpc) as channel:
-        reply = ControlStub(channel).Adopt(request, timeout=5.0)
+        reply = ControlStub(channel).Adopt(request, timeout=30.0)
 
     assert (False, root.grpc) == (reply.accepted, reply.other)
     works(a, "after")
@@ -175,7 +175,7 @@ def test_restarted_node_replaces_its_dead_predecessor_at_once(make: Make) -> Non
     moved = make("edge", "moved", parent=root.grpc)
     copy_folder(edge, moved)
     moved.start()
-    moved.wait_event("join.granted", 15.0)
+    moved.wait_event("join.granted", 30.0)
     edge.kill()
 
 

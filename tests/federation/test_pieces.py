@@ -161,9 +161,9 @@ async def test_readers_get_large_records(tmp_path: Path) -> None:
 
         with grpc.insecure_channel(root.grpc) as channel:
             stub = JournalStub(channel)
-            small = stub.Records(journal_pb2.RecordsRequest(epoch=1, end=2), timeout=10)
+            small = stub.Records(journal_pb2.RecordsRequest(epoch=1, end=2), timeout=30)
             assert sum(batch.count for reply in small for batch in reply.batches) == 1
             for _ in range(2):
                 with pytest.raises(grpc.RpcError, match=f"takes {LARGEST} at most; use one"):
-                    list(stub.Records(journal_pb2.RecordsRequest(epoch=1), timeout=10))
+                    list(stub.Records(journal_pb2.RecordsRequest(epoch=1), timeout=30))
         root.wait_event("call.refused", call="Records")

@@ -99,7 +99,7 @@ def read(node: NodeProcess, epoch: int) -> control_pb2.ReadReply:
     """All that the node has of the part, in one answer."""
     with grpc.insecure_channel(node.grpc) as channel:
         request = control_pb2.ReadRequest(zone="z", epoch=epoch, after=0, through=1 << 40)
-        reply: control_pb2.ReadReply = ControlStub(channel).Read(request, timeout=10)
+        reply: control_pb2.ReadReply = ControlStub(channel).Read(request, timeout=30)
     return reply
 
 
@@ -345,5 +345,5 @@ async def sleep_at(node: NodeProcess, number: int) -> None:
 def count_sessions(node: NodeProcess) -> int:
     """Those named `s...` that the node has."""
     with grpc.insecure_channel(node.grpc) as channel:
-        pages = ControlStub(channel).Sessions(control_pb2.SessionsRequest(), timeout=10)
+        pages = ControlStub(channel).Sessions(control_pb2.SessionsRequest(), timeout=30)
         return sum(s.client_id.startswith("s") for page in pages for s in page.sessions)

@@ -44,7 +44,7 @@ from .mqttclient import Client, until
 from .nodes import free_port, topology
 from .runs import messages_in
 
-LIMIT = 60.0
+LIMIT = 110.0
 """Seconds that a test may take; after that it is cancelled where it hangs."""
 
 _numbers = itertools.count(1)

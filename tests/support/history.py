@@ -51,7 +51,7 @@ class History:
 
     def parts(self) -> dict[tuple[str, int], Any]:
         """The parts by zone and epoch."""
-        reply = self.stub.Parts(journal_pb2.PartsRequest(), timeout=10)
+        reply = self.stub.Parts(journal_pb2.PartsRequest(), timeout=30)
         found = {(part.zone, part.epoch): part for part in reply.parts}
         assert len(found) == len(reply.parts)
         return found
@@ -59,7 +59,7 @@ class History:
     def seek(self, zone: str, epoch: int, time: int) -> int:
         """The first offset received then or later."""
         request = journal_pb2.SeekRequest(zone=zone, epoch=epoch, time=time)
-        return int(self.stub.Seek(request, timeout=10).offset)
+        return int(self.stub.Seek(request, timeout=30).offset)
 
     def replies(self, zone: str, epoch: int, **keys: Any) -> list[Any]:
         """What `Records` answers."""
@@ -79,7 +79,7 @@ class History:
         """With what a call is refused."""
         kind = getattr(journal_pb2, f"{call}Request")
         try:
-            reply = getattr(self.stub, call)(kind(**keys), timeout=10)
+            reply = getattr(self.stub, call)(kind(**keys), timeout=30)
             if call == "Records":
                 reply = list(reply)
         except grpc.RpcError as error:

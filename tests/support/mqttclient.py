@@ -33,7 +33,7 @@ from txbroker.mqtt.packets import (
     Will,
 )
 
-TIMEOUT = 15.0
+TIMEOUT = 30.0
 """Seconds; only a failing test ever waits that long."""
 
 POLL = 0.005

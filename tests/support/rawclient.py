@@ -33,7 +33,7 @@ from .wire import (
     Publish,
 )
 
-TIMEOUT = 8.0  # seconds; only a failing test ever waits that long
+TIMEOUT = 30.0  # seconds; only a failing test ever waits that long
 
 Address = tuple[str, int]
 

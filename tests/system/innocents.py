@@ -172,7 +172,7 @@ class Stranger:
     @classmethod
     def to(cls, address: Address) -> Stranger:
         """Connect."""
-        made = socket.create_connection(address, timeout=5)
+        made = socket.create_connection(address, timeout=30)
         made.setblocking(False)
         return cls(made)
 

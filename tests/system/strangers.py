@@ -25,7 +25,7 @@ def port_of(node: NodeProcess, port: str) -> Address:
 def counter(node: NodeProcess, name: str) -> int:
     """One of the node's counters, as `txbroker tree -v` has it."""
     with grpc.insecure_channel(node.grpc) as channel:
-        reply = ControlStub(channel).Status(control_pb2.StatusRequest(), timeout=5)
+        reply = ControlStub(channel).Status(control_pb2.StatusRequest(), timeout=30)
     return reply.counters.get(name, 0)
 
 

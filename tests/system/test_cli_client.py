@@ -121,7 +121,7 @@ def test_a_signal_ends_sub_with_status_0(house: House, base: str, number: signal
     """At once, without a word."""
     with listening(house.a, base) as command:
         command.signal(number)
-        assert (0, "") == command.end(timeout=3.0)
+        assert (0, "") == command.end(timeout=30.0)
 
 
 def test_a_signal_ends_sub_before_it_is_connected() -> None:
@@ -133,7 +133,7 @@ def test_a_signal_ends_sub_before_it_is_connected() -> None:
         connection, _ = server.accept()
         with connection:
             command.signal(signal.SIGTERM)
-            assert (0, "") == command.end(timeout=3.0)
+            assert (0, "") == command.end(timeout=30.0)
 
 
 def test_a_signal_ends_sub_in_a_full_pipe(house: House, base: str) -> None:
@@ -190,7 +190,7 @@ def test_without_a_name_nothing_is_kept(house: House, base: str) -> None:
 
     def sessions() -> int:
         with grpc.insecure_channel(house.b.grpc) as channel:
-            values = ControlStub(channel).Sys(SysRequest(), timeout=5.0).values
+            values = ControlStub(channel).Sys(SysRequest(), timeout=30.0).values
         return int(values["$SYS/broker/clients/total"])
 
     before = sessions()
@@ -236,7 +236,7 @@ def is_quick(node: NodeProcess) -> bool:
     began = time.monotonic()
     with RawClient(node.mqtt) as client:
         client.connect("quick")
-    return time.monotonic() - began < 0.2
+    return time.monotonic() - began < 2.9  # `roaming_wait` is 3 s
 
 
 def connected(node: NodeProcess) -> bool:

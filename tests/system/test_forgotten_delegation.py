@@ -106,7 +106,7 @@ def retained(node: NodeProcess, topic: str) -> bytes | None:
 def is_serving(node: NodeProcess) -> bool:
     """True if the node says that it serves its zone."""
     with grpc.insecure_channel(node.grpc) as channel:
-        return bool(ControlStub(channel).Status(control_pb2.StatusRequest(), timeout=5.0).serving)
+        return bool(ControlStub(channel).Status(control_pb2.StatusRequest(), timeout=30.0).serving)
 
 
 @pytest.mark.parametrize("comes_back_with", ["nothing", "backup"])

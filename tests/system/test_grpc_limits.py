@@ -45,7 +45,7 @@ def test_compressed_messages_are_not_taken(node: NodeProcess) -> None:
                 ControlStub(channel).Resolve(request, timeout=60)
             assert grpc.StatusCode.UNIMPLEMENTED == error.value.code()  # type: ignore[attr-defined]
     with grpc.insecure_channel(node.grpc) as channel:
-        assert ControlStub(channel).Status(control_pb2.StatusRequest(), timeout=5).node == "n"
+        assert ControlStub(channel).Status(control_pb2.StatusRequest(), timeout=30).node == "n"
     assert resident(node) < before + 50 * MIB
 
 

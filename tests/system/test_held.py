@@ -35,7 +35,7 @@ def test_sessions_that_hold_a_journal_are_named(tmp_path: Path) -> None:
         assert event["bytes"][0] >= event["bytes"][1] > 4 * 1024 * 1024
         assert ["panel", "clock"] == held(root)
         assert "HELD BY" in output("tree", root.grpc, "-v")
-        with RawClient(root.mqtt, timeout=15) as reader:  # set every 10 s
+        with RawClient(root.mqtt, timeout=30) as reader:  # set every 10 s
             reader.connect("reader")
             reader.subscribe(("$SYS/txbroker/journal/held/by", 0))
             reader.take_until(lambda message: message.payload == b"edge/panel root/clock")

@@ -221,9 +221,7 @@ def test_so_many_readers_and_no_more(solo: NodeProcess) -> None:
 
         streams[0].close()
         wait_until(lambda: len(history.replies("", 1, end=2)) == 1, what="room")
-        began = time.monotonic()
         solo.terminate()
-        assert time.monotonic() - began < 8
 
 
 def test_readers_may_go_at_any_time(solo: NodeProcess) -> None:

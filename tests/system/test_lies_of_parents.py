@@ -128,7 +128,7 @@ def adopt(child: NodeProcess, parent: types_pb2.Cut) -> bool:
     with grpc.insecure_channel(child.grpc) as channel:
         request = control_pb2.AdoptRequest(parent=parent, zone="a", epoch=1, who=WHO)
         try:
-            return bool(ControlStub(channel).Adopt(request, timeout=5).accepted)
+            return bool(ControlStub(channel).Adopt(request, timeout=30).accepted)
         except grpc.RpcError:
             return False
 
@@ -147,7 +147,7 @@ def test_lies_of_a_parent_are_gone_with_it(tmp_path: Path) -> None:
     root = NodeProcess(tmp_path, topology("root", zone="", grpc=at))
     for _ in range(2):
         with root, child:
-            child.wait_event("join.granted", 20)
+            child.wait_event("join.granted", 30)
             with RawClient(root.mqtt) as client:
                 client.connect("c")
                 client.subscribe(("#", 1))

@@ -269,7 +269,7 @@ def test_session_age(node: NodeProcess) -> None:
     start(node, session_limits={"age": "100ms"})
     with client(node, "gone", clean=False) as c:
         c.disconnect()
-    node.wait_event("session.expired", 15.0, limit="session_limits.age", client_id="gone")
+    node.wait_event("session.expired", 30.0, limit="session_limits.age", client_id="gone")
     assert 1 == counter(node, "session.expired")
     with client(node, "gone", clean=False) as c:
         assert not c.session_present

@@ -45,7 +45,7 @@ class Fuzz:
             epoch=1,
             link_version=LINK_VERSION,
         )
-        reply = ControlStub(self._channel).OpenLink(request, timeout=5)
+        reply = ControlStub(self._channel).OpenLink(request, timeout=30)
         assert reply.authoritative
         right = {
             "version": LINK_VERSION,
@@ -59,7 +59,7 @@ class Fuzz:
 
     def say(self, *parts: link_pb2.LinkFrame | bytes) -> socket.socket:
         """A connection on which all this was sent."""
-        connection = socket.create_connection(parse_address(self.node.link), timeout=8)
+        connection = socket.create_connection(parse_address(self.node.link), timeout=30)
         encoded = [p if isinstance(p, bytes) else encode_frame(p) for p in parts]
         send_all(connection, b"".join(encoded))
         return connection

@@ -44,7 +44,7 @@ class Pair:
 
     def join(self) -> None:
         self.node.start()
-        self.node.wait_event("join.granted", 20.0)
+        self.node.wait_event("join.granted", 30.0)
 
     def backup(self, name: str) -> Path:
         target = self.directory / name

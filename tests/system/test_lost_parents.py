@@ -151,7 +151,7 @@ def test_two_children_are_cut_off(village: Village, order: str, comes_back_with:
     nodes[order[0]].resume()
     if order[0] == "a":
         village.ab.resume()
-    nodes[order[0]].wait_event("join.granted", 20.0, after=0)
+    nodes[order[0]].wait_event("join.granted", 30.0, after=0)
     # Not at the root, which may be starting again with another epoch.
     sent += publish(nodes[order[0]], f"{order[0]}/y", *some("between", 20))
     village.heal(village.a, village.b, village.ab)

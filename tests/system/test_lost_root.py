@@ -197,7 +197,7 @@ def test_invented_roots_restart_the_root_some_times_only(house: House) -> None:
                 edge="liar", incarnation=1, zone="", root=root, link_version=LINK_VERSION
             )
             try:
-                stub.OpenLink(request, timeout=10.0, wait_for_ready=True)
+                stub.OpenLink(request, timeout=30.0, wait_for_ready=True)
             except grpc.RpcError as error:
                 details = error.details()
                 if error.code() is grpc.StatusCode.INVALID_ARGUMENT:

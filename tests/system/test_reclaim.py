@@ -77,7 +77,7 @@ def talk(node: NodeProcess, at: NodeProcess, topic: str) -> None:
 def ask(node: NodeProcess, call: str, request: Any) -> Any:
     """One call to a node's control plane."""
     with grpc.insecure_channel(node.grpc) as channel:
-        return getattr(ControlStub(channel), call)(request, timeout=10)
+        return getattr(ControlStub(channel), call)(request, timeout=30)
 
 
 def test_empty_data_is_refused_until_the_zone_is_reclaimed(line: Line) -> None:

@@ -55,7 +55,7 @@ def test_publish_over_tls(tmp_path: Path) -> None:
     context = ssl.create_default_context(cafile=str(certificate))
     with (
         NodeProcess(tmp_path, document),
-        socket.create_connection(("127.0.0.1", port), timeout=10) as plain,
+        socket.create_connection(("127.0.0.1", port), timeout=30) as plain,
         context.wrap_socket(plain, server_hostname="localhost") as client,
     ):
         client.sendall(wire.connect("c") + wire.subscribe(1, ("t", 0)))

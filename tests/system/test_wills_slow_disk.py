@@ -20,6 +20,7 @@ from tests.support.nodes import NodeProcess, topology
 from tests.support.rawclient import RawClient
 
 from .commands import run, wait_until
+from .test_wills import wait_told
 
 STALL = 2.0
 """Seconds that a sync takes."""
@@ -100,7 +101,7 @@ def test_node_whose_disk_stalls_is_alive(tmp_path: Path, disk: Disk) -> None:
         wait_until(lambda: run("tree", root.grpc).returncode == 0, what="a whole tree")
         with watch(root) as watcher, RawClient(slow.mqtt, timeout=20.0) as lives:
             lives.connect("x", clean=False, will=will_of(b"early", 1))
-            time.sleep(1.5)  # a node tells the keepers at once, or at the next beat of its heart
+            wait_told(root)
             disk.slow(3 * AFTER)
             until = time.monotonic() + 5 * AFTER
             while time.monotonic() < until:  # so that there is always something to sync
