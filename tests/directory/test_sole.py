@@ -275,7 +275,7 @@ def test_discard_outlives_what_keepers_know_of_the_holder() -> None:
 
 
 def test_copy_on_its_way_is_not_opened_behind_a_clean_session() -> None:
-    """Its holder gave it up, and said so to nobody: nor when the node that has it dies meanwhile."""
+    """Its holder gave it up, and told nobody: nor when the node that has it dies meanwhile."""
     for is_killed in (False, True):
         story = Story(3, 3)
         story.run([])

@@ -9,8 +9,8 @@ A will that its client's own node has sent is remembered for `own_for`: that nod
 and the keepers that have not heard of it yet send theirs within `will_after`. One that a keeper has
 sent is remembered for `OTHERS_FOR`: the client's node may be cut off for as long as its sessions
 live, and send it when it is back. So is one that came with the zone, or was there at the start: who
-sent it is not known. So is one that a node has told of that gave its zone back: it counts for topics
-of that zone, and pushes out none that were taken here.
+sent it is not known. So is one that a node has told of that gave its zone back: it counts for
+topics of that zone, and pushes out none that were taken here.
 """
 
 from __future__ import annotations

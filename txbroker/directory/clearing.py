@@ -366,9 +366,7 @@ class Clearings:
     def _remember(self, search: Search, began: Moment) -> Procedure[None]:
         client_id = search.client_id
         self._due.pop(client_id, None)
-        due = _Due(
-            generation=search.generation, began=began, holders=tuple(search.silent.items())
-        )
+        due = _Due(generation=search.generation, began=began, holders=tuple(search.silent.items()))
         self._due[client_id] = due
         self._table.put(client_id.encode(), due.record)
         while len(self._due) > LIMIT:
