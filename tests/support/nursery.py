@@ -108,11 +108,17 @@ class Forked:
     def _ended(self, timeout: float | None) -> int | None:
         # The lock is not held while it waits: `poll` of another thread does not wait.
         if self._status is None:
-            select.select([self._keeper], [], [], timeout)
+            self._has_said(timeout)
         with self._asked:
-            if self._status is None and select.select([self._keeper], [], [], 0)[0]:
+            if self._status is None and self._has_said(0.0):
                 self._status = _number(self._keeper)
         return self._status
+
+    def _has_said(self, timeout: float | None) -> bool:
+        # Not `select`, which knows no descriptor above 1023: a test may have thousands.
+        wanted = select.poll()
+        wanted.register(self._keeper, select.POLLIN)
+        return bool(wanted.poll(None if timeout is None else timeout * 1000))
 
 
 _one_at_a_time = threading.Lock()
@@ -181,10 +187,21 @@ def _keep(line_end: int, out: int, said: int) -> NoReturn:
         os.close(end)
     try:
         line.sendall(_NUMBER.pack(pid))
+        _wait_or_kill(pid, line)
         _, status = os.waitpid(pid, 0)
         line.sendall(_NUMBER.pack(os.waitstatus_to_exitcode(status)))
     finally:
         os._exit(0)
+
+
+def _wait_or_kill(pid: int, line: socket.socket) -> None:
+    """Until it ends; where nobody can ask for it any more it is an orphan, which would stay."""
+    its_end = os.pidfd_open(pid)
+    wanted = select.poll()
+    for end in (its_end, line.fileno()):
+        wanted.register(end, select.POLLIN)
+    if all(end != its_end for end, _ in wanted.poll()):
+        os.kill(pid, signal.SIGKILL)
 
 
 def _begin(
