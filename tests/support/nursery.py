@@ -212,7 +212,8 @@ def _begin(
         os.dup2(end, number)
         os.close(end)
     # As Python opens them for pipes.
-    sys.stdout = os.fdopen(1, "w", closefd=False)
+    encoding = environment.get("PYTHONIOENCODING")
+    sys.stdout = os.fdopen(1, "w", encoding=encoding, closefd=False)
     sys.stderr = os.fdopen(2, "w", 1, errors="backslashreplace", closefd=False)
     os.environ.update(environment)
     os.chdir(folder)
