@@ -106,10 +106,12 @@ def test_who_answers_is_not_forgotten(family: Family) -> None:
 
     alive = failure("forget", family["root"].grpc, "a")
     assert f"node 'a' at {family['a'].grpc} answers; let it go with: txbroker retire" in alive
-    assert "answers" in failure("forget", family["a"].grpc, "root")
+    root = failure("forget", family["a"].grpc, "root")
+    assert "answers; it has the root zone" in root and "retire" not in root
     unknown = failure("forget", family["root"].grpc, "attic")
     assert unknown.endswith("no member is called 'attic'; there are a, root")
-    assert "this is node 'root' itself" in failure("forget", family["root"].grpc, "root")
+    itself = failure("forget", family["root"].grpc, "root")
+    assert "this is node 'root' itself; it has the root zone" in itself and "retire" not in itself
     assert "cannot be reached" in failure("forget", "127.0.0.1:1", "a")
 
 

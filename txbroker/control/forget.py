@@ -55,10 +55,9 @@ class Forgetter:
         """
         member = self._members.get(name)
         if name == self._members.name:
-            raise ForgetError(
-                f"this is node {name!r} itself; let it go with: txbroker retire"
-                f" {self._standing.grpc}"
-            )
+            is_root = self._standing.zone == ""
+            remedy = _ends(self._standing.grpc, is_root)
+            raise ForgetError(f"this is node {name!r} itself; {remedy}")
         if member is None and not leaves:
             raise ForgetError(f"no member is called {name!r}; {self._names()}")
         if member is not None:
@@ -72,7 +71,7 @@ class Forgetter:
     # internal
 
     async def _check_lost(self, member: Member) -> None:
-        is_alive = self._parent.is_alive(member.name)
+        is_alive, is_root = self._parent.is_alive(member.name), False
         if not is_alive:
             try:
                 reply = await self._channels.stub(member.grpc).Status(
@@ -81,11 +80,10 @@ class Forgetter:
             except grpc.aio.AioRpcError:
                 return
             is_alive = reply.node == member.name
+            is_root = reply.owns_zone and not reply.zone.apex
         if is_alive:
-            raise ForgetError(
-                f"node {member.name!r} at {member.grpc} answers; let it go with: txbroker retire"
-                f" {member.grpc} (or stop it first)"
-            )
+            remedy = _ends(member.grpc, is_root)
+            raise ForgetError(f"node {member.name!r} at {member.grpc} answers; {remedy}")
 
     def _names(self) -> str:
         names = sorted(member.name for member in self._members.all if not member.removed)
@@ -99,3 +97,10 @@ class Forgetter:
         done = asyncio.Event()
         self._commit.when_durable(done.set)
         await done.wait()
+
+
+def _ends(grpc: str, is_root: bool) -> str:
+    """How a node that lives may go; the root has nobody to go to, and is refused by `retire`."""
+    if is_root:
+        return "it has the root zone, which no other node can take: stop it instead"
+    return f"let it go with: txbroker retire {grpc} (or stop it first)"
