@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import functools
 import os
 import sys
 import time
@@ -17,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
+from txbroker.boot import boot_id
 from txbroker.directory.moment import UNKNOWN, Moment
 from txbroker.errors import StoreError
 
@@ -48,18 +48,10 @@ def missing(
 
 def moment() -> Moment:
     """Now, by a clock that goes on while the machine sleeps, and from one process to the next."""
-    boot = _boot()
+    boot = boot_id()
     if not boot:
         return UNKNOWN
     return Moment(boot, time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000)
-
-
-@functools.cache
-def _boot() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
 
 
 def take_lock(lock: IO[str], folder: Path) -> None:

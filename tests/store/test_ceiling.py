@@ -69,7 +69,7 @@ def test_a_crash_of_the_machine_does(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """And the hole stays, when nothing is published before the next orderly end."""
     lives = Lives(tmp_path)
     lives.life(b"1", killed=True)
-    monkeypatch.setattr(ceiling, "_boot", lambda: "another")
+    monkeypatch.setattr(ceiling, "boot_id", lambda: "another")
     bound = BLOCK
 
     assert [] == lives.life()
@@ -81,7 +81,7 @@ def test_a_run_that_is_not_known_is_another_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where /proc is missing, nobody can say that the machine did not crash."""
-    monkeypatch.setattr(ceiling, "_boot", lambda: "")
+    monkeypatch.setattr(ceiling, "boot_id", lambda: "")
     lives = Lives(tmp_path)
     lives.life(b"1", killed=True)
 

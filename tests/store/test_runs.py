@@ -170,7 +170,7 @@ def test_offsets_of_runs_are_not_used_again(
         texts = [str(number) for number in range(80)]
         assert 1 == zone.store.append_run(run(*texts), None, 0)
         zone.turn.end()
-        monkeypatch.setattr(ceiling, "_boot", lambda: "another")
+        monkeypatch.setattr(ceiling, "boot_id", lambda: "another")
         zone = Zone(tmp_path)
         zone.open(1)
         return zone.store.offset

@@ -9,8 +9,7 @@ crash the part goes on above it, and what lies between stays empty for ever.
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from txbroker.boot import boot_id
 from txbroker.counters import Counters
 from txbroker.store.journals import Part
 from txbroker.store.tables import Table
@@ -43,7 +42,8 @@ class Ceiling:
         """Go on with a part, above everything that was handed out before."""
         known = state_pb2.StoredCeiling.FromString(self._table.get(_KEY) or b"")
         is_same = known.epoch == part.key.epoch
-        is_other = not known.boot or known.boot != _boot()
+        # Where the runs have no names, no other one is taken for this one.
+        is_other = not known.boot or known.boot != boot_id()
         is_lost = known.is_exact or is_other or not self._survives_kill
         if is_same and is_lost and known.offset >= part.next:
             hole = known.offset + 1 - part.next
@@ -68,17 +68,6 @@ class Ceiling:
     def _put(self, offset: int, *, is_exact: bool) -> None:
         self._offset = offset
         stored = state_pb2.StoredCeiling(
-            epoch=self._epoch, offset=offset, boot=_boot(), is_exact=is_exact
+            epoch=self._epoch, offset=offset, boot=boot_id(), is_exact=is_exact
         )
         self._table.put(_KEY, stored.SerializeToString())
-
-
-def _boot() -> str:
-    """
-    Which run of the machine this is; what was written in it is lost with it only. Empty: not known,
-    as without /proc, and then no other run is taken for this one.
-    """
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
