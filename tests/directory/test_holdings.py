@@ -51,7 +51,7 @@ class Host:
     def thaw(self, client_id: str) -> None:
         self.events.append("thaw")
 
-    def adopt(self, client_id: str, state: bytes, incarnation: int) -> None:
+    def adopt(self, client_id: str, state: bytes, incarnation: int, away: float = 0.0) -> None:
         self.events.append(("adopt", incarnation))
         self.sessions[client_id] = self.sessions.get(client_id, b"") + state
 
