@@ -65,14 +65,16 @@ def test_turn_does_no_more_than_its_slice() -> None:
 
 
 def test_slices_are_short_while_somebody_waits_for_many_turns() -> None:
-    """And as long as before when nobody does."""
-    loop = Loop()
-    loop.slices.start("a", loop.steps("a", 20))
-    loop.done.clear()
-    loop.slices.hurry(True)
-    assert [["a4"], ["a5"]] == [loop.turn(), loop.turn()]
-    loop.slices.hurry(False)
-    assert ["a6", "a7", "a8", "a9"] == loop.turn()
+    """And as long as before when nobody does, however long that was."""
+    for longest, steps in ((0.004, 4), (0.002, 2)):
+        loop = Loop(longest)
+        loop.slices.start("a", loop.steps("a", 20))
+        loop.done.clear()
+        loop.slices.hurry(True)
+        assert [[f"a{steps}"], [f"a{steps + 1}"]] == [loop.turn(), loop.turn()]
+        loop.slices.hurry(False)
+        first = steps + 2
+        assert [f"a{number}" for number in range(first, first + steps)] == loop.turn()
 
 
 def test_pieces_of_one_turn_share_its_slice() -> None:

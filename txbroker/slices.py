@@ -33,7 +33,7 @@ class Slices:
     def __init__(
         self, now: Callable[[], float], again: Callable[[], None], longest: float = LONGEST
     ) -> None:
-        self.longest = longest
+        self.longest = self._usual = longest
         self._now = now
         self._again = again
         self._left: dict[Hashable, deque[Iterator[object]]] = {}
@@ -43,7 +43,7 @@ class Slices:
 
     def hurry(self, is_hurried: bool) -> None:
         """Somebody waits for many turns, or nobody does any more."""
-        self.longest = HURRIED if is_hurried else LONGEST
+        self.longest = HURRIED if is_hurried else self._usual
 
     def __len__(self) -> int:
         """How many owners have work left."""
