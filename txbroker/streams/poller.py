@@ -238,22 +238,21 @@ class Poller:
         descriptor = watched[number]
         # An error or a hang-up is for whoever waits, as with select(2).
         if descriptor is not None and events & ~EPOLLOUT and interest[number] & EPOLLIN:
-            try:
-                why = descriptor.doRead()
-            except Exception as error:
-                self._fail(descriptor, error)
-            else:
-                if why is not None:
-                    self._disconnect(descriptor, why, is_read=True)
+            self._do(descriptor, descriptor.doRead, is_read=True)
             descriptor = watched[number]
         if descriptor is not None and events & ~EPOLLIN and interest[number] & EPOLLOUT:
-            try:
-                why = descriptor.doWrite()
-            except Exception as error:
-                self._fail(descriptor, error)
-            else:
-                if why is not None:
-                    self._disconnect(descriptor, why, is_read=False)
+            self._do(descriptor, descriptor.doWrite, is_read=False)
+
+    def _do(
+        self, descriptor: Descriptor, action: Callable[[], Exception | None], *, is_read: bool
+    ) -> None:
+        try:
+            why = action()
+        except Exception as error:
+            self._fail(descriptor, error)
+        else:
+            if why is not None:
+                self._disconnect(descriptor, why, is_read=is_read)
 
     def _end_later(self) -> None:
         if not self._is_end_due:
