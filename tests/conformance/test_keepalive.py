@@ -74,7 +74,7 @@ def _pace(broker: Bench, data: bytes, answer: bool) -> None:
             sent.append(time.monotonic())
             longest = max(later - one for one, later in itertools.pairwise(sent))
             assert longest > 1.4 * keep_alive, sent
-    pytest.skip("the machine was too busy each time")
+    pytest.fail("the machine was too busy each time")
 
 
 @statement("MQTT-3.1.2-24")
