@@ -111,6 +111,17 @@ class Story:
         self.site.heal()
 
 
+def left_at_1(count: int, seed: int) -> Story:
+    """A kept session at node 1, whose client has left."""
+    story = Story(count, seed)
+    story.run([])
+    story.site.run(5.0)
+    story.kept(1)
+    story.answered()
+    story.drop()
+    return story
+
+
 def check(story: Story) -> None:
     """When the network has been whole for a while."""
     story.site.run(WHOLE)
@@ -181,12 +192,7 @@ def test_connection_elsewhere_is_closed_before_connack(seed: int, gap: float) ->
 def test_discard_that_cannot_be_asked_for_is_done_later() -> None:
     """CONNACK comes after `roaming_wait`; a session that began since stays."""
     for is_newer in (False, True):
-        story = Story(5, 3)
-        story.run([])
-        story.site.run(5.0)
-        story.kept(1)
-        story.answered()
-        story.drop()
+        story = left_at_1(5, 3)
         story.wait(1.0)
         story.isolate(2)
         story.wait(3.0)
@@ -206,12 +212,7 @@ def test_discard_that_cannot_be_asked_for_is_done_later() -> None:
 
 def test_what_is_to_be_discarded_outlives_a_crash() -> None:
     """As far as it was known which incarnation it was."""
-    story = Story(3, 5)
-    story.run([])
-    story.site.run(5.0)
-    story.kept(1)
-    story.answered()
-    story.drop()
+    story = left_at_1(3, 5)
     story.wait(2.0)
     story.kill(1, 3)
     story.clean(2)
@@ -229,12 +230,7 @@ def test_what_is_to_be_discarded_outlives_a_crash() -> None:
 
 def parted() -> Story:
     """A session at node 1, which is cut off, and known by now to be."""
-    story = Story(5, 3)
-    story.run([])
-    story.site.run(5.0)
-    story.kept(1)
-    story.answered()
-    story.drop()
+    story = left_at_1(5, 3)
     story.wait(1.0)
     story.isolate(1)
     story.wait(3.0)
@@ -277,12 +273,7 @@ def test_discard_outlives_what_keepers_know_of_the_holder() -> None:
 def test_copy_on_its_way_is_not_opened_behind_a_clean_session() -> None:
     """Its holder gave it up, and told nobody: nor when the node that has it dies meanwhile."""
     for is_killed in (False, True):
-        story = Story(3, 3)
-        story.run([])
-        story.site.run(5.0)
-        story.kept(1)
-        story.answered()
-        story.drop()
+        story = left_at_1(3, 3)
         story.wait(1.0)
         story.kept(2)
         taker = story.nodes[2].directory
