@@ -34,7 +34,6 @@ LIGHT = 0.0001
 NEWCOMERS = 0.3
 """The part of a turn that newcomers have while others have work, too."""
 
-
 CROWD = 100
 """Newcomers may wait that nobody looks after; of more, those who are gone by now are dropped."""
 

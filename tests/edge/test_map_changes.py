@@ -63,7 +63,7 @@ def work_off(bench: EdgeBench) -> int:
 
 
 def is_right(bench: EdgeBench) -> bool:
-    """Whether each zone has the filters whose cover has it, and more only where that is allowed."""
+    """True if each zone has the filters whose cover has it, and more only where that is allowed."""
     cover = {f: set(bench.edge.zones.cover(f)) for f in bench.edge.interests._counts}
     for route in bench.edge.zones:
         expected = {f for f, routes in cover.items() if route in routes}

@@ -40,5 +40,5 @@ def matches(topic_filter: str, topic: str) -> bool:
 
 
 def is_in_zone(topic: str, apex: str) -> bool:
-    """Whether the topic is the apex, or lies below it."""
+    """True if the topic is the apex, or lies below it."""
     return not apex or topic == apex or topic.startswith(apex + "/")

@@ -12,7 +12,7 @@ MIB = 1024 * 1024
 
 
 def look(known: Remembered[str], topic: str) -> bool:
-    """Whether the topic was known; it is now."""
+    """True if the topic was known; it is now."""
     if known.young.get(topic) or known.again(topic):
         return True
     known.put(topic, "value")

@@ -214,7 +214,7 @@ class Life:
         log.on_durable = look
 
     async def settle(self) -> bool:
-        """Whether all that was asked for has come about; what has not is said to wait."""
+        """True if all that was asked for has come about; what has not is said to wait."""
         done: list[bool] = []
         self.disk.committer.when_durable(lambda: done.append(True))
         for _ in range(ROUNDS):

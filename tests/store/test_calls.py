@@ -85,7 +85,7 @@ class Player:
         self._checked: set[int] = set()
 
     def live(self, durability: str = "sync") -> bool:
-        """Whether all came about; raises `Ended`."""
+        """True if all came about; raises `Ended`."""
 
         async def lives() -> bool:
             for _ in range(LIVES):
@@ -122,7 +122,7 @@ class Player:
                 check(self.lay(image) / "data", self.told)
 
     def _is_news(self, image: Image) -> bool:
-        """Whether it was not checked yet, for the same promises: many calls change nothing."""
+        """True if it was not checked yet, for the same promises: many calls change nothing."""
         told = hash((repr(attrs.evolve(self.told, records={}, entries={})), *self.told.records))
         key = hash((told, len(self.told.entries), *sorted(image.items())))
         is_news = key not in self._checked

@@ -124,7 +124,7 @@ class NodeProcess:
     """
 
     forked = True
-    """Whether it may be a fork; never one with an environment or a command line of its own."""
+    """True if it may be a fork; never one with an environment or a command line of its own."""
 
     def __init__(
         self,

@@ -8,9 +8,9 @@ record, moved with the zone.
 A will that its client's own node has sent is remembered for `own_for`: that node sends it no more,
 and the keepers that have not heard of it yet send theirs within `will_after`. One that a keeper has
 sent is remembered for `OTHERS_FOR`: the client's node may be cut off for as long as its sessions
-live, and send it when it is back. So is one that came with the zone, or was there at the start: who
-sent it is not known. So is one that a node has told of that gave its zone back: it counts for
-topics of that zone, and pushes out none that were taken here.
+live, and send it when it is back. A will is remembered as long if it came with the zone, or was
+there at the start: who sent it is not known. The same goes for what a node tells that gives its
+zone back: that counts for topics of its zone, and pushes out none that were taken here.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ class TakenWills:
         self._shorten(self._told)
 
     def is_known(self, key: MarkKey) -> bool:
-        """Whether the mark says of a will what this node knows by itself."""
+        """True if the mark says of a will what this node knows by itself."""
         will = will_of_mark(key)
         return will is not None and mark_of_will(will) in self._marks
 
     def has(self, will: WillId, topic: str) -> bool:
-        """Whether it was taken, here or where the topic was served before."""
+        """True if it was taken, here or where the topic was served before."""
         if mark_of_will(will) in self._marks:
             return True
         return bool(self._told) and any(

@@ -40,7 +40,7 @@ class Passage:
 
     @property
     def is_renewal(self) -> bool:
-        """Whether the zone stays with its node, which was restored."""
+        """True if the zone stays with its node, which was restored."""
         return self.left.part.zone == self.entered.part.zone
 
     def is_met(self, part: PartKey, after: int, through: int) -> bool:

@@ -95,7 +95,7 @@ class Absence:
         return self._heard.get(name, self._start)
 
     def is_due(self, name: str) -> bool:
-        """Whether the member should be asked, as it was not heard for so long."""
+        """True if the member should be asked, as it was not heard for so long."""
         if name in self._silent or not self._members.is_peer(name):
             return True
         is_watched = name in self.watched

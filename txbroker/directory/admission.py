@@ -113,7 +113,7 @@ class Admission:
         return found
 
     def answered(self, asked: Asked, *, is_member: bool) -> None:
-        """Whether the node at the address is the one that was told of; False: or nobody is."""
+        """True if the node at the address is the one that was told of; False: or nobody is."""
         self._asked -= 1
         member = asked.member
         waiting = self._waiting.get(asked.source, {}).get(member.name)
@@ -138,7 +138,7 @@ class Admission:
     # internal
 
     def _is_believed(self, member: Member) -> bool:
-        """Whether there is nothing to ask: it is no place for entries, or is one as it is."""
+        """True if there is nothing to ask: it is no place for entries, or is one as it is."""
         known = self._members.get(member.name)
         if member.removed or member.name == self._members.name:
             return True

@@ -129,7 +129,7 @@ class Members:
         return tuple(name for name in self.places.names if name != self.name)
 
     def is_peer(self, name: str) -> bool:
-        """Whether that is another member of this node's site."""
+        """True if that is another member of this node's site."""
         return name in self.places and name != self.name
 
     def keepers(self, client_id: str, site: str | None = None) -> tuple[str, ...]:
@@ -241,11 +241,11 @@ class Members:
         return tuple(self._all[name] for name, _ in reversed(part)), part[0][1]
 
     def is_told(self, told: int) -> bool:
-        """Whether nothing has changed since."""
+        """True if nothing has changed since."""
         return told == self._last_change
 
     def is_known(self, name: str) -> bool:
-        """Whether there is a record of it, removed or not."""
+        """True if there is a record of it, removed or not."""
         return name in self._all
 
     @property

@@ -51,7 +51,7 @@ class Peer:
     failures: int = 0
 
     def has_heard(self, client_id: str) -> bool:
-        """Whether nothing of the id is on its way, or waits for it."""
+        """True if nothing of the id is on its way, or waits for it."""
         batch = self.in_flight
         is_coming = batch is not None and any(e.client_id == client_id for e in batch.entries)
         return self.is_listed and client_id not in self.pending and not is_coming

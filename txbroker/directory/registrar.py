@@ -233,7 +233,7 @@ class Registrar:
 
     @property
     def is_moving(self) -> bool:
-        """Whether not all ids have been looked at since the members changed."""
+        """True if not all ids have been looked at since the members changed."""
         return self._placement.is_behind or self._relays.is_behind
 
     # from the shell that calls the keepers

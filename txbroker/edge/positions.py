@@ -403,7 +403,7 @@ class Positions:
 
 
 def _has_begun(session: Session, apex: str, filters: Set[str]) -> bool:
-    """Whether the zone has confirmed one of these to the session."""
+    """True if the zone has confirmed one of these to the session."""
     subscriptions = session.subscriptions
     return not subscriptions.keys().isdisjoint(filters) and any(
         apex not in subscription.pending

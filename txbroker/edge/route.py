@@ -293,7 +293,7 @@ class Route:
 
     @property
     def has_news(self) -> bool:
-        """Whether its owner is to hear of filters and claims, though the filters are the same."""
+        """True if its owner is to hear of filters and claims, though the filters are the same."""
         return self._has_news
 
     @has_news.setter

@@ -197,7 +197,7 @@ class Consumer:
             raise LinkError(f"topic {topic[:100]!r} is not of zone {self._route.apex!r}")
 
     def _is_claimed(self, topic: str, offset: int) -> bool:
-        """Whether it is of the journal before the cut, whose new owner tells where that ends."""
+        """True if it is of the journal before the cut, whose new owner tells where that ends."""
         if self._kind != link_pb2.Batch.CATCH_UP:
             return False
         part, zones = PartKey(self._route.apex, self.epoch), self._edge.zones

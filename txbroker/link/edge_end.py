@@ -101,7 +101,7 @@ class EdgeEnd:
 
     @property
     def was_online(self) -> bool:
-        """Whether it ever was the route's port."""
+        """True if it ever was the route's port."""
         return self._word.was_online
 
     @property

@@ -58,7 +58,7 @@ class LiveStream:
     # credit
 
     def has_credit(self) -> bool:
-        """Whether more publishes may be sent now."""
+        """True if more publishes may be sent now."""
         return self._in_flight < self._credit and not self.is_blocked
 
     def set_credit(self, credit: int) -> None:
