@@ -12,7 +12,7 @@ CLASSES := build/spark-classes.jsa
 PROTO := $(shell find proto -name '*.proto')
 CORE := txbroker/core/compiled.pyx $(wildcard txbroker/core/native/*)
 # Test files run side by side: most of them wait for nodes more than they work.
-WORKERS ?= 4
+WORKERS ?= 3
 EXTRAS := dev
 PYTEST_ARGS ?=
 FAULTS_ARGS ?=
