@@ -20,8 +20,10 @@ FUZZ_ARGS ?=
 SOAK_ARGS ?=
 BENCH_ARGS ?=
 
-.PHONY: install home pipeline test test-pure bench bench-quick faults soak wheels test-debian13 test-arm64 fuzz lint types format proto clean
+# Where it is set, each node would compile all its modules anew: 0.4 s of a start.
+unexport PYTHONDONTWRITEBYTECODE
 
+.PHONY: install home pipeline test test-pure bench bench-quick faults soak wheels test-debian13 test-arm64 fuzz lint types format proto clean
 
 install: $(STAMP)
 
@@ -30,6 +32,7 @@ NEEDED := setup.cfg setup.py pyproject.toml $(PROTO) $(CORE)
 $(STAMP): $(NEEDED)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]'
+	$(BIN)/python -m compileall -q txbroker
 	@# Twisted writes its list of plug-ins when it first looks: once here, not in six nodes at a time.
 	$(BIN)/python -c 'from twisted.plugin import IPlugin, getPlugins; list(getPlugins(IPlugin))'
 	touch $@
