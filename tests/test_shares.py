@@ -130,6 +130,21 @@ def test_all_who_have_much_get_the_same(bench: Bench) -> None:
     assert max(used) - min(used) <= 4 * SHARE
 
 
+def test_whoever_has_used_much_comes_behind_those_who_wait(bench: Bench) -> None:
+    """Also with little work, and in a turn that has time left."""
+    busy = Client(bench, "busy", 100)
+    bench.shares.serve(busy)
+    while bench.later:
+        bench.turn()
+    bench.shares.serve(Client(bench, "other", 100))
+    bench.done.clear()
+    busy.steps = 1
+    bench.shares.serve(busy)
+    assert bench.done == []
+    bench.turn()
+    assert "busy" in bench.done
+
+
 def test_newcomers_do_not_stand_before_those_who_are_here(bench: Bench) -> None:
     """However many come: they have a part of the turn."""
     bench.shares.serve(Client(bench, "much", 1_000))
