@@ -1,5 +1,5 @@
 """
-The command: `python -m tests.soak [--minutes M] [--seed N] [--faults] [--rests N]`.
+The command: `python -m tests.soak [--minutes M] [--clients N] [--seed N] [--faults] [--rests N]`.
 
 Three nodes, clients that come and go, and rests in which every node is measured. Status 1 if a
 visit fails, a session is left over, or a node grows beyond its bounds.
@@ -28,9 +28,6 @@ RETENTION = 8 * MIB
 SEGMENT = 1 * MIB
 SLACK = 5 * MIB
 """Bytes of a data folder beside the journal: tables, preallocated space."""
-
-CLIENTS = 12
-"""Visits that go on at a time."""
 
 WARM_UP = 100_000
 """Visits after which memory no longer grows, but for `GROWTH`."""
@@ -70,6 +67,7 @@ def main() -> int:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--clients", type=int, default=12, help="so many visits at a time")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--rests", type=int, default=4, help="beside the one at the beginning")
     parser.add_argument("--faults", action="store_true", help="nodes are killed and frozen")
@@ -112,7 +110,7 @@ class Soak:
         length = 60 * self._options.minutes / self._options.rests
         for number in range(1, self._options.rests + 1):
             deadline = asyncio.get_running_loop().time() + length
-            clients = [self._visits.make(deadline) for _ in range(CLIENTS)]
+            clients = [self._visits.make(deadline) for _ in range(self._options.clients)]
             await asyncio.gather(*clients, *self._faults(deadline))
             await self._visits.discard_left()
             if left := await self._left_over():
