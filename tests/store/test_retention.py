@@ -104,6 +104,19 @@ def test_what_sessions_wait_for_stays_within_their_limits(tmp_path: Path) -> Non
     assert first - 21 == keeping.counters.snapshot()["journal.overtaken"]
 
 
+@pytest.mark.parametrize("edge", [None, "a"])
+def test_nothing_goes_that_no_durable_checkpoint_covers(tmp_path: Path, edge: str | None) -> None:
+    """It alone says what it did to retained values and marks, whoever needs it besides."""
+    keeping = Keeping(tmp_path, attrs.evolve(POLICY, size=100_000, session_size=100_000))
+    if edge is not None:
+        keeping.retention.keep(edge, {KEY: 100})
+
+    keeping.retention.trim(KEY, saved=30)
+
+    assert 20 <= keeping.part.log.first <= 31
+    assert 60 <= keeping.trim()
+
+
 def test_marks_of_a_part_that_comes_in_are_the_lower_of_two(tmp_path: Path) -> None:
     """The edge may have told this node already, and not the one that had the part; or both."""
     keeping = Keeping(tmp_path, attrs.evolve(POLICY, size=100_000))
