@@ -34,6 +34,8 @@ class Keeping:
         )
         self.part: Part = self.journals.begin(KEY, None)
         self.table = MemoryTable()
+        self.kept = MemoryTable()
+        self.policy = policy
         self.ages = Ages(self.table, self.lived)  # type: ignore[arg-type]
         for second in range(100):
             utc = (second + (second % 3) * 10**6) * SECOND  # a clock that steps all the time
@@ -43,10 +45,14 @@ class Keeping:
                 bench.sync()
             self.ages.note(b"1 z", self.part.log.written, policy.age)
             self.time += 1
+        self.start()
+
+    def start(self) -> None:
+        """A process that finds what is kept."""
         self.retention = Retention(
             journals=self.journals,
-            table=MemoryTable(),  # type: ignore[arg-type]
-            policy=policy,
+            table=self.kept,  # type: ignore[arg-type]
+            policy=self.policy,
             counters=self.counters,
             ages=self.ages,
             now=self.lived,
@@ -179,6 +185,74 @@ def test_journal_is_kept_from_where_a_zone_was_reclaimed(tmp_path: Path) -> None
 
     assert 30 < kept <= 41
     assert later > 90
+
+
+NEXT = PartKey("z", 2)
+
+
+@pytest.mark.parametrize("offset", [20, 100], ids=["needs some", "needs nothing"])
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_edges_of_an_earlier_part_need_all_of_one_that_begins(
+    tmp_path: Path, offset: int, is_restarted: bool
+) -> None:
+    """Until they name it, or a later one: marks from before say nothing of what is in it."""
+    keeping = Keeping(tmp_path, POLICY)
+    kept = keeping.retention
+    kept.keep("a", {KEY: offset})
+    kept.keep("elsewhere", {PartKey("y", 1): 5})
+    kept.reserve("z/dead", KEY, 40)
+    kept.begin_part(NEXT)
+    if is_restarted:
+        keeping.start()
+        kept = keeping.retention
+    kept.begin("a", NEXT, 70)
+    kept.keep("a", {KEY: 100})
+    unheard = kept.needs("")
+    kept.keep("a", {KEY: 100, NEXT: 30})
+    kept.keep("a", {KEY: 100})
+
+    reserved = {KEY: 40, NEXT: 0}
+    elsewhere = {PartKey("y", 1): 5}
+    assert {"a": {KEY: 100, NEXT: 0}, "elsewhere": elsewhere, "reclaimed/z/dead": reserved} == (
+        unheard
+    )
+    assert {KEY: 100} == kept.needs("")["a"]
+
+
+def test_an_edge_that_names_a_later_part_has_heard_of_the_earlier_ones(tmp_path: Path) -> None:
+    """A node is restored twice while the edge is away."""
+    keeping = Keeping(tmp_path, POLICY)
+    kept = keeping.retention
+    kept.keep("a", {KEY: 20})
+    kept.begin_part(NEXT)
+    kept.begin_part(PartKey("z", 3))
+    away = kept.needs("")
+    kept.keep("a", {PartKey("z", 3): 0})
+
+    assert {"a": {KEY: 20, NEXT: 0, PartKey("z", 3): 0}} == away
+    assert {"a": {PartKey("z", 3): 0}} == kept.needs("")
+
+
+def test_a_part_that_begins_makes_no_edge_younger(tmp_path: Path) -> None:
+    """A node that is restored each day would keep what dead edges needed for ever."""
+    keeping = Keeping(tmp_path, attrs.evolve(POLICY, session_age=50.0))
+    keeping.retention.keep("a", {KEY: 20})
+    keeping.time += 30
+    keeping.retention.begin_part(NEXT)
+    keeping.start()
+    keeping.time += 21
+    keeping.trim()
+
+    assert {} == keeping.retention.needs("")
+
+
+def test_an_apex_that_is_reclaimed_again_keeps_what_was_reserved(tmp_path: Path) -> None:
+    """An edge that was away all the time needs what lies above the first of the offsets."""
+    keeping = Keeping(tmp_path, POLICY)
+    for offset in (40, 90):
+        keeping.retention.reserve("z/dead", KEY, offset)
+
+    assert {"reclaimed/z/dead": {KEY: 40}} == keeping.retention.needs("")
 
 
 def test_what_an_earlier_version_wrote_is_as_old_as_the_first_look(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from tests.support.clock import Clock
 from tests.support.recorders import EdgeRecorder
 from tests.support.runs import run_of
 from txbroker.authority.authority import Authority
+from txbroker.authority.handover import EdgeInterest, Incoming
 from txbroker.authority.journal import Record
 from txbroker.authority.peer import Greeting
 from txbroker.core import Exchange
@@ -280,3 +281,48 @@ def test_another_epoch_of_the_same_data_goes_on(tmp_path: Path, is_killed: bool)
 
     before = Place(PartKey("", 1), 2)
     assert [b"late", 8, 1, before, b"late", 8, 2, before] == run_apart(scenario())
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_edges_that_are_away_keep_what_another_epoch_takes(tmp_path: Path, is_killed: bool) -> None:
+    """They told their marks before it; also where a process dies when the part has just begun."""
+
+    async def scenario() -> list[object]:
+        zone = Zone(tmp_path)
+        zone.open(1)
+        zone.store.keep("away", {PartKey("", 1): 1}, {})
+        zone.say("early")
+        await zone.settle()
+        zone.disk.close()
+        if is_killed:
+            again = Zone(tmp_path)
+            again.disk.journals.begin(PartKey("", 4), (PartKey("", 1), 1))
+            again.disk.close()
+        seen: list[object] = []
+        for _ in range(2):
+            again = Zone(tmp_path)
+            again.open(4)
+            again.say("new")
+            await again.settle()
+            seen.append(again.retention.needs("")["away"])
+            again.disk.close()
+        return seen
+
+    marks = {PartKey("", 1): 1, PartKey("", 4): 0}
+    assert [marks, marks] == run_apart(scenario())
+
+
+def test_edges_that_come_with_a_zone_keep_what_it_takes(tmp_path: Path) -> None:
+    """They told their marks to the owner before, and may be away until much has gone."""
+
+    async def scenario() -> dict[str, dict[PartKey, int]]:
+        zone = Zone(tmp_path)
+        incoming = Incoming()
+        incoming.interests.append(EdgeInterest(edge="away", incarnation=3, filters=("t",)))
+        zone.authority.open(2, incoming)
+        zone.say("new")
+        await zone.settle()
+        zone.disk.close()
+        return zone.retention.needs("")
+
+    assert {"away": {PartKey("", 2): 0}} == run_apart(scenario())

@@ -85,6 +85,7 @@ class Retention:
         self._now = now
         self._kept: dict[str, dict[PartKey, int]] = {}
         self._told: dict[str, int] = {}
+        self._unheard: dict[str, set[PartKey]] = {}
         self._holders: dict[str, dict[PartKey, tuple[Holder, ...]]] = {}
         self._told_held: set[PartKey] = set()
         for name, value in table.items():
@@ -94,6 +95,7 @@ class Retention:
             self._kept[edge] = {
                 PartKey(place.part.zone, place.part.epoch): place.offset for place in stored.places
             }
+            self._unheard[edge] = {PartKey(part.zone, part.epoch) for part in stored.unheard}
 
     @property
     def edges(self) -> int:
@@ -113,6 +115,18 @@ class Retention:
             known[part] = offset
             self._save(edge)
 
+    def begin_part(self, part: PartKey) -> None:
+        """
+        A part of a zone begins. Whoever is known at an earlier one needs all of it, until the edge
+        says otherwise: one that is away has not heard that there is such a part.
+        """
+        for edge, known in self._kept.items():
+            earlier = (one.epoch < part.epoch for one in known if one.zone == part.zone)
+            if part not in known and any(earlier):
+                known[part] = 0
+                self._unheard.setdefault(edge, set()).add(part)
+                self._put(edge)  # which does not make the edge any younger
+
     def inherit(self, edge: str, part: PartKey, offset: int) -> None:
         """The part came here, from an owner to which the edge had said so; or here, or both."""
         known = self._kept.setdefault(edge, {})
@@ -128,9 +142,16 @@ class Retention:
         return {edge: places for edge, places in found.items() if places}
 
     def keep(self, edge: str, places: dict[PartKey, int]) -> None:
-        """The edge's sessions need what is above these offsets, and no other part."""
+        """
+        The edge's sessions need what is above these offsets, and no other part that the edge has
+        heard of.
+        """
+        unheard = self._unheard[edge] = {
+            part for part in self._unheard.get(edge, ()) if not _has_heard(places, part)
+        }
+        places = {**places, **dict.fromkeys(unheard, 0)}
         if self._kept.get(edge) != places or self._is_stale(edge):
-            self._kept[edge] = dict(places)
+            self._kept[edge] = places
             self._save(edge)
 
     def note_holders(self, edge: str, holders: Mapping[PartKey, tuple[Holder, ...]]) -> None:
@@ -142,12 +163,13 @@ class Retention:
         An apex was reclaimed: edges that are not known here may come, as long as sessions live, and
         need what lies above this offset.
         """
-        self.keep(_RECLAIMED + apex, {part: offset})
+        self.inherit(_RECLAIMED + apex, part, offset)
 
     def forget(self, edge: str) -> None:
         """The edge is a member of the tree no longer, or has been away for too long."""
         if self._kept.pop(edge, None) is not None:
             self._told.pop(edge, None)
+            self._unheard.pop(edge, None)
             self._holders.pop(edge, None)
             self._table.delete(edge.encode())
 
@@ -303,11 +325,21 @@ class Retention:
 
     def _save(self, edge: str) -> None:
         self._told[edge] = self._now()
+        self._put(edge)
+
+    def _put(self, edge: str) -> None:
         stored = state_pb2.StoredKept(told=self._told[edge])
         for part, offset in self._kept[edge].items():
             place = stored.places.add(offset=offset)
             place.part.zone, place.part.epoch = part
+        for zone, epoch in self._unheard.get(edge, ()):
+            stored.unheard.add(zone=zone, epoch=epoch)
         self._table.put(edge.encode(), stored.SerializeToString())
+
+
+def _has_heard(places: Collection[PartKey], part: PartKey) -> bool:
+    """True if an edge that names these parts knows of the part, or of a later one of its zone."""
+    return any(one.zone == part.zone and one.epoch >= part.epoch for one in places)
 
 
 def _name(part: PartKey) -> bytes:

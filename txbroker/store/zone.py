@@ -110,8 +110,11 @@ class ZoneStore:
         if predecessor is None and own is not None and self._journals.get(key) is None:
             predecessor = Place(own.key, own.next - 1)
         part = self._journals.begin(key, predecessor)
+        if self._known().epoch != epoch:
+            # Also where a crash came between the part and the commit of what it begins with.
+            self._retention.begin_part(key)
         if not self._is_of_tables(part):
-            self._clear()  # also where a crash came between the part and this
+            self._clear()
         part.node = self._node
         self._part = part
         self._ceiling.open(part)
@@ -218,6 +221,7 @@ class ZoneStore:
         for entry in authority.unclaimed():
             if apex in entry.apexes:
                 self._put_unclaimed(entry.interest.edge, entry)
+                self.note_edge(entry.interest.edge, entry.apexes[apex])
         # What the journal has of the subtree up to here is of an earlier time.
         self._state.put(_ABSORBED + apex.encode(), self.offset.to_bytes(8))
 
