@@ -20,12 +20,19 @@ from tempfile import TemporaryDirectory
 import attrs
 import pytest
 
-from tests.store.lives import Ended, InlineThread, Life, Promises, check
+from tests.store.lives import ZONE, Ended, InlineThread, Life, Promises, check
+from tests.store.test_committer import Bench
 from tests.support.apart import run_apart
 from tests.support.calls import ALL, SYNCS, WRITES, Calls, Fault, Image
 from txbroker import hooks
+from txbroker.place import PartKey
+from txbroker.store import part_folders
+from txbroker.store.arriving import Arrivals
 from txbroker.store.backup import Copied
+from txbroker.store.committer import Durability
+from txbroker.store.journals import Journals, zone_folder
 from txbroker.store.log import CorruptLog, Log
+from txbroker.store.renumber import renumber_parts
 from txbroker.store.repair import repair
 
 EVERY_CALL = bool(os.environ.get("EVERY_CALL"))
@@ -253,6 +260,94 @@ def play(calls: Calls, image: Path, fault: Fault, at: int) -> bool:
     for left in (calls.written(), calls.after_power(None)):
         player.check(left, f"{what} ({hit[0]})")
     return is_hit
+
+
+# -- parts that come twice
+
+
+class Twice:
+    """A folder of a node that has a part of a zone, and gets the same one once more."""
+
+    def __init__(self, folder: Path) -> None:
+        self.committer = Bench(folder / "others", Durability.SYNC).committer
+        self.folder = folder
+        self.journals = self.open(folder / "journal")
+        self.arrivals = Arrivals(
+            folder / "arriving", self.committer, lambda *_: None, segment_bytes=64 * 1024
+        )
+
+    def open(self, folder: Path) -> Journals:
+        return Journals(folder, self.committer, lambda *_: None, segment_bytes=64 * 1024)
+
+    def lay(self) -> None:
+        """Both copies, in three segments each."""
+        for folder in (self.folder / "journal", self.folder / "arriving" / zone_folder(ZONE.zone)):
+            log = self.open(folder).begin(ZONE, None).log
+            for number in range(6):
+                log.append(bytes([number]) * 30_000, time=0)
+                log.write()
+                log.sync()
+
+    def finish(self) -> int:
+        """What a start does when the zone has arrived; how many records there are."""
+        self.arrivals.adopt(ZONE.zone, self.journals)
+        return self.journals.parts[ZONE].log.next - 1
+
+
+def image_of(folder: Path, root: Path) -> Image:
+    """What is below the folder, as if it were below the root."""
+    return {
+        root / path.relative_to(folder): None if path.is_dir() else path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+def test_a_crash_while_a_part_that_came_twice_goes(player: Player, tmp_path: Path) -> None:
+    """No start takes the half that is left for a damaged one."""
+    calls, chance = player.calls, random.Random(SEED)
+    Twice(tmp_path).lay()
+    calls.lay(image_of(tmp_path, calls.root))
+    twice = Twice(calls.root)
+
+    def before(call: str) -> None:
+        with pausing(calls), naming(f"behind {calls.count} calls, at {call}"):
+            for image in (calls.written(), *(calls.after_power(chance) for _ in range(3))):
+                assert 6 == Twice(player.lay(image)).finish()
+
+    calls.before = before
+    assert 6 == twice.finish()
+    before("the end")
+    left = {path for path in calls.written() if path.name.endswith(".log")}
+    assert left and all("journal" in path.parts for path in left)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_part_that_is_half_deleted_stops_nobody(tmp_path: Path, is_restarted: bool) -> None:
+    """Neither a root that takes another epoch, nor a repair, nor the next deletion."""
+    twice = Twice(tmp_path)
+    twice.lay()
+    folder = twice.open(tmp_path / "journal").parts[ZONE].log.folder
+    gone = folder.with_name(f"{folder.name}.dropped")
+    shutil.copytree(folder, gone)
+    (gone / "part.json").unlink()
+    next(gone.glob("*.log")).unlink()
+
+    renumber_parts(tmp_path / "journal", ZONE, PartKey(ZONE.zone, 9), data=tmp_path)
+    assert [] == repair(tmp_path)
+    if is_restarted:
+        journals = twice.open(tmp_path / "journal")
+        assert [PartKey(ZONE.zone, 9)] == list(journals.parts) and not gone.exists()
+    else:
+        part_folders.delete(folder.with_name("9"))
+        part_folders.delete(make_again(folder))
+        assert not folder.exists() and not gone.exists()
+
+
+def make_again(folder: Path) -> Path:
+    """A part of the same name."""
+    folder.mkdir()
+    (folder / "part.json").write_text("{}")
+    return folder
 
 
 # -- repair

@@ -15,6 +15,7 @@ from txbroker.place import PartKey, Place
 from txbroker.store.committer import Committer
 from txbroker.store.files import sync_folder
 from txbroker.store.journals import Journals, Part, zone_folder
+from txbroker.store.part_folders import list_folders
 from txbroker.store.recovery import OnTrimmed
 from txbroker.store.segment import Batch
 
@@ -87,7 +88,7 @@ class Arrivals:
     def adopt(self, zone: str, journals: Journals) -> None:
         """The zone is this node's: its parts are, too; raises `StoreError`."""
         folder = self._folder / zone_folder(zone)
-        for part in sorted(folder.glob("*/*")):
+        for part in list_folders(folder):
             journals.adopt(part)
         self.forget(zone)
 

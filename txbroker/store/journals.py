@@ -10,7 +10,6 @@ that is not retained, for which nobody waits, is gathered for longer.
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
@@ -24,6 +23,7 @@ from txbroker.errors import CallerError, StoreError
 from txbroker.message import Message
 from txbroker.place import PartKey
 from txbroker.runs import MOST, Run
+from txbroker.store import part_folders
 from txbroker.store.committer import Committer
 from txbroker.store.files import make_folder, sync_folder
 from txbroker.store.log import Log
@@ -49,7 +49,6 @@ LAST = (1 << 63) - 1
 """No offset is higher."""
 
 _LONGEST_NAME = 200
-_DROPPED = ".dropped"
 
 
 @attrs.frozen(kw_only=True)
@@ -271,8 +270,11 @@ class Journals:
         self.parts: dict[PartKey, Part] = {}
         try:
             make_folder(folder)
-            for path in sorted(folder.glob("*/*")):
-                self._open(path)
+            part_folders.sweep(folder)
+            for path in part_folders.list_folders(folder):
+                meta = load(path, self._data)
+                if meta is not None:
+                    self._part(path, meta)
         except OSError as error:
             raise StoreError(f"{folder}: cannot be opened: {error.strerror}") from error
 
@@ -306,7 +308,7 @@ class Journals:
         target = self._folder / zone_folder(meta.key.zone) / str(meta.key.epoch)
         try:
             if meta.key in self.parts:
-                shutil.rmtree(folder)
+                part_folders.delete(folder)
                 return
             make_folder(target.parent)
             folder.rename(target)
@@ -324,12 +326,8 @@ class Journals:
         part = self.parts.pop(key)
         part.discard()
         folder = part.log.folder
-        gone = folder.with_name(folder.name + _DROPPED)
         try:
-            # Renamed first: a part that is half deleted would look corrupt after a crash.
-            folder.rename(gone)
-            sync_folder(folder.parent)
-            shutil.rmtree(gone)
+            part_folders.delete(folder)
         except OSError as error:
             raise StoreError(f"{folder}: cannot be deleted: {error.strerror}") from error
 
@@ -339,12 +337,6 @@ class Journals:
             part.log.close()
 
     # -- internal
-
-    def _open(self, folder: Path) -> None:
-        if folder.name.endswith(_DROPPED):
-            shutil.rmtree(folder)
-        elif (meta := load(folder, self._data)) is not None:
-            self._part(folder, meta)
 
     def _part(self, folder: Path, meta: Meta) -> Part:
         log = Log(

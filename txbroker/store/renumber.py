@@ -19,6 +19,7 @@ from txbroker.errors import StoreError
 from txbroker.place import PartKey
 from txbroker.store import meta
 from txbroker.store.files import sync_folder
+from txbroker.store.part_folders import list_folders
 from txbroker.store.tables import Tables
 from txbroker.v1 import state_pb2
 
@@ -36,7 +37,7 @@ def renumber_parts(journal: Path, old: PartKey, new: PartKey, *, data: Path) -> 
     `StoreError`. `data`: see `meta.load`.
     """
     try:
-        for folder in sorted(journal.glob("*/*")):
+        for folder in list_folders(journal):
             found = meta.load(folder, data)
             if found is not None:
                 _renumber_part(folder, found, old, new)

@@ -8,6 +8,7 @@ from pathlib import Path
 from txbroker.errors import StoreError
 from txbroker.store import checked, newest, whole
 from txbroker.store.files import sync_folder
+from txbroker.store.part_folders import is_dropped
 from txbroker.store.recovery import (
     Scan,
     find_fault,
@@ -32,6 +33,8 @@ def repair(folder: Path) -> list[str]:
     """
     lines: list[str] = []
     for path, _, names in sorted(os.walk(folder)):
+        if is_dropped(Path(path).name):
+            continue
         for name in ("state.json", "part.json"):
             lines += checked.repair(Path(path, name))
         if any(is_segment_name(name) or name == newest.NAME for name in names):
