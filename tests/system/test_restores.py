@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,8 +34,9 @@ pytestmark = [
 class House:
     """root; below it a (zone `a`) and b (zone `b`). The clock of root and a steps."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, **keys: Any) -> None:
         self.directory = directory
+        self.keys = keys
         self.number = 0
         self.clock = Clock(directory / "clock", clocks.build(directory))
         self.root = self.make("root", "", None)
@@ -49,7 +51,7 @@ class House:
         # The port stays, as a root may start again by itself.
         mqtt = [f"tcp:{free_port()}:interface=127.0.0.1"]
         above = None if parent is None else parent.grpc
-        document = topology(name, zone=zone, parent=above, mqtt=mqtt)
+        document = topology(name, zone=zone, parent=above, mqtt=mqtt, **self.keys)
         return NodeProcess(self.directory, document, env=self.clock.environment())
 
     def backup(self, node: NodeProcess) -> Path:
@@ -92,15 +94,17 @@ class House:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
-    house = House(tmp_path)
+def house(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[House]:
+    house = House(tmp_path, **getattr(request, "param", {}))
     yield house
     close_all(reversed(house.nodes))
 
 
-def publish(node: NodeProcess, topic: str, prefix: str, count: int = 20) -> list[bytes]:
-    """Messages of QoS 2 that are acknowledged when this returns."""
-    payloads = [f"{prefix} {number}".encode() for number in range(count)]
+def publish(
+    node: NodeProcess, topic: str, prefix: str, count: int = 20, *, size: int = 0
+) -> list[bytes]:
+    """Messages of QoS 2, of so many bytes at least, that are acknowledged when this returns."""
+    payloads = [f"{prefix} {number}".encode().ljust(size) for number in range(count)]
     with RawClient(node.mqtt, timeout=20.0) as client:
         client.connect(f"publisher {prefix}")
         for payload in payloads:
@@ -177,6 +181,42 @@ def test_a_node_that_was_away_reads_all_that_copies_have(house: House, is_back: 
 
     assert sent == take(house.b, "reader", sent[-1])
     assert 3 == house.epochs()["a"]
+
+
+@pytest.mark.parametrize("house", [{"retention": {"size": "1MiB"}}], indirect=True)
+@pytest.mark.parametrize("zone", ["", "a"])
+def test_a_small_journal_keeps_what_a_node_that_is_away_has_not_heard_of(
+    house: House, zone: str
+) -> None:
+    """Its session needed nothing of the part before, and that is all that the node has told."""
+    node, topic = (house.a, "a/x") if zone else (house.root, "x/y")
+    subscribe(house.b, "reader", topic)
+    had = publish(node, topic, "before", 3)
+    assert had == take(house.b, "reader", had[-1])
+    wait_until(lambda: not holders(node, zone), what="the node has told that it needs nothing")
+    copy = house.backup(node)
+    house.b.pause()
+    house.restore(node, copy)
+    begin = node.mark()
+    sent = publish(node, topic, "new", 400, size=20_000)
+    wait_until(
+        lambda: any(
+            node.has_event(event, after=begin, zone=zone)
+            for event in ("journal.held", "journal.trimmed")
+        ),
+        40.0,
+        what="it is looked at what the journal may let go",
+    )
+    house.b.resume()
+    wait_until(house.is_whole, 40.0, what="all nodes joined again")
+
+    assert sent == take(house.b, "reader", sent[-1])
+
+
+def holders(node: NodeProcess, zone: str) -> list[str]:
+    """Who holds back what of the node's zone."""
+    rows = json.loads(run("tree", node.grpc, "--json", "-v").stdout or "[]")
+    return [one["client_id"] for row in rows if row["zone"] == zone for one in row["held_by"]]
 
 
 def test_a_root_that_lost_its_disk_after_it_was_restored(house: House) -> None:
