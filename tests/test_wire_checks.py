@@ -27,6 +27,9 @@ from txbroker.wire_checks import (
     check_below,
     check_filters,
     check_near,
+    check_part,
+    check_passages,
+    check_predecessor,
     check_reached,
     check_subtree,
     check_topics,
@@ -120,7 +123,7 @@ def test_cuts_lie_strictly_below_their_zone(apex: str) -> None:
         TableState(epochs={apex: 3}),
     ):
         with pytest.raises(PeerError):
-            check_subtree("home", subtree)
+            check_subtree("home", subtree, known)
 
 
 def test_a_cut_has_an_epoch_and_is_told_once() -> None:
@@ -208,6 +211,65 @@ def test_no_passage_leads_to_a_place_that_is_still_to_come(
         else:
             with pytest.raises(PeerError, match="ahead of zone"):
                 check_reached([passage], Place(PartKey("", 3), 7))
+
+
+def known(apex: str) -> int:
+    """The epochs of zones that a node knows."""
+    return {"": 3, "home": 7}.get(apex, 0)
+
+
+def subtrees(epoch: int) -> list[TableState]:
+    """What comes with the zone `home`, with the epoch wherever there is one."""
+    one, other = Place(PartKey("", 1), 9), Place(PartKey("home", epoch), 0)
+    below = cut("home/x", epoch=epoch)
+    return [
+        TableState(delegations=(Delegation(cut=below),)),
+        TableState(delegations=(Delegation(cut=cut("home/x"), below=(cut("home/x/y", epoch),)),)),
+        TableState(epochs={"home/x": epoch}),
+        TableState(reclaimed=(below,)),
+        TableState(passages=(Passage(apex="home", left=one, entered=other),)),
+        TableState(passages=(Passage(apex="home", left=other, entered=one),)),
+    ]
+
+
+@pytest.mark.parametrize("which", range(6))
+def test_epochs_that_come_with_a_zone_are_near_the_known_ones(which: int) -> None:
+    """The next epoch is above all that were told: there would be none."""
+    check_subtree("home", subtrees(AHEAD)[which], known)
+    subtree = subtrees(AHEAD + 8)[which]
+    with pytest.raises(PeerError, match="which is known"):
+        check_subtree("home", subtree, known)
+    if subtree.passages:
+        with pytest.raises(PeerError, match="which is known"):
+            check_passages("home", subtree.passages, known)
+
+
+@pytest.mark.parametrize(
+    ("zone", "epoch", "is_fine"),
+    [
+        ("", 1, True),
+        ("", AHEAD + 3, True),
+        ("", AHEAD + 4, False),
+        ("", 0, False),
+        ("home", 6, True),
+        ("home", 7, False),
+        ("home/x", 1, False),
+        ("other", 1, False),
+    ],
+)
+def test_a_part_goes_on_from_one_that_can_have_led_to_it(
+    zone: str, epoch: int, is_fine: bool
+) -> None:
+    """Of its zone or of one around it, at an epoch that there may have been."""
+    part, before = PartKey("home", 7), Place(PartKey(zone, epoch), 5)
+    if is_fine:
+        check_predecessor(part, before, known)
+        check_part(part, part, before, known)
+    else:
+        with pytest.raises(PeerError):
+            check_predecessor(part, before, known)
+        with pytest.raises(PeerError):
+            check_part(part, part, before, known)
 
 
 @pytest.mark.parametrize(

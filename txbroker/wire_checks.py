@@ -201,22 +201,27 @@ def check_cut(cut: Cut) -> None:
     check_address(cut.grpc)
 
 
-def check_subtree(apex: str, subtree: TableState) -> None:
-    """Check what comes along with a zone that is given back; raises `PeerError`."""
+def check_subtree(apex: str, subtree: TableState, known: Callable[[str], int]) -> None:
+    """
+    Check what comes along with a zone that changes hands; `known`: see `check_epochs`. Raises
+    `PeerError`.
+    """
     check_below(apex, (entry.cut for entry in subtree.delegations))
     for entry in subtree.delegations:
         check_below(entry.cut.apex, entry.below)
     for cut in subtree.reclaimed:
         _check_cut(apex, cut)
-    for known in subtree.epochs:
-        _check_inside(apex, known)
-    check_passages(apex, subtree.passages)
+    for below in subtree.epochs:
+        _check_inside(apex, below)
+    check_epochs(epochs_of(subtree), known)
+    check_epochs(((cut.apex, cut.epoch) for cut in subtree.reclaimed), known)
+    check_passages(apex, subtree.passages, known)
 
 
-def check_passages(apex: str, passages: Iterable[Passage]) -> None:
+def check_passages(apex: str, passages: Iterable[Passage], known: Callable[[str], int]) -> None:
     """
     Refuse passages that have nothing to do with the zone of this apex, or that lead elsewhere than
-    between zones around their topics; raises `PeerError`.
+    between zones around their topics; `known`: see `check_epochs`. Raises `PeerError`.
     """
     for passage in passages:
         if not passage.concerns(apex):
@@ -225,21 +230,34 @@ def check_passages(apex: str, passages: Iterable[Passage]) -> None:
             if not is_within(passage.apex, place.part.zone):
                 zone = _short(place.part.zone)
                 raise PeerError(f"topics of {_short(passage.apex)} are no part of zone {zone}")
+            check_epochs((place.part,), known)
 
 
-def check_part(given: PartKey, part: PartKey, before: Place | None) -> None:
+def check_part(
+    given: PartKey, part: PartKey, before: Place | None, known: Callable[[str], int]
+) -> None:
     """
     Refuse a part of a journal that does not come with the zone of `given`, its last part, or that
-    goes on behind one that cannot have led to it; raises `PeerError`.
+    goes on behind one that cannot have led to it; `known`: see `check_epochs`. Raises `PeerError`.
     """
     check_parts(given.zone, (part,))
     if part.zone == given.zone and part.epoch > given.epoch:
         raise PeerError(f"zone {_short(part.zone)} has had no epoch {part.epoch}")
-    if before is not None and (
-        not is_within(part.zone, before.part.zone)
-        or (part.zone == before.part.zone and part.epoch <= before.part.epoch)
-    ):
-        raise PeerError(f"no part of zone {_short(before.part.zone)} leads to {_short(part.zone)}")
+    if before is not None:
+        check_predecessor(part, before, known)
+
+
+def check_predecessor(part: PartKey, before: Place, known: Callable[[str], int]) -> None:
+    """
+    Refuse the end of a part that cannot have led to this one; `known`: see `check_epochs`. Raises
+    `PeerError`.
+    """
+    zone, epoch = before.part
+    if not is_within(part.zone, zone) or (part.zone == zone and part.epoch <= epoch):
+        raise PeerError(f"no part of zone {_short(zone)} leads to {_short(part.zone)}")
+    if not epoch:
+        raise PeerError(f"a part of zone {_short(zone)} has no epoch")
+    check_epochs((before.part,), known)
 
 
 def check_parts(apex: str, parts: Iterable[PartKey]) -> None:

@@ -265,7 +265,7 @@ def test_a_journal_of_another_format_does_not_arrive(tmp_path: Path, other: int)
         header = control_pb2.JournalPart(zone=KEY.zone, epoch=KEY.epoch, format=version)
         return control_pb2.HandBackRequest(part=header)
 
-    receiver = Receiver(arrivals.begin(KEY.zone), KEY, lambda: False)
+    receiver = Receiver(arrivals.begin(KEY.zone), KEY, is_full=lambda: False, known=lambda _: 0)
     assert run_apart(receiver.take(part(FORMAT)))
     with pytest.raises(StoreError, match=f"comes in format {other}") as error:
         run_apart(receiver.take(part(other)))

@@ -53,6 +53,13 @@ def below(apex: str, epoch: int = 1) -> control_pb2.Delegation:
     return control_pb2.Delegation(cut=cut(apex, epoch, "x"))
 
 
+def passage(epoch: int) -> control_pb2.Passage:
+    """From an epoch of the root to the zone that comes."""
+    left = control_pb2.Predecessor(zone="", epoch=epoch, offset=3)
+    entered = control_pb2.Predecessor(zone="a", epoch=1)
+    return control_pb2.Passage(apex="a", left=left, entered=entered)
+
+
 LIES = {
     # before the zone was ever held
     "snapshot: topic of another zone": [
@@ -82,6 +89,12 @@ LIES = {
     "fence: foreign cut": [fence(subtree=subtree(delegations=[below("b")]))],
     "fence: own zone as a cut": [fence(subtree=subtree(delegations=[below("a")]))],
     "fence: epoch of a cut": [fence(subtree=subtree(delegations=[below("a/x", HUGE)]))],
+    "fence: epoch of a zone that was taken back": [
+        fence(subtree=subtree(reclaimed=[cut("a/x", HUGE, "x")]))
+    ],
+    "fence: epoch of a passage": [fence(subtree=subtree(passages=[passage(HUGE)]))],
+    "fence: goes on from beside": [fence(zone="b")],
+    "fence: goes on from an epoch far ahead": [fence(epoch=HUGE)],
     "fence: grant": [fence(grant=HUGE)],
     "fence: number": [fence(offset=(1 << 64) - 1)],
     # of the tree above

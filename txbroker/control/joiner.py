@@ -20,7 +20,7 @@ from txbroker.control.copying import receive
 from txbroker.control.departure import Departure, RetireError
 from txbroker.control.directory_wire import members_from_wire, members_to_wire
 from txbroker.control.handback import HandBack
-from txbroker.control.lost_root import root_from_wire, root_to_wire
+from txbroker.control.lost_root import checked_root, root_to_wire
 from txbroker.control.streams import (
     STREAM_ERRORS,
     brief,
@@ -42,6 +42,7 @@ from txbroker.delegation.cut import Cut
 from txbroker.directory.members import Members
 from txbroker.errors import PeerError, StoreError
 from txbroker.link.convert import cut_from_wire, cut_to_wire
+from txbroker.place import PartKey, Place
 from txbroker.standing import Standing
 from txbroker.store.disk import Disk
 from txbroker.store.incoming import Arrived
@@ -57,8 +58,8 @@ from txbroker.wire_checks import (
     check_ended,
     check_epochs,
     check_near,
+    check_predecessor,
     check_subtree,
-    epochs_of,
 )
 
 log = get_logger()
@@ -333,11 +334,12 @@ class Joiner:
         # Durable before the parent hears of it: it may commit, and then this is all there is.
         standing = self._standing
         subtree = subtree_from_wire(fence.subtree)
-        check_subtree(standing.cut.apex, subtree)
-        check_epochs(epochs_of(subtree), standing.known_epoch)
+        check_subtree(standing.cut.apex, subtree, standing.known_epoch)
         if fence.grant <= standing.epoch:
             raise PeerError(f"epoch {fence.grant} is not above {standing.epoch}, which was held")
         check_near("grant", fence.grant, standing.epoch)
+        before = Place(PartKey(fence.zone, fence.epoch), fence.offset)
+        check_predecessor(PartKey(standing.cut.apex, fence.grant), before, standing.known_epoch)
         incoming.predecessor = (fence.zone, fence.epoch, fence.offset)
         arrived = Arrived(
             apex=standing.cut.apex,
@@ -378,9 +380,7 @@ class Joiner:
         check_below(standing.zone or "", below)
         check_epochs(((cut.apex, cut.epoch) for cut in below), standing.known_epoch)
         check_near("epoch", granted.epoch, standing.epoch)
-        root = root_from_wire(granted)
-        if root is not None:
-            check_near("root.epoch", root.epoch, standing.known_epoch(root.zone))
+        root = checked_root(granted, standing)
         standing.grant(granted.epoch, lineage, ended, below)
         standing.hear_root(root)
         self._on_granted()

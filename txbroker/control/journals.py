@@ -117,10 +117,19 @@ class Receiver:
     The parent's end. What comes is of `given`, the part that the child serves last, or of another
     part of its zone or of one below it; `parts` are those that came. `is_full`: the disk is to take
     nothing more, and publishes here wait for room: the child may send more than it had announced.
+    `known`: the last epoch of a zone, as this node knows.
     """
 
-    def __init__(self, arriving: Arriving, given: PartKey, is_full: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        arriving: Arriving,
+        given: PartKey,
+        *,
+        is_full: Callable[[], bool],
+        known: Callable[[str], int],
+    ) -> None:
         self.parts: list[PartKey] = []
+        self._known = known
         self._arriving = arriving
         self._given = given
         self._is_full = is_full
@@ -155,7 +164,7 @@ class Receiver:
         before = None
         if header.HasField("predecessor"):
             before = place_from_wire(header.predecessor)
-        check_part(self._given, part, before)
+        check_part(self._given, part, before, self._known)
         self._arriving.begin(part, before)
         self.parts.append(part)
 

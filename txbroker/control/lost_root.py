@@ -38,11 +38,9 @@ class LostRoot:
         OpenLinkRequest) names; None: nothing is in its way. Raises `PeerError` for a lie.
         """
         standing = self._standing
-        told = root_from_wire(says)
-        if not standing.is_reused(told):
+        told = checked_root(says, standing)
+        if told is None or not standing.is_reused(told):
             return None
-        assert told is not None
-        check_near("root.epoch", told.epoch, standing.epoch)
         if not self._is_restarting:
             if not standing.may_renumber:
                 raise PeerError(
@@ -78,8 +76,15 @@ def root_to_wire(root: KnownRoot | None) -> control_pb2.Root | None:
     return control_pb2.Root(zone=root.zone, epoch=root.epoch, identity=root.identity)
 
 
-def root_from_wire(says: Any) -> KnownRoot | None:
-    """The root that the message names; None: none, or an older node's message."""
+def checked_root(says: Any, standing: Standing) -> KnownRoot | None:
+    """
+    The root that the message names; None: none, or an older node's message. Raises `PeerError` for
+    one whose epoch is far above what this node knows: no true one would be believed after it.
+    """
     if not says.HasField("root") or not says.root.identity:
         return None
-    return KnownRoot(zone=says.root.zone, epoch=says.root.epoch, identity=says.root.identity)
+    told = KnownRoot(zone=says.root.zone, epoch=says.root.epoch, identity=says.root.identity)
+    heard = standing.root
+    known = heard.epoch if heard is not None and heard.zone == told.zone else 0
+    check_near("root.epoch", told.epoch, max(known, standing.known_epoch(told.zone)))
+    return told

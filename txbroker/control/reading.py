@@ -158,7 +158,7 @@ class JournalReader:
                 continue
             try:
                 if reply.kept:
-                    chunk = _chunk(request, reply)
+                    chunk = _chunk(request, reply, self._zones.epoch_of)
                     self._say_found(part)
                     done(chunk)
                     return
@@ -276,8 +276,13 @@ class _Search:
             self.is_open, self.reason = True, f"{cut.grpc}: the node serves no zone now"
 
 
-def _chunk(asked: control_pb2.ReadRequest, reply: control_pb2.ReadReply) -> Chunk:
-    """The records of an answer; raises `PeerError` for one that no honest node gives."""
+def _chunk(
+    asked: control_pb2.ReadRequest, reply: control_pb2.ReadReply, known: Callable[[str], int]
+) -> Chunk:
+    """
+    The records of an answer; raises `PeerError` for one that no honest node gives. `known`: the
+    epochs of zones.
+    """
     check_read(asked, reply)
     stored = StoredRecords()
     if reply.offsets:
@@ -287,7 +292,7 @@ def _chunk(asked: control_pb2.ReadRequest, reply: control_pb2.ReadReply) -> Chun
             raise PeerError(f"records that cannot be read: {error}") from error
     check_records(asked.zone, stored)
     passages = passages_from_wire(reply.passages)
-    check_passages(asked.zone, passages)
+    check_passages(asked.zone, passages, known)
     return Chunk(
         records=Records(stored),
         through=reply.through,

@@ -48,7 +48,6 @@ from txbroker.v1.control_pb2 import (
 )
 from txbroker.wire_checks import (
     check_ended_parts,
-    check_epochs,
     check_parts,
     check_reached,
     check_subtree,
@@ -149,7 +148,12 @@ class TakeBack:
     def journal_of(self, begin: HandBackBegin, arriving: Arriving) -> Receiver:
         """What takes the child's journal."""
         given = PartKey(begin.zone, begin.epoch)
-        return Receiver(arriving, given, lambda: self._space.is_full)
+        return Receiver(
+            arriving,
+            given,
+            is_full=lambda: self._space.is_full,
+            known=self._standing.known_epoch,
+        )
 
     # internal
 
@@ -228,8 +232,7 @@ class TakeBack:
                 await context.abort(grpc.StatusCode.ABORTED, "a hand-back ends with its fence")
         subtree = subtree_from_wire(request.fence.subtree)
         needs = needs_from_wire(request.fence.needs)
-        check_subtree(begin.zone, subtree)
-        check_epochs(epochs_of(subtree), self._standing.table.epoch_of)
+        check_subtree(begin.zone, subtree, self._standing.known_epoch)
         check_parts(begin.zone, (part for places in needs.values() for part in places))
         check_ended_parts(begin.zone, journal.parts, self._known_epochs(subtree))
         check_reached(subtree.passages, self._last_place())

@@ -70,6 +70,13 @@ class ZoneMap:
         """The route of exactly this apex."""
         return self._routes.get(apex)
 
+    def epoch_of(self, apex: str) -> int:
+        """The epoch at which the zone is believed to be served, or was; 0: nothing is known."""
+        route = self._routes.get(apex)
+        if route is None:
+            return 0
+        return max(route.epoch, 0 if route.position is None else route.position.epoch)
+
     def find(self, topic: str) -> Route:
         """The route of the deepest known zone that covers the topic."""
         found: Route = self._exchange.routes.find(topic)

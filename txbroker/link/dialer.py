@@ -19,7 +19,7 @@ from txbroker.aio import Tasks
 from txbroker.config import parse_address
 from txbroker.control.channels import CALL_TIMEOUT, Channels
 from txbroker.control.convert import passages_from_wire, place_from_wire
-from txbroker.control.lost_root import root_from_wire, root_to_wire
+from txbroker.control.lost_root import checked_root, root_to_wire
 from txbroker.control.streams import brief
 from txbroker.delegation.cut import Cut
 from txbroker.edge.edge import Edge
@@ -30,8 +30,10 @@ from txbroker.link.edge_end import EdgeEnd
 from txbroker.link.formats import Formats
 from txbroker.link.wire import LinkProtocol
 from txbroker.net import Clock
+from txbroker.place import PartKey
 from txbroker.pressure import Pressure
 from txbroker.standing import Standing
+from txbroker.store.state import KnownRoot
 from txbroker.telemetry import get_logger, tell_repeated
 from txbroker.turn import Turn
 from txbroker.v1 import control_pb2
@@ -42,6 +44,7 @@ from txbroker.wire_checks import (
     check_epochs,
     check_near,
     check_passages,
+    check_predecessor,
 )
 
 log = get_logger()
@@ -165,11 +168,8 @@ class Dialer:
             raise PeerError(f"the answer is about zone {zone.apex[:100]!r}")
         check_cut(zone)
         check_below(route.apex, cuts)
-        check_epochs(((known.apex, known.epoch) for known in (zone, *cuts)), self._epoch_of)
-
-    def _epoch_of(self, apex: str) -> int:
-        route = self._edge.zones.get(apex)
-        return 0 if route is None else route.epoch
+        told = ((known.apex, known.epoch) for known in (zone, *cuts))
+        check_epochs(told, self._edge.zones.epoch_of)
 
     # internal: links
 
@@ -263,15 +263,18 @@ class Dialer:
         ):
             raise NotYet("the node has another link format")
         if reply.authoritative:
-            self._hear_root(reply)
             has_predecessor = reply.HasField("predecessor")
             predecessor = place_from_wire(reply.predecessor) if has_predecessor else None
             passages = passages_from_wire(reply.passages)
+            known = self._edge.zones.epoch_of
             try:
                 check_address(reply.link)
                 parse_address(reply.link)
                 check_near("epoch", reply.epoch, route.epoch)
-                check_passages(route.apex, passages)
+                check_passages(route.apex, passages, known)
+                if predecessor is not None:
+                    check_predecessor(PartKey(route.apex, reply.epoch), predecessor, known)
+                self._hear_root(checked_root(reply, self._standing))
             except (ValueError, PeerError) as error:
                 raise NotYet(brief(str(error))) from error
             self._edge.on_owner(route, reply.epoch, predecessor, passages)
@@ -280,10 +283,10 @@ class Dialer:
             raise Gone
         raise NotYet("the node does not serve the zone yet")
 
-    def _hear_root(self, reply: control_pb2.OpenLinkReply) -> None:
+    def _hear_root(self, root: KnownRoot | None) -> None:
         """Durable before any place in the journal of that root is."""
         try:
-            self._standing.hear_root(root_from_wire(reply))
+            self._standing.hear_root(root)
         except StoreError as error:
             raise NotYet(str(error)) from error
 
