@@ -282,6 +282,8 @@ class Disk:
         self.keeper = Keeper(
             sessions=tables.table("sessions"),
             windows=tables.table("windows"),
+            filters=tables.table("filters"),
+            publishes=tables.table("publishes"),
             messages=tables.table("messages"),
             positions=tables.table("positions"),
             passages=tables.table("passages"),

@@ -60,6 +60,7 @@ class CommitRecorder:
 
     def __init__(self) -> None:
         self.sessions, self.windows, self.messages = (MemoryTable() for _ in range(3))
+        self.filters, self.publishes = MemoryTable(), MemoryTable()
         self.positions, self.passages, self.left = (MemoryTable() for _ in range(3))
         self._hooks: dict[Callable[[], None], None] = {}
         self._waiting: list[Callable[[], None]] = []
@@ -119,6 +120,8 @@ class CommitRecorder:
         return Keeper(
             sessions=self.sessions,
             windows=self.windows,
+            filters=self.filters,
+            publishes=self.publishes,
             messages=self.messages,
             positions=self.positions,
             passages=self.passages,
@@ -129,7 +132,7 @@ class CommitRecorder:
 
     @property
     def _tables(self) -> tuple[MemoryTable, ...]:
-        kept = self.sessions, self.windows, self.messages
+        kept = self.sessions, self.windows, self.messages, self.filters, self.publishes
         return *kept, self.positions, self.passages, self.left
 
 

@@ -422,6 +422,7 @@ class Clients:
                     # Kept before that outbox goes: what is gone was drained, to a later start.
                     flow.entry = None
                     self.keeper.save_then(session, lambda: None)
+                session.receiver.note(flow)
             flow.is_in_doubt = not flow.taken
             if flow.is_in_doubt and flow.origin is None:
                 session.receiver.forget(flow)

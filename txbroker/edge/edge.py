@@ -116,6 +116,7 @@ class Edge:
         )
         self.outboxes.wire(self.publisher)
         self.slices = Slices(timers.now, again)
+        keeper.wire_slices(partial(self.slices.start, keeper))
         self.interests = Interests(self.zones, self.publisher.wake, self._on_confirmed, self.slices)
         self.backlog = Backlog(
             zones=self.zones,

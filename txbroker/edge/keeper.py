@@ -5,6 +5,10 @@ A session that changed is written with the next group commit, once however often
 within a second where nobody waits for that. Packets whose flow has to be safe first (protocol rule
 17) leave when that commit is done. For the zones in which nobody is behind, one position for all
 sessions is enough: `checkpoint` writes it, after the sessions that it does not hold for.
+
+A session is written as a whole while it is small. Of a large one a row is written for each filter
+and each open publish that changed (`Rows`): what a commit costs goes by what changed, however much
+a client has. A session that was kept as a whole by an earlier version is one that has grown.
 """
 
 from __future__ import annotations
@@ -13,11 +17,16 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
+from txbroker.edge.rows import Rows, Table
 from txbroker.edge.stored import (
+    decode_publish,
     decode_session,
+    decode_subscription,
     decode_window,
     encode_numbered,
+    encode_publish,
     encode_session,
+    encode_subscriptions,
     encode_window,
 )
 from txbroker.mqtt.cursor import Cursor
@@ -29,21 +38,8 @@ from txbroker.v1 import state_pb2
 PASSAGES = 4_000
 """Changes of hands that are remembered; owners tell of fewer."""
 
-
-class Table(Protocol):
-    """Small durable state by key; what is put is safe after the next group commit."""
-
-    def get(self, key: bytes) -> bytes | None:
-        """The value, or None."""
-
-    def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """Every key with its value."""
-
-    def put(self, key: bytes, value: bytes) -> None:
-        """Set a value."""
-
-    def delete(self, key: bytes) -> None:
-        """Take a key out, if it is there."""
+LARGE = 32
+"""Filters, or open publishes, of a session that is written as a whole; one with more is large."""
 
 
 class Commit(Protocol):
@@ -61,7 +57,8 @@ class Keeper:
     Keeps the durable sessions; `lived` is what the node has lived, in microseconds.
 
     `messages` holds those that sessions wait for and that cannot be read again, `passages` names
-    what this edge went through when zones changed hands.
+    what this edge went through when zones changed hands. `filters` and `publishes` have the rows of
+    large sessions.
 
     A session that is over writes nothing, whoever asks: its name is its successor's.
     """
@@ -71,6 +68,8 @@ class Keeper:
         *,
         sessions: Table,
         windows: Table,
+        filters: Table,
+        publishes: Table,
         messages: Table,
         positions: Table,
         passages: Table,
@@ -80,6 +79,9 @@ class Keeper:
     ) -> None:
         self._sessions = sessions
         self._windows = windows
+        self._filters = Rows(filters)
+        self._publishes = Rows(publishes)
+        self._number = max((*self._filters.numbers, *self._publishes.numbers), default=0)
         self._messages = messages
         self._positions = positions
         self._passages = passages
@@ -95,6 +97,11 @@ class Keeper:
         self._unwritten: list[bytes] = []
         self._told: dict[str, tuple[int, int]] = {}
         self._save_left: Callable[[Session], None] = lambda _: None
+        self._work_off: Callable[[Iterator[None]], object] = list
+
+    def wire_slices(self, work_off: Callable[[Iterator[None]], object]) -> None:
+        """`work_off` does a long piece of work step by step; without it, it is done at once."""
+        self._work_off = work_off
 
     def wire(self, save_left: Callable[[Session], None]) -> None:
         """`save_left` keeps what changed of a session that is over, if another node has it now."""
@@ -152,6 +159,8 @@ class Keeper:
             self._messages.delete(_numbered(name, number))
         self._sessions.delete(name)
         self._windows.delete(name)
+        if session.number:
+            self._clear(session.number)
 
     # from the passages
 
@@ -173,16 +182,24 @@ class Keeper:
         """Every durable session, as it was; `make` gives a new one for a client id."""
         positions = self.positions()
         restored = []
+        unused = {*self._filters.numbers, *self._publishes.numbers}
         for name, value in self._sessions.items():
             session = make(name.decode())
-            away_since = decode_session(value, session)
+            away_since, session.number = decode_session(value, session)
+            self._number = max(self._number, session.number)
+            unused.discard(session.number)
             seconds = (self._lived() - away_since) / 1e6 if away_since else 0.0
             session.away_since = self._now() - max(seconds, 0.0)
+            for topic_filter, row in self._filters.of(session.number):
+                decode_subscription(topic_filter.decode(), row, session)
             self._load_window(name, session)
+            session.take_changed()
             if _stay_behind(session, positions):
                 # The positions go on without it from here.
                 self.save_all(session)
             restored.append(session)
+        for number in unused:  # their sessions ended, and the process before all was taken out
+            self._clear(number)
         return restored
 
     def positions(self) -> dict[PartKey, int]:
@@ -235,7 +252,15 @@ class Keeper:
             session,
             lambda number: self._messages.get(_numbered(name, number)),
         )
-        session.restore(window.flows, window.held, window.publishes, window.last_id)
+        rows = [decode_publish(value) for _, value in self._publishes.of(session.number)]
+        publishes = window.publishes + rows
+        session.restore(window.flows, window.held, publishes, window.last_id)
+        session.receiver.take_changed()
+
+    def _clear(self, number: int) -> None:
+        """The rows of a number are nobody's any more."""
+        for rows in (self._filters, self._publishes):
+            self._work_off(rows.clear(number))
 
     def _write(self) -> None:
         self._put()
@@ -244,13 +269,15 @@ class Keeper:
         self._waiting = []
 
     def _put(self) -> None:
+        for session in (*self._rarely, *self._changed):
+            if not session.number and _is_large(session):
+                self._number += 1
+                session.number = self._number
+                session.change_all()
+                self._rarely[session] = self._changed[session] = None
         for session in self._rarely:
-            if session.is_over:
-                continue  # what was on its way to an owner would bring the session back
-            away = 0
-            if session.sink is None and session.away_since is not None:
-                away = self._lived() - int((self._now() - session.away_since) * 1e6)
-            self._sessions.put(session.client_id.encode(), encode_session(session, away))
+            if not session.is_over:  # what was on its way to an owner would bring it back
+                self._put_session(session)
         self._rarely.clear()
         for session in self._changed:
             if session.is_over:
@@ -261,15 +288,48 @@ class Keeper:
                 self._messages.put(_numbered(name, entry.number), encode_numbered(entry))
             for number in gone:
                 self._messages.delete(_numbered(name, number))
-            self._windows.put(name, encode_window(session))
+            self._put_window(name, session)
             packet_ids = session.durable_sender.take_unsaved()
             if packet_ids:
                 self._waiting.append((session, packet_ids))
         self._changed.clear()
 
+    def _put_session(self, session: Session) -> None:
+        away = 0
+        if session.sink is None and session.away_since is not None:
+            away = self._lived() - int((self._now() - session.away_since) * 1e6)
+        number, changed = session.number, session.take_changed()
+        value = encode_session(session, away, is_whole=not number)
+        self._sessions.put(session.client_id.encode(), value)
+        if not number:
+            return
+        known = session.subscriptions
+        for topic_filter in changed:
+            if topic_filter not in known:
+                self._filters.delete(number, topic_filter.encode())
+        for topic_filter, row in encode_subscriptions(known[f] for f in changed if f in known):
+            self._filters.put(number, topic_filter.encode(), row)
+
+    def _put_window(self, name: bytes, session: Session) -> None:
+        number = session.number
+        self._windows.put(name, encode_window(session, publishes=not number))
+        changed = session.receiver.take_changed() if session.has_received else ()
+        if not number:
+            return
+        for packet_id in changed:
+            publish = session.receiver.kept(packet_id)
+            if publish is None:
+                self._publishes.delete(number, packet_id.to_bytes(2))
+            else:
+                self._publishes.put(number, packet_id.to_bytes(2), encode_publish(publish))
+
     def _on_durable(self) -> None:
         for session, packet_ids in self._groups.popleft():
             session.durable_sender.on_saved(packet_ids)
+
+
+def _is_large(session: Session) -> bool:
+    return not session.is_over and max(len(session.subscriptions), session.open_flows) > LARGE
 
 
 def _numbered(name: bytes, number: int) -> bytes:

@@ -82,7 +82,7 @@ def _add_subscriptions(known: Session, other: Session) -> Iterator[str]:
     for topic_filter, subscription in other.subscriptions.items():
         mine = known.subscriptions.get(topic_filter)
         if mine is None:
-            known.subscriptions[topic_filter] = subscription
+            known.add(subscription)
             continue
         mine.grant(max(mine.qos, subscription.qos))
         for part, start in list(mine.starts.items()):

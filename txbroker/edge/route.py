@@ -86,12 +86,14 @@ class Publication:
         """One that `keeps_id` is sent as this now, or (None) as nothing; the session to save."""
         assert self.flow is not None and self.session is not None
         self.flow.origin = None if key is None else (key, sequence)
+        self.session.receiver.note(self.flow)
         return self.session
 
     def note_entry(self, key: MarkKey, number: int) -> Session:
         """One that `keeps_id` becomes this entry of an outbox; the session to save."""
         assert self.flow is not None and self.session is not None
         self.flow.entry = key, number
+        self.session.receiver.note(self.flow)
         return self.session
 
 

@@ -23,24 +23,39 @@ from txbroker.v1 import state_pb2
 from txbroker.wire_checks import check, check_filters, check_topics
 
 
-def encode_session(session: Session, away_since: int) -> bytes:
-    """The rare part; `away_since` in what the node has lived, 0 while the client is here."""
+def encode_session(session: Session, away_since: int, *, is_whole: bool = True) -> bytes:
+    """
+    The rare part; `away_since` in what the node has lived, 0 while the client is here. Not
+    `is_whole`: the subscriptions are kept by themselves.
+    """
     stored = state_pb2.StoredSession(
         incarnation=session.incarnation, away_since=away_since, dropped=session.sender.dropped
     )
-    # Most subscriptions of a session differ in their filter alone: what is the same for many is
-    # encoded once, or a client with thousands would stop the node at each SUBSCRIBE.
-    rests: dict[tuple[int, frozenset[str], int], bytes] = {}
+    if not is_whole:
+        stored.number = session.number
+        return stored.SerializeToString()
     pieces = [stored.SerializeToString()]
-    for subscription in session.subscriptions.values():
+    for topic_filter, rest in encode_subscriptions(session.subscriptions.values()):
+        name = topic_filter.encode()
+        named = b"\x0a" + _length(len(name)) + name
+        pieces += (b"\x1a", _length(len(named) + len(rest)), named, rest)
+    return b"".join(pieces)
+
+
+def encode_subscriptions(subscriptions: Iterable[Subscription]) -> Iterator[tuple[str, bytes]]:
+    """
+    The filter of each, and the rest of it.
+
+    Most of a session differ in their filter alone: what is the same for many is encoded once, or a
+    client with thousands would stop the node at each SUBSCRIBE.
+    """
+    rests: dict[tuple[int, frozenset[str], int], bytes] = {}
+    for subscription in subscriptions:
         kind = subscription.qos, subscription.pending, id(subscription.starts)
         rest = rests.get(kind)
         if rest is None:
             rest = rests[kind] = _encode_rest(subscription)
-        name = subscription.topic_filter.encode()
-        named = b"\x0a" + _length(len(name)) + name
-        pieces += (b"\x1a", _length(len(named) + len(rest)), named, rest)
-    return b"".join(pieces)
+        yield subscription.topic_filter, rest
 
 
 def _encode_rest(subscription: Subscription) -> bytes:
@@ -60,26 +75,34 @@ def _length(size: int) -> bytes:
 _SHORT: Final = [bytes((size,)) for size in range(0x80)]
 
 
-def decode_session(value: bytes, session: Session) -> int:
-    """Give the session its rare part back; returns `away_since`."""
+def decode_session(value: bytes, session: Session) -> tuple[int, int]:
+    """Give the session its rare part back; returns `away_since`, and its number here."""
     stored = state_pb2.StoredSession.FromString(value)
     session.incarnation = stored.incarnation
     session.sender.dropped = stored.dropped
     for kept in stored.subscriptions:
-        session.subscriptions[kept.filter] = Subscription(
-            kept.filter,
-            kept.qos,
-            frozenset(kept.pending),
-            {_part(start.part): start.offset for start in kept.starts},
-        )
-    return stored.away_since
+        _add_subscription(session, kept.filter, kept)
+    return stored.away_since, stored.number
 
 
-def encode_window(session: Session, *, whole: bool = False) -> bytes:
+def decode_subscription(topic_filter: str, value: bytes, session: Session) -> None:
+    """Give the session back one that was kept by itself."""
+    _add_subscription(session, topic_filter, state_pb2.StoredSubscription.FromString(value))
+
+
+def _add_subscription(
+    session: Session, topic_filter: str, kept: state_pb2.StoredSubscription
+) -> None:
+    starts = {_part(start.part): start.offset for start in kept.starts}
+    session.add(Subscription(topic_filter, kept.qos, frozenset(kept.pending), starts))
+
+
+def encode_window(session: Session, *, whole: bool = False, publishes: bool = True) -> bytes:
     """
     The part that changes with each message.
 
-    `whole`: with the messages that cannot be read again, which are otherwise kept by number.
+    `whole`: with the messages that cannot be read again, which are otherwise kept by number. Not
+    `publishes`: the client's are kept by themselves.
     """
     sender = session.durable_sender
     window = state_pb2.StoredWindow(last_id=sender.last_id)
@@ -104,10 +127,19 @@ def encode_window(session: Session, *, whole: bool = False) -> bytes:
             _add_had(window, index.of(part), had)
     for part, offset in session.places.cut_off.items():
         window.cut_off.add(part=index.of(part), offset=offset)
-    for publish in session.open_publishes():
-        if publish.taken or publish.origin or publish.entry:
-            _add_publish(window, publish)
+    if publishes:
+        window.publishes.extend(map(_stored_publish, session.kept_publishes()))
     return window.SerializeToString()
+
+
+def encode_publish(publish: Incoming) -> bytes:
+    """A publish of the client that is kept by itself."""
+    return _stored_publish(publish).SerializeToString()
+
+
+def decode_publish(value: bytes) -> Incoming:
+    """Such a publish."""
+    return _publish(state_pb2.StoredPublish.FromString(value))
 
 
 def encode_numbered(entry: Outgoing) -> bytes:
@@ -272,8 +304,8 @@ def _had(stored: state_pb2.StoredHad) -> Had:
     return Had(through=stored.through, filters=filters, left=frozenset(stored.left))
 
 
-def _add_publish(window: state_pb2.StoredWindow, publish: Incoming) -> None:
-    kept = window.publishes.add(
+def _stored_publish(publish: Incoming) -> state_pb2.StoredPublish:
+    kept = state_pb2.StoredPublish(
         packet_id=publish.packet_id,
         taken=publish.taken,
         checksum=publish.checksum,
@@ -283,6 +315,7 @@ def _add_publish(window: state_pb2.StoredWindow, publish: Incoming) -> None:
         kept.origin.CopyFrom(_mark(*publish.origin))
     if publish.entry is not None:
         kept.entry.CopyFrom(_mark(*publish.entry))
+    return kept
 
 
 def _publish(kept: state_pb2.StoredPublish) -> Incoming:

@@ -165,7 +165,7 @@ class Subscriptions:
         place, retained = answer
         subscription = Subscription(topic_filter, qos)
         subscription.begin(place.part, place.offset)
-        session.subscriptions[topic_filter] = subscription
+        session.add(subscription)
         session.on_subscriptions_changed()
         self._delivery.listen(session, subscription)
         self._interests.add(topic_filter)
@@ -210,7 +210,7 @@ class Subscriptions:
                 self._recording.holds(session, known)  # from now on, not from the SUBACK on
             return known
         subscription = Subscription(topic_filter, qos)
-        session.subscriptions[topic_filter] = subscription
+        session.add(subscription)
         self._delivery.listen(session, subscription)
         if not is_sys(topic_filter):
             self._interests.add(topic_filter)
@@ -219,7 +219,7 @@ class Subscriptions:
     def _drop(self, session: Session, topic_filter: str) -> None:
         if self._recording is not None:
             self._recording.ended(session, session.subscriptions[topic_filter])
-        subscription = session.subscriptions.pop(topic_filter)
+        subscription = session.drop(topic_filter)
         if session.sink is not None:
             self._delivery.ignore(session, subscription)
         if not is_sys(topic_filter):

@@ -26,7 +26,8 @@ class Subscription:
     `pending` are the apexes of zones that have not confirmed yet: their messages do not count.
     `starts` are the offsets at which zones confirmed: nothing up to there is its (rule 9). `held`
     collects what cannot be read again, until the SUBACK has left; None: it has. `is_fresh`: the
-    session had no such filter before that SUBACK. `target` is there while the client is.
+    session had no such filter before that SUBACK. `target` is there while the client is. `changed`:
+    the filters of a durable session that are to be kept anew; what changes here notes itself there.
     """
 
     topic_filter: str
@@ -36,6 +37,7 @@ class Subscription:
     held: list[tuple[Message, bool]] | None = None
     is_fresh: bool = False
     target: Target | None = None
+    changed: dict[str, None] | None = None
 
     @property
     def is_held(self) -> bool:
@@ -45,26 +47,28 @@ class Subscription:
     def grant(self, qos: int) -> None:
         """The client asked for another QoS [MQTT-3.8.4-3]."""
         self.qos = qos
-        self._tell_target()
+        self._on_changed()
 
     def await_zone(self, apex: str) -> None:
         """The zone is asked, and has not confirmed."""
         self.pending |= {apex}
-        self._tell_target()
+        self._on_changed()
 
     def confirm(self, apexes: Iterable[str]) -> None:
         """These are not waited for any more."""
         # One empty set for all: each that comes of an operation has 200 bytes.
         self.pending = self.pending.difference(apexes) or _NONE_PENDING
-        self._tell_target()
+        self._on_changed()
 
     def begin(self, part: PartKey, offset: int) -> None:
         """Nothing of the part up to this offset is its."""
         self.starts = _shared_starts(tuple(self.starts.items()), part, offset)
+        self._on_changed()
 
     def forget_part(self, part: PartKey) -> None:
         """Nothing of the part will ever come again."""
         self.starts = {known: offset for known, offset in self.starts.items() if known != part}
+        self._on_changed()
 
     def hold(self, *, is_fresh: bool) -> None:
         """A SUBSCRIBE came: collect what cannot be read again."""
@@ -83,6 +87,11 @@ class Subscription:
         self.target = target
         if target is not None:
             self._tell_target()
+
+    def _on_changed(self) -> None:
+        if self.changed is not None:
+            self.changed[self.topic_filter] = None
+        self._tell_target()
 
     def _tell_target(self) -> None:
         target = self.target

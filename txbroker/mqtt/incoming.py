@@ -38,6 +38,11 @@ class Incoming:
     must_match: bool = False
     serial: int = 0
 
+    @property
+    def is_kept(self) -> bool:
+        """True if a durable session must know of it after a crash."""
+        return self.qos == 2 and bool(self.taken or self.origin or self.entry)
+
 
 def checksum_of(topic: str, payload: bytes) -> int:
     """Of a message, to tell whether another one with its packet id is the same."""

@@ -28,12 +28,13 @@ class Receiver:
     Those that came in runs, and of which nothing more is known than that, are in `plain`.
     """
 
-    __slots__ = ("_flows", "_session", "_turns", "plain")
+    __slots__ = ("_changed", "_flows", "_session", "_turns", "plain")
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self.plain = Flows()
         self._flows: dict[int, Incoming] = {}
+        self._changed: dict[int, None] = {}
         self._turns: Turns | None = None
 
     # from the session
@@ -58,6 +59,7 @@ class Receiver:
                 self._keep(flow)
         for flow in self.open():
             flow.must_match = True
+            self.note(flow)
         if self._turns is None:
             self._begin_turns()
         else:
@@ -130,6 +132,7 @@ class Receiver:
     def on_taken(self, flow: Incoming) -> None:
         """The owner has the publish: the client is told, when it is still the flow it knows."""
         flow.taken = True
+        self.note(flow)
         if self._flows.get(flow.packet_id) is flow:
             self._acknowledge(flow)
             if flow.qos == 2 and not self._session.clean:
@@ -159,15 +162,46 @@ class Receiver:
         if self._flows.get(flow.packet_id) is flow:
             self._let_go(flow.packet_id)
 
+    # from whoever keeps durable sessions
+
+    def note(self, flow: Incoming) -> None:
+        """What is kept of a flow changed."""
+        if flow.qos == 2 and not self._session.clean:
+            self._changed[flow.packet_id] = None
+
+    @property
+    def count(self) -> int:
+        """How many flows there are that came by themselves, or do not go on in a run."""
+        return len(self._flows)
+
+    def change_all(self) -> None:
+        """All of it is to be kept anew."""
+        for flow in self._flows.values():
+            self.note(flow)
+
+    def take_changed(self) -> list[int]:
+        """The packet ids of which something else is to be kept than at the last call."""
+        changed, self._changed = self._changed, {}
+        return list(changed)
+
+    def kept(self, packet_id: int) -> Incoming | None:
+        """What is to be kept under the packet id."""
+        flow = self._flows.get(packet_id)
+        return flow if flow is not None and flow.is_kept else None
+
     # internal
 
     def _keep(self, flow: Incoming) -> Incoming:
+        known = self._flows.get(flow.packet_id)
+        if known is not None:
+            self.note(known)
         self._flows[flow.packet_id] = flow
+        self.note(flow)
         self.plain.hold(flow.packet_id)
         return flow
 
     def _let_go(self, packet_id: int) -> None:
-        del self._flows[packet_id]
+        self.note(self._flows.pop(packet_id))
         self.plain.free(packet_id)
 
     def _adopt(self, packet_id: int) -> None:

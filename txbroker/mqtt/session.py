@@ -31,11 +31,13 @@ class Session:
 
     `places` say how far it has come in the journals, `sender` has what goes to the client and
     `receiver` what comes from it (`has_received`: it is there by now); what concerns more than one
-    of them is here. `when_asked` is called once when less is `subscribing`.
+    of them is here. `when_asked` is called once when less is `subscribing`. `number`: under which a
+    store keeps what it has very many of; 0: none.
     """
 
     __slots__ = (
         "__weakref__",
+        "_changed",
         "_matching",
         "_places",
         "_receiver",
@@ -46,6 +48,7 @@ class Session:
         "held_size",
         "incarnation",
         "is_over",
+        "number",
         "sender",
         "subscribing",
         "subscriptions",
@@ -61,6 +64,8 @@ class Session:
         self.clean = clean
         self.incarnation = 1
         self.subscriptions: dict[str, Subscription] = {}
+        self._changed: dict[str, None] | None = None if clean else {}
+        self.number = 0
         self.will: Will | None = None
         self.held_size = 0
         self.subscribing = 0
@@ -103,6 +108,15 @@ class Session:
     def open_publishes(self) -> Iterable[Incoming]:
         """QoS 2 publishes that its client has not released."""
         return () if self._receiver is None else self._receiver.open()
+
+    @property
+    def open_flows(self) -> int:
+        """How many publishes of its client are under way, each by itself."""
+        return 0 if self._receiver is None else self._receiver.count
+
+    def kept_publishes(self) -> Iterable[Incoming]:
+        """Those of them of which a store has to know."""
+        return (flow for flow in self.open_publishes() if flow.is_kept)
 
     @property
     def may_gather(self) -> bool:
@@ -149,6 +163,36 @@ class Session:
         """It changed; a durable session is kept as it is now, soon."""
         if not self.clean and not self.is_over:
             self.watcher.save(self, urgent=False)
+
+    # from the edge: what it is subscribed to
+
+    def add(self, subscription: Subscription) -> None:
+        """It has this one, in place of one with the same filter."""
+        topic_filter = subscription.topic_filter
+        self.subscriptions[topic_filter] = subscription
+        subscription.changed = self._changed
+        if self._changed is not None:
+            self._changed[topic_filter] = None
+
+    def drop(self, topic_filter: str) -> Subscription:
+        """It has this one no longer."""
+        if self._changed is not None:
+            self._changed[topic_filter] = None
+        return self.subscriptions.pop(topic_filter)
+
+    def take_changed(self) -> list[str]:
+        """The filters that came, changed or went since the last call."""
+        changed = list(self._changed or ())
+        if self._changed:
+            self._changed.clear()
+        return changed
+
+    def change_all(self) -> None:
+        """All that it has is to be kept anew."""
+        if self._changed is not None:
+            self._changed.update(dict.fromkeys(self.subscriptions))
+        if self._receiver is not None:
+            self._receiver.change_all()
 
     # from the edge: which messages are its
 

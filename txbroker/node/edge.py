@@ -161,6 +161,8 @@ class EdgeRole:
             keeper=Keeper(
                 sessions=tables.table("sessions"),
                 windows=tables.table("windows"),
+                filters=tables.table("filters"),
+                publishes=tables.table("publishes"),
                 messages=tables.table("messages"),
                 positions=tables.table("positions"),
                 passages=tables.table("passages"),

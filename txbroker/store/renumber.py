@@ -25,6 +25,7 @@ from txbroker.v1 import state_pb2
 
 _PLACED: dict[str, Callable[[], Message]] = {
     "sessions": state_pb2.StoredSession,
+    "filters": state_pb2.StoredSubscription,
     "windows": state_pb2.StoredWindow,
     "kept": state_pb2.StoredKept,
 }
