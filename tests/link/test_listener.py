@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import weakref
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -205,3 +207,32 @@ def test_head_without_a_token(data: bytes) -> None:
     with contextlib.suppress(LinkError):
         head = head_of(data)
         assert head is not None and len(head.token) != len(HEAD.token)
+
+
+class _Transport:
+    """Of a connection that can only be dropped."""
+
+    def setTcpNoDelay(self, enabled: bool) -> None: ...
+
+    def abortConnection(self) -> None: ...
+
+
+def test_nothing_of_a_connection_that_was_refused_stays() -> None:
+    """Each of very many had left its bytes for the collector, which comes late."""
+    bench = Bench()
+    bench.links._turn = cast(Any, SimpleNamespace(end=lambda: None))
+    gc.collect()
+    gc.disable()
+    try:
+        connection = bench.links.buildProtocol(None)
+        assert connection is not None
+        connection.makeConnection(cast(Any, _Transport()))
+        connection.dataReceived(bytes(range(1, 256)) * 256)
+        connection.connectionLost()
+        gone = weakref.ref(connection)
+        del connection
+
+        assert bench.counters.get("link.refused") == 1
+        assert gone() is None
+    finally:
+        gc.enable()

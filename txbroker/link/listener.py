@@ -168,8 +168,6 @@ class LinkListener(Factory):
             strangers=self._strangers,
         )
         self._open.add(protocol)
-        end = OwnerEnd(self, write=protocol.write, close=protocol.drop)
-        protocol.attach(end)
         protocol.expect_hello()
         self._make_room(self._silent.add(protocol, protocol.host))
         return protocol
@@ -214,7 +212,7 @@ class LinkListener(Factory):
 
 
 class _Accepted(LinkProtocol):
-    """A link from its first byte on; until its token holds, no more than the head is kept."""
+    """A link from its first byte on; until its token holds, there is no more than its head."""
 
     def __init__(
         self,
@@ -280,16 +278,17 @@ class _Accepted(LinkProtocol):
             return
         self._strangers.forget(self)
         self.token, begun, self._head = head.token, self._head, b""
-        self._carry()
+        self.attach(OwnerEnd(self._links, write=self.write, close=self.drop))
         super().dataReceived(begun)
 
     @property
     def _kind(self) -> str:
         return ""  # anybody
 
-    def _carry(self) -> None:
-        if self.token:  # before, what comes is not for the inlet
-            super()._carry()
+    def drop(self, reason: str) -> None:
+        """Close at once; what was said without a token is nothing to keep until the end is met."""
+        self._head = b""
+        super().drop(reason)
 
     def connectionLost(self, reason: object = None) -> None:
         if self._alarm is not None and self._alarm.active():

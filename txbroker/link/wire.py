@@ -65,8 +65,7 @@ class LinkProtocol(Protocol):
         self._counters = counters
         self.end: End | None = None
         self._began = clock.seconds()
-        self._pulse = LoopingCall(self._beat)
-        self._pulse.clock = clock
+        self._pulse: LoopingCall | None = None
         self._reason = "closed by the other end"
 
     # from whoever made the connection
@@ -98,6 +97,8 @@ class LinkProtocol(Protocol):
         self.transport.setTcpNoDelay(True)
         if self.end is not None:
             self._carry()
+        self._pulse = LoopingCall(self._beat)
+        self._pulse.clock = self._clock
         self._pulse.start(HEARTBEAT, now=False).addErrback(lambda f: self.drop(str(f.value)))
 
     def dataReceived(self, data: Octets) -> None:
@@ -117,8 +118,10 @@ class LinkProtocol(Protocol):
             self.drop(str(error))
 
     def connectionLost(self, reason: Failure | None = None) -> None:
-        if self._pulse.running:
-            self._pulse.stop()
+        # Two that know each other would stay for the collector, which comes late for what is many.
+        pulse, self._pulse = self._pulse, None
+        if pulse is not None and pulse.running:
+            pulse.stop()
         tell_repeated(log.info, "link.closed", kind=self._kind, peer=self.peer, reason=self._reason)
         end, self.end = self.end, None
         if end is not None:
