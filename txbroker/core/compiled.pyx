@@ -36,6 +36,7 @@ from txbroker.core.reference.columns import Filled as _Filled
 from txbroker.core.reference.columns import Texts as _Texts
 from txbroker.core.reference.exchange import MOST_OUTPUTS as _MOST_OUTPUTS
 from txbroker.core.reference.exchange import OUTPUT_BYTES as _OUTPUT_BYTES
+from txbroker.core.reference.exchange import OUTPUT_LIMIT as _OUTPUT_LIMIT
 from txbroker.core.reference.flows import Flow
 from txbroker.core.reference.link import LONGEST_KNOWN as _LONGEST_KNOWN
 from txbroker.core.reference.link import MOST_KNOWN as _MOST_KNOWN
@@ -56,6 +57,7 @@ cdef size_t OVERHEAD = _OVERHEAD
 cdef size_t MOST = _MOST
 cdef Py_ssize_t MOST_OUTPUTS = _MOST_OUTPUTS
 cdef size_t OUTPUT_BYTES = _OUTPUT_BYTES
+cdef size_t OUTPUT_LIMIT = _OUTPUT_LIMIT
 cdef size_t MOST_IN_RUN = _MOST_IN_RUN
 cdef int FED = _FED
 

@@ -237,8 +237,16 @@ class Lifetime:
             self._hold.forget(session)
         if session is not None:
             if self.outlet.size:
-                self.transport.write(self.outlet.take())
+                self._push()
             service.edge.clients.disconnect(session, self, will=will)
+
+    def _push(self) -> None:
+        """Send what is in the outlet; TLS has no other way than to take it over."""
+        push = getattr(self.transport, "push", None)
+        if push is None:
+            self.transport.write(self.outlet.take())
+        else:
+            push()
 
     def _abort(self) -> None:
         self._is_open = False

@@ -56,7 +56,10 @@ PACE = 512 * 1024
 """Bytes that a client that is fast reads in a tenth of a second; in messages, `QUEUE_LOW_MARK`."""
 
 FULL = 1024 * 1024
-"""Bytes of output from which on publishers wait for a client that is on trial."""
+"""
+Bytes of output from which on publishers wait for a client that is on trial, and one that does not
+read its answers is not read; less where there is much output of all.
+"""
 
 _ACCEPTED: Final = [encode(Connack(present, ConnackCode.ACCEPTED)) for present in (False, True)]
 
@@ -122,12 +125,12 @@ class MqttProtocol(Lifetime):
         outlet, session = self.outlet, self._session
         if not self._is_clogged:
             if outlet.size and self._is_open:
-                self.transport.write(outlet.take())
+                self._push()
         else:
             self._look_at_answers()
             if self._service.pressure.is_slow(self):
                 outlet.is_shut = True
-            elif outlet.size > FULL:
+            elif self._is_filled():
                 self._service.pressure.hurry(self)
         if session is not None:
             session.sender.look_at_outlet()
@@ -136,7 +139,7 @@ class MqttProtocol(Lifetime):
     def _look_at_answers(self) -> None:
         """Whoever does not read its answers is not read either: what it sends stays with it."""
         if self._is_clogged and self._is_open:
-            if self._deaf is None and self.outlet.size > FULL:
+            if self._deaf is None and self._is_filled():
                 self._deaf = Deaf(
                     self._service.clock,
                     self._client_id,
@@ -149,6 +152,9 @@ class MqttProtocol(Lifetime):
             self._deaf = None
             self._regulate()
             self.fed()
+
+    def _is_filled(self) -> bool:
+        return self.outlet.size > self._service.exchange.room(FULL)
 
     def _unread(self) -> int:
         """Bytes that the client's end has not taken; less each time where that cannot be known."""

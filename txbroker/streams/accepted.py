@@ -49,6 +49,7 @@ class AcceptedStream:
         "_descriptor",
         "_is_ending",
         "_is_full",
+        "_is_pushing",
         "_outlet",
         "_producer",
         "_waiting",
@@ -62,6 +63,7 @@ class AcceptedStream:
         self._descriptor = descriptor
         self._is_ending = False
         self._is_full = False
+        self._is_pushing = False
         self._outlet: Outlet | None = None
         self._producer: Any = None
         self._waiting: Unsent | None = None
@@ -113,11 +115,34 @@ class AcceptedStream:
             if self._producer is not None:
                 self._producer.pauseProducing()
 
+    def push(self) -> None:
+        """
+        Send what is in the outlet. What the kernel does not take stays there, where the limit for
+        all outlets holds; the producer is told when it is too much, and when it has gone. Who uses
+        this does not `write`.
+        """
+        outlet = self._outlet
+        if outlet is None or self._is_ending:
+            return
+        if not self._is_pushing:
+            try:
+                if outlet.send_to(self._descriptor):
+                    return
+            except OSError:
+                pass  # a lost connection is met again, and told, when it is written later
+            self._is_pushing = True
+            outlet.descriptor = -1
+            self.reactor.addWriter(self)
+        if not (outlet.has_room or self._is_full):
+            self._is_full = True
+            if self._producer is not None:
+                self._producer.pauseProducing()
+
     def loseConnection(self) -> None:
         """Close it when all is sent."""
         if not self._is_ending:
             self._end()
-            if self._waiting is None:
+            if self._waiting is None and not self._is_pushing:
                 self.reactor.endSoon(self, self._descriptor, CONNECTION_DONE)
             else:
                 self.reactor.removeReader(self)
@@ -149,8 +174,13 @@ class AcceptedStream:
         self._producer = None
 
     def unread(self) -> int:
-        """Bytes that wait here and in the kernel until the other end takes them."""
+        """
+        Bytes that wait here and in the kernel until the other end takes them, less those that the
+        outlet has written: less each time that some are taken.
+        """
         waiting = 0 if self._waiting is None else self._waiting.size
+        if self._outlet is not None:
+            waiting -= self._outlet.written
         try:
             in_kernel = fcntl.ioctl(self._descriptor, termios.TIOCOUTQ, _NONE)
         except OSError:
@@ -184,19 +214,18 @@ class AcceptedStream:
 
     def doWrite(self) -> Exception | None:
         """Send of what waits as much as the kernel takes."""
-        assert self._waiting is not None
         try:
-            if not self._waiting.write(self._descriptor):
+            if not self._is_sent():
                 return None
         except OSError:
             return CONNECTION_LOST
-        self._waiting = None
+        has_pushed, self._is_pushing, self._waiting = self._is_pushing, False, None
         self.reactor.removeWriter(self)
         if self._is_ending:
             return CONNECTION_DONE
         if self._outlet is not None:
             self._outlet.descriptor = self._descriptor
-        if self._is_full:
+        if self._is_full or has_pushed:  # what had no room in the outlet may be less than full
             self._is_full = False
             if self._producer is not None:
                 self._producer.resumeProducing()
@@ -228,6 +257,12 @@ class AcceptedStream:
         protocol.connectionLost(reason)
 
     # internal
+
+    def _is_sent(self) -> bool:
+        """True if the kernel has taken all that waits. Raises `OSError`."""
+        if self._waiting is not None:
+            return self._waiting.write(self._descriptor)
+        return self._outlet is None or self._outlet.send_to(self._descriptor)
 
     def _end(self) -> None:
         """Nothing more is taken from either side."""

@@ -172,6 +172,9 @@ inline void keep_memory() {
 
 // -- buffers
 
+// Bytes of memory that hold what is on its way to clients.
+inline size_t outgoing = 0;
+
 // Large blocks that buffers gave back. Whoever writes to a hundred clients in each turn would
 // otherwise have the kernel hand out, clear and take back the same memory again and again.
 class Pool {
@@ -194,14 +197,17 @@ public:
             char* block = free_[kind].back();
             free_[kind].pop_back();
             held_ -= size;
+            outgoing += size;
             return block;
         }
         auto block = static_cast<char*>(std::malloc(size));
         if (!block) throw std::bad_alloc();
+        outgoing += size;
         return block;
     }
 
     void give(char* block, size_t size) {
+        outgoing -= size;
         size_t kind = kind_of(size);
         if (kind < KINDS && held_ + size <= MOST) {
             try {

@@ -47,6 +47,7 @@ cdef class Exchange:
     cdef readonly uint64_t fills
     cdef readonly uint64_t forgotten
     cdef size_t cache_limit
+    cdef size_t output_limit
     cdef object on_output
     cdef list outputs
     cdef list full
@@ -84,6 +85,7 @@ cdef class Exchange:
         self.interests = Tree(self.nodes, INTEREST)
         self.targets = Tree(self.nodes, TARGET)
         self.cache_limit = cache_limit
+        self.output_limit = OUTPUT_LIMIT
         self.on_output = on_output
         self.outputs = []
         self.full = []
@@ -164,6 +166,14 @@ cdef class Exchange:
     def set_cache_limit(self, size_t limit):
         """For how many topics it is kept who gets them."""
         self.cache_limit = limit
+
+    def limit_output(self, size_t limit):
+        """As in the reference."""
+        self.output_limit = limit
+
+    def room(self, size_t most):
+        """As in the reference."""
+        return room_of(most, self.output_limit)
 
     # plans
 

@@ -45,6 +45,8 @@ cdef extern from "<sys/socket.h>" nogil:
     int SOCK_NONBLOCK
 
 cdef extern from "native/output.hpp" namespace "txbroker":
+    size_t room_of(size_t most, size_t limit)
+
     cppclass Output:
         size_t size()
         size_t held()
@@ -159,6 +161,7 @@ cdef extern from "native/plans.hpp" namespace "txbroker" nogil:
 
 cdef extern from "native/window.hpp" namespace "txbroker" nogil:
     const size_t HIGH_MARK
+    const size_t QUEUE_BYTES
     const uint32_t QUEUE_HIGH_MARK
     const uint32_t QUEUE_MESSAGES
 
@@ -195,11 +198,11 @@ cdef extern from "native/window.hpp" namespace "txbroker" nogil:
         uint32_t in_flight()
         uint32_t waiting()
         size_t held()
-        cbool can_launch(const Output& output)
-        cbool queue_has_room()
+        cbool can_launch(const Output& output, size_t mark)
+        cbool queue_has_room(size_t most)
         cbool is_full()
         void launch_new(Output& output, const Content& content) except +
-        size_t pump(Output& output, vector[uint32_t]& part_uses) except +
+        size_t pump(Output& output, size_t mark, vector[uint32_t]& part_uses) except +
         bint acknowledge(uint16_t id)
         bint receive(uint16_t id)
         bint complete(uint16_t id)

@@ -17,6 +17,7 @@ cdef class Outlet:
     cdef Window* window  # NULL until something is to be kept in it
     cdef uint64_t memory
     cdef public uint64_t dropped
+    cdef readonly uint64_t written
     cdef uint32_t inflight
     cdef public int descriptor
     cdef public cbool is_behind
@@ -52,8 +53,22 @@ cdef class Outlet:
 
     @property
     def has_room(self):
-        """Whether something that can wait may go out now."""
-        return self.output.size() < HIGH_MARK
+        """As in the reference."""
+        if self.window != NULL and self.window.first.size() >= self.room(QUEUE_BYTES):
+            return False
+        return self.output.size() < self.mark()
+
+    cdef size_t room(self, size_t most) noexcept:
+        """Of so many bytes that may wait those that may as long as all outlets hold so much."""
+        return room_of(most, self.exchange.output_limit)
+
+    cdef size_t mark(self) noexcept:
+        """Bytes of output from which on nothing is added that can wait."""
+        return HIGH_MARK if self.descriptor >= 0 else self.room(HIGH_MARK)
+
+    cdef size_t most(self) noexcept:
+        """Bytes of output beyond which what may be dropped is; who takes all has none waiting."""
+        return MOST if self.descriptor >= 0 else self.room(MOST)
 
     cdef int note(self) except -1:
         """There is something to send; whoever calls this calls `Exchange.tell` at the end."""
@@ -98,19 +113,21 @@ cdef class Outlet:
         """Send QoS 0 messages that follow one another, or drop and count those that cannot go."""
         cdef const Entry* one = &run.entries_[index]
         cdef size_t size = run.entries_[stop - 1].end - one.start
-        if not self.is_shut and self.output.size() + size <= MOST:
+        if not self.is_shut and self.output.size() + size <= self.most():
             self.note()
             self.output.share(<PyObject*>run.data, run.bytes_at(one.start), size)
             return self.note_output()
         for index in range(index, stop):
             one = &run.entries_[index]
             if self.may_go():
-                self.put(run.bytes_at(one.start), one.end - one.start)
+                self.note()
+                self.output.share(<PyObject*>run.data, run.bytes_at(one.start), one.end - one.start)
+                self.note_output()
         return 0
 
     cdef bint may_go(self) except -1:
         """Whether a packet that may be dropped is to be sent; it is counted where not."""
-        if self.is_shut or self.output.size() > MOST:
+        if self.is_shut or self.output.size() > self.most():
             self.note()
             self.dropped += 1
             return False
@@ -164,6 +181,7 @@ cdef class Outlet:
             written = sendmsg(descriptor, &message, MSG_DONTWAIT | MSG_NOSIGNAL)
             if written >= 0:
                 self.output.consume(written)
+                self.written += written
                 if <size_t>written < size:
                     return SOME
             elif errno == EAGAIN:
@@ -236,7 +254,7 @@ cdef class Outlet:
     @property
     def queue_has_room(self):
         """Whether what can be read again may wait here."""
-        return self.window == NULL or self.window.queue_has_room()
+        return self.window == NULL or self.window.queue_has_room(self.room(QUEUE_BYTES))
 
     @property
     def is_short(self):
@@ -247,7 +265,7 @@ cdef class Outlet:
         """`give`, with the number of the part."""
         cdef Window* window = self.own_window()
         cdef uint64_t fills
-        if not window.waiting() and window.can_launch(self.output):
+        if not window.waiting() and window.can_launch(self.output, self.mark()):
             self.note()
             fills = window.fills
             window.launch_new(self.output, content)
@@ -259,7 +277,7 @@ cdef class Outlet:
     cdef bint wait(self, const Content& content, uint32_t part, int64_t offset) except -1:
         """Put it at the end of the queue; False: there is no room."""
         cdef Window* window = self.own_window()
-        if not window.queue_has_room():
+        if not window.queue_has_room(self.room(QUEUE_BYTES)):
             return False
         window.queue.push(content, part, offset)
         self.exchange.part_uses[part] += 1
@@ -308,10 +326,10 @@ cdef class Outlet:
         cdef uint64_t fills
         if self.window == NULL or not self.window.waiting():
             return 0
-        if self.window.can_launch(self.output):
+        if self.window.can_launch(self.output, self.mark()):
             self.note()
             fills = self.window.fills
-            self.window.pump(self.output, self.exchange.part_uses)
+            self.window.pump(self.output, self.mark(), self.exchange.part_uses)
             self.exchange.fills += self.window.fills - fills
             self.note_output()
         return 0

@@ -5,9 +5,48 @@
 #include <Python.h>
 #include <sys/uio.h>
 
+#include <unordered_map>
+
 #include "bytes.hpp"
 
 namespace txbroker {
+
+// How often outputs share each bytes object; in `outgoing` it counts once.
+class Shared {
+    std::unordered_map<PyObject*, size_t> uses_;
+    PyObject* last_ = nullptr;  // a crowd shares the same one
+    size_t* last_uses_ = nullptr;
+
+public:
+    void add(PyObject* owner) {
+        if (owner != last_) {
+            last_uses_ = &uses_[owner];
+            last_ = owner;
+        }
+        if (!(*last_uses_)++) outgoing += PyBytes_GET_SIZE(owner);
+    }
+
+    void drop(PyObject* owner) {
+        auto found = uses_.find(owner);
+        if (--found->second) return;
+        outgoing -= PyBytes_GET_SIZE(owner);
+        uses_.erase(found);
+        if (owner == last_) last_ = nullptr;
+    }
+};
+
+inline Shared shared;
+
+// Of the bytes that may wait for one socket, those that may where this limit is set to all that is
+// outgoing: beyond half of it ever less, so that who has most waiting pays first.
+constexpr size_t LEAST_ROOM = 16 * 1024;
+
+inline size_t room_of(size_t most, size_t limit) {
+    size_t half = limit / 2;
+    if (outgoing <= half) return most;
+    double left = outgoing < limit ? static_cast<double>(limit - outgoing) / half : 0;
+    return std::max(std::min(most, LEAST_ROOM), static_cast<size_t>(most * left));
+}
 
 class Output {
     // Bytes of a run; `before` are those of `own_` that come first.
@@ -24,6 +63,7 @@ class Output {
     size_t shared_ = 0;   // bytes of all pieces together
 
     void drop_piece() {
+        shared.drop(pieces_[next_].owner);
         Py_DECREF(pieces_[next_].owner);
         if (++next_ == pieces_.size()) {
             pieces_ = {};
@@ -56,6 +96,7 @@ public:
             return append(at, size);
         size_t before = own_.size() - before_;
         pieces_.push_back({owner, at, size, before});
+        shared.add(owner);
         Py_INCREF(owner);
         before_ += before;
         shared_ += size;

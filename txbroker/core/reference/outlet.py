@@ -55,7 +55,8 @@ class Outlet:
     `is_direct`: live messages may go straight to it; its session has nothing to take before them.
     `is_shut`: QoS 0 is dropped and counted in `dropped`. `fills` counts how often the window became
     full, which `on_fill` is told; `is_told`: nobody has to look at that any more. `descriptor` is
-    of the socket that may be written straight, -1 while there is none. `is_behind`: publishers may
+    of the socket that may be written straight, -1 while there is none. `written`: bytes that a
+    socket took of the output, wherever it was written. `is_behind`: publishers may
     be waiting for what waits here. Of a clean session (`open_window`), QoS 1 and 2 are kept here
     and nowhere else.
     """
@@ -69,6 +70,7 @@ class Outlet:
         self.is_direct = False
         self.is_shut = False
         self.dropped = 0
+        self.written = 0
         self.fills = 0
         self.descriptor = -1
         self.is_behind = False
@@ -101,7 +103,7 @@ class Outlet:
     @property
     def has_room(self) -> bool:
         """Whether something that can wait may go out now."""
-        return len(self._output) < HIGH_MARK
+        return len(self._output) < HIGH_MARK and self._first_size < QUEUE_BYTES
 
     def send(self, data: bytes) -> None:
         """Put bytes into the output; they leave in order."""
@@ -140,6 +142,7 @@ class Outlet:
             except BlockingIOError:
                 return False
             del self._output[:written]
+            self.written += written
         return True
 
     def is_sent(self) -> bool:
