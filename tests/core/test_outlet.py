@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 from typing import Any
 
 import pytest
 
-from tests.core.cores import a_client, answer, both, publish
+from tests.core import cores
+from tests.core.cores import a_client, answer, both, needs_compiled, publish
 from txbroker.core.reference.exchange import MOST_OUTPUTS, OUTPUT_BYTES
 from txbroker.core.reference.outlet import (
     HIGH_MARK,
@@ -431,3 +433,75 @@ def test_an_outlet_to_be_looked_at_is_not_written(core: Any, what: str) -> None:
             setattr(outlet, what, 1)
         assert [outlet] == exchange.send_outputs()
         assert outlet.size
+
+
+KIB = 1024
+
+
+def a_limited_exchange() -> Any:
+    """All outlets of the process, which has no others with much, have a MiB."""
+    gc.collect()
+    exchange = cores.COMPILED.Exchange(lambda: None)
+    exchange.limit_output(1024 * KIB)
+    return exchange
+
+
+@needs_compiled
+def test_what_all_clients_have_waiting_is_bounded() -> None:
+    """Who has most waiting pays first; who takes what comes gets all of it."""
+    exchange = a_limited_exchange()
+    stuck = [exchange.make_outlet() for _ in range(40)]
+    packet = publish(b"t", bytes(10 * KIB))
+    for _ in range(100):
+        for outlet in stuck:
+            outlet.send_qos0(packet)
+    held = sum(outlet.memory_held() for outlet in stuck)
+    busy = exchange.make_outlet()
+    busy.descriptor = 1  # of a socket that takes what comes
+
+    assert 512 * KIB < held < 2048 * KIB
+    assert all(outlet.dropped and outlet.size for outlet in stuck)
+    assert not any(outlet.has_room for outlet in stuck)
+    assert all(busy.send_qos0(packet) for _ in range(10)) and busy.has_room
+    assert exchange.make_outlet().send_qos0(packet)
+    for outlet in stuck:
+        outlet.take()
+    assert exchange.room(HIGH_MARK) == HIGH_MARK
+
+
+@needs_compiled
+def test_what_clients_share_counts_once() -> None:
+    """A message for a crowd is no reason to drop it."""
+    exchange = a_limited_exchange()
+    run = cores.a_run(cores.COMPILED, publish(b"t", bytes(100 * KIB)))
+    crowd = [cores.Client(cores.COMPILED, exchange, str(number)) for number in range(100)]
+    for client in crowd:
+        client.subscribe("t")
+
+    assert not exchange.fan_out(run, None)
+    assert all(client.outlet.size > 100 * KIB for client in crowd)
+    assert not any(client.outlet.dropped for client in crowd)
+    assert exchange.room(MOST) == MOST
+
+
+@needs_compiled
+def test_what_waits_behind_windows_is_bounded_too() -> None:
+    """What can be read again is, later; what cannot is not brought yet."""
+    exchange = a_limited_exchange()
+    payload = bytes(10 * KIB)
+    clients = [exchange.make_outlet() for _ in range(40)]
+    for outlet in clients:
+        outlet.open_window(1, 2**40)
+    given = [
+        outlet.give(b"t", payload, 1, 10 * KIB, "part", number)
+        for number in range(50)
+        for outlet in clients
+    ]
+    first = exchange.make_outlet()
+    for _ in range(3):
+        first.give_first(b"t", payload, 1, 10 * KIB, retain=True)
+
+    assert sum(outlet.memory_held() for outlet in clients) < 3 * 1024 * KIB
+    assert all(outlet.waiting for outlet in clients)
+    assert not all(given)
+    assert not first.has_room

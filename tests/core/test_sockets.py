@@ -411,6 +411,18 @@ def test_what_else_epoll_says_is_for_others(core: Any) -> None:
 
 
 @both
+def test_what_somebody_who_left_had_sent_is_read_as_that_of_others(core: Any) -> None:
+    """A crowd may leave at once, and each have sent much."""
+    with a_bench(core) as bench:
+        bench.connect_subscriber()
+        bench.client.sendall(publish(b"a"))
+        bench.client.close()
+        found = bench.wait() or bench.wait()
+        assert publish(b"a") == bench.reader.recv(100)
+        assert (bench.number, EPOLLIN) in found
+
+
+@both
 def test_a_descriptor_that_is_not_to_be_read_is_not(core: Any) -> None:
     with a_bench(core) as bench:
         bench.interest[bench.number] = 0

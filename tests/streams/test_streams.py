@@ -173,6 +173,44 @@ async def test_what_the_kernel_does_not_take_waits() -> None:
 
 
 @on_loop
+async def test_what_is_pushed_waits_in_the_outlet() -> None:
+    """There it counts; the producer is told when it has gone, and the end comes behind it."""
+    async with streams() as bench:
+        bench.make = lambda: Carried(bench.exchange)
+        client, peer = await bench.connect()
+        with client:
+            outlet = peer.outlet  # type: ignore[attr-defined]
+            peer.transport.registerProducer(peer, True)
+            outlet.send(b"few")
+            peer.transport.push()
+            assert client.recv(10) == b"few"
+            assert outlet.descriptor >= 0 and not peer.events
+
+            outlet.send(MUCH)
+            peer.transport.push()
+            left, unread = outlet.size, peer.transport.unread()
+            assert 0 < left < len(MUCH) and outlet.descriptor < 0
+            assert peer.events == ["pause"]
+            outlet.send(b"more")
+            peer.transport.push()
+            assert outlet.size == left + 4
+
+            received = bytearray()
+            while len(received) < len(MUCH) + 4:
+                received += await asyncio.to_thread(client.recv, 1 << 20)
+            assert bytes(received) == MUCH + b"more"
+            await until(lambda: peer.events == ["pause", "resume"])
+            assert outlet.descriptor >= 0 and peer.transport.unread() < unread
+
+            outlet.send(MUCH)
+            peer.transport.push()
+            peer.transport.loseConnection()
+            assert outlet.size
+            assert await read_all(client) == MUCH
+            await until(lambda: peer.reason is ConnectionDone)
+
+
+@on_loop
 async def test_loose_connection_sends_what_waits() -> None:
     """The end comes behind it."""
     async with streams() as bench:

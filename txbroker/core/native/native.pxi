@@ -19,6 +19,8 @@ cdef extern from "native/bailiwick.hpp" namespace "txbroker" nogil:
 
 cdef extern from "<sys/epoll.h>" nogil:
     int EPOLLIN
+    int EPOLLERR
+    int EPOLLHUP
     cppclass epoll_data:
         int fd
     cppclass epoll_event:

@@ -10,6 +10,9 @@ cdef enum:
 
     BATCH = 1024
 
+# What those who have left sent before is read as that of others, of whom a crowd may leave at once.
+cdef int ENDED = EPOLLERR | EPOLLHUP
+
 cdef char read_buffer[READ_SIZE]
 
 
@@ -244,7 +247,11 @@ cdef class Sockets:
                 inlet = None
                 if descriptor < len(self.inlets):
                     inlet = <Input>self.inlets[descriptor]
-                if inlet is None or events[index].events != EPOLLIN or not interest[descriptor] & EPOLLIN:
+                if (
+                    inlet is None
+                    or events[index].events & ~<uint32_t>ENDED != EPOLLIN
+                    or not interest[descriptor] & EPOLLIN
+                ):
                     left.append((descriptor, events[index].events))
                 elif not is_late:
                     told = self.read_one(inlet, descriptor, now)

@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 EPOLLIN = 0x001
 """A descriptor can be read (epoll_ctl(2))."""
 
+ENDED = 0x008 | 0x010
+"""
+EPOLLERR and EPOLLHUP: what those who have left sent before is read as that of others, of whom a
+crowd may leave at once.
+"""
+
 READ_SIZE = 256 * 1024
 """Bytes that are read at once."""
 
@@ -181,7 +187,8 @@ class Sockets:
             now, left = clock(), []
             for descriptor, events in epoll.poll(timeout, BATCH):
                 inlet = self._inlets.get(descriptor)
-                if inlet is None or events != EPOLLIN or not interest[descriptor] & EPOLLIN:
+                is_read = events & ~ENDED == EPOLLIN and interest[descriptor] & EPOLLIN
+                if inlet is None or not is_read:
                     left.append((descriptor, events))
                 elif told := self._read(inlet, descriptor, now):
                     left.append((descriptor, told))
