@@ -1,8 +1,8 @@
 """
-The command: `python -m tests.soak [--minutes M] [--clients N] [--seed N] [--faults] [--rests N]`.
+The command: `python -m tests.soak [--minutes M] [--clients N] [--seed N] [--nodes N] ...`.
 
-Three nodes, clients that come and go, and rests in which every node is measured. Status 1 if a
-visit fails, a session is left over, or a node grows beyond its bounds.
+Up to three nodes, clients that come and go, and rests in which every node is measured. Status 1 if
+a visit fails, a session is left over, or a node grows beyond its bounds.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def main() -> int:
     options = parse()
     print(f"seed {options.seed}")
     with tempfile.TemporaryDirectory(prefix="soak-") as folder, ExitStack() as stack:
-        nodes = start(Path(folder), stack)
+        nodes = start(Path(folder), stack, options.nodes)
         wrong = asyncio.run(Soak(nodes, options).run())
     for line in wrong:
         print(line)
@@ -70,14 +70,15 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--clients", type=int, default=12, help="so many visits at a time")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--rests", type=int, default=4, help="beside the one at the beginning")
+    parser.add_argument("--nodes", type=int, default=3, choices=range(1, len(ZONES) + 1))
     parser.add_argument("--faults", action="store_true", help="nodes are killed and frozen")
     return parser.parse_args()
 
 
-def start(folder: Path, stack: ExitStack) -> list[NodeProcess]:
-    """Three nodes that have joined."""
+def start(folder: Path, stack: ExitStack, count: int) -> list[NodeProcess]:
+    """So many nodes that have joined."""
     nodes: list[NodeProcess] = []
-    for name, zone in ZONES.items():
+    for name, zone in list(ZONES.items())[:count]:
         document = topology(
             name,
             zone=zone,
