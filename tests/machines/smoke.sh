@@ -7,6 +7,7 @@ place=$(mktemp -d)
 node=
 trap '[ -z "$node" ] || kill "$node"; wait; rm -rf "$place"' EXIT
 cd "$place"
+: >log
 "${2:-python3}" -m venv .venv
 .venv/bin/python -m pip install --quiet --disable-pip-version-check "$wheel"
 cat >solo.yaml <<'YAML'

@@ -27,9 +27,14 @@ build() {
     ls dist/*"$tag"*"$processor".whl
 }
 
+# A name on PATH may be that of a launcher, without the Python.
 [ $# -gt 0 ] || for version in 3.11 3.12 3.13 3.14; do
-    ! command -v "python$version" >/dev/null || set -- "$@" "python$version"
+    ! "python$version" -c "" 2>/dev/null || set -- "$@" "python$version"
 done
+if [ $# -eq 0 ]; then
+    echo "wheels.sh: no Python from 3.11 to 3.14 is on PATH: make wheels PYTHONS=..." >&2
+    exit 1
+fi
 here=$(uname -m)
 arm=aarch64-linux-gnu
 for named in "$@"; do
