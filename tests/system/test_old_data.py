@@ -20,6 +20,7 @@ from tests.support import wire
 from tests.support.nodes import NodeProcess
 from tests.support.rawclient import RawClient
 from tests.support.wire import PUBCOMP, PUBLISH, PUBREC, PUBREL
+from tests.upgrade.older import VERSIONS
 
 from .commands import as_json, wait_until
 
@@ -28,7 +29,17 @@ ARCHIVES = sorted(Path(tests.data.__file__).parent.glob("*.tar.xz"))
 Tree = dict[str, NodeProcess]
 
 
-@pytest.fixture(params=ARCHIVES, ids=lambda archive: archive.name.removesuffix(".tar.xz"))
+def name_of(archive: Path) -> str:
+    """The version that wrote it."""
+    return archive.name.removesuffix(".tar.xz")
+
+
+def test_each_version_has_its_folders() -> None:
+    """What is written for a release is served, and played with its nodes, from then on."""
+    assert sorted(map(name_of, ARCHIVES)) == sorted(VERSIONS)
+
+
+@pytest.fixture(params=ARCHIVES, ids=name_of)
 def tree(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tree]:
     """Five nodes of this version with the data of an earlier one."""
     with tarfile.open(request.param) as tar:

@@ -18,7 +18,7 @@ from tests.system.commands import output, run, wait_until
 from txbroker.topics import matches
 
 from .clients import PATIENCE, Session, connected
-from .older import environment
+from .older import VERSIONS, environment
 
 ZONES = {"root": "", "a": "a", "ab": "a/b", "abc": "a/b/c", "b": "b"}
 PARENTS = {"a": "root", "ab": "a", "abc": "ab", "b": "root", "edge": "root", "far": "ab"}
@@ -91,11 +91,11 @@ class Play:
         wait_until(whole, PATIENCE, what=f"a whole tree of {sorted(wanted)}")
 
     def upgrade(self, name: str) -> None:
-        """From its next start on the node has this version."""
+        """From its next start on the node has this checkout's version."""
         self.nodes[name].env.pop("PYTHONPATH", None)
 
     def is_older(self, name: str) -> bool:
-        """True if the node has the earlier version."""
+        """True if the node has an earlier version."""
         return "PYTHONPATH" in self.nodes[name].env
 
     def _build(self, name: str, folder: Path) -> NodeProcess:
@@ -109,7 +109,8 @@ class Play:
             keys["parent"] = self.nodes[PARENTS[name]].grpc
         if name in ZONES:
             keys["zone"] = ZONES[name]
-        env = {} if self.is_mixed and rng.random() < 0.5 else environment()
+        is_new = self.is_mixed and rng.random() < 0.5
+        env = {} if is_new else environment(rng.choice(VERSIONS))
         return NodeProcess(folder, topology(name, **keys), env=env)
 
     def _is_leaf(self, name: str) -> bool:

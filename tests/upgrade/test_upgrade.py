@@ -1,4 +1,4 @@
-"""Nodes and folders of an earlier version: a tree of both works, folders are served for good."""
+"""Nodes and folders of earlier versions: a tree of both works, folders are served for good."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from tests.support.rawclient import RawClient
 from tests.system.commands import as_json, failure, output
 
 from .__main__ import run
-from .older import environment
+from .older import VERSIONS, environment
 
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("seed", [6, 7])
 def test_nothing_is_lost_or_doubled(tmp_path: Path, seed: int) -> None:
     """
-    One play of a tree that begins with the earlier version, one of a tree of both. `python -m
+    One play of a tree that begins with earlier versions, one of these beside this one. `python -m
     tests.upgrade` plays others.
     """
     play = run(seed, tmp_path, 8)
     assert play.number > 0
 
 
-@pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[dict[str, NodeProcess]]:
-    """A root of the earlier version; two zones and a node without one, of this version, below."""
-    root = NodeProcess(tmp_path, topology("root", zone=""), env=environment())
+@pytest.fixture(params=VERSIONS)
+def nodes(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[dict[str, NodeProcess]]:
+    """A root of an earlier version; two zones and a node without one, of this version, below."""
+    root = NodeProcess(tmp_path, topology("root", zone=""), env=environment(request.param))
     a = NodeProcess(tmp_path, topology("a", zone="a", parent=root.grpc))
     ab = NodeProcess(tmp_path, topology("ab", zone="a/b", parent=a.grpc))
     edge = NodeProcess(tmp_path, topology("edge", parent=root.grpc))
@@ -67,12 +67,13 @@ def test_retiring_in_a_tree_with_an_earlier_root(nodes: dict[str, NodeProcess]) 
             client.expect_publish("t", b"waits")
 
 
-def test_there_is_no_way_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", VERSIONS)
+def test_there_is_no_way_back(tmp_path: Path, version: str) -> None:
     """The earlier version refuses a folder that this one has served, in one line."""
     node = NodeProcess(tmp_path, topology("solo", zone=""))
     with node:
         node.kill()
-    node.env = environment()
+    node.env = environment(version)
     node.start(ready=False)
     assert 1 == node.wait(60.0), node.tail()
     (line,) = [event["reason"] for event in node.events if event["event"] == "node.refused"]
