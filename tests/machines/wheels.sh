@@ -18,7 +18,8 @@ build() {
     env "$@" "$python" -m pip wheel --quiet --disable-pip-version-check --no-build-isolation \
         --no-deps -w "$made" .
     # Without its compiled core a wheel would serve, many times slower; setup.py only warns.
-    if ! "$python" -m zipfile -l "$made"/*.whl | grep -q "compiled.*$processor-linux-gnu.so"; then
+    if ! "$python" -m zipfile -l "$made"/*.whl |
+        grep "compiled.*$processor-linux-gnu.so" >/dev/null; then
         echo "wheels.sh: the core was not compiled for $python on $processor" >&2
         return 1
     fi
@@ -47,8 +48,13 @@ for needed in tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requir
     build "$python" "$here"
     if [ "$here" = x86_64 ] && command -v $arm-g++ >/dev/null; then
         suffix=$("$python" -c 'import sys; print("cpython-{}{}".format(*sys.version_info))')-$arm.so
-        # Python's headers say the same for both processors, as far as an extension looks.
-        build "$python" aarch64 _PYTHON_HOST_PLATFORM=linux-aarch64 SETUPTOOLS_EXT_SUFFIX=".$suffix" \
-            CC=$arm-gcc CXX=$arm-g++ LDSHARED="$arm-gcc -shared" LDCXXSHARED="$arm-g++ -shared"
+        # Python's headers say the same for both processors, as far as an extension looks: where Debian
+        # has them by processor, this one's serve.
+        version=$("$python" -c 'import sys; print("python{}.{}".format(*sys.version_info))')
+        mkdir -p build/wheels/headers/$arm
+        ln -sfn "/usr/include/x86_64-linux-gnu/$version" "build/wheels/headers/$arm/$version"
+        build "$python" aarch64 CPPFLAGS="-isystem $PWD/build/wheels/headers" \
+            _PYTHON_HOST_PLATFORM=linux-aarch64 \
+            SETUPTOOLS_EXT_SUFFIX=".$suffix" CC=$arm-gcc CXX=$arm-g++ LDSHARED="$arm-gcc -shared" LDCXXSHARED="$arm-g++ -shared"
     fi
 done
