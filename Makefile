@@ -23,7 +23,7 @@ BENCH_ARGS ?=
 # Where it is set, each node would compile all its modules anew: 0.4 s of a start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install home pipeline test test-pure bench bench-quick faults soak wheels test-debian13 test-arm64 fuzz lint types format proto clean
+.PHONY: install home pipeline test test-pure bench bench-quick faults soak wheels test-wheels test-debian13 test-arm64 fuzz lint types format proto clean
 
 install: $(STAMP)
 
@@ -88,7 +88,13 @@ PYTHONS ?=
 wheels:
 	tests/machines/wheels.sh $(PYTHONS)
 
-# On other machines, as root: Debian 13 with its Python, 64-bit ARM under qemu.
+# On other machines, as root: wheels of Debian's releases, built and run for both processors; Debian 13
+# with its Python; 64-bit ARM under qemu.
+RELEASES ?=
+
+test-wheels:
+	tests/machines/test-wheels.sh $(RELEASES)
+
 test-debian13:
 	tests/machines/debian13.sh
 

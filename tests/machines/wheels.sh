@@ -55,6 +55,7 @@ for needed in tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requir
         ln -sfn "/usr/include/x86_64-linux-gnu/$version" "build/wheels/headers/$arm/$version"
         build "$python" aarch64 CPPFLAGS="-isystem $PWD/build/wheels/headers" \
             _PYTHON_HOST_PLATFORM=linux-aarch64 \
-            SETUPTOOLS_EXT_SUFFIX=".$suffix" CC=$arm-gcc CXX=$arm-g++ LDSHARED="$arm-gcc -shared" LDCXXSHARED="$arm-g++ -shared"
+            SETUPTOOLS_EXT_SUFFIX=".$suffix" CC=$arm-gcc CXX=$arm-g++ \
+            LDSHARED="$arm-gcc -shared" LDCXXSHARED="$arm-g++ -shared"
     fi
 done
