@@ -23,22 +23,27 @@ def reply(*offsets: int, packets: bytes | None = None, through: int = 20) -> con
     )
 
 
-def passage(apex: str, left: str, entered: str) -> control_pb2.ReadReply:
+def known_epoch(apex: str) -> int:
+    """Of all zones the same."""
+    return 1
+
+
+def passage(apex: str, left: str, entered: str, epoch: int = 1) -> control_pb2.ReadReply:
     """An answer without records, that says so."""
     said = reply()
     said.passages.add(
         apex=apex,
-        left=control_pb2.Predecessor(zone=left, epoch=1, offset=1),
+        left=control_pb2.Predecessor(zone=left, epoch=epoch, offset=1),
         entered=control_pb2.Predecessor(zone=entered, epoch=1, offset=1),
     )
     return said
 
 
 def test_an_honest_answer_is_taken() -> None:
-    assert [11, 20] == list(_chunk(ASKED, reply(11, 20)).records.stored.offsets())
-    assert 10 == _chunk(ASKED, reply(through=10)).through
+    assert [11, 20] == list(_chunk(ASKED, reply(11, 20), known_epoch).records.stored.offsets())
+    assert 10 == _chunk(ASKED, reply(through=10), known_epoch).through
     for said in (passage("a/x", "a", "a/x"), passage("a/x", "a/x", "a"), passage("a", "", "a")):
-        assert 1 == len(_chunk(ASKED, said).passages)
+        assert 1 == len(_chunk(ASKED, said, known_epoch).passages)
 
 
 LIES = {
@@ -58,6 +63,7 @@ LIES = {
     "a passage of another zone": passage("b", "b", ""),
     "a passage to another zone": passage("a/x", "a", "b"),
     "a passage from another zone": passage("a", "b", "a"),
+    "a passage at an epoch that no zone reaches": passage("a", "a", "", 1 << 40),
     "a wildcard": reply(11, packets=encode_publish("a/#", b"1", 1, False, False, 1)),
 }
 
@@ -66,4 +72,4 @@ LIES = {
 def test_a_lie_is_no_answer(lie: str) -> None:
     """It ended the task that had asked, and the session waited for the answer for ever."""
     with pytest.raises(PeerError):
-        _chunk(ASKED, LIES[lie])
+        _chunk(ASKED, LIES[lie], known_epoch)

@@ -64,7 +64,7 @@ class Parent:
         self.arriving = Arriving()
         authority = SimpleNamespace(serving=True, apex="", epoch=1, offset=10, delivered=10)
         fakes: dict[str, Any] = {
-            "standing": SimpleNamespace(table=table),
+            "standing": SimpleNamespace(table=table, known_epoch=table.epoch_of),
             "authority": authority,
             "disk": SimpleNamespace(journals=SimpleNamespace(parts={})),
             "space": self.space,
