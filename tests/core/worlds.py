@@ -244,7 +244,7 @@ class World:
 
     def do_subscribe(self, client: int, topic_filter: str, key: int, qos: int, plain: bool) -> Any:
         one = self.clients[client]
-        target = self.exchange.make_target(one.session, None, one.outlet)
+        target = self.exchange.make_target(one.session, topic_filter, one.outlet)
         target.qos, target.is_plain = qos, plain
         self.targets.append(target)
         return self.exchange.targets.add(topic_filter, (client, key), target)
@@ -312,6 +312,18 @@ class World:
         while place < len(runs):
             place, left = self.exchange.fan_out_some(runs, place, part)
             found.append((place, left))
+        return found
+
+    def do_matching(self, index: int, message: int, client: int) -> Any:
+        run = self._run(index)
+        if run is None:
+            return None
+        session = self.clients[client].session
+        place = message % run.count
+        ways = [self.exchange.way(run, n) for n in range(run.count)]
+        found = self.exchange.matching(run, place, session)
+        alike = [n for n, way in enumerate(ways) if way == ways[place]]
+        assert all(found == self.exchange.matching(run, n, session) for n in alike)
         return found
 
     def do_answer(self, index: int, client: int, is_here: bool) -> Any:

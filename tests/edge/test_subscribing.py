@@ -9,6 +9,7 @@ from txbroker.edge import delivery as delivery_module
 from txbroker.edge import subscribing as module
 from txbroker.edge.edge import ATTEMPTS
 from txbroker.message import Message
+from txbroker.mqtt.cursor import Subscription
 
 
 def connected(*apexes: str) -> tuple[EdgeBench, Client]:
@@ -213,3 +214,30 @@ def test_clean_session_ends_what_was_subscribed() -> None:
 
     assert (False, {}) == (again.present, again.session.subscriptions)
     assert [("", "remove", "x")] == bench.take()
+
+
+def test_of_thousands_that_match_one_is_chosen_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    For all messages of a run that the same subscriptions match, also while a SUBACK is waited for:
+    a thousand publishes to topics that were never seen stopped a node for 12 s.
+    """
+    bench, client = connected("a")
+    client.subscribe("x/+", "x/#", "+/+", "#", "+/#", "other", qos=0)
+    for topic_filter in ("x/+", "x/#"):
+        bench.answer("", topic_filter)
+    looked_at: list[object] = []
+    rank = delivery_module._rank
+
+    def counted(subscription: Subscription) -> tuple[bool, int]:
+        looked_at.append(subscription)
+        return rank(subscription)
+
+    monkeypatch.setattr(delivery_module, "_rank", counted)
+    run = bench.make_run(Message(f"x/{n}", b"held", 0, False, "p") for n in range(100))
+    bench.edge.on_runs(bench.route(""), [run])
+    assert 2 == len(looked_at)
+    for topic_filter in ("+/+", "#", "+/#", "other"):
+        bench.answer("", topic_filter)
+    for topic_filter in ("+/+", "#", "+/#"):
+        bench.answer("a", topic_filter)
+    assert ["Suback", *["held"] * 100] == client.got()

@@ -109,6 +109,7 @@ SEEDS = {
     + step("taken", 0, 1)
     + step("pass_on", 1, 1)
     + step("fan_out", 1, 1)
+    + step("matching", 1, 1, 0)
     + step("answer", 2, 0, 1),
     "window": b"\0"
     + SUBSCRIBED

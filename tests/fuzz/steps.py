@@ -238,6 +238,7 @@ STEPS: list[tuple[str, tuple[Choice, ...]]] = [
         (_kind, lambda source: [source.one_of(APEXES) for _ in range(source.below(4))]),
     ),
     ("find", (lambda source: source.one_of(TOPICS).decode(),)),
+    ("matching", (_index, Source.byte, _client)),
     ("cache", (lambda source: source.one_of((100_000, 0, 1, 3)),)),
     ("flood", (_client, _flood)),
     ("leave", (_client,)),

@@ -7,6 +7,8 @@ journal in its turn, does not come live; what waits for a SUBACK is held until t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from txbroker.core import Exchange, Run
 from txbroker.edge.interests import Interests
 from txbroker.edge.subscribing import HELD_LIMIT
@@ -101,10 +103,15 @@ class Delivery:
                 if index not in messages:
                     messages[index] = run.message(index)
             found = [(messages[index], Place(part, run.offset(index))) for index in indices]
-            for message, place in found[self._give_live(session, found, part) :]:
-                best = _best(session, message.topic, part)
+            choice = _Choice(self._exchange, session, run, part)
+            given = self._give_live(session, choice, indices, found)
+            for index, (message, place) in zip(indices[given:], found[given:], strict=True):
+                best = choice.of(index, message.topic)
                 if best is not None:
+                    was_held = best.is_held
                     self._deliver(session, best, message, place)
+                    if was_held and not best.is_held:
+                        choice.forget()
             session.look_at_live()
         for outlet in self._exchange.take_full()[:FULL_AT_ONCE]:
             if outlet.connection is not None:
@@ -131,21 +138,22 @@ class Delivery:
         return True
 
     def _give_live(
-        self, session: Session, found: list[tuple[Message, Place]], part: PartKey
+        self,
+        session: Session,
+        choice: _Choice,
+        indices: list[int],
+        found: list[tuple[Message, Place]],
     ) -> int:
         """
         Give a durable session that is up to date as many of these messages as it has room for, and
         as have nothing special about them; how many.
         """
+        part = found[0][1].part
         if session.clean or not session.is_live(part):
             return 0
-        known: dict[str, Subscription | None] = {}
         entries: list[Outgoing] = []
-        for message, place in found:
-            topic = message.topic
-            if topic not in known:
-                known[topic] = _best(session, topic, part)
-            best = known[topic]
+        for index, (message, place) in zip(indices, found, strict=True):
+            best = choice.of(index, message.topic)
             qos = 0 if best is None or best.is_held else min(best.qos, message.qos)
             if not qos:
                 break
@@ -231,10 +239,37 @@ class Delivery:
                 subscribing.finish()
 
 
-def _best(session: Session, topic: str, part: PartKey) -> Subscription | None:
-    """Of its subscriptions that match the one that counts; None: none does."""
-    counting = [s for s in session.matching(topic) if part.zone not in s.pending]
-    return max(counting, key=_rank, default=None)  # [MQTT-3.3.5-1]
+class _Choice:
+    """
+    Of a session's subscriptions that match messages of a run, the one that counts. It is chosen
+    once for all messages that the same ones match: there may be thousands of these.
+    """
+
+    def __init__(self, exchange: Exchange, session: Session, run: Run, part: PartKey) -> None:
+        self._exchange = exchange
+        self._session = session
+        self._run = run
+        self._zone = part.zone
+        self._known: dict[object, Subscription | None] = {}
+
+    def forget(self) -> None:
+        """A SUBACK has left meanwhile: others may count now."""
+        self._known.clear()
+
+    def of(self, index: int, topic: str) -> Subscription | None:
+        """For the message of the run at `index`; None: none matches."""
+        session = self._session
+        if session.sink is None:  # it left amid the run
+            return self._best(session.matching(topic))
+        way = self._exchange.way(self._run, index)
+        if way not in self._known:
+            found = self._exchange.matching(self._run, index, session)
+            self._known[way] = self._best(found)
+        return self._known[way]
+
+    def _best(self, found: Iterable[Subscription]) -> Subscription | None:
+        counting = [s for s in found if self._zone not in s.pending]
+        return max(counting, key=_rank, default=None)  # [MQTT-3.3.5-1]
 
 
 def _rank(subscription: Subscription) -> tuple[bool, int]:

@@ -434,6 +434,34 @@ cdef class Exchange:
             if left or self.full or start == len(runs):
                 return start, left
 
+    def way(self, Run run not None, size_t index):
+        """As in the reference."""
+        return self.epoch << 32 | self.plans.set_for(self.plan_of(run, index), TARGET)
+
+    def matching(self, Run run not None, size_t index, session):
+        """As in the reference."""
+        cdef Range ways = self.ways_for(self.plan_of(run, index))
+        cdef Target target
+        cdef size_t at = ways.start, stop
+        cdef list found = []
+        while at < ways.stop:
+            stop = at + self.ways[at].more + 1
+            target = <Target>self.ways[at].target
+            if target.session is session:
+                for at in range(at, stop):
+                    found.append((<Target>self.ways[at].target).subscription)
+            at = stop
+        return found
+
+    cdef uint32_t plan_of(self, Run run, size_t index) except? 0xFFFFFFFF:
+        """That of one of its messages."""
+        if index >= run.entries_.size():
+            raise IndexError(index)
+        # From its beginning where that does: a run that is known is not looked up again.
+        if self.look_up(run) <= index:
+            self.look_up(run, index)
+        return run.entries_[index].plan
+
     def answer(self, list runs not None):
         """
         Runs of clients that are here are safe: each is told, as far as the packet ids are the run's

@@ -297,6 +297,21 @@ class Exchange:
             if left or self._full or start == len(runs):
                 return start, left
 
+    def way(self, run: Run, index: int) -> object:
+        """
+        Which of `targets` match a message of a run: the same for those that all the same ones do,
+        while nothing changes there.
+        """
+        one = run.entries[index]
+        return run.data[one.topic : one.topic_end].decode()
+
+    def matching(self, run: Run, index: int, session: Any) -> list[Any]:
+        """The subscriptions of a session that is here which match a message of a run."""
+        one = run.entries[index]
+        topic = run.data[one.topic : one.topic_end].decode()
+        targets = (target for _, target in self.targets.match(topic))
+        return [target.subscription for target in targets if target.session is session]
+
     def answer(self, runs: list[Run]) -> list[tuple[Run, list[int]]]:
         """
         Runs of clients that are here are safe: each is told, as far as the packet ids are the run's
