@@ -112,6 +112,11 @@ class Shares:
         """True if whoever works has used its share."""
         return self._now() >= self._until
 
+    @property
+    def is_crowded(self) -> bool:
+        """True if so many newcomers wait that those who are gone by now are dropped."""
+        return len(self._new) > CROWD
+
     def when_hurried(self, action: Callable[[bool], None]) -> None:
         """Call it when turns are to be short, and when they need not be any more."""
         self._on_hurry.append(action)
@@ -247,7 +252,7 @@ class Shares:
 
     def _next_newcomer(self) -> Worker | None:
         """The first one; None: it is gone, and it would take long until those come who are here."""
-        is_crowd = len(self._new) > CROWD
+        is_crowd = self.is_crowded
         newcomer = self._new.popleft()
         if not is_crowd:
             return newcomer

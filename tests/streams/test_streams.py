@@ -23,7 +23,7 @@ from tests.support.mqttclient import until
 from txbroker import hooks
 from txbroker.core import Exchange
 from txbroker.streams import poller, stream
-from txbroker.streams.accepted import GONE
+from txbroker.streams.accepted import GONE, has_left
 from txbroker.streams.poller import Poller
 from txbroker.streams.reactor import StreamReactor
 from txbroker.turn import Turn
@@ -441,6 +441,22 @@ async def test_an_error_in_accepting_leaves_the_socket_open() -> None:
         log.exception.assert_called_once_with("stream.failed")
         client, _ = await bench.connect()
         client.close()
+
+
+@on_loop
+async def test_whom_nobody_wants_is_accepted_beside_the_others() -> None:
+    """Those leave room in the backlog for whoever comes behind a crowd of them."""
+    async with streams() as bench:
+        address = ("127.0.0.1", bench.port.getHost().port)
+        bench.port._drops = has_left
+        crowd = [socket.create_connection(address, timeout=10) for _ in range(3 * stream.ACCEPTS)]
+        for client in crowd:
+            client.close()
+        with socket.create_connection(address, timeout=10) as client:
+            bench.port.doRead()
+            assert 1 == len(bench.peers)
+            client.sendall(b"here")
+            await until(lambda: bench.peers[0].received == b"here")
 
 
 @on_loop

@@ -45,6 +45,7 @@ from txbroker.mqtt.service import MqttService
 from txbroker.mqtt.session import Session
 from txbroker.runs import Octets
 from txbroker.shares import Newcomer
+from txbroker.streams.accepted import has_left
 from txbroker.telemetry import get_logger, tell_repeated
 
 log = get_logger()
@@ -491,3 +492,11 @@ class MqttFactory(Factory):
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
         return MqttProtocol(self._service)
+
+    def drops(self, descriptor: int) -> bool:
+        """True if whoever has connected here is gone by now, and was one of a crowd."""
+        service = self._service
+        is_gone = service.shares.is_crowded and has_left(descriptor)
+        if is_gone:
+            service.counters.add("clients.gone")
+        return is_gone

@@ -82,11 +82,7 @@ class AcceptedStream:
 
     def has_left(self) -> bool:
         """True if the other end sends no more, whatever it has sent and was not read yet."""
-        if self._descriptor < 0:
-            return True
-        ends = select.poll()
-        ends.register(self._descriptor, select.POLLRDHUP)
-        return bool(ends.poll(0))
+        return self._descriptor < 0 or has_left(self._descriptor)
 
     def write(self, data: Octets) -> None:
         """Send bytes; what the kernel does not take waits, and the producer is told of it."""
@@ -288,6 +284,13 @@ def read_some(descriptor: int, reactor: Any, protocol: Any) -> Exception | None:
         return CONNECTION_DONE
     protocol.dataReceived(reactor.buffer[:size])
     return None
+
+
+def has_left(descriptor: int) -> bool:
+    """True if the other end of a socket sends no more."""
+    ends = select.poll()
+    ends.register(descriptor, select.POLLRDHUP)
+    return bool(ends.poll(0))
 
 
 def peer_of(descriptor: int) -> IPv4Address | IPv6Address:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from twisted.internet.main import CONNECTION_LOST
@@ -29,6 +29,9 @@ log = get_logger()
 
 ACCEPTS = 64
 """Connections that are accepted at once."""
+
+MOST_ACCEPTS = 512
+"""Likewise, with those that are closed again as nobody wants them any more."""
 
 BACKLOG = 1024
 """Connections that may wait to be accepted; Twisted's 50 are fewer than come after a restart."""
@@ -142,7 +145,9 @@ class DialedStream(_Direct, Client):  # type: ignore[misc]
 class StreamPort(Port):
     """
     A listening socket; `reactor` is a `StreamReactor`. A factory that says that it does not ask for
-    the address (`asks_for_address`) gets None.
+    the address (`asks_for_address`) gets None. One that has `drops` says of each descriptor whether
+    it is not worth a connection: where many connect and leave at once, the backlog must not fill up
+    with those, as whoever finds no room in it tries again after one second and after three.
     """
 
     factory: Any
@@ -152,6 +157,7 @@ class StreamPort(Port):
         super().__init__(port, factory, max(backlog, BACKLOG), interface, reactor)
         self._poller = reactor.poller
         self._asks_for_address = getattr(factory, "asks_for_address", True)
+        self._drops: Callable[[int], bool] | None = getattr(factory, "drops", None)
 
     def createInternetSocket(self) -> socket.socket:
         """As Twisted's; accepted ones have TCP_NODELAY from it."""
@@ -168,7 +174,8 @@ class StreamPort(Port):
         if self._is_short and next_descriptor(self.socket.fileno()) >= most:
             self._pause(f"{most} files are open, the rest is for the node's own")
             return
-        for _ in range(ACCEPTS):
+        taken = 0
+        for _ in range(MOST_ACCEPTS):
             try:
                 descriptor = accept(self.socket)
             except (ConnectionAbortedError, PermissionError):
@@ -180,16 +187,22 @@ class StreamPort(Port):
                 self._is_short = False
                 return
             try:
-                self._take(descriptor)
+                taken += self._take(descriptor)
             except Exception:  # of one connection: the node goes on listening
                 log.exception("stream.failed")
+                taken += 1
+            if taken >= ACCEPTS:
+                return
             if descriptor + 1 >= most:
                 self._pause(f"{most} files are open, the rest is for the node's own")
                 return
 
-    def _take(self, descriptor: int) -> None:
+    def _take(self, descriptor: int) -> bool:
+        """Make a connection of it; False: nobody wants one."""
         protocol = None
         try:
+            if self._drops is not None and self._drops(descriptor):
+                return False
             address = peer_of(descriptor) if self._asks_for_address else None
             protocol = self.factory.buildProtocol(address)
         finally:
@@ -199,6 +212,7 @@ class StreamPort(Port):
             stream = AcceptedStream(descriptor, protocol, self._poller)
             protocol.makeConnection(stream)
             self._poller.readNow(stream, descriptor)
+        return True
 
     def _pause(self, reason: str | None) -> None:
         # Whoever has to wait stays in the backlog; asking for them at once would only spin.
