@@ -12,6 +12,7 @@ import attrs
 import pytest
 
 from tests.store.test_committer import run_apart
+from txbroker.control import directory as directory_module
 from txbroker.control import directory_wire as wire
 from txbroker.control.directory import DirectoryShell
 from txbroker.directory.entry import Entry
@@ -90,5 +91,52 @@ def test_an_answer_waits_for_what_it_rests_on(
         for action in disk.waiting:
             action()
         assert (await answer).node == "me"
+
+    run_apart(scenario())
+
+
+def test_lookups_wait_for_the_answer_to_earlier_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then they go in one request, or after a while: a call for each turn held up all others."""
+
+    async def scenario() -> None:
+        asked: list[tuple[tuple[str, ...], asyncio.Future[None]]] = []
+        loop = asyncio.get_running_loop()
+
+        async def send(name: str, request: Lookup) -> Answers:
+            over: asyncio.Future[None] = loop.create_future()
+            asked.append((request.client_ids, over))
+            await over
+            return Answers(answers=tuple(NotHeld() for _ in request.client_ids))  # type: ignore
+
+        def look_up(client_id: str) -> asyncio.Task[Any]:
+            return asyncio.create_task(
+                made._look_up("b", Lookup(view=bytes(8), client_ids=(client_id,)))
+            )
+
+        async def turns() -> None:
+            for _ in range(5):
+                await asyncio.sleep(0)
+
+        made = shell(Disk())
+        made._tasks = SimpleNamespace(start=asyncio.ensure_future)  # type: ignore[assignment]
+        made._send = send  # type: ignore[assignment,method-assign]
+        monkeypatch.setattr(directory_module, "LOOKUP_PAUSE", 600.0)
+        answers = []
+        for client_id in ("a", "b", "c"):
+            answers.append(look_up(client_id))
+            await turns()
+        assert [("a",)] == [client_ids for client_ids, _ in asked]
+        asked[0][1].set_result(None)
+        await turns()
+        assert [("a",), ("b", "c")] == [client_ids for client_ids, _ in asked]
+
+        monkeypatch.setattr(directory_module, "LOOKUP_PAUSE", 0.0)
+        answers.append(look_up("d"))
+        while len(asked) < 3:  # one that is not answered holds up nothing
+            await asyncio.sleep(0)
+        for _, over in asked[1:]:
+            over.set_result(None)
+        assert [1, 1, 1, 1] == [len(found.answers) for found in await asyncio.gather(*answers)]
+        assert {} == made._last_lookups
 
     run_apart(scenario())

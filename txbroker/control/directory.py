@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 import attrs
@@ -71,11 +72,15 @@ OF_TABLES = (Lookup, Claim, Register)
 LOOKUPS = 500
 """Ids in one request."""
 
+LOOKUP_PAUSE = 0.1
+"""Seconds that look-ups wait for the answer of an earlier request to the same keeper."""
+
 
 @attrs.define(slots=True, eq=False)
 class _Lookups:
-    """What is asked of one keeper in one turn."""
+    """What is asked of one keeper in one request; `earlier`: one that is not answered yet."""
 
+    earlier: _Lookups | None
     client_ids: list[str] = attrs.Factory(list)
     is_answered: asyncio.Event = attrs.Factory(asyncio.Event)
     answer: Reply | None = None
@@ -120,6 +125,7 @@ class DirectoryShell(directory_pb2_grpc.DirectoryServicer):
         self._counters = counters
         self._now = now
         self._lookups: dict[tuple[str, bytes], _Lookups] = {}
+        self._last_lookups: dict[tuple[str, bytes], _Lookups] = {}  # until they are answered
         self._pauses: dict[asyncio.Event, Callable[[], bool]] = {}
         self._ready = asyncio.Event()
         self._is_hurrying = False
@@ -313,11 +319,15 @@ class DirectoryShell(directory_pb2_grpc.DirectoryServicer):
         return answer
 
     async def _look_up(self, name: str, request: Lookup) -> Reply | None:
-        """Look-ups of one turn go in one request: many clients connect at once."""
+        """
+        Look-ups go in one request, those that come before an earlier one is answered, too: in a
+        storm of CONNECTs the calls of each turn held up all others between the two nodes.
+        """
         key = name, request.view
         gathered = self._lookups.get(key)
         if gathered is None:
-            gathered = self._lookups[key] = _Lookups()
+            gathered = _Lookups(self._last_lookups.get(key))
+            self._lookups[key] = self._last_lookups[key] = gathered
             self._tasks.start(self._send_lookups(key, gathered))
         first = len(gathered.client_ids)
         gathered.client_ids += request.client_ids
@@ -330,13 +340,19 @@ class DirectoryShell(directory_pb2_grpc.DirectoryServicer):
         return Answers(answers=answer.answers[first : first + len(request.client_ids)])
 
     async def _send_lookups(self, key: tuple[str, bytes], gathered: _Lookups) -> None:
+        earlier, gathered.earlier = gathered.earlier, None
         try:
+            if earlier is not None:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(earlier.is_answered.wait(), LOOKUP_PAUSE)
             if self._lookups.get(key) is gathered:  # what else this turn asks is in it by now
                 del self._lookups[key]
             name, view = key
             request = Lookup(view=view, client_ids=tuple(gathered.client_ids))
             gathered.answer = await self._send(name, request)
         finally:
+            if self._last_lookups.get(key) is gathered:
+                del self._last_lookups[key]
             gathered.is_answered.set()
 
     async def _send(self, name: str, request: Request) -> Reply | None:
