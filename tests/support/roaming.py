@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tests.support.clock import Clock
 from tests.support.keeping import MemoryTable
 from txbroker.directory.directory import Directory, Settings, Tables
 from txbroker.directory.members import Members
@@ -42,7 +43,7 @@ class Alone:
         )
         edge.clients.wire(self.directory.presence)
         self.directory.start()
-        self.roaming = Roaming(edge.clients, self.directory, self)
+        self.roaming = Roaming(edge.clients, self.directory, self, Clock())
 
     def run(
         self, procedure: Procedure[Any], finished: Callable[[Any], object] = lambda _: None

@@ -11,48 +11,44 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol, TypeVar
 
 import attrs
 
 from txbroker.directory.arrival import Arrived, Refused
 from txbroker.directory.directory import Directory
 from txbroker.directory.ports import Remains
-from txbroker.directory.steps import Procedure
 from txbroker.edge.clients import TAKEN_OVER, Clients
+from txbroker.edge.doorway import Doorway, Runner
 from txbroker.mqtt.packets import Connect
 from txbroker.mqtt.session import Session
+from txbroker.timers import Timers
 from txbroker.topics import is_within
-
-T = TypeVar("T")
-
-
-class Runner(Protocol):
-    """The shell that runs procedures; `finished` is called in the turn in which one ends."""
-
-    def run(
-        self, procedure: Procedure[T], finished: Callable[[T], object] = lambda _: None
-    ) -> None:
-        """Run it to its end."""
 
 
 @attrs.define(slots=True, eq=False)
 class Attempt:
-    """A CONNECT whose session is being found; `is_wanted` until its connection is gone."""
+    """
+    A CONNECT whose session is being found; `is_wanted` until its connection is gone, of which
+    `drop_if_gone` makes sure.
+    """
 
     packet: Connect
     accept: Callable[[Session, bool], None]
     refuse: Callable[[str, bool], None]
+    drop_if_gone: Callable[[], object]
     is_wanted: bool = True
 
 
 class Roaming:
     """The connecting clients of one node."""
 
-    def __init__(self, clients: Clients, directory: Directory, runner: Runner) -> None:
+    def __init__(
+        self, clients: Clients, directory: Directory, runner: Runner, timers: Timers
+    ) -> None:
         self._clients = clients
         self._directory = directory
         self._runner = runner
+        self._doorway = Doorway(runner, timers)
         self._attempts: dict[str, Attempt] = {}
 
     def connect(
@@ -60,13 +56,15 @@ class Roaming:
         packet: Connect,
         accept: Callable[[Session, bool], None],
         refuse: Callable[[str, bool], None],
+        drop_if_gone: Callable[[], object] = lambda: None,
     ) -> Attempt | None:
         """
         Find or make the session; `accept` gets it and CONNACK's session present (see `Clients`).
 
         `refuse` gets one line why there is none, and whether the client is to be told so: where its
         id was taken over meanwhile it is not. Where the session has to be looked for, the caller
-        ends the attempt that is returned when the client is gone.
+        ends the attempt that is returned when the client is gone. Where many wait, it is asked to
+        look whether it is (`drop_if_gone`).
         """
         client_id = packet.client_id
         earlier = self._attempts.pop(client_id, None)
@@ -78,26 +76,37 @@ class Roaming:
             return None
         directory = self._directory
         if packet.clean_session and directory.clearings.is_needed(client_id):
-            return self._clear(packet, accept, refuse)
+            return self._clear(Attempt(packet, accept, refuse, drop_if_gone))
         if packet.clean_session or directory.is_here(client_id):
             self._clients.connect(packet, accept, refuse)
             return None
-        attempt = self._attempts[client_id] = Attempt(packet, accept, refuse)
-        procedure = self._directory.arrive(client_id, lambda: attempt.is_wanted)
-        self._runner.run(procedure, lambda outcome: self._found(attempt, outcome))
+        attempt = Attempt(packet, accept, refuse, drop_if_gone)
+        self._attempts[client_id] = attempt
+        self._doorway.pass_through(
+            lambda: directory.arrive(client_id, lambda: attempt.is_wanted),
+            lambda outcome: self._found(attempt, outcome),
+            lambda: self._is_wanted(attempt),
+            attempt.drop_if_gone,
+        )
         return attempt
 
-    def _clear(
-        self,
-        packet: Connect,
-        accept: Callable[[Session, bool], None],
-        refuse: Callable[[str, bool], None],
-    ) -> Attempt:
+    def _clear(self, attempt: Attempt) -> Attempt:
         """What is elsewhere ends, the keepers hear of the clean session, then CONNACK."""
-        attempt = self._attempts[packet.client_id] = Attempt(packet, accept, refuse)
-        procedure = self._directory.clearings.clear(packet.client_id, lambda: attempt.is_wanted)
-        self._runner.run(procedure, lambda until: self._cleared(attempt, until))
+        client_id, clearings = attempt.packet.client_id, self._directory.clearings
+        self._attempts[client_id] = attempt
+        self._doorway.pass_through(
+            lambda: clearings.clear(client_id, lambda: attempt.is_wanted),
+            lambda until: self._cleared(attempt, until),
+            lambda: self._is_wanted(attempt),
+            attempt.drop_if_gone,
+        )
         return attempt
+
+    def _is_wanted(self, attempt: Attempt) -> bool:
+        """True if it is to be looked for; one that is not is at its end."""
+        if not attempt.is_wanted:
+            self._end(attempt)
+        return attempt.is_wanted
 
     def _cleared(self, attempt: Attempt, until: float | None) -> None:
         if not attempt.is_wanted:

@@ -318,7 +318,8 @@ class MqttProtocol(Lifetime):
             self._refuse("the node is retired", True)
             return
         accept = partial(self._accept, packet)
-        attempt = self._service.roaming.connect(packet, accept, self._refuse)
+        roaming = self._service.roaming
+        attempt = roaming.connect(packet, accept, self._refuse, self.drop_if_gone)
         if self._session is None and self._is_open:
             self._attempt = attempt
             self._is_arriving = True

@@ -239,7 +239,7 @@ class EdgeRole:
         return MqttService(
             edge=self.edge,
             exchange=ground.exchange,
-            roaming=Roaming(self.edge.clients, self.directory, self.directory_shell),
+            roaming=Roaming(self.edge.clients, self.directory, self.directory_shell, ground.timers),
             successions=self._successions,
             turn=ground.turn,
             clock=ground.reactor,

@@ -1,0 +1,105 @@
+"""Who comes in at once, and who waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.support.clock import Clock
+from txbroker.directory.steps import Procedure
+from txbroker.edge.doorway import AT_ONCE, CROWD, PATIENCE, Doorway
+
+
+class Runner:
+    """Ends procedures when it is told to."""
+
+    def __init__(self) -> None:
+        self.running: list[tuple[Any, Callable[[Any], object]]] = []
+
+    def run(
+        self, procedure: Procedure[Any], finished: Callable[[Any], object] = lambda _: None
+    ) -> None:
+        self.running.append((procedure, finished))
+
+    def end(self, count: int = 1) -> None:
+        for _ in range(count):
+            name, finished = self.running.pop(0)
+            finished(name)
+
+    @property
+    def names(self) -> list[Any]:
+        return [name for name, _ in self.running]
+
+
+class Bench:
+    """Procedures are their names; `gone` do not wait any more."""
+
+    def __init__(self) -> None:
+        self.clock, self.runner = Clock(), Runner()
+        self.doorway = Doorway(self.runner, self.clock)
+        self.gone: set[Any] = set()
+        self.found: list[Any] = []
+        self.looked_at = 0
+
+    def come(self, *names: Any) -> None:
+        for name in names:
+            self._come(name)
+
+    def _come(self, name: Any) -> None:
+        def drop_if_gone() -> None:
+            self.looked_at += 1
+            self.gone.update({"left"} & {name})
+
+        self.doorway.pass_through(
+            lambda: name, self.found.append, lambda: name not in self.gone, drop_if_gone
+        )
+
+
+def test_few_are_looked_for_at_once_in_their_order() -> None:
+    bench = Bench()
+    bench.come(*range(AT_ONCE + 5))
+    assert list(range(AT_ONCE)) == bench.runner.names
+    bench.runner.end(3)
+    assert [0, 1, 2] == bench.found
+    assert list(range(3, AT_ONCE + 3)) == bench.runner.names
+    bench.runner.end(AT_ONCE + 2)
+    assert list(range(AT_ONCE + 5)) == bench.found
+    bench.come("next")
+    assert ["next"] == bench.runner.names and not bench.clock.alarms
+
+
+def test_who_has_left_is_not_looked_for() -> None:
+    """A storm of clients that leave at once holds up nobody who stays."""
+    bench = Bench()
+    bench.come(*range(AT_ONCE), *("gone",) * 1_000, *range(CROWD))
+    bench.gone.add("gone")
+    bench.runner.end()
+    assert [AT_ONCE - 1, 0] == bench.runner.names[-2:] and bench.looked_at == 1_000
+    bench = Bench()
+    bench.come(*range(AT_ONCE), *("left",) * 1_000, *range(CROWD))
+    bench.runner.end()
+    assert [AT_ONCE - 1, 0] == bench.runner.names[-2:] and len(bench.runner.names) == AT_ONCE
+
+
+def test_what_ends_at_once_is_no_deep_matter() -> None:
+    bench = Bench()
+    bench.come(*range(AT_ONCE + 5_000))
+    bench.runner.run = lambda procedure, finished: finished(procedure)  # type: ignore
+    bench.runner.end()
+    assert [0, *range(AT_ONCE, AT_ONCE + 5_000)] == bench.found
+
+
+def test_those_who_find_nobody_to_ask_hold_up_no_others() -> None:
+    """As many more begin when none has ended for a while; the first ones' ends count no more."""
+    bench = Bench()
+    bench.come(*range(3 * AT_ONCE))
+    bench.clock.advance(PATIENCE / 2)
+    bench.runner.end()
+    bench.clock.advance(PATIENCE * 0.9)
+    assert AT_ONCE == len(bench.runner.names)
+    bench.clock.advance(PATIENCE / 2)
+    assert 2 * AT_ONCE == len(bench.runner.names)
+    bench.runner.end(AT_ONCE)
+    assert AT_ONCE == len(bench.runner.names)
+    bench.runner.end(AT_ONCE)
+    assert AT_ONCE - 1 == len(bench.runner.names)
