@@ -15,6 +15,7 @@ import pytest
 from tests.store.test_log import Disk
 from tests.support.clock import Clock
 from txbroker.errors import StoreError
+from txbroker.store import committer as committer_module
 from txbroker.store.committer import MEMORY_BYTES, RETRY, Committer, Durability
 from txbroker.store.log import DiskFull, Log
 from txbroker.store.threads import WorkThread
@@ -628,3 +629,40 @@ def test_errors_of_the_thread_reach_the_loop() -> None:
         return found
 
     assert ["StoreError('broken')", "None"] == run_apart(scenario())
+
+
+def test_much_is_synced_though_nobody_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that little of a flood of QoS 0 lies before whoever comes then."""
+    monkeypatch.setattr(committer_module, "EARLY", 2_000)
+    bench = Bench(tmp_path, Durability.SYNC)
+    bench.stage(bench.a, size=1_000)
+    bench.end_turn()
+    assert not bench.work
+    bench.stage(bench.a, size=1_000)
+    bench.end_turn()
+    assert 1 == len(bench.work)
+    bench.stage(bench.a, size=3_000)
+    bench.end_turn()
+    assert ["a synced"] == bench.sync()
+    assert 1 == len(bench.work)  # what came meanwhile was much, too
+
+
+def test_it_is_laden_while_somebody_waits_for_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waits, waits for all that was written before: then nobody's records give way."""
+    monkeypatch.setattr(committer_module, "LADEN", 2_000)
+    bench = Bench(tmp_path, Durability.SYNC)
+    bench.stage(bench.a, size=3_000)
+    bench.end_turn()
+    assert not bench.committer.is_laden
+    bench.wait("waits")
+    assert bench.committer.is_laden
+    bench.end_turn()
+    assert bench.committer.is_laden
+    bench.sync()
+    assert not bench.committer.is_laden
+    bench.stage(bench.a, "for little", size=10)
+    assert not bench.committer.is_laden

@@ -20,6 +20,8 @@ from txbroker.counters import Counters
 from txbroker.delegation.table import DelegationTable
 from txbroker.message import Message
 from txbroker.place import PartKey, Place
+from txbroker.store import committer as committer_module
+from txbroker.store import journals
 from txbroker.store.ceiling import Ceiling
 from txbroker.store.committer import Committer
 from txbroker.store.disk import Disk
@@ -245,6 +247,32 @@ def test_qos_0_is_delivered_and_not_kept_while_the_disk_is_short(tmp_path: Path)
 
     kept = [b"kept", b"QoS 1 that was on its way"]
     assert [kept, 3, 2] == run_apart(scenario())
+
+
+def test_qos_0_is_not_kept_where_others_would_wait_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flood of it made a sync of 64 MiB, behind which all QoS 1 was late."""
+    monkeypatch.setattr(committer_module, "LADEN", 10_000)
+    monkeypatch.setattr(journals, "BATCH_BYTES", 1_000)
+
+    async def scenario() -> list[object]:
+        zone = Zone(tmp_path)
+        zone.open(1)
+        await zone.settle()
+        zone.say("QoS 1")
+        for _ in range(20):
+            zone.authority.publish(Message("t", bytes(1_000), 0))
+            zone.turn.end()
+        await zone.settle()
+        few = zone.counters.get("journal.left_out")
+        zone.authority.publish(Message("t", b"kept again", 0))
+        zone.turn.end()
+        zone.disk.close()
+        payloads = [record.message.payload for record in zone.part.read(0).records]
+        return [5 < few < 20, len(payloads) == 22 - few, payloads[-1]]
+
+    assert [True, True, b"kept again"] == run_apart(scenario())
 
 
 @pytest.mark.parametrize("is_killed", [False, True])

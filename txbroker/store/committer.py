@@ -34,6 +34,15 @@ Bytes that may wait for a sync, each entry counting for some more than its own: 
 memory until it is acknowledged, and a disk that stalled for 8 s took a node from 80 to 900 MB.
 """
 
+LADEN = 8 * 1024 * 1024
+"""
+Bytes that may wait for a sync, where somebody waits for it, too, before whatever nobody waits for
+gives way: a flood of QoS 0 made each sync one of 64 MiB, behind which all else was late.
+"""
+
+EARLY = 2 * 1024 * 1024
+"""Bytes that are synced though nobody waits: who comes then has little before it."""
+
 _Action = Callable[[], None]
 
 
@@ -144,6 +153,12 @@ class Committer:
         """Run `action` when all that was staged so far is durable, at the earliest at the flush."""
         self._waiting.append(action)
         self._mark_dirty(self)
+
+    @property
+    def is_laden(self) -> bool:
+        """True if those who wait for a sync wait for much; with other than `sync` nobody does."""
+        has_waiting = bool(self._running or self._next or self._waiting)
+        return self._is_sync and has_waiting and self._behind + self._behind_running > LADEN
 
     # -- from the node
 
@@ -318,8 +333,8 @@ class Committer:
         self._end_turn()
 
     def _sync_in_time(self) -> None:
-        """Begin a sync where somebody waits for it, or have one come."""
-        if self._next:
+        """Begin a sync where somebody waits for it or much is to be synced, or have one come."""
+        if self._next or (self._is_sync and self._behind > EARLY):
             self._sync()
         elif self._unsynced and self._alarm is None:
             self._set_alarm(self._sync_interval, self._catch_up)

@@ -280,9 +280,9 @@ class ZoneStore:
     def _has_room_for_qos0(self, count: int) -> bool:
         """
         True if so many messages of QoS 0 become records. It stops nobody: on a short disk it would
-        eat the reserve, and then the memory.
+        eat the reserve, and then the memory. And it makes nobody wait for long.
         """
-        if self.keeps_qos0 and self._is_short():
+        if self.keeps_qos0 and (self._is_short() or self._committer.is_laden):
             self._counters.add("journal.left_out", count)
             return False
         return self.keeps_qos0
