@@ -340,6 +340,23 @@ def test_edges_that_are_away_keep_what_another_epoch_takes(tmp_path: Path, is_ki
     assert [marks, marks] == run_apart(scenario())
 
 
+def test_edges_of_an_earlier_time_keep_nothing_of_a_zone_that_comes(tmp_path: Path) -> None:
+    """Those that want something of it come along; others would hold the journal for a week."""
+
+    async def scenario() -> set[PartKey]:
+        zone = Zone(tmp_path)
+        zone.open(1)
+        zone.store.keep("gone", {PartKey("", 1): 0}, {})
+        incoming = Incoming()
+        incoming.predecessor = ("above", 4, 9)
+        zone.authority.open(3, incoming)
+        await zone.settle()
+        zone.disk.close()
+        return set(zone.retention.needs("")["gone"])
+
+    assert {PartKey("", 1)} == run_apart(scenario())
+
+
 def test_edges_that_come_with_a_zone_keep_what_it_takes(tmp_path: Path) -> None:
     """They told their marks to the owner before, and may be away until much has gone."""
 

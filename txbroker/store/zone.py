@@ -110,8 +110,10 @@ class ZoneStore:
         if predecessor is None and own is not None and self._journals.get(key) is None:
             predecessor = Place(own.key, own.next - 1)
         part = self._journals.begin(key, predecessor)
-        if self._known().epoch != epoch:
-            # Also where a crash came between the part and the commit of what it begins with.
+        before = part.predecessor
+        if before is not None and before[0].zone == self._zone and self._known().epoch != epoch:
+            # Also where a crash came between the part and the commit of what it begins with. Where
+            # the zone comes from elsewhere, the edges that want something of it come along.
             self._retention.begin_part(key)
         if not self._is_of_tables(part):
             self._clear()
