@@ -306,6 +306,24 @@ def test_what_has_to_go_to_other_nodes_is_found_in_the_earlier_part(disk: Disk) 
     ) == standing.strays
 
 
+def test_what_earlier_lives_took_for_a_child_goes_to_it_before_what_this_one_did(
+    disk: Disk,
+) -> None:
+    """Where the delegation is forgotten; a copy remembers the epochs of its lives."""
+    standing = disk.start("", parent=None)
+    lives = [standing.lives]
+    for _ in range(2):
+        standing.restore()
+        lives.append(standing.lives)
+    found = standing.renew(cut("shed"), (), 7, earlier={2: 20, 1: 10})
+
+    assert [(), (1,), (1, 2)] == lives
+    assert (1, 2) == disk.load("").lives
+    assert [(1, 10), (2, 20), (0, 7)] == [(one.epoch, one.through) for one in found]
+    assert found == standing.strays
+    assert () == standing.renew(cut("shed"), (), 9, earlier={2: 20})
+
+
 # -- refused, cut off, settled
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import attrs
@@ -34,6 +35,9 @@ LEFT_OUT = 1_000
 Epochs that are left out where nobody knows which ones have been used: as many as a zone may have
 been restored since the copy was made. Chance takes one of as many such blocks.
 """
+
+LIVES = 1_000
+"""Earlier lives of a copy that are remembered: it may have been restored from a copy each time."""
 
 MOST_RENUMBERED = 8
 """
@@ -376,6 +380,11 @@ class Standing:
         """True if the data is, or once was, a copy: delegations since may be forgotten."""
         return bool(self._state.copy or self._state.begun)
 
+    @property
+    def lives(self) -> tuple[int, ...]:
+        """The epochs at which earlier lives of this copy held the zone, in their order."""
+        return self._state.lives
+
     def restore(self) -> None:
         """
         The data is a copy. A root begins its next epoch: nobody grants it one. Where an earlier
@@ -393,21 +402,34 @@ class Standing:
         return _left_out() if self.is_copy or self.table.get(apex) is None else 0
 
     def renew(
-        self, cut: Cut, below: Iterable[Cut], offset: int, *, since: int = 0, before: int = 0
-    ) -> Strays | None:
+        self,
+        cut: Cut,
+        below: Iterable[Cut],
+        offset: int,
+        *,
+        since: int = 0,
+        before: int = 0,
+        earlier: Mapping[int, int] = MappingProxyType({}),
+    ) -> tuple[Strays, ...]:
         """
         The child keeps its zone at `cut.epoch`; `since`: see `Delegation`. A copy has had it at the
         epoch `before`. What was taken here for a zone whose delegation was forgotten, up to this
-        offset of the own part, is to go to the child.
+        offset of the own part, is to go to the child; so is what `earlier` lives took at their
+        epochs, up to these offsets.
         """
         if 0 < before < cut.epoch:
             self.table.note_renewal(cut.apex, before, cut.epoch)
-        strays = None
-        if self.table.get(cut.apex) is None and offset > self._state.begun:
-            strays = Strays(apex=cut.apex, after=self._state.begun, through=offset)
+        strays: list[Strays] = []
+        if self.table.get(cut.apex) is None:
+            strays = [
+                Strays(apex=cut.apex, after=0, through=earlier[epoch], epoch=epoch)
+                for epoch in sorted(earlier)
+            ]
+            if offset > self._state.begun:
+                strays.append(Strays(apex=cut.apex, after=self._state.begun, through=offset))
         self.table.commit(cut, below, since)
-        self._set(strays=self._state.strays if strays is None else (*self._state.strays, strays))
-        return strays
+        self._set(strays=(*self._state.strays, *strays))
+        return tuple(strays)
 
     def pass_on(self, strays: Strays, after: int) -> Strays | None:
         """The owner has those up to this offset; what is left, or None."""
@@ -460,6 +482,7 @@ class Standing:
         self.table.begin_anew()
         return {
             "begun": 0,
+            "lives": (*state.lives, state.epoch)[-LIVES:],
             "strays": tuple(attrs.evolve(s, epoch=s.epoch or state.epoch) for s in state.strays),
         }
 

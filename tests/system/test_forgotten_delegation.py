@@ -161,6 +161,52 @@ def test_sessions_of_the_copy_get_the_history(pair: Pair) -> None:
     assert [*early, *history, b"last"] == take(pair.root, "old", b"last")
 
 
+@pytest.mark.parametrize("pair", ["all"], indirect=True)
+def test_what_two_lives_of_the_root_took_for_the_child_reaches_it(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """The second one is restored from a copy of the first one, and neither knows of the child."""
+    before = [b"before %d" % n for n in range(3)]
+    publish(pair.root, "a/x", *before)  # of the root's own time: not handed on again
+    pair.grow()
+    subscribe(pair.a, "at a", "a/x")
+    sent: list[bytes] = []
+    for life in range(3):
+        pair.lose_root("backup")
+        strays = [b"stray %d %d" % (life, n) for n in range(50)]
+        publish(pair.root, "a/x", *strays)
+        sent += strays
+        pair.backup = tmp_path / f"backup of life {life}"
+        output("backup", pair.root.grpc, pair.backup)
+    pair.heal()
+    assert 150 == pair.root.wait_event("zone.strays", zone="a")["messages"]
+    publish(pair.root, "a/x", b"last")
+
+    assert [*sent, b"last"] == take(pair.a, "at a", b"last")
+
+
+@pytest.mark.parametrize("pair", ["all"], indirect=True)
+def test_what_a_life_of_the_root_has_handed_on_is_not_handed_on_again(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """The child was there meanwhile, and says so; the next copy is from before that."""
+    pair.grow()
+    subscribe(pair.a, "at a", "a/x")
+    pair.lose_root("backup")
+    publish(pair.root, "a/x", b"first life")
+    pair.backup = tmp_path / "backup of a life"
+    output("backup", pair.root.grpc, pair.backup)
+    pair.heal()
+    assert 1 == pair.root.wait_event("zone.strays", zone="a")["messages"]
+    pair.lose_root("backup")
+    publish(pair.root, "a/x", b"second life")
+    pair.heal()
+    assert 1 == pair.root.wait_event("zone.strays", zone="a")["messages"]
+    publish(pair.root, "a/x", b"last")
+
+    assert [b"first life", b"second life", b"last"] == take(pair.a, "at a", b"last")
+
+
 def test_a_root_that_dies_while_it_gives_them_away_goes_on(pair: Pair) -> None:
     """Killed at once: none is missing at the child; some may come again."""
     pair.grow()

@@ -370,6 +370,7 @@ class Joiner:
             life=standing.life,
             restored=standing.restored,
             root=root_to_wire(standing.root),
+            granted_by=_granted_by(standing),
         )
 
     def _granted(self, granted: control_pb2.Granted) -> None:
@@ -489,3 +490,11 @@ class Joiner:
                 wire = [cut_to_wire(cut) for cut in below]
                 told = control_pb2.Below(below=wire, epoch=self._standing.epoch)
                 await write(call, JoinRequest(below=told), SILENCE)
+
+
+def _granted_by(standing: Standing) -> control_pb2.PartRef | None:
+    """The zone of the last parent, at the epoch that it had when it said so last."""
+    if not standing.lineage:
+        return None
+    parent = standing.lineage[-1]
+    return control_pb2.PartRef(zone=parent.apex, epoch=parent.epoch)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import attrs
 import grpc
@@ -245,7 +245,9 @@ class Parent:
                 return None
             case Renewed(cut=cut, since=since):
                 before = announce.last_epoch if announce.restored else 0
-                self._renew(cut, self._below(announce, applicant), since, before)
+                by = announce.granted_by
+                earlier = self._collector.earlier(PartKey(by.zone, by.epoch))
+                self._renew(cut, self._below(announce, applicant), since, before, earlier)
             case Transfer(cut=cut):
                 await self._transfer(cut, context)
         # Not before: until its zone is its own again, nobody looks there for what was cut off.
@@ -283,14 +285,21 @@ class Parent:
                 newest[cut.apex] = cut
         return tuple(newest.values())
 
-    def _renew(self, cut: Cut, below: tuple[Cut, ...], since: int, before: int) -> None:
+    def _renew(
+        self,
+        cut: Cut,
+        below: tuple[Cut, ...],
+        since: int,
+        before: int,
+        earlier: Mapping[int, int],
+    ) -> None:
         standing = self._standing
         assert self._authority is not None
         known = standing.table.get(cut.apex)
         if known is not None and known.cut == cut and known.below == below:
             return
         offset = self._authority.offset
-        strays = standing.renew(cut, below, offset, since=since, before=before)
+        strays = standing.renew(cut, below, offset, since=since, before=before, earlier=earlier)
         retained = []
         if known is None:
             retained = list(self._authority.retained.within(cut.apex))
@@ -298,7 +307,7 @@ class Parent:
             self._authority.announce_found(cut)
         else:
             self._authority.announce(cut)
-        if strays is not None:
+        if strays:
             # A copy has values from before the delegation, which are older than the child's.
             self._collector.collect(strays, () if standing.is_copy else retained)
 

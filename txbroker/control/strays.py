@@ -4,12 +4,15 @@ SHELL: what this node took for a zone that another node held all the time goes t
 A root with a lost disk serves the zones of its children, too, until they are back; so does a node
 with a copy from before a delegation. The clients' publishes were acknowledged: they go on to the
 owner, as if they had waited in an outbox for it. Who had them from here has them from there again.
+
+A copy of such a life has what that had taken, in a part of its own. The owner says at which epoch
+of this zone it was last granted: all that was taken at later ones is not this node's.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from txbroker.aio import Tasks
@@ -58,18 +61,45 @@ class Collector:
 
     def start(self) -> None:
         """Go on with what an earlier process left."""
+        by_apex: dict[str, list[Strays]] = {}
         for strays in self._standing.strays:
-            self.collect(strays)
+            by_apex.setdefault(strays.apex, []).append(strays)
+        for some in by_apex.values():
+            self.collect(some)
 
-    def collect(self, strays: Strays, retained: Iterable[Message] = ()) -> None:
+    def earlier(self, granted_by: PartKey) -> dict[int, int]:
         """
-        Give them to the owner. `retained` are the values that the zone had here; records may not
-        have them all.
+        The epochs at which earlier lives of this copy took messages after a child was last granted
+        its zone, by this part's node at that time; with their last offsets.
         """
-        log.warning("zone.forgotten", zone=strays.apex, offsets=strays.through - strays.after)
-        self._tasks.start(self._collect(strays, {m.topic: m for m in retained}))
+        zone, granted = granted_by
+        if not granted or zone != (self._standing.zone or ""):
+            return {}
+        parts = (self._disk.journals.get(PartKey(zone, life)) for life in self._standing.lives)
+        return {
+            part.key.epoch: part.next - 1
+            for part in parts
+            if part is not None and part.key.epoch > granted and part.next > 1
+        }
 
-    async def _collect(self, strays: Strays, retained: dict[str, Message]) -> None:
+    def collect(self, some: Sequence[Strays], retained: Iterable[Message] = ()) -> None:
+        """
+        Give those of one zone to its owner, one after the other. `retained` are the values that the
+        zone had here; records may not have them all.
+        """
+        offsets = sum(strays.through - strays.after for strays in some)
+        log.warning("zone.forgotten", zone=some[0].apex, offsets=offsets)
+        self._tasks.start(self._collect(some, {m.topic: m for m in retained}))
+
+    async def _collect(self, some: Sequence[Strays], retained: dict[str, Message]) -> None:
+        count = 0
+        for strays in some:
+            count += await self._collect_one(strays, retained)
+        count += await self._give(retained.values())
+        log.warning("zone.strays", zone=some[0].apex, messages=count)
+
+    async def _collect_one(self, strays: Strays, retained: dict[str, Message]) -> int:
+        """Of those in `retained` the ones that come with a record are taken out."""
         count = 0
         left: Strays | None = strays
         while left is not None:
@@ -84,8 +114,7 @@ class Collector:
             except (StoreError, TimeoutError) as error:
                 log.warning("zone.strays_wait", zone=strays.apex, reason=str(error))
                 await asyncio.sleep(RETRY)
-        count += await self._give(retained.values())
-        log.warning("zone.strays", zone=strays.apex, messages=count)
+        return count
 
     def _part_of(self, strays: Strays) -> PartKey:
         standing = self._standing

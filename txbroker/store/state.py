@@ -94,8 +94,9 @@ class NodeState:
     `root` is the tree's, as the node heard last. Of a root itself, `renumbering` is the epoch that
     its journal's part is to have no longer (0: none), `renumbered` how often that has been. Behind
     the offset `begun` of the own part the node may serve what it has forgotten to have delegated;
-    `strays` is what has to go to its owners yet. `copy` is random, drawn when the data was found to
-    be a copy last ("": never): a root that was restored is another one than it was.
+    `strays` is what has to go to its owners yet. `lives` are the epochs at which earlier lives held
+    the zone, whose copies this node is, in their order. `copy` is random, drawn when the data was
+    found to be a copy last ("": never): a root that was restored is another one than it was.
     """
 
     node: str
@@ -121,6 +122,7 @@ class NodeState:
     begun: int = 0
     strays: tuple[Strays, ...] = ()
     copy: str = ""
+    lives: tuple[int, ...] = ()
 
 
 class StateText:
