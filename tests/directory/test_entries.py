@@ -210,6 +210,104 @@ def test_what_lasts_is_there_after_a_restart() -> None:
     assert again.generation("x") == 1
 
 
+def asked(book: Entries, node: str = "a") -> tuple[Entry, ...]:
+    """What the node is to be asked about."""
+    return book.hearsay(node, 10)
+
+
+def test_hearsay_is_asked_about_until_it_is_denied_or_said() -> None:
+    """Its node's whole list may have come without it: nothing else would end it."""
+    book = entries()
+    for client_id in ("denied", "said"):
+        book.put(kept("a", 2, client_id), 1, is_hearsay=True)
+    book.end_unlisted("a", 1)
+    assert {"denied", "said"} == {entry.client_id for entry in asked(book)}
+    book.deny(kept("a", 2, "denied"))
+    book.put(kept("a", 2, "said"))
+
+    assert (book.get("denied"), asked(book), book.nodes_of_hearsay()) == (None, (), ())
+
+
+def test_hearsay_that_was_known_before_is_asked_about() -> None:
+    """By an earlier life, too: its word is hearsay, and what comes with the list outlives it."""
+    table = MemoryTable()
+    entries(table).put(kept("a", 2))
+    book = entries(table)
+    assert (kept("a", 2),) == asked(book)
+    book.put(kept("a", 2), 5, is_hearsay=True)
+    book.end_unlisted("a", 5)
+
+    assert (kept("a", 2),) == asked(book)
+
+
+def test_what_is_on_its_way_is_asked_about() -> None:
+    """A list that keeps it says nothing of it, and the copy may be void."""
+    table = MemoryTable()
+    entries(table).put(kept("a", 2))
+    book = entries(table)
+    book.renew("x", "a", 5)
+    book.end_unlisted("a", 5)
+
+    assert (kept("a", 2),) == asked(book)
+
+
+def test_what_was_confirmed_is_asked_about_again() -> None:
+    """Its node may tell the end only to others."""
+    book = entries()
+    book.put(kept("a", 2), is_hearsay=True)
+    book.confirm(kept("a", 2))
+    book.put(kept("a", 2), is_hearsay=True)
+    assert () == asked(book)
+    book.ask_again()
+
+    assert (kept("a", 2),) == asked(book)
+
+
+def test_an_answer_is_about_what_was_asked() -> None:
+    """Not about what has been heard since, nor what the node has said since."""
+    book = entries()
+    book.put(kept("a", 2), is_hearsay=True)
+    book.put(kept("a", 3), is_hearsay=True)
+    book.deny(kept("a", 2))
+    book.confirm(kept("a", 2))
+    assert (kept("a", 3),) == asked(book)
+    book.put(kept("a", 3))
+    book.deny(kept("a", 3))
+
+    assert (book.get("x"), asked(book)) == (kept("a", 3), ())
+
+
+def test_all_hearsay_comes_to_be_asked_about() -> None:
+    """Some may have no answer for long."""
+    book = entries()
+    for client_id in ("x", "y", "z"):
+        book.put(kept("a", 1, client_id), is_hearsay=True)
+    batches = [[entry.client_id for entry in book.hearsay("a", 2)] for _ in range(3)]
+
+    assert [["x", "y"], ["z", "x"], ["y", "z"]] == batches
+
+
+def test_what_a_node_says_itself_counts_more_than_hearsay() -> None:
+    """Others tell of a will that it had."""
+    old = kept("a", 1, testament=words.Testament(life=1, number=1, will=WILL))
+    new = kept("a", 1, testament=words.Testament(life=1, number=2, will=WILL))
+    book = entries()
+    book.put(new)
+    book.put(old, is_hearsay=True)
+
+    assert (new,) == book.with_wills("a")
+
+
+def test_who_does_not_speak_here_any_more_is_asked() -> None:
+    """It went to another site, and tells the keepers there."""
+    book = entries()
+    book.put(kept("a", 1))
+    book.put(kept("b", 1, "y"))
+    book.doubt({"a"})
+
+    assert ((kept("a", 1),), ("a",)) == (asked(book), book.nodes_of_hearsay())
+
+
 def test_a_will_is_kept_until_it_is_sent() -> None:
     """Or replaced, or its connection is gone."""
     book = entries()

@@ -186,6 +186,18 @@ def test_what_others_tell_during_a_list_does_not_end_with_it() -> None:
     assert bench.keeper.find("x").entry is None
 
 
+def test_late_word_of_a_member_that_was_removed_counts_for_nothing() -> None:
+    """Its sessions went with it, and it will never deny them."""
+    bench = Bench("b", "c")
+    for name in ("b", "c"):
+        bench.list(name)
+    bench.members.remove("c")
+    bench.list("b", sync=2)
+    bench.register("b", entries=(kept("c", 3),), relayed=(kept("c", 3, "y"),))
+
+    assert (bench.keeper.find("x").entry, bench.keeper.find("y").entry) == (None, None)
+
+
 def test_a_keeper_in_a_new_life_asks_for_the_whole_list() -> None:
     """It has forgotten connections, and where a list was."""
     bench = Bench("b")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.keeping import MemoryTable
 from txbroker.directory.absence import Absence
 from txbroker.directory.entries import Entries
@@ -189,6 +191,40 @@ def test_only_ids_with_other_keepers_are_news() -> None:
     assert {f"c{n}" for n in lost} == back
     assert [True] == [batch.last for batch in sent if batch.catching_up][-1:]
     assert not bench.registrar.is_moving
+
+
+@pytest.mark.parametrize("way", ["drop", "give_away"])
+def test_what_ends_before_a_change_is_worked_off_has_ended_where_it_was_kept(way: str) -> None:
+    """The keepers of before are told, though nothing is here any more when it is looked at."""
+    bench = Bench()
+    for name in ("c", "d"):
+        bench.join(name)
+    for number in range(100):
+        bench.registrar.set(kept(number))
+    bench.pump()
+    before = [number for number in range(100) if bench.there(number) is not None]
+    bench.join("e")
+    for number in range(100):
+        if way == "drop":
+            bench.registrar.drop(f"c{number}")
+        else:
+            bench.registrar.give_away(kept(number, "e", 2))
+    bench.pump()
+    lost = [number for number in before if "b" not in bench.members.keepers(f"c{number}")]
+
+    assert lost and [None] * len(lost) == [bench.there(number) for number in lost]
+
+
+def test_what_went_to_a_node_that_was_removed_is_not_told() -> None:
+    """Nobody would ever deny it."""
+    bench = Bench()
+    bench.pump()
+    bench.registrar.give_away(kept(1, "b", 2))
+    bench.registrar.give_away(kept(2, "c", 2))
+    bench.registrar.forget_node("b")
+
+    assert ["c2"] == list(bench.registrar.gone)
+    assert bench.registrar.is_known("c1")
 
 
 def test_a_change_is_worked_off_in_slices() -> None:

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from tests.support.site import Connection, Node, Site
+from txbroker.directory.entry import Entry
 from txbroker.directory.ports import Remains
-from txbroker.directory.requests import Lookup, Register, Release, Take
+from txbroker.directory.requests import Lookup, Register, Release, Take, Taken
 from txbroker.mqtt.packets import Will
 
 WILL = Will(topic="w", payload=b"gone", qos=1, retain=False)
@@ -654,6 +655,53 @@ def test_what_was_used_since_it_was_discarded_elsewhere_stays() -> None:
     house.run(60.0)
 
     assert ["a"] == house.holders("x")
+
+
+def test_a_void_copy_that_is_let_go_is_denied() -> None:
+    """While it may still be opened, nothing is said of it; nobody would say so later."""
+    whole = site()
+    keeper = next(whole.nodes[name] for name in keepers(whole) if name != "b")
+    copy = Taken(incarnation=2, token=b"token", state=b"[]")
+    whole.cut("b", "c")
+    whole.nodes["b"].directory.holdings.arrive("x", "c", copy)
+    entry = Entry(client_id="x", node="b", incarnation=2, persistent=True)
+    keeper.directory.keeper.entries.put(entry, is_hearsay=True)
+    whole.run(5.0)
+    before = keeper.directory.keeper.entries.get("x")
+    whole.heal()
+    whole.run(5.0)
+
+    assert (entry, None) == (before, keeper.directory.keeper.entries.get("x"))
+
+
+def test_who_keeps_an_entry_no_more_is_answered_as_well() -> None:
+    """Others have told it; to the node that it names it is no keeper of the id."""
+    whole = site()
+    other = next(node for name, node in whole.nodes.items() if name not in keepers(whole))
+    entry = Entry(client_id="x", node=keepers(whole)[0], incarnation=2, persistent=True)
+    other.directory.keeper.entries.put(entry, is_hearsay=True)
+    whole.run(5.0)
+
+    assert other.directory.keeper.entries.get("x") is None
+
+
+def test_a_clean_session_of_a_node_that_never_joined_ends_the_kept_one_later() -> None:
+    """The node is alone as far as it knows, and its client does not wait."""
+    late = Site(["a", "b", "c", "d"], 5, roaming_wait=3.0)
+    late.start(3)
+    late.run(3.0)
+    connect(late, "b").lost(is_will_due=False)
+    late.run(1.0)
+    late.isolate("d")
+    late.nodes["d"].start()
+    since = late.now
+    assert connect(late, "d", clean=True).present is False
+    took = late.now - since
+    late.heal()
+    late.run(10.0)
+
+    assert took < 1.0
+    assert [] == late.holders("x")
 
 
 def test_a_tombstone_goes_with_the_node_that_it_names() -> None:

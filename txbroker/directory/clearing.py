@@ -10,10 +10,11 @@ The steps:
 4. the clean session begins; a majority knows it before CONNACK, so whoever connects the client from
    then on finds it, and counts what begins later above all that has ended.
 
-What cannot be asked for `wait` seconds, or is known to be away, is remembered, durably, and done
-later: by then the client may have been elsewhere, so a holder keeps a session that is newer than
-the clean one. How old that one is the machine's clock tells, also to a later process of the node:
-a clock that stands while the machine sleeps would make it too young, and end a newer session.
+What cannot be asked for `wait` seconds, or is known to be away, or unknown as this node has never
+joined, is remembered, durably, and done later: by then the client may have been elsewhere, so a
+holder keeps a session that is newer than the clean one. How old that one is the machine's clock
+tells, also to a later process of the node: a clock that stands while the machine sleeps would make
+it too young, and end a newer session.
 """
 
 from __future__ import annotations
@@ -119,7 +120,8 @@ class Clearings:
         """Whether other nodes have to be asked before a clean session of that id begins."""
         members, holdings = self._members, self._holdings
         is_known = client_id in holdings.arriving or holdings.tombstone(client_id) is not None
-        return not members.is_alone or bool(members.sites()) or is_known
+        is_alone = members.is_alone and members.is_joined
+        return not is_alone or bool(members.sites()) or is_known
 
     def clear(self, client_id: str, is_wanted: Callable[[], bool]) -> Procedure[float | None]:
         """
@@ -141,7 +143,8 @@ class Clearings:
                 is_told = found.is_known
                 if found.is_whole:
                     self._forget(client_id)
-            if self._now() >= until or (not search.go_on and self._arrivals.is_cut_off(client_id)):
+            is_vain = not self._members.is_joined or self._arrivals.is_cut_off(client_id)
+            if self._now() >= until or (not search.go_on and is_vain):
                 break
             if not (is_told or search.go_on or search.is_overtaken):
                 yield Pause(seconds=RETRY)

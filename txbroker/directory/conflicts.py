@@ -45,7 +45,10 @@ Times that a clean session counts itself above others: two that begin at once do
 """
 
 TOLD_AT_ONCE = 500
-"""Entries in one call to a node whose sessions they count above."""
+"""Entries in one call to a node whose sessions they count above, or are said to be."""
+
+AGAIN = 30.0
+"""Seconds after which a node is asked again about what it has confirmed, and not said itself."""
 
 
 @attrs.define(slots=True, eq=False)
@@ -81,6 +84,7 @@ class Conflicts:
         self._now = now
         self._spawn = spawn
         self._fresh: dict[str, _Fresh] = {}
+        self._again = 0.0
 
     # from the directory
 
@@ -96,6 +100,9 @@ class Conflicts:
         """Now and then: what was fresh is not any more."""
         now = self._now()
         self._fresh = {c: one for c, one in self._fresh.items() if now - one.since <= FRESH}
+        if now >= self._again:
+            self._again = now + AGAIN
+            self._keeper.entries.ask_again()
 
     # from the keepers of our entries
 
@@ -111,10 +118,15 @@ class Conflicts:
                 self._fresh.pop(entry.client_id, None)
 
     def superseded(self, request: Supersede) -> Superseded:
-        """A keeper tells of them unasked."""
+        """A keeper tells of them unasked. What is on its way here is not done: it asks again."""
+        done, denied = [], []
         for entry in request.entries:
             self.supersede(entry, has_ended=False)
-        return Superseded(client_ids=tuple(entry.client_id for entry in request.entries))
+            if self._is_denied(entry):
+                denied.append(entry.client_id)
+            if not self._is_on_its_way(entry):
+                done.append(entry.client_id)
+        return Superseded(client_ids=tuple(done), denied=tuple(denied))
 
     def supersede(self, other: Entry, *, has_ended: bool) -> None:
         """
@@ -126,8 +138,8 @@ class Conflicts:
         client_id = other.client_id
         own = self._registrar.own.get(client_id)
         if own is None:
-            if other.node == self._members.name and not has_ended:
-                self._deny(other)
+            if self._is_denied(other) and not has_ended:
+                self._registrar.deny(other)
             return
         if own.order == other.order and not has_ended:
             return
@@ -146,25 +158,38 @@ class Conflicts:
         else:
             self.offers[client_id] = other.node
 
-    def _deny(self, other: Entry) -> None:
-        """Somebody says that the session is here, and it is not, nor on its way."""
+    def _is_denied(self, other: Entry) -> bool:
+        """True if somebody says that the session is here, and it is not, nor on its way."""
+        is_said = other.node == self._members.name
+        is_own = other.client_id in self._registrar.own
+        return is_said and not is_own and not self._is_on_its_way(other)
+
+    def _is_on_its_way(self, other: Entry) -> bool:
+        """True if the session is said to be here, and may be soon; or a copy that is void."""
         client_id, holdings = other.client_id, self._holdings
-        is_here = client_id in holdings.held or client_id in holdings.arriving
-        is_here = is_here or client_id in self._arrivals.busy
-        if not is_here:
-            self._registrar.deny(other)
+        if other.node != self._members.name or client_id in self._registrar.own:
+            return False
+        is_near = client_id in holdings.held or client_id in holdings.arriving
+        return is_near or client_id in self._arrivals.busy
 
     # from the entries that are kept here
 
-    def confirm(self, node: str) -> Procedure[None]:
+    def ask_about_hearsay(self, node: str) -> Procedure[None]:
         """Ask a node for sessions that only others say to be there."""
-        entries = self._keeper.entries.unconfirmed(node, TOLD_AT_ONCE)
+        book = self._keeper.entries
+        entries = book.hearsay(node, TOLD_AT_ONCE)
         if not entries:
             return
         told = tuple(attrs.evolve(entry, testament=None) for entry in entries)
         reply = yield from ask(node, Supersede(entries=told))
-        for client_id in reply.client_ids if isinstance(reply, Superseded) else ():
-            self._keeper.entries.confirmed(node, client_id)
+        if not isinstance(reply, Superseded):
+            return
+        done, denied = set(reply.client_ids), set(reply.denied)
+        for entry in entries:
+            if entry.client_id in denied:
+                book.deny(entry)
+            elif entry.client_id in done:
+                book.confirm(entry)
 
     def tell_losers(self, node: str) -> Procedure[None]:
         """Tell a node what counts above sessions that it had."""

@@ -237,8 +237,8 @@ class Directory:
         self.registrar.recheck()
         for key, procedure in self._sweep.due():
             self._begin(key, procedure)
-        for node in self.keeper.entries.nodes_unconfirmed():
-            self._begin(("confirm", node), self.conflicts.confirm(node))
+        for node in self.keeper.entries.nodes_of_hearsay():
+            self._begin(("hearsay", node), self.conflicts.ask_about_hearsay(node))
         for node in self.keeper.entries.losers():
             self._begin(("losers", node), self.conflicts.tell_losers(node))
         for key, procedure in self._watch.due():
@@ -404,6 +404,8 @@ class Directory:
         """The keepers are told where it went, until a majority knows."""
         tombstone = self.holdings.tombstone(client_id)
         assert tombstone is not None
+        if self.members.is_removed(tombstone.node):
+            return
         entry = Entry(
             client_id=client_id,
             node=tombstone.node,
@@ -477,4 +479,5 @@ class Directory:
         removed = self.members.removed
         for name in removed - self._removed:
             self.keeper.entries.forget_node(name)
+            self.registrar.forget_node(name)
         self._removed = removed

@@ -5,12 +5,15 @@ An entry is changed by compare-and-set: by its holder, or by one that counts abo
 pushed aside that way is remembered as a *loser* until it has said that it knows, so that a session
 that ended while its holder was away does not come back with it. Entries of kept sessions, with
 wills, or with such losers are durable; those of mere connections are not.
+
+What only others say of a node, or an earlier life of this one knew, is *hearsay* until the node has
+said so itself, or denied it: its own list may have come before, and nothing else would end it.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import islice
 
 import attrs
@@ -24,10 +27,14 @@ LIMIT = 1_000_000
 
 @attrs.define(slots=True, eq=False)
 class _Record:
-    """`losers`: nodes to be told, each with whether it kept the session. `sync`: list it was in."""
+    """
+    `losers`: nodes to be told, each with whether it kept the session. `sync`: list it was in.
+    `is_said`: by its node, in this life of the keeper.
+    """
 
     entry: Entry
     sync: int = 0
+    is_said: bool = False
     ended: bool = False
     losers: dict[str, bool] = attrs.Factory(dict)
     stored: bool = False
@@ -64,6 +71,7 @@ class Entries:
         self._losers: dict[str, dict[str, None]] = {}
         self._wills: dict[str, dict[str, None]] = {}
         self._hearsay: dict[str, dict[str, None]] = {}
+        self._confirmed: dict[str, dict[str, None]] = {}
         for _, value in table.items():
             self._load(value)
 
@@ -117,15 +125,17 @@ class Entries:
             known = record.entry
             if known.order > entry.order or (record.ended and known.order == entry.order):
                 return Above(known, record.ended and entry.node not in record.losers)
+            if is_hearsay and record.is_said and known.order == entry.order:
+                return None  # its node has said it itself, with the will of now
             if is_news:
                 self._replace(record, entry)
         record.sync = max(record.sync, sync)
         if is_news:
             self._store(record)
-            if is_hearsay and entry.persistent:
-                self._hearsay.setdefault(entry.node, {})[entry.client_id] = None
-        if not is_hearsay:
-            self.confirmed(entry.node, entry.client_id)
+        if is_hearsay:
+            self._doubt(record)
+        else:
+            self._is_said(record)
         return None
 
     def renew(self, client_id: str, node: str, sync: int) -> None:
@@ -133,6 +143,8 @@ class Entries:
         record = self._records.get(client_id)
         if record is not None and record.entry.node == node:
             record.sync = max(record.sync, sync)
+            if not (record.is_said or record.ended):
+                self._doubt(record)
 
     def end(self, client_id: str, node: str, generation: int) -> None:
         """
@@ -173,27 +185,55 @@ class Entries:
 
     # from those who ask holders
 
-    def unconfirmed(self, node: str, count: int) -> tuple[Entry, ...]:
+    def hearsay(self, node: str, count: int) -> tuple[Entry, ...]:
         """
-        Entries that name the node, and of which it has said nothing itself, `count` at the most: a
-        session that moved may have ended before anybody here heard of the move.
+        Entries that name the node, and of which it has said nothing itself, `count` at the most:
+        those first that were not asked about for longest. A session that moved may have ended
+        before anybody here heard of the move.
         """
-        ids = list(islice(self._hearsay.get(node, {}), count))
-        entries = [self.get(client_id) for client_id in ids]
-        for client_id, entry in zip(ids, entries, strict=True):
-            if entry is None or entry.node != node:
-                self.confirmed(node, client_id)
-        return tuple(entry for entry in entries if entry is not None and entry.node == node)
+        of_node = self._hearsay.get(node, {})
+        ids = list(islice(of_node, count))
+        for client_id in ids:
+            of_node[client_id] = of_node.pop(client_id)
+        return tuple(self._records[client_id].entry for client_id in ids)
 
-    def nodes_unconfirmed(self) -> tuple[str, ...]:
+    def nodes_of_hearsay(self) -> tuple[str, ...]:
         """Nodes that have to be asked."""
         return tuple(self._hearsay)
 
-    def confirmed(self, node: str, client_id: str) -> None:
-        """The node has said what is so."""
-        of_node = self._hearsay.get(node)
-        if of_node is not None and of_node.pop(client_id, 0) is None and not of_node:
-            del self._hearsay[node]
+    def confirm(self, entry: Entry) -> None:
+        """
+        Asked about that entry, its node said that the session is there. It may tell its end only to
+        others: it is of another site, or sees other members. So it is asked again, later.
+        """
+        client_id, of_node = entry.client_id, self._hearsay.get(entry.node, {})
+        if client_id in of_node and self._records[client_id].entry.order == entry.order:
+            self._forget_hearsay(entry)
+            self._confirmed.setdefault(entry.node, {})[client_id] = None
+
+    def ask_again(self) -> None:
+        """What was confirmed is to be asked about once more."""
+        confirmed, self._confirmed = self._confirmed, {}
+        for node, ids in confirmed.items():
+            self._hearsay.setdefault(node, {}).update(ids)
+
+    def deny(self, entry: Entry) -> None:
+        """
+        Asked about that entry, its node said that there is no session up to it. The answer comes
+        in no order with what else the node says, so it ends nothing that the node has said.
+        """
+        record = self._records.get(entry.client_id)
+        if record is None or record.entry.order != entry.order:
+            return
+        if not (record.is_said or record.ended):
+            self._end(record)
+
+    def doubt(self, nodes: Collection[str]) -> None:
+        """What these have said counts no more: they do not say here any more what ends."""
+        for record in self._records.values():
+            if record.entry.node in nodes and not record.ended:
+                record.is_said = False
+                self._doubt(record)
 
     # wills
 
@@ -236,11 +276,28 @@ class Entries:
 
     # internal
 
+    def _doubt(self, record: _Record) -> None:
+        client_id, node = record.entry.client_id, record.entry.node
+        if client_id not in self._confirmed.get(node, {}):
+            self._hearsay.setdefault(node, {}).setdefault(client_id)
+
+    def _is_said(self, record: _Record) -> None:
+        record.is_said = True
+        self._forget_hearsay(record.entry)
+
+    def _forget_hearsay(self, entry: Entry) -> None:
+        for known in (self._hearsay, self._confirmed):
+            of_node = known.get(entry.node)
+            if of_node is not None and of_node.pop(entry.client_id, 0) is None and not of_node:
+                del known[entry.node]
+
     def _replace(self, record: _Record, entry: Entry) -> None:
         known = record.entry
         if known.node != entry.node and not record.ended:
             self._add_loser(record, known.node, known.persistent)
         self._forget_will(known)
+        self._forget_hearsay(known)
+        record.is_said = False
         if known.node != entry.node:
             record.sync = 0
         record.entry = entry
@@ -250,6 +307,7 @@ class Entries:
 
     def _end(self, record: _Record) -> None:
         self._forget_will(record.entry)
+        self._forget_hearsay(record.entry)
         record.entry = attrs.evolve(record.entry, testament=None)
         record.ended = True
         self._settle(record)
@@ -299,6 +357,8 @@ class Entries:
         record = _from_bytes(value)
         self._records[record.entry.client_id] = record
         self._note_will(record.entry)
+        if not record.ended:
+            self._doubt(record)
         losers, record.losers = record.losers, {}
         for node, persistent in losers.items():
             self._add_loser(record, node, persistent)

@@ -130,6 +130,8 @@ class Keeper:
     def _put(self, entry: Entry, source: str) -> Verdict:
         # Others may know of a session at a node before it says so itself; its own list, should it
         # be on its way just now, does not end what came later than the list began.
+        if self._members.is_removed(entry.node):
+            return None  # its sessions went with it; whoever says so has not looked at all since
         sync = self._syncs.get(entry.node, 0)
         return self.entries.put(entry, sync, is_hearsay=entry.node != source)
 
@@ -141,9 +143,12 @@ class Keeper:
         if self._members.unsettlings != self._unsettlings:
             self._unsettlings = self._members.unsettlings
             self._listed.clear()
-        for known in (self._listed, self._syncs):
-            for name in [name for name in known if not self._members.is_peer(name)]:
-                del known[name]
+        gone = {name for name in self._syncs if not self._members.is_peer(name)}
+        for name in gone:
+            self._listed.pop(name, None)
+            del self._syncs[name]
+        if gone:
+            self.entries.doubt(gone)
         self._look()
 
     def _look(self) -> None:

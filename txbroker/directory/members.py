@@ -248,6 +248,10 @@ class Members:
         """True if there is a record of it, removed or not."""
         return name in self._all
 
+    def is_removed(self, name: str) -> bool:
+        """True if it was a member, and a command removed it."""
+        return name in self._removed
+
     @property
     def removed(self) -> set[str]:
         """The names of those that were removed."""

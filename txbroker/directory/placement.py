@@ -44,10 +44,17 @@ class Placement:
 
     def keepers(self, client_id: str) -> Keepers:
         """The keepers of an id, as of now; remembered, if `add` was called for it."""
-        if client_id in self._behind:
-            self._bring(client_id)
+        self.bring(client_id)
         known = self._at.get(client_id)
         return self._places.keepers(client_id) if known is None else known
+
+    def bring(self, client_id: str) -> None:
+        """
+        Up to date, if the id is behind: those who kept it before hear of what it has, and would
+        not when that is gone.
+        """
+        if client_id in self._behind:
+            self._bring(client_id)
 
     def add(self, client_id: str) -> None:
         """Remember the keepers of an id from now on."""
@@ -77,8 +84,7 @@ class Placement:
     def go_on(self, count: int) -> None:
         """Look at so many ids that are behind."""
         for client_id in list(islice(self._behind, count)):
-            if client_id in self._behind:
-                self._bring(client_id)
+            self.bring(client_id)
 
     # internal
 

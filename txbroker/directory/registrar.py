@@ -146,6 +146,7 @@ class Registrar:
     def drop(self, client_id: str) -> None:
         """No session of that id is here any more."""
         self._told.pop(client_id, None)
+        self._placement.bring(client_id)
         own = self.own.pop(client_id, None)
         if own is not None:
             self._tell(client_id, own.generation)
@@ -167,6 +168,7 @@ class Registrar:
 
     def give_away(self, entry: Entry) -> None:
         """The session is at `entry.node` now."""
+        self._placement.bring(entry.client_id)
         self.own.pop(entry.client_id, None)
         self._told.pop(entry.client_id, None)
         self.gone[entry.client_id] = entry
@@ -180,6 +182,11 @@ class Registrar:
         self.gone.pop(client_id, None)
         self._known.pop(client_id, None)
         self._let_go(client_id)
+
+    def forget_node(self, node: str) -> None:
+        """The node was removed by command: nobody is to be told what went there."""
+        for client_id in [client_id for client_id, e in self.gone.items() if e.node == node]:
+            self.forget(client_id)
 
     def tell_again(self, client_id: str) -> None:
         """A keeper believes something else."""

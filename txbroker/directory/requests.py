@@ -148,9 +148,13 @@ class Supersede:
 
 @attrs.frozen(kw_only=True)
 class Superseded:
-    """The ids for which the holder has done, durably, what follows."""
+    """
+    The ids for which the holder has done, durably, what follows; of those that were said to be
+    here, `denied` are not.
+    """
 
     client_ids: tuple[str, ...]
+    denied: tuple[str, ...] = ()
 
 
 @attrs.frozen(kw_only=True)
