@@ -18,6 +18,7 @@ from txbroker.authority.handover import EdgeInterest, MarkKey
 from txbroker.core import StoredRecords
 from txbroker.delegation.passage import Passage
 from txbroker.message import Message
+from txbroker.packed import Packed
 from txbroker.place import Holder, PartKey, Place
 from txbroker.runs import Run
 
@@ -112,7 +113,7 @@ class ZoneState:
     the names of their topics (see `retained`).
     """
 
-    retained: dict[bytes, bytes] = attrs.field(factory=dict)
+    retained: dict[bytes, Packed] = attrs.field(factory=dict)
     marks: dict[MarkKey, int] = attrs.field(factory=dict)
     unclaimed: tuple[Unclaimed, ...] = ()
 

@@ -1,7 +1,8 @@
 """
 The retained messages of a zone, of which there may be a million.
 
-Each is its topic's name and one bytes object, QoS and payload, which the store has, too. A
+Each is its topic's name and one value, QoS and payload, which the store has, too; where it is long,
+it is where the store keeps such. A
 `Message` is made for whoever asks, and shared by those who ask at the same time.
 """
 
@@ -13,6 +14,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 from txbroker.matching.retained import RetainedTree
 from txbroker.message import Message
+from txbroker.packed import Packed, in_memory
 from txbroker.topics import matches
 
 
@@ -22,11 +24,12 @@ def pack(message: Message) -> bytes:
 
 
 class RetainedMessages:
-    """The messages by topic; `size`: the bytes of topics and payloads."""
+    """The messages by topic; `size`: the bytes of topics and payloads; `keep`: where they are."""
 
     def __init__(self) -> None:
         self.size = 0
-        self._tree: RetainedTree[bytes] = RetainedTree()
+        self.keep: Callable[[Packed], Packed] = in_memory
+        self._tree: RetainedTree[Packed] = RetainedTree()
         self._shown: WeakValueDictionary[bytes, Message] = WeakValueDictionary()
         self._gathered: WeakSet[Gathering] = WeakSet()
 
@@ -38,7 +41,7 @@ class RetainedMessages:
         found = self._tree.entry(topic.encode())
         return None if found is None else self._show(*found)
 
-    def entry(self, topic: str) -> tuple[bytes, bytes] | None:
+    def entry(self, topic: str) -> tuple[bytes, Packed] | None:
         """The topic's name and the packed message, as they are kept."""
         return self._tree.entry(topic.encode())
 
@@ -51,8 +54,9 @@ class RetainedMessages:
         """The message is its topic's last one."""
         self.put(message.topic.encode(), pack(message))
 
-    def put(self, name: bytes, packed: bytes) -> None:
+    def put(self, name: bytes, packed: Packed) -> None:
         """The same, packed."""
+        packed = self.keep(packed)
         before = self._tree.put(name, packed)
         self.size += _size(name, packed)
         if before is not None:
@@ -102,10 +106,11 @@ class RetainedMessages:
         for topic in list(self.topics(apex)):
             self.remove(topic)
 
-    def _show(self, name: bytes, packed: bytes) -> Message:
+    def _show(self, name: bytes, packed: Packed) -> Message:
         message = self._shown.get(name)
         if message is None:
-            message = Message(name.decode(), packed[1:], packed[0], True)
+            data = bytes(packed)
+            message = Message(name.decode(), data[1:], data[0], True)
             self._shown[name] = message
         return message
 
@@ -135,14 +140,14 @@ class Gathering:
     def __init__(
         self,
         topic_filter: str,
-        tree: RetainedTree[bytes],
-        show: Callable[[bytes, bytes], Message],
+        tree: RetainedTree[Packed],
+        show: Callable[[bytes, Packed], Message],
     ) -> None:
         self._filter = topic_filter
         self._tree = tree
         self._show = show
         self._names: list[bytes] = []  # in the order of their bytes
-        self._packed: list[bytes | None] = []
+        self._packed: list[Packed | None] = []
         self._changed: set[bytes] = set()
         self._late: set[bytes] = set()
         self._count = 0
@@ -208,5 +213,5 @@ class Gathering:
         return place < len(self._names) and self._names[place] == name
 
 
-def _size(name: bytes, packed: bytes) -> int:
+def _size(name: bytes, packed: Packed) -> int:
     return len(name) + len(packed) - 1

@@ -19,6 +19,7 @@ from txbroker.authority.journal import Chunk
 from txbroker.counters import Counters
 from txbroker.errors import StoreError
 from txbroker.store.arriving import Arrivals
+from txbroker.store.attic import RETAINED, Attic
 from txbroker.store.committer import Committer, Durability
 from txbroker.store.journals import Journals, Part
 from txbroker.store.ledger import FOLDER, Ledger, forget, pause
@@ -81,7 +82,10 @@ class Disk:
         )
         self._on_failed = on_failed
         self._scan = self._verify()
-        self.tables = Tables(self._tables_log, self.committer, wall)
+        self.attic = Attic(data)
+        self.tables = Tables(
+            self._tables_log, self.committer, wall, keeps={RETAINED: self.attic.keep}
+        )
         self.lived = Lived(
             self.tables.table("lived"), now=timers.now, wall=wall, last=self._tables_log.time
         )
@@ -198,6 +202,7 @@ class Disk:
         finally:
             self._thread.close()
             self._tables_log.close()
+            self.attic.close()
             self.journals.close()
             self.outboxes.close()
             if self.ledger is not None:

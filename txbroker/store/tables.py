@@ -2,17 +2,19 @@
 SHELL: small keyed state that outlives the process: tables over one log, where the last value wins.
 
 What is put and deleted in one turn, in whatever tables, is one batch of the log: after a crash it
-is all there or not at all. Values live in memory. The log is cleaned by appending what is live
-anew, bit by bit, and then dropping what is older than the beginning of that.
+is all there or not at all. Values live in memory, or where their table keeps them. The log is
+cleaned by appending what is live anew, bit by bit, and then dropping what is older than the
+beginning of that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from struct import Struct
 from struct import error as StructError
 
 from txbroker.errors import CallerError, StoreError
+from txbroker.packed import Packed, in_memory
 from txbroker.store.committer import Committer
 from txbroker.store.log import Log
 
@@ -32,11 +34,14 @@ _Name = tuple[str, bytes]
 
 
 class Table:
-    """One table; keys and values are bytes. Made by `Tables.table`."""
+    """One table; keys and values are bytes. Made by `Tables.table`; `keep` is where values are."""
 
-    def __init__(self, name: str, pending: dict[_Name, bytes | None], mark: _Mark) -> None:
+    def __init__(
+        self, name: str, pending: dict[_Name, Packed | None], mark: _Mark, keep: _Keep
+    ) -> None:
         self._name = name
-        self._values: dict[bytes, bytes] = {}
+        self._keep = keep
+        self._values: dict[bytes, Packed] = {}
         self._pending = pending
         self._mark = mark
         self._overhead = _OVERHEAD + len(name.encode())
@@ -44,20 +49,25 @@ class Table:
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key."""
-        return self._values.get(key)
+        value = self._values.get(key)
+        return None if value is None else bytes(value)
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """All keys with their values; the table may change meanwhile."""
-        return iter(list(self._values.items()))
+        return ((key, bytes(value)) for key, value in self.packed())
 
     def keys(self) -> list[bytes]:
         """All keys: of a million in a tenth of the time that their values take with them."""
         return list(self._values)
 
-    def put(self, key: bytes, value: bytes) -> None:
+    def packed(self) -> list[tuple[bytes, Packed]]:
+        """The same, with the values wherever they are."""
+        return list(self._values.items())
+
+    def put(self, key: bytes, value: Packed) -> None:
         """Set a value; kept with all else of this turn."""
         self.restore(key, value)
-        self._stage(key, value)
+        self._stage(key, self._values[key])
 
     def delete(self, key: bytes) -> None:
         """Remove a key, if it is there."""
@@ -73,13 +83,13 @@ class Table:
 
     # -- from the tables
 
-    def restore(self, key: bytes, value: bytes | None) -> None:
+    def restore(self, key: bytes, value: Packed | None) -> None:
         """Take a value, or that there is none, from the log."""
         before = self._values.pop(key, None) if value is None else self._values.get(key)
         if before is not None:
             self.live -= self._overhead + len(key) + len(before)
         if value is not None:
-            self._values[key] = value
+            self._values[key] = self._keep(value)
             self.live += self._overhead + len(key) + len(value)
 
     def again(self, key: bytes) -> int:
@@ -88,24 +98,35 @@ class Table:
         self._stage(key, value)
         return self._overhead + len(key) + len(value)
 
-    def _stage(self, key: bytes, value: bytes | None) -> None:
+    def _stage(self, key: bytes, value: Packed | None) -> None:
         self._pending[self._name, key] = value
         self._mark()
 
 
 _Mark = Callable[[], None]
+_Keep = Callable[[Packed], Packed]
 
 
 class Tables:
     """All tables of a node, over one log."""
 
-    def __init__(self, log: Log, committer: Committer, now: Callable[[], int]) -> None:
-        """Read the log; raises `StoreError`. `now` in UTC microseconds."""
+    def __init__(
+        self,
+        log: Log,
+        committer: Committer,
+        now: Callable[[], int],
+        keeps: Mapping[str, _Keep] | None = None,
+    ) -> None:
+        """
+        Read the log; raises `StoreError`. `now` in UTC microseconds; `keeps`: where the values of
+        some tables are.
+        """
         self._log = log
         self._committer = committer
         self._now = now
         self._tables: dict[str, Table] = {}
-        self._pending: dict[_Name, bytes | None] = {}
+        self._keeps = keeps or {}
+        self._pending: dict[_Name, Packed | None] = {}
         self._turns = 0  # that have changed anything
         self._cleaning: Iterator[int] | None = None
         for batch in log.batches():
@@ -125,7 +146,8 @@ class Tables:
         if found is None:
             if len(name.encode()) > 255:
                 raise CallerError("The name of a table has at most 255 bytes.")
-            found = self._tables[name] = Table(name, self._pending, self._mark)
+            keep = self._keeps.get(name, in_memory)
+            found = self._tables[name] = Table(name, self._pending, self._mark, keep)
         return found
 
     @property
@@ -190,10 +212,10 @@ class Tables:
             self._committer.touch(self._log)
 
 
-def _op(name: str, key: bytes, value: bytes | None) -> tuple[bytes, bytes, bytes, bytes]:
+def _op(name: str, key: bytes, value: Packed | None) -> tuple[bytes, bytes, bytes, bytes]:
     raw = name.encode()
-    size = 0 if value is None else len(value)
-    return _OP.pack(value is not None, len(raw), len(key), size), raw, key, value or b""
+    data = b"" if value is None else bytes(value)
+    return _OP.pack(value is not None, len(raw), len(key), len(data)), raw, key, data
 
 
 def _decode(body: bytes) -> Iterator[tuple[str, bytes, bytes | None]]:

@@ -22,8 +22,10 @@ from txbroker.authority.journal import Chunk, Unclaimed, ZoneState
 from txbroker.authority.retained import pack
 from txbroker.counters import Counters
 from txbroker.message import Message
+from txbroker.packed import Packed
 from txbroker.place import Holder, PartKey, Place
 from txbroker.runs import Run
+from txbroker.store.attic import RETAINED
 from txbroker.store.ceiling import Ceiling
 from txbroker.store.disk import Disk
 from txbroker.store.journals import Part
@@ -33,6 +35,9 @@ from txbroker.v1 import state_pb2
 
 CHECKPOINT_EVERY = 50_000
 """Records behind the checkpoint after which it is due; what a start may have to replay."""
+
+CHECKPOINT_BYTES = 16 * 1024 * 1024
+"""Likewise, bytes of retained messages that changed; they are written in one piece."""
 
 _CHECKPOINT = b"checkpoint"
 _ABSORBED = b"absorbed "
@@ -60,7 +65,7 @@ class ZoneStore:
         self._disk = disk
         self._journals = disk.journals
         self._state = disk.tables.table("zone")
-        self._retained = disk.tables.table("retained")
+        self._retained = disk.tables.table(RETAINED)
         self._marks = disk.tables.table("marks")
         self._unclaimed = disk.tables.table("unclaimed")
         self._committer = disk.committer
@@ -79,11 +84,13 @@ class ZoneStore:
         self._checkpoint = 0
         self._saved = 0
         self._changed: set[str] = set()
+        self._changed_size = 0
         self._told_marks: dict[MarkKey, int] = {}
 
     def wire(self, authority: Authority) -> None:
         """The zone whose state this keeps."""
         self._authority = authority
+        authority.retained.keep = self._disk.attic.keep
 
     # from the authority (Journal)
 
@@ -167,7 +174,10 @@ class ZoneStore:
 
     def note_retained(self, topics: Iterable[str]) -> None:
         """The retained messages of these topics changed."""
-        self._changed.update(topics)
+        assert self._authority is not None
+        for topic in topics:
+            self._changed.add(topic)
+            self._changed_size += self._authority.retained.size_of(topic) or 0
 
     def note_unclaimed(self, edges: Iterable[str]) -> None:
         """What these edges have not claimed changed; it is durable with the next commit."""
@@ -212,7 +222,7 @@ class ZoneStore:
         """A subtree came in as a whole, with these marks; it is durable with the next commit."""
         authority = self._authority
         assert authority is not None
-        known = {topic.decode() for topic, _ in self._retained.items()}
+        known = {topic.decode() for topic, _ in self._retained.packed()}
         fresh = set(authority.retained.topics(apex))
         for topic in fresh | {topic for topic in known if is_within(topic, apex)}:
             self._put_retained(topic, authority.retained.entry(topic))
@@ -307,12 +317,13 @@ class ZoneStore:
         self._durable = durable
         assert self._authority is not None
         self._authority.on_durable(self._durable)
-        if self.offset - self._checkpoint > CHECKPOINT_EVERY:
+        many = self.offset - self._checkpoint > CHECKPOINT_EVERY
+        if many or self._changed_size > CHECKPOINT_BYTES:
             self.checkpoint()
 
     def _clear(self) -> None:
         for table in (self._retained, self._marks, self._unclaimed, self._state):
-            for key, _ in list(table.items()):
+            for key, _ in table.packed():
                 table.delete(key)
 
     def _own_part(self) -> Part | None:
@@ -346,7 +357,7 @@ class ZoneStore:
         """The tables; `place` says where an offset of theirs lies in the part."""
         unclaimed = [_unclaimed_from(value) for _, value in self._unclaimed.items()]
         return ZoneState(
-            retained=dict(self._retained.items()),
+            retained=dict(self._retained.packed()),
             marks=dict(_mark(value) for _, value in self._marks.items()),
             unclaimed=tuple(
                 attrs.evolve(
@@ -388,6 +399,7 @@ class ZoneStore:
             for topic in self._changed:
                 self._put_retained(topic, authority.retained.entry(topic))
         self._changed.clear()
+        self._changed_size = 0
         self._save_marks(marks)
         self._checkpoint = self._settled if whole is None else self.offset
         for apex, offset in self._absorbed():
@@ -419,8 +431,8 @@ class ZoneStore:
             self._marks.delete(_mark_name(key))
         self._told_marks = dict(marks)
 
-    def _put_retained(self, topic: str, entry: tuple[bytes, bytes] | None) -> None:
-        """Both bytes objects are the authority's: there are many of them."""
+    def _put_retained(self, topic: str, entry: tuple[bytes, Packed] | None) -> None:
+        """Both are the authority's: there are many of them."""
         if entry is None:
             self._retained.delete(topic.encode())
         else:
