@@ -23,7 +23,7 @@ from txbroker.timers import Cancellable, Timers
 
 T = TypeVar("T")
 
-AT_ONCE = 64
+AT_ONCE = 32
 """Clients that are looked for at the same time."""
 
 CROWD = 100
