@@ -132,17 +132,33 @@ def test_all_who_have_much_get_the_same(bench: Bench) -> None:
 
 def test_whoever_has_used_much_comes_behind_those_who_wait(bench: Bench) -> None:
     """Also with little work, and in a turn that has time left."""
-    busy = Client(bench, "busy", 100)
+    bench.shares.serve(Client(bench, "waits", 1_000))
+    busy = Client(bench, "busy", 4)
     bench.shares.serve(busy)
-    while bench.later:
-        bench.turn()
-    bench.shares.serve(Client(bench, "other", 100))
-    bench.done.clear()
+    assert bench.done == 4 * ["waits"] + 4 * ["busy"]
     busy.steps = 1
     bench.shares.serve(busy)
-    assert bench.done == []
+    assert busy.steps
+    while busy.steps:
+        bench.turn()
+
+
+def test_what_one_used_while_nobody_waited_is_forgotten(bench: Bench) -> None:
+    """Else a crowd of others goes before it until each of them has used as much."""
+    long_here = Client(bench, "long here", 0)
+    for _ in range(10_000):
+        long_here.steps = 2
+        bench.shares.serve(long_here)
+        bench.turn()
+    for number in range(50):
+        bench.shares.serve(Client(bench, f"much {number}", 1_000))
     bench.turn()
-    assert "busy" in bench.done
+    bench.done.clear()
+    long_here.steps = 1
+    bench.shares.serve(long_here)
+    for _ in range(20):
+        bench.turn()
+    assert "long here" in bench.done
 
 
 def test_newcomers_do_not_stand_before_those_who_are_here(bench: Bench) -> None:

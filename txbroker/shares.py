@@ -101,6 +101,7 @@ class Shares:
         self._new: deque[Newcomer] = deque()  # the newcomers among those who are late
         self._number = count()
         self._floor = 0.0  # what those have used whose turn it is
+        self._top = 0.0  # the most that anybody has used
         self._spent = 0.0  # in this turn of the event loop
         self._spent_on_new = 0.0  # of it
         self._until = 0.0
@@ -190,10 +191,15 @@ class Shares:
             if share is None:
                 share = worker.share = Share(used)
             share.used = used + took
+            self._top = max(self._top, share.used)
         if has_more:
             self._put_off(worker)
 
     def _put_off(self, worker: Worker) -> None:
+        if not self._late:
+            # Nobody has waited: all are even. What one has used in hours would let those who have
+            # used nothing yet go before it for seconds.
+            self._floor = self._top
         used, share = self._used_by(worker), worker.share
         if share is None:
             share = worker.share = Share(used)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from select import EPOLLHUP, EPOLLIN, EPOLLOUT, epoll
 from typing import Any
 
@@ -379,6 +379,42 @@ def test_less_is_read_of_whoever_takes_long() -> None:
 
     assert sizes[0] > 10_000 > 6_000 > max(sizes[5:20])
     assert sizes[-1] > 30_000
+
+
+@needs_compiled
+def test_what_one_used_while_nobody_waited_is_forgotten() -> None:
+    """Else a crowd of new ones is read before it until each of them has used as much."""
+    crowd = 20
+
+    def leave(run: Any, left: list[Any]) -> None:
+        who.append(run.clients[0])
+        time.sleep(0.001)
+
+    who: list[str] = []
+    with ExitStack() as stack:
+        bench = stack.enter_context(a_bench(COMPILED))
+        bench.sockets.wire_zone(bench.ask, leave, bench.find)
+        bench.target.is_plain = False
+        for _ in range(100):
+            bench.wait(publish(b"a", b"x"))
+        ends = []
+        for number in range(crowd):
+            client, node = (stack.enter_context(end) for end in socket.socketpair())
+            node.setblocking(False)
+            one = Client(COMPILED, bench.exchange, f"new {number}")
+            bench.sockets.add(node.fileno(), one.inlet)
+            bench.epoll.register(node.fileno(), EPOLLIN)
+            bench.interest += bytes(max(0, node.fileno() + 1 - len(bench.interest)))
+            bench.interest[node.fileno()] = EPOLLIN
+            ends.append((client, one))
+        who.clear()
+        for turn in range(100):
+            for client, _ in ends:
+                client.sendall(publish(b"a", b"x"))
+            bench.wait(publish(b"a", b"x") if turn == 30 else b"")
+            if "publisher" in who:
+                break
+    assert "publisher" in who
 
 
 @both

@@ -125,6 +125,7 @@ cdef class Sockets:
     cdef cbool is_crowded
     cdef cbool is_hurried
     cdef double floor  # what those have used who are read now
+    cdef double top  # the most that anybody has used
 
     def __cinit__(self, Exchange exchange not None):
         self.exchange = exchange
@@ -258,6 +259,7 @@ cdef class Sockets:
                     after = monotonic()
                     used = max(inlet.used, self.floor)
                     inlet.used = used + after - before
+                    self.top = max(self.top, inlet.used)
                     self.note_read(inlet, after - before)
                     before = after
                     if told:
@@ -267,6 +269,10 @@ cdef class Sockets:
                         self.floor = used
         finally:
             self.exchange.is_quiet = False
+        if not is_late:
+            # Nobody waits: all are even. What one has used in hours would let a crowd of new ones,
+            # who have used nothing yet, go before it for seconds.
+            self.floor = self.top
         self.is_crowded = is_late
         return left
 
