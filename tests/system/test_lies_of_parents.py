@@ -152,9 +152,12 @@ def test_lies_of_a_parent_are_gone_with_it(tmp_path: Path) -> None:
     child = NodeProcess(tmp_path, topology("a", zone="a", parent=at))
     with Liar(at) as liar, child:  # type: ignore[abstract]
         for number, (lie, script) in enumerate(LIES.items(), 1):
+            mark = child.mark()
             liar.scripts.put(script)
             wait_until(partial(has_left, liar, number), what=f"{lie} is believed")
             assert not child.has_event("parent.changed"), lie
+            is_received = child.has_event("handover.received", after=mark)
+            assert not (is_received and lie.startswith("fence:")), lie
         for lied in ADOPTIONS:
             assert not adopt(child, lied), f"{lied} is believed"
     root = NodeProcess(tmp_path, topology("root", zone="", grpc=at))
