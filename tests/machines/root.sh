@@ -1,7 +1,8 @@
 # Sourced: a root of Debian's packages below build/machines/, with this checkout in it.
 #
 # MIRROR is the mirror of Debian's packages, debootstrap's own by default. pip's settings are those
-# of this machine: its PIP_ variables, its configuration and its certificates.
+# of this machine: its PIP_ variables, its configuration and its certificates. So is what apt thinks
+# of a mirror that is behind.
 
 # fail WHY: the one line that says what is missing, and the end.
 fail() {
@@ -28,7 +29,7 @@ need_arm() {
 
 # make_root SUITE PROCESSOR PACKAGE...
 make_root() {
-    local suite=$1 processor=$2 script= file
+    local suite=$1 processor=$2 script= file option dates=()
     shift 2
     [ "$(id -u)" -eq 0 ] || fail "makes a root of Debian's packages, which only root can"
     need debootstrap debootstrap
@@ -39,13 +40,16 @@ make_root() {
         # A release that is younger than debootstrap is made as the one that is never released.
         [ -e "/usr/share/debootstrap/scripts/$suite" ] || script=sid
         debootstrap --variant=minbase --arch="$processor" "$suite" "$place" "${MIRROR:-}" $script ||
-            fail "no root of Debian's $suite for $processor: see $place/debootstrap/debootstrap.log;" \
+            fail "no root of Debian's $suite for $processor: what debootstrap says is above;" \
                 "MIRROR=ADDRESS names another mirror"
         touch "$place/.made"
     fi
     cp /etc/resolv.conf "$place/etc/resolv.conf"
+    for option in Acquire::Check-Valid-Until Acquire::Check-Date; do
+        dates+=(-o "$option=$(apt-config dump --format %v $option | grep . || echo true)")
+    done
     inside dpkg --status "$@" >/dev/null 2>&1 ||
-        { inside apt-get update --quiet && inside env DEBIAN_FRONTEND=noninteractive \
+        { inside apt-get "${dates[@]}" update --quiet && inside env DEBIAN_FRONTEND=noninteractive \
             apt-get install --quiet --yes --no-install-recommends "$@"; } ||
         fail "these packages of Debian's $suite for $processor cannot be had: $*"
     for file in /etc/ssl/certs/ca-certificates.crt /etc/pip.conf; do
