@@ -143,8 +143,6 @@ class Entries:
         record = self._records.get(client_id)
         if record is not None and record.entry.node == node:
             record.sync = max(record.sync, sync)
-            if not (record.is_said or record.ended):
-                self._doubt(record)
 
     def end(self, client_id: str, node: str, generation: int) -> None:
         """

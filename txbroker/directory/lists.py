@@ -102,8 +102,10 @@ class Lists:
                 ended.append(Ended(client_id=client_id, generation=generation))
             elif self._is_kept_by(peer, client_id):
                 entries.append(entry)
-            elif entry.node == self._members.name:  # others keep it now
-                ended.append(Ended(client_id=client_id, generation=entry.generation))
+            else:  # others keep it now; of one that has left since, it had what was told before
+                is_here = entry.node == self._members.name
+                last = entry.generation if is_here else generation
+                ended.append(Ended(client_id=client_id, generation=last))
         if not peer.wants_relays:
             peer.relays.clear()
         for client_id in list(islice(peer.relays, BATCH)):
