@@ -30,6 +30,12 @@ def session(*parts: PartKey) -> bytes:
     return state_pb2.StoredSession(subscriptions=[kept]).SerializeToString()
 
 
+def subscription(*parts: PartKey) -> bytes:
+    """One of a large session, which stands in a row of its own."""
+    kept = state_pb2.StoredSubscription(qos=1, starts=[placed(part, 6) for part in parts])
+    return kept.SerializeToString()
+
+
 def window(*parts: PartKey) -> bytes:
     """A window with a cursor that waits for another part."""
     stored = state_pb2.StoredWindow()
@@ -52,6 +58,10 @@ def rows(old: PartKey) -> dict[str, dict[bytes, bytes]]:
     kept = state_pb2.StoredKept(told=1, places=[placed(old, 4), placed(OTHER, 4)])
     return {
         "sessions": {b"one": session(old, OTHER), b"two": session(OTHER)},
+        "filters": {
+            bytes(8) + b"#": subscription(old, OTHER),
+            bytes(8) + b"a": subscription(OTHER),
+        },
         "windows": {b"one": window(old, OTHER)},
         "kept": {b"edge": kept.SerializeToString()},
         "zone": {b"checkpoint": point(old.epoch), b"ceiling": ceiling.SerializeToString()},
