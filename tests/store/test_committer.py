@@ -631,24 +631,6 @@ def test_errors_of_the_thread_reach_the_loop() -> None:
     assert ["StoreError('broken')", "None"] == run_apart(scenario())
 
 
-def test_much_is_synced_though_nobody_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So that little of a flood of QoS 0 lies before whoever comes then."""
-    monkeypatch.setattr(committer_module, "EARLY", 2_000)
-    bench = Bench(tmp_path, Durability.SYNC)
-    bench.stage(bench.a, size=1_000)
-    bench.end_turn()
-    assert not bench.work
-    bench.stage(bench.a, size=1_000)
-    bench.end_turn()
-    assert 1 == len(bench.work)
-    bench.stage(bench.a, size=3_000)
-    bench.end_turn()
-    assert ["a synced"] == bench.sync()
-    assert 1 == len(bench.work)  # what came meanwhile was much, too
-
-
 def test_it_is_laden_while_somebody_waits_for_much(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

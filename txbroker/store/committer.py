@@ -40,9 +40,6 @@ Bytes that may wait for a sync, where somebody waits for it, too, before whateve
 gives way: a flood of QoS 0 made each sync one of 64 MiB, behind which all else was late.
 """
 
-EARLY = 2 * 1024 * 1024
-"""Bytes that are synced though nobody waits: who comes then has little before it."""
-
 _Action = Callable[[], None]
 
 
@@ -333,8 +330,8 @@ class Committer:
         self._end_turn()
 
     def _sync_in_time(self) -> None:
-        """Begin a sync where somebody waits for it or much is to be synced, or have one come."""
-        if self._next or (self._is_sync and self._behind > EARLY):
+        """Begin a sync where somebody waits for it, or have one come."""
+        if self._next:
             self._sync()
         elif self._unsynced and self._alarm is None:
             self._set_alarm(self._sync_interval, self._catch_up)
