@@ -1,14 +1,16 @@
 #!/bin/bash
 # On 64-bit ARM under qemu: the core cross-compiled, then the tests of core, log and conformance.
-# As root, with Debian's packages debootstrap, qemu-user-static and g++-aarch64-linux-gnu.
+# As root, with Debian's packages debootstrap, qemu-user-static, binfmt-support and
+# g++-aarch64-linux-gnu.
 set -eu
 cd "$(dirname "$0")/../.."
 . tests/machines/root.sh
 
-update-binfmts --enable qemu-aarch64
-make_root arm64 trixie arm64 "python3,python3-venv,python3-dev,g++,make,git,ca-certificates"
+need_arm
+need aarch64-linux-gnu-g++ g++-aarch64-linux-gnu
+make_root trixie arm64 python3 python3-venv python3-dev git ca-certificates
 put_checkout
-# The core's C++ is translated and compiled here, as an emulated compiler takes a quarter of an hour.
+# Translated and compiled here: emulated, that takes a quarter of an hour.
 make --silent install
 python=$(basename "$(ls -d "$place"/usr/include/python3*)")
 version=3${python#python3.}
