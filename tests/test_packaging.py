@@ -23,6 +23,7 @@ CORES = (
     "errors",
     "ledger",
     "message",
+    "packed",
     "patience",
     "place",
     "pressure",

@@ -58,3 +58,27 @@ def publish(node: NodeProcess, first: int, end: int) -> None:
             ]
             client.send(b"".join(publishes))
             client.ping()
+
+
+def test_long_retained_messages_are_on_the_disk(tmp_path: Path) -> None:
+    """While they come, and after a start from what was killed; all are there, and the last ones."""
+    count, size = 600, 250_000
+
+    def payload(number: int, turn: int) -> bytes:
+        return b"%d %d " % (number, turn) + bytes(size)
+
+    with NodeProcess(tmp_path, topology("n", zone="")) as node:
+        with RawClient(node.mqtt, timeout=60) as client:
+            client.connect("p")
+            for turn in range(2):
+                for number in range(count):
+                    client.publish(f"long/{number}", payload(number, turn), qos=1, retain=True)
+        wait_until(lambda: resident(node) < count * size, what="they are on the disk")
+        node.kill()
+        node.start()
+        wait_until(lambda: resident(node) < count * size, what="they are on the disk")
+        with RawClient(node.mqtt, timeout=60) as client:
+            client.connect("s")
+            client.subscribe(("long/+", 0))
+            found = {one.topic: one.payload for one in client.take(count)}
+        assert {f"long/{number}": payload(number, 1) for number in range(count)} == found
