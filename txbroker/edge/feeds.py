@@ -24,7 +24,11 @@ what is left of it may come later; None stands for a step in which none was foun
 """
 
 AT_ONCE = 256
-"""Steps of an iterator that are done before its rest is given in slices."""
+BYTES_AT_ONCE = 64 * 1024
+"""
+Steps of an iterator that are done before its rest is given in slices, and bytes of payload: more
+than a client takes at once would be dropped at QoS 0.
+"""
 
 LOOK = 0.02
 """Seconds between two looks at clients that have no room."""
@@ -57,10 +61,12 @@ class Feeds:
                 if message is not None:
                     give(message)
             return
+        size = 0
         for steps, message in enumerate(retained, 1):
             if message is not None:
                 give(message)
-            if steps == AT_ONCE:
+                size += len(message.payload)
+            if steps == AT_ONCE or size >= BYTES_AT_ONCE:
                 self._serve(_Feed(self, session, subscription, retained))
                 return
 
