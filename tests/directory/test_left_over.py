@@ -156,20 +156,11 @@ class Life:
 
 
 FIVE = ("a", "b", "c", "d", "e")
-SITES = {"a": "one", "b": "one", "c": "one", "d": "two", "e": "two"}
 
 HARDER: dict[str, dict[str, Any]] = {
     "doubled": {"doubled": 0.2, "all_die": 0.2},
     "late": {"nodes": FIVE, "late": 2, "doubled": 0.1},
     "lost": {"nodes": FIVE, "late": 1, "is_one_lost": True, "all_die": 0.1},
-    "sites": {"nodes": FIVE, "sites": SITES, "all_die": 0.1},
-    "lost in a site": {
-        "nodes": FIVE,
-        "sites": SITES,
-        "is_one_lost": True,
-        "doubled": 0.1,
-        "all_die": 0.1,
-    },
 }
 
 
