@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.directory.test_model import holders
 from tests.support.site import Connection, Node, Site
+from txbroker.directory import clearing
 from txbroker.directory.holdings import Holding
 from txbroker.directory.requests import Discard, Discarded, Kept
 
@@ -268,6 +269,19 @@ def test_discard_outlives_what_keepers_know_of_the_holder() -> None:
     assert story.nodes[2].directory.clearings.is_due("x")
     story.heal()
     check(story)
+
+
+def test_discards_beyond_the_limit_push_out_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which ids clients say is theirs to choose."""
+    monkeypatch.setattr(clearing, "LIMIT", 2)
+    story = parted()
+    node = story.nodes[2]
+    for client_id in ("x", "y", "z"):
+        story.connection = node.connect(client_id, clean=True)
+        story.answered()
+
+    assert [False, True, True] == [node.directory.clearings.is_due(c) for c in ("x", "y", "z")]
+    assert 2 == len(node.directory.clearings)
 
 
 def test_copy_on_its_way_is_not_opened_behind_a_clean_session() -> None:

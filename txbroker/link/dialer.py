@@ -28,6 +28,7 @@ from txbroker.errors import PeerError, StoreError
 from txbroker.link.convert import cut_from_wire
 from txbroker.link.edge_end import EdgeEnd
 from txbroker.link.formats import Formats
+from txbroker.link.told import Told
 from txbroker.link.wire import LinkProtocol
 from txbroker.net import Clock
 from txbroker.place import PartKey
@@ -86,7 +87,7 @@ class Dialer:
     ) -> None:
         self.formats = Formats()
         self._standing = standing
-        self._told: dict[str, str] = {}
+        self._told = Told()
         self._clock = clock
         self._dialing = dialing
         self._channels = channels
@@ -228,6 +229,7 @@ class Dialer:
         )
         protocol.attach(end)
         self._open[route] = protocol
+        self._told.forget(route.apex)
         log.info("link.opened", zone=route.apex, peer=cut.node, address=address)
         end.start(token)
         try:
@@ -292,8 +294,7 @@ class Dialer:
 
     def _say_refused(self, route: Route, reason: str) -> None:
         # It is tried again each second.
-        if self._told.get(route.apex) != reason:
-            self._told[route.apex] = reason
+        if self._told.is_news(route.apex, reason):
             log.error("link.namesake", zone=route.apex, reason=reason)
 
     def _give_credit(self) -> None:

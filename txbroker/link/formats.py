@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from txbroker.link.frames import LINK_VERSION
+from txbroker.link.told import Told
 from txbroker.telemetry import get_logger, tell_repeated
 
 log = get_logger()
-
-NODES_REMEMBERED = 1_000
-"""Nodes of another format that are logged once, and not each time that they ask."""
-
-
-REMEMBERED = 1_000
-"""Nodes of another format that are not told of again; beyond that the one told first is."""
 
 
 class Formats:
@@ -24,7 +18,7 @@ class Formats:
 
     def __init__(self, ours: int = LINK_VERSION) -> None:
         self.ours = ours
-        self._told: dict[str, int] = {}
+        self._told = Told()
 
     def is_ours(self, node: str, version: int, zone: str) -> bool:
         """
@@ -34,15 +28,10 @@ class Formats:
         A node that names no format (0) has one from before they were named here.
         """
         if version == self.ours:
-            self._told.pop(node, None)
+            self._told.forget(node)
             return True
-        if self._told.get(node) != version:
-            if len(self._told) >= REMEMBERED:
-                del self._told[next(iter(self._told))]
-            self._told[node] = version
+        if self._told.is_news(node, version):
             older = f"node {node!r}" if version < self.ours else "this node"
-            if len(self._told) > NODES_REMEMBERED:
-                self._told.pop(next(iter(self._told)))
             tell_repeated(
                 log.warning,
                 "link.other_format",

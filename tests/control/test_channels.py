@@ -1,0 +1,27 @@
+"""Channels to other nodes, whose addresses come from outside."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.cluster import on_loop
+from txbroker.control import channels
+from txbroker.control.channels import Channels
+
+
+@on_loop
+async def test_beyond_the_limit_the_one_not_used_for_longest_goes() -> None:
+    """With what was made for a node there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(channels, "LIMIT", 2)
+        made = Channels()
+        first, second = (made.stub(f"127.0.0.1:{port}", "node") for port in (1, 2))
+        assert made.stub("127.0.0.1:1", "node") is first
+
+        made.stub("127.0.0.1:3")
+
+        assert 2 == len(made)
+        assert made.stub("127.0.0.1:1", "node") is first
+        assert made.stub("127.0.0.1:2", "node") is not second
+        assert 2 == len(made)
+        await made.close()
