@@ -251,6 +251,24 @@ def test_nothing_is_left_of_a_part_that_everybody_has() -> None:
     assert A not in bench.edge.positions.followed
 
 
+def test_a_crash_after_the_end_of_a_part_brings_nothing_again() -> None:
+    """Where it goes on is not known yet, and how far it was followed was written a while before."""
+    bench = bench_of("a")
+    client = subscribed(bench, "a/x")
+    child_says(bench, 1, 2)
+    bench.edge.positions.checkpoint()
+    child_says(bench, 3, 5)
+    assert told("child", 1, 5) == everything(client)
+    bench.settle()
+    bench.edge.cuts.on_gone(bench.route("a"), is_whole=True)
+    bench.settle()
+    bench = bench.restart()
+    bench.journals.closed.add(A)
+    client = Client(bench, "c", clean=False)
+
+    assert [] == everything(client)
+
+
 def cut_off(bench: EdgeBench) -> Client:
     """A session here that had taken two of `a` when its owner died, and its zone was reclaimed."""
     client = subscribed(bench, "a/x")

@@ -221,10 +221,19 @@ class Keeper:
             del self._gone_through[name]
             self._passages.delete(name)
         for zone, epoch, offset in positions:
-            if self._told.get(zone) != (epoch, offset):
-                self._told[zone] = (epoch, offset)
-                point = state_pb2.Checkpoint(epoch=epoch, offset=offset)
-                self._positions.put(zone.encode(), point.SerializeToString())
+            self._put_position(zone, epoch, offset)
+
+    def on_closed(self, part: PartKey, offset: int) -> None:
+        """
+        A part has ended, and where it goes on is still to be told.
+
+        The position goes with what the sessions let go of, in one commit: one of a second ago would
+        give them again what they had since, after a crash.
+        """
+        value = self._positions.get(part.zone.encode())
+        if value is None or state_pb2.Checkpoint.FromString(value).epoch <= part.epoch:
+            self._put_position(part.zone, part.epoch, offset)
+        self.save_soon()
 
     def on_ended(self, part: PartKey) -> None:
         """
@@ -245,6 +254,12 @@ class Keeper:
         self._commit.before_write(self._put)
 
     # internal
+
+    def _put_position(self, zone: str, epoch: int, offset: int) -> None:
+        if self._told.get(zone) != (epoch, offset):
+            self._told[zone] = (epoch, offset)
+            point = state_pb2.Checkpoint(epoch=epoch, offset=offset)
+            self._positions.put(zone.encode(), point.SerializeToString())
 
     def _load_window(self, name: bytes, session: Session) -> None:
         window = decode_window(

@@ -220,6 +220,7 @@ class Positions:
             return
         # Where it goes on is still to be told: that may be several parts away.
         self._ended[ended] = offset
+        self._keeper.on_closed(ended, offset)
         while len(self._ended) > ENDED:
             self._forget_ended(next(iter(self._ended)))
 
