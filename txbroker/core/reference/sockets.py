@@ -187,8 +187,8 @@ class Sockets:
             now, left = clock(), []
             for descriptor, events in epoll.poll(timeout, BATCH):
                 inlet = self._inlets.get(descriptor)
-                is_read = events & ~ENDED == EPOLLIN and interest[descriptor] & EPOLLIN
-                if inlet is None or not is_read:
+                is_read = events & ~ENDED == EPOLLIN
+                if inlet is None or not (is_read and interest[descriptor] & EPOLLIN):
                     left.append((descriptor, events))
                 elif told := self._read(inlet, descriptor, now):
                     left.append((descriptor, told))
