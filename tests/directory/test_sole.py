@@ -274,11 +274,19 @@ def test_discard_outlives_what_keepers_know_of_the_holder() -> None:
 def test_discards_beyond_the_limit_push_out_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which ids clients say is theirs to choose."""
     monkeypatch.setattr(clearing, "LIMIT", 2)
-    story = parted()
+    story = left_at_1(5, 3)
+    for client_id in ("y", "z"):
+        story.connection = story.nodes[1].connect(client_id)
+        story.answered()
+        story.drop()
+    story.wait(1.0)
+    story.isolate(1)
+    story.wait(3.0)
     node = story.nodes[2]
     for client_id in ("x", "y", "z"):
         story.connection = node.connect(client_id, clean=True)
         story.answered()
+        story.drop()
 
     assert [False, True, True] == [node.directory.clearings.is_due(c) for c in ("x", "y", "z")]
     assert 2 == len(node.directory.clearings)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import cast
 
 from tests.support import wire
 from tests.support.nodes import free_port
 from tests.support.rawclient import RawClient
 
-from .commands import as_json, failure, output, wrong_usage
+from .commands import as_json, failure, output, wait_until, wrong_usage
 from .conftest import House
 
 
@@ -37,6 +38,10 @@ def test_what_is_listed(house: House) -> None:
         here.take(2)
         pub.publish("a/listed", qos=1)
         here.take(1)
+
+        wait_until(
+            lambda: cast(float, sessions(house)["away"]["held_for"]) > 0, what="time to pass"
+        )
 
         found = sessions(house)
 
