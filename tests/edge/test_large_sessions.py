@@ -18,6 +18,7 @@ from txbroker.edge.roaming import Successions
 from txbroker.edge.stored import encode_subscriptions, encode_window
 from txbroker.mqtt.packets import Publish
 from txbroker.mqtt.session import Session
+from txbroker.place import PartKey
 from txbroker.v1 import state_pb2
 
 NAME = "c"
@@ -107,6 +108,23 @@ def test_a_commit_costs_by_what_changed(monkeypatch: pytest.MonkeyPatch) -> None
     filters, publishes = parts_of(client.session)
     assert "more" in filters and "f/7" not in filters
     assert 2_000 in publishes and 7 not in publishes
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_what_changes_of_a_filter_that_stays_is_kept(is_restarted: bool) -> None:
+    """Its QoS, and where it begins; also of a session that was read at a start."""
+    bench = bench_of()
+    fill(bench, filters=100, publishes=0)
+    if is_restarted:
+        bench = bench.restart()
+    session = bench.edge.clients.sessions[NAME]
+
+    session.subscriptions["f/5"].grant(2)
+    session.subscriptions["f/6"].begin(PartKey("", 1), 7)
+    bench.edge.keeper.save_all(session)
+    bench.settle()
+
+    assert {NAME: parts_of(session)} == kept(bench)
 
 
 def test_small_session_has_no_rows() -> None:
