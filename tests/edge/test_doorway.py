@@ -7,7 +7,8 @@ from typing import Any
 
 from tests.support.clock import Clock
 from txbroker.directory.steps import Procedure
-from txbroker.edge.doorway import AT_ONCE, CROWD, PATIENCE, Doorway
+from txbroker.edge.doorway import AT_ONCE, PATIENCE, Doorway
+from txbroker.shares import CROWD
 
 
 class Runner:

@@ -19,15 +19,13 @@ from typing import Protocol, TypeVar
 import attrs
 
 from txbroker.directory.steps import Procedure
+from txbroker.shares import CROWD
 from txbroker.timers import Cancellable, Timers
 
 T = TypeVar("T")
 
 AT_ONCE = 32
 """Clients that are looked for at the same time."""
-
-CROWD = 100
-"""As many may wait whom nobody looks after; of more, those who are gone by now are dropped."""
 
 PATIENCE = 0.1
 """Seconds without an end of any, after which as many more begin."""

@@ -11,18 +11,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 import attrs
 
 from txbroker.directory.arrival import Arrived, Refused
 from txbroker.directory.directory import Directory
 from txbroker.directory.ports import Remains
+from txbroker.directory.steps import Procedure
 from txbroker.edge.clients import TAKEN_OVER, Clients
 from txbroker.edge.doorway import Doorway, Runner
 from txbroker.mqtt.packets import Connect
 from txbroker.mqtt.session import Session
 from txbroker.timers import Timers
 from txbroker.topics import is_within
+
+T = TypeVar("T")
 
 
 @attrs.define(slots=True, eq=False)
@@ -81,24 +85,31 @@ class Roaming:
             self._clients.connect(packet, accept, refuse)
             return None
         attempt = Attempt(packet, accept, refuse, drop_if_gone)
-        self._attempts[client_id] = attempt
-        self._doorway.pass_through(
+        return self._look(
+            attempt,
             lambda: directory.arrive(client_id, lambda: attempt.is_wanted),
             lambda outcome: self._found(attempt, outcome),
-            lambda: self._is_wanted(attempt),
-            attempt.drop_if_gone,
         )
-        return attempt
 
     def _clear(self, attempt: Attempt) -> Attempt:
         """What is elsewhere ends, the keepers hear of the clean session, then CONNACK."""
         client_id, clearings = attempt.packet.client_id, self._directory.clearings
-        self._attempts[client_id] = attempt
-        self._doorway.pass_through(
+        return self._look(
+            attempt,
             lambda: clearings.clear(client_id, lambda: attempt.is_wanted),
             lambda until: self._cleared(attempt, until),
-            lambda: self._is_wanted(attempt),
-            attempt.drop_if_gone,
+        )
+
+    def _look(
+        self,
+        attempt: Attempt,
+        make: Callable[[], Procedure[T]],
+        finished: Callable[[T], object],
+    ) -> Attempt:
+        """Run the procedure when the attempt has its turn."""
+        self._attempts[attempt.packet.client_id] = attempt
+        self._doorway.pass_through(
+            make, finished, lambda: self._is_wanted(attempt), attempt.drop_if_gone
         )
         return attempt
 
