@@ -1,9 +1,9 @@
 """
 The retained messages of a zone, of which there may be a million.
 
-Each is its topic's name and one value, QoS and payload, which the store has, too; where it is long,
-it is where the store keeps such. A
-`Message` is made for whoever asks, and shared by those who ask at the same time.
+Each is its topic's name and one value, QoS and payload, which the store has, too; a long value lies
+where the store keeps such. A `Message` is made for whoever asks, and shared by those who ask at the
+same time.
 """
 
 from __future__ import annotations
