@@ -167,14 +167,20 @@ def test_one_more_is_no_news_to_those_who_keep_what_they_kept() -> None:
     assert begun is not None and begun.first
 
 
-def test_only_ids_with_other_keepers_are_news() -> None:
-    """To the keeper that they have now, and to the one that they had; a list is not begun anew."""
+def bench_of_hundred() -> Bench:
+    """Four members, and a hundred kept sessions that their keepers have heard of."""
     bench = Bench()
     for name in ("c", "d"):
         bench.join(name)
     for number in range(100):
         bench.registrar.set(kept(number))
     bench.pump()
+    return bench
+
+
+def test_only_ids_with_other_keepers_are_news() -> None:
+    """To the keeper that they have now, and to the one that they had; a list is not begun anew."""
+    bench = bench_of_hundred()
     before = {number: bench.members.keepers(f"c{number}") for number in range(100)}
     bench.join("e")
     sent = bench.pump()
@@ -196,12 +202,7 @@ def test_only_ids_with_other_keepers_are_news() -> None:
 @pytest.mark.parametrize("way", ["drop", "give_away"])
 def test_what_ends_before_a_change_is_worked_off_has_ended_where_it_was_kept(way: str) -> None:
     """The keepers of before are told, though nothing is here any more when it is looked at."""
-    bench = Bench()
-    for name in ("c", "d"):
-        bench.join(name)
-    for number in range(100):
-        bench.registrar.set(kept(number))
-    bench.pump()
+    bench = bench_of_hundred()
     before = [number for number in range(100) if bench.there(number) is not None]
     bench.join("e")
     for number in range(100):

@@ -106,6 +106,13 @@ class Zone:
             await asyncio.sleep(0.001)
 
 
+def begin_alone(data: Path, end: int) -> None:
+    """A process dies when the part of epoch 4 is there, and nothing that it begins with."""
+    zone = Zone(data)
+    zone.disk.journals.begin(PartKey("", 4), (PartKey("", 1), end))
+    zone.disk.close()
+
+
 def test_nothing_is_shown_before_it_is_synced(tmp_path: Path) -> None:
     """Neither in the turn of the publish nor at its end, when it is written."""
 
@@ -292,9 +299,7 @@ def test_another_epoch_of_the_same_data_goes_on(tmp_path: Path, is_killed: bool)
         await zone.settle()
         zone.disk.close()
         if is_killed:
-            again = Zone(tmp_path)
-            again.disk.journals.begin(PartKey("", 4), (PartKey("", 1), 2))
-            again.disk.close()
+            begin_alone(tmp_path, 2)
         seen: list[object] = []
         for _ in range(2):
             again = Zone(tmp_path)
@@ -323,9 +328,7 @@ def test_edges_that_are_away_keep_what_another_epoch_takes(tmp_path: Path, is_ki
         await zone.settle()
         zone.disk.close()
         if is_killed:
-            again = Zone(tmp_path)
-            again.disk.journals.begin(PartKey("", 4), (PartKey("", 1), 1))
-            again.disk.close()
+            begin_alone(tmp_path, 1)
         seen: list[object] = []
         for _ in range(2):
             again = Zone(tmp_path)
