@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -70,7 +71,7 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
         package.no_such_job  # noqa: B018
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1:99999", "nowhere.invalid:7077"])
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere.invalid:7077"])
 def test_without_a_spark_master(address: str) -> None:
     """In a moment, before there is any Spark."""
     pytest.importorskip("pyspark", reason="PySpark is not installed")
@@ -82,6 +83,22 @@ def test_without_a_spark_master(address: str) -> None:
     assert 1 == done.exit_code
     assert 1 == len(done.stderr.splitlines())
     assert done.stderr.startswith(f"Error: spark://{address}: no Spark master answers (")
+
+
+def test_without_a_spark_master_at_a_port_that_cannot_be() -> None:
+    """Whoever listens at the port that its lower 16 bits make is not asked."""
+    pytest.importorskip("pyspark", reason="PySpark is not installed")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1] + 65_536}"
+        done = CliRunner().invoke(
+            main,
+            ["pipeline", "archive", *f"--root h:1 --archive x --master spark://{address}".split()],
+        )
+
+    assert (1, f"Error: spark://{address}: no Spark master answers (ports end at 65535)") == (
+        done.exit_code,
+        done.stderr.partition(";")[0],
+    )
 
 
 def test_jobs_are_functions_of_the_package() -> None:

@@ -32,6 +32,8 @@ LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.
 ANSWER = 10.0
 """Seconds for which a standalone master may be silent."""
 
+LAST_PORT = 65_535
+
 
 def session(
     master: str = "local[*]",
@@ -70,9 +72,12 @@ def session(
 def _check_answers(master: str) -> None:
     """Raise `PipelineError` where no standalone master is; Spark takes a minute to say so."""
     trouble = None
-    for address in addresses(master):
+    for host, port in addresses(master):
         try:
-            socket.create_connection(address, ANSWER).close()
+            if port > LAST_PORT:
+                # The resolver would cut it to 16 bits, and somebody else's port may answer.
+                raise OverflowError(f"ports end at {LAST_PORT}")
+            socket.create_connection((host, port), ANSWER).close()
             return
         except (OSError, OverflowError) as error:
             trouble = error
