@@ -203,12 +203,19 @@ def test_cold_cache_without_a_root(tree: Tree) -> None:
     """
     An edge that starts and reaches nobody puts all down for the root; what belongs to others goes
     to them as soon as it knows them.
+
+    The sessions are begun before: too few keepers are left for new ones.
     """
     reader = tree.reader()
+    topics = ("a", "a/b", "r")
+    for client_id in (f"w{qos}-{topic}" for topic in topics for qos in QOS):
+        with RawClient(tree.edge.mqtt) as client:
+            client.connect(client_id, clean=False)
+            client.disconnect()
     for node in (tree.edge, tree.a, tree.root):
         node.kill()
     tree.edge.start()
-    writers = tree.writers("a", "a/b", "r")
+    writers = tree.writers(*topics)
     for writer in writers:
         writer.wait_acknowledged(100)
     tree.root.start()
