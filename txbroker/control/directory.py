@@ -211,22 +211,22 @@ class DirectoryShell(directory_pb2_grpc.DirectoryServicer):
             reason, peer = brief(str(error)), brief(request.source)
             tell_repeated(log.warning, "directory.lied", kind=peer, peer=peer, reason=reason)
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
-        with self._shares.hurry():
-            return wire.reply(me, await self._answer(request.source, question))
-
-    async def _answer(self, source: str, question: Request | None) -> Reply | None:
         answer = None
         if question is not None:
-            answer = self._directory.handle(source, _checked(question))
+            answer = self._directory.handle(request.source, _checked(question))
             self._turn.end()
         if answer is None:
+            # Nothing was changed: a stranger's questions would make members wait for syncs.
             self._counters.add("directory.refused")
-            tell_repeated(log.info, "directory.refused", kind=source, peer=brief(source))
-        elif isinstance(answer, Registered) and answer.full:
+            # No kind: a stranger that invents names would have a line for each.
+            tell_repeated(log.info, "directory.refused", peer=brief(request.source))
+            return wire.reply(me, None)
+        if isinstance(answer, Registered) and answer.full:
             self._counters.add("directory.full", len(answer.full))
         if not isinstance(question, Ping):  # it lives, however long its disk takes
-            await self._safe(question)
-        return answer
+            with self._shares.hurry():
+                await self._safe(question)
+        return wire.reply(me, answer)
 
     # internal: procedures
 
