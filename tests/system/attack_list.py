@@ -13,21 +13,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
-import attrs
-
 from tests.support import wire
 from tests.support.nodes import Address
-from tests.system.innocents import Stranger
-
-
-@attrs.frozen
-class Ports:
-    """Of the node that is attacked."""
-
-    mqtt: Address
-    link: Address
-    grpc: Address
-
+from tests.system.call_attacks import CALLS, call_storm
+from tests.system.innocents import Ports, Stranger
 
 Attack = Callable[[Ports], Iterator[None]]
 
@@ -396,4 +385,5 @@ ATTACKS: Final[dict[str, Attack]] = {
     "retained-flood": partial(retained_flood, size=16),
     "retained-flood-64k": partial(retained_flood, size=65_000),
     "retained-answers": retained_answers,
+    **{name: partial(call_storm, call=call) for name, call in CALLS.items()},
 }

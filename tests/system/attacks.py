@@ -22,8 +22,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests.support.nodes import ROOT, NodeProcess, parse_address, topology
-from tests.system.attack_list import ATTACKS, Ports
-from tests.system.innocents import Innocent, Newcomer, Pair, quantile, resident, work_of
+from tests.system.attack_list import ATTACKS
+from tests.system.innocents import Innocent, Newcomer, Pair, Ports, quantile, resident, work_of
 
 ATTACKER = "tests.system.attacks"
 """The module that is run to attack, as `ATTACKER --attack NAME SECONDS PORT PORT PORT`."""

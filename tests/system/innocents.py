@@ -161,6 +161,15 @@ def work_of(*nodes: NodeProcess) -> Callable[[], float]:
     return lambda: sum(int(path.read_text().split()[0]) for path in paths) / 1e9
 
 
+@attrs.frozen
+class Ports:
+    """Of the node that is attacked."""
+
+    mqtt: Address
+    link: Address
+    grpc: Address
+
+
 @attrs.define(slots=True)
 class Stranger:
     """A non-blocking connection whose bytes are sent as far as the node takes them."""
