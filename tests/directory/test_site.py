@@ -736,6 +736,54 @@ def test_a_tombstone_goes_when_sessions_of_then_are_over() -> None:
     assert (("x",), ()) == (before, holdings.gone)
 
 
+def test_a_copy_whose_holder_is_forgotten_is_opened() -> None:
+    """Nobody is left to say whether it was released, and nobody else has the session."""
+    whole = site(roaming_wait=0.5)
+    subscribe(whole, connect(whole, "c"), "p")
+    taker = whole.nodes["b"]
+    taker.connect("x")
+    whole.run_until(lambda: "x" in taker.directory.holdings.arriving)
+    whole.nodes["c"].kill()
+    whole.run(5.0)
+    assert connect(whole, "b").refused is not None
+    whole.nodes["a"].directory.members.remove("c")
+    whole.run(1.0)
+
+    assert connect(whole, "b").present
+    assert {"p"} == taker.host.kept["x"]
+    assert ["b"] == whole.holders("x")
+
+
+def test_a_session_that_went_to_a_forgotten_node_begins_anew_at_once() -> None:
+    """Where it came from, the tombstone leads nowhere."""
+    whole = site(roaming_wait=0.5)
+    connect(whole, "a").lost(is_will_due=False)
+    connect(whole, "b").lost(is_will_due=False)
+    whole.nodes["b"].kill()
+    assert connect(whole, "a").refused is not None
+    whole.nodes["a"].directory.members.remove("b")
+    whole.run(1.0)
+
+    assert connect(whole, "a").present is False
+
+
+def test_what_a_forgotten_node_had_is_discarded_at_once() -> None:
+    """Nothing has to be asked of it, so nothing has to be remembered."""
+    whole = site()
+    connect(whole, "a").lost(is_will_due=False)
+    connect(whole, "b").lost(is_will_due=False)
+    whole.nodes["b"].kill()
+    whole.nodes["a"].directory.members.remove("b")
+    whole.run(1.0)
+    since = whole.now
+    assert connect(whole, "a", clean=True).present is False
+
+    assert whole.now - since < 1.0
+    assert 0 == len(whole.nodes["a"].directory.clearings)
+    whole.run(5.0)
+    assert [] == whole.holders("x")
+
+
 def tables(node: Node) -> dict[str, int]:
     """Those of a node's directory that are not empty."""
     directory = node.directory

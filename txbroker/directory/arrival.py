@@ -159,9 +159,22 @@ class Arrivals:
         search = Search(client_id, is_merging=client_id in self._holdings.held)
         yield from self.alone(client_id, self._fetch(search, node, incarnation))
 
+    def ask_holder(self, node: str, request: Request) -> Procedure[Reply | None]:
+        """Ask who is said to hold a session; a node that was removed holds none any more."""
+        if self._members.is_removed(node):
+            return NotHeld()
+        return (yield from ask(node, request))
+
     def finish(self, client_id: str) -> Procedure[bool]:
-        """Ask whether a copy that is here was released; True when the session is here now."""
+        """
+        Ask whether a copy that is here was released; True when the session is here now.
+
+        Of a node that was removed nobody can ask it, and it may have been: then nobody else has the
+        session, and without it the client would be refused for ever.
+        """
         arriving = self._holdings.arriving[client_id]
+        if self._members.is_removed(arriving.node):
+            return (yield from self._settle(client_id))
         reply = yield from ask(arriving.node, Release(client_id=client_id, token=arriving.token))
         if self._holdings.arriving.get(client_id) is not arriving:
             return client_id in self._holdings.held
@@ -337,7 +350,7 @@ class Arrivals:
                 return None  # one copy at a time, or the first would be lost
             holds = 0 if held is None else held.incarnation
             take = Take(client_id=client_id, incarnation=incarnation, holds=holds)
-            reply = yield from ask(node, take)
+            reply = yield from self.ask_holder(node, take)
             match reply:
                 case Taken():
                     return (yield from self._bring(search, node, reply))

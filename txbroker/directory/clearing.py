@@ -321,7 +321,8 @@ class Clearings:
                 break  # what is here the clean session ends itself
             if not search.is_wanted():
                 return  # the client may be elsewhere by now, with a session that is newer
-            reply = yield from ask(node, self._request(search.client_id, incarnation, due))
+            request = self._request(search.client_id, incarnation, due)
+            reply = yield from self._arrivals.ask_holder(node, request)
             if isinstance(reply, Discarded | MovedTo | NotHeld):
                 search.silent.pop(node, None)
             match reply:
