@@ -80,6 +80,22 @@ def test_zones_above_and_below_an_apex_are_found() -> None:
     assert ["a/b", "a/b/c"] == [route.apex for route in zones.within("a")]
 
 
+# -- what was known when the node stopped
+
+
+def test_zone_below_the_one_of_this_node_is_followed_before_that_is_served() -> None:
+    """A restored node has the zone between the two, and no grant of it yet."""
+    zones = map_of()
+    whole = [("", ("a",)), ("a", ("a/b",)), ("a/b/c", ())]
+    zones.restore((cut(apex), tuple(map(cut, below))) for apex, below in whole)
+    zones.know_between()
+
+    assert zones.may_concern("a/b/c", "a/b/c")
+    assert zones.may_concern("#", "a/b/c")
+    assert ["a/b/c"] == covered(zones, "a/b/c")
+    assert ["", "a", "a/b"] == covered(zones, "#")
+
+
 # -- epochs
 
 

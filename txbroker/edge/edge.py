@@ -407,6 +407,7 @@ class Edge:
                 self.publisher.hold_below(self.zones.enclosing(cut.apex), route)
             if route.is_needed:
                 self.publisher.wake(route)
+        self.zones.know_between()
 
     # internal
 

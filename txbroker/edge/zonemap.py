@@ -228,6 +228,20 @@ class ZoneMap:
             if route.cuts is None and route.cut is cut and cuts is not None:
                 route.cuts = {below.apex: below for below in cuts}
 
+    def know_between(self) -> None:
+        """
+        Know the zones by way of which known ones lead to others that are known.
+
+        After a start that is this node's own, where it waits for its grant: what was known does not
+        have it. Without it nothing would be wanted of the zones below, and sessions would go past
+        what their owners take meanwhile.
+        """
+        for route in self:
+            cuts = self.enclosing(route.apex).cuts
+            apex = None if cuts is None else cuts.above(route.apex)
+            if cuts is not None and apex is not None and apex not in self._routes:
+                self.add(cuts[apex])
+
     def _make_room(self) -> None:
         # The least that the limit has to guarantee; a zone that is forgotten is asked for again.
         if len(self._routes) >= self.limit:
