@@ -469,6 +469,24 @@ def test_the_will_of_a_dead_node_is_published_once(after: float, lived: float) -
     assert len(all_nodes.wills) == 2
 
 
+def test_the_will_of_a_node_that_is_forgotten_is_published_at_once() -> None:
+    """By one keeper, though nobody watches the node any more; not of who went on elsewhere."""
+    all_nodes = site(will_after=40.0)
+    names = [f"id{number}" for number in range(20)]
+    for name in names:
+        connect(all_nodes, "b", name, will=WILL)
+    all_nodes.run(1.0)
+    all_nodes.nodes["b"].kill()
+    connect(all_nodes, "c", names[0], clean=True)
+    all_nodes.run(4.0)
+    all_nodes.nodes["a"].directory.members.remove("b")
+    all_nodes.run(5.0)
+
+    assert sorted(names[1:]) == sorted(client_id for client_id, *_ in all_nodes.wills)
+    all_nodes.run(60.0)
+    assert len(names) - 1 == len(all_nodes.wills)
+
+
 def test_the_next_keeper_publishes_it_when_the_first_is_dead_too() -> None:
     """Once."""
     all_nodes = site(will_after=3.0)

@@ -478,6 +478,9 @@ class Directory:
         self.reach.keep(self.members.is_known)
         removed = self.members.removed
         for name in removed - self._removed:
+            due = self.keeper.entries.with_wills(name)
             self.keeper.entries.forget_node(name)
             self.registrar.forget_node(name)
+            if due and name != self.members.name:
+                self._spawn(self._watch.bury(name, due))
         self._removed = removed

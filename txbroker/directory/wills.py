@@ -179,6 +179,20 @@ class WillWatch:
             procedures.append((("own wills",), self._execute_own()))
         return procedures
 
+    def bury(self, node: str, entries: tuple[Entry, ...]) -> Procedure[None]:
+        """
+        A node was removed by command, and its clients had these wills: nobody watches it any more.
+        """
+        mine = yield from self._mine(node, entries)
+        for first in range(0, len(mine), CHUNK):
+            part = mine[first : first + CHUNK]
+            newer = yield from self._newer(part)
+            for entry in part:
+                is_gone = self._keeper.entries.get(entry.client_id) is None
+                if is_gone and entry.client_id not in newer:
+                    self._give(node, entry)
+            yield Pause(seconds=0.0)
+
     # internal
 
     def _execute(self, node: str) -> Procedure[None]:
@@ -188,19 +202,27 @@ class WillWatch:
         self._absence.missed(node)
         begun = self._now()
         self._next = {n: t for n, t in self._next.items() if t > self._now()}
+        mine = yield from self._mine(node, self._keeper.entries.with_wills(node))
+        for first in range(0, len(mine), CHUNK):
+            yield from self._publish(node, mine[first : first + CHUNK], begun)
+            yield Pause(seconds=0.0)
+
+    def _mine(self, node: str, entries: tuple[Entry, ...]) -> Procedure[list[Entry]]:
+        """Those of which this node is the first keeper that can be reached."""
         mine: list[Entry] = []
         reached: dict[str, bool] = {self._members.name: True, node: False}
-        for entry in self._keeper.entries.with_wills(node):
-            for name in self._members.keepers(entry.client_id):
+        for entry in entries:
+            # Of a node that was removed just now, another one keeps the entry, and has no will yet.
+            places = self._members.places
+            names = {*places.keepers(entry.client_id), node}
+            for name in places.best(entry.client_id, names):
                 if name not in reached:
                     reached[name] = (yield from ask(name, Ping())) is not None
                 if reached[name]:
                     if name == self._members.name:
                         mine.append(entry)
                     break
-        for first in range(0, len(mine), CHUNK):
-            yield from self._publish(node, mine[first : first + CHUNK], begun)
-            yield Pause(seconds=0.0)
+        return mine
 
     def _publish(self, node: str, entries: list[Entry], begun: float) -> Procedure[None]:
         newer = yield from self._newer(entries)
@@ -208,9 +230,12 @@ class WillWatch:
             return  # it lives: asking takes time, more where a disk is slow
         for entry in entries:
             known = self._keeper.entries.get(entry.client_id)
-            testament = entry.testament
-            if testament is None or known != entry or entry.client_id in newer:
-                continue  # the client connected elsewhere meanwhile
+            if known == entry and entry.client_id not in newer:
+                self._give(node, entry)  # else the client connected elsewhere meanwhile
+
+    def _give(self, node: str, entry: Entry) -> None:
+        testament = entry.testament
+        if testament is not None:
             sent = partial(self._sent, entry.client_id, node, testament)
             self._host.publish_will(entry.client_id, node, testament, sent)
 
