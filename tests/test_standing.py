@@ -19,7 +19,7 @@ from txbroker.place import PartKey, Place
 from txbroker.standing import ROOT_EPOCH, Standing
 from txbroker.store.backup import restored
 from txbroker.store.incoming import Arrived
-from txbroker.store.state import DataFolder, NodeState, Strays
+from txbroker.store.state import DataFolder, KnownRoot, NodeState, Strays
 
 HOME = cut("", node="home")
 ATTIC = cut("", node="attic")
@@ -291,6 +291,42 @@ def test_a_copy_of_a_root_is_another_root(disk: Disk) -> None:
     roots = [life.root for life in (first, *lives)]
     assert [1, 2, 2] == [root and root.epoch for root in roots]
     assert [False, True, False] == [lives[1].is_reused(root) for root in roots]
+
+
+def test_lives_of_an_empty_root_count_against_the_lost_one(disk: Disk) -> None:
+    """It began at epoch 1 and was restored before anybody told it of the root before."""
+    standing = disk.start("", parent=None)
+    own = standing.root
+    standing.renew(cut("shed"), (), 7)
+    standing.restore()
+    standing.restore()
+    lost = KnownRoot(zone="", epoch=1, identity="lost")
+    told = [standing.is_reused(root) for root in (own, lost)]
+    standing.renumber(lost)
+
+    assert [False, True] == told
+    assert (6, (4, 5)) == (standing.epoch, standing.lives)
+    pairs = ((1, 4), (2, 5), (3, 6))
+    assert tuple((PartKey("", a), PartKey("", b)) for a, b in pairs) == standing.renumbering
+    assert [4] == [one.epoch for one in standing.strays]
+    passages = standing.table.state().passages
+    assert [(1, 4), (4, 5), (5, 6)] == [
+        (one.left.part.epoch, one.entered.part.epoch) for one in passages
+    ]
+    assert not standing.is_reused(lost)
+
+
+def test_the_last_epoch_of_a_root_is_renumbered_alone(disk: Disk) -> None:
+    """Whoever tells of it has heard of this data's life: the parts before are as it knows them."""
+    standing = disk.start("", parent=None)
+    standing.restore()
+    later = KnownRoot(zone="", epoch=4, identity=f"{standing.identity}.copy")
+    standing.renumber(later)
+
+    assert (5, (1,)) == (standing.epoch, standing.lives)
+    assert ((PartKey("", 2), PartKey("", 5)),) == standing.renumbering
+    standing.finish_renumbering()
+    assert () == standing.renumbering
 
 
 def test_what_has_to_go_to_other_nodes_is_found_in_the_earlier_part(disk: Disk) -> None:

@@ -196,13 +196,13 @@ class Standing:
     def is_reused(self, told: KnownRoot | None) -> bool:
         """
         True if this node is the root, and `told`, which another node has heard, was one before it
-        whose epoch this one uses again.
+        of which this one, or an earlier life of it, uses an epoch again.
         """
         if self.parent is not None or told is None or told.zone != self.zone:
             return False
         if told.identity == self._root_identity:
             return told.epoch > self.epoch  # this data is a copy from before
-        return told.epoch >= self.epoch
+        return told.epoch >= self._first_in_doubt(told)
 
     def lineage_of_children(self) -> tuple[Cut, ...]:
         """The zones above a child of this node."""
@@ -343,23 +343,39 @@ class Standing:
         if known is None or known.zone != told.zone or told.epoch > known.epoch:
             self._set(root=told)
 
-    def renumber(self, epoch: int) -> None:
+    def renumber(self, told: KnownRoot) -> None:
         """
-        The root's epoch was another root's: the part of its journal gets this one at the next
-        start.
+        The root's epoch was that of the root `told`, or one of an earlier life was: from that one
+        on the parts of its journal get other epochs, above all of these, at the next start.
         """
         state = self._state
-        old = state.renumbering or state.epoch
-        self.table.renumber(PartKey(state.zone or "", state.epoch), epoch)
-        self._set(epoch=epoch, renumbering=old, renumbered=state.renumbered + 1)
+        first = self._first_in_doubt(told)
+        shift = max(state.epoch, told.epoch) + 1 - first
+        apex = state.zone or ""
+        new = {e: e + shift for e in (*state.lives, state.epoch) if e >= first}
+        for epoch in new:
+            self.table.renumber(PartKey(apex, epoch), new[epoch])
+        if len(new) > 1:
+            # Whoever has come as far as the lost root reads all parts, not the present one alone.
+            self.table.begin_behind(apex, told.epoch, new[first])
+        self._set(
+            epoch=new[state.epoch],
+            renumbering=state.epoch,
+            renumbered=state.renumbered + 1,
+            lives=tuple(new.get(life, life) for life in state.lives),
+            strays=tuple(attrs.evolve(s, epoch=new.get(s.epoch, s.epoch)) for s in state.strays),
+        )
 
     @property
-    def renumbering(self) -> tuple[PartKey, PartKey] | None:
-        """The part that is to be another, and that one; None: no part is."""
+    def renumbering(self) -> tuple[tuple[PartKey, PartKey], ...]:
+        """The parts that are to be others, each with that one."""
         state = self._state
         if not state.renumbering or state.zone is None:
-            return None
-        return PartKey(state.zone, state.renumbering), PartKey(state.zone, state.epoch)
+            return ()
+        # All new epochs are above the old ones.
+        new = (e for e in (*state.lives, state.epoch) if e > state.renumbering)
+        shift = state.epoch - state.renumbering
+        return tuple((PartKey(state.zone, e - shift), PartKey(state.zone, e)) for e in new)
 
     @property
     def may_renumber(self) -> bool:
@@ -469,6 +485,15 @@ class Standing:
         self._set()
 
     # internal
+
+    def _first_in_doubt(self, told: KnownRoot) -> int:
+        """
+        The first own epoch that the root `told` may have used: the present one, where that was a
+        life of this data; else that of the first life.
+        """
+        identity, _, _ = told.identity.partition(".")
+        lives = () if identity == self.identity else self._state.lives
+        return min((*lives, self.epoch))
 
     @property
     def _root_identity(self) -> str:

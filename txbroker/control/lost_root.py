@@ -30,7 +30,6 @@ class LostRoot:
     def __init__(self, standing: Standing, *, restart: Callable[[], None]) -> None:
         self._standing = standing
         self._restart = restart
-        self._is_restarting = False
 
     def judge(self, peer: str, says: Any) -> str | None:
         """
@@ -41,7 +40,7 @@ class LostRoot:
         told = checked_root(says, standing)
         if told is None or not standing.is_reused(told):
             return None
-        if not self._is_restarting:
+        if not standing.renumbering:
             if not standing.may_renumber:
                 raise PeerError(
                     f"another root {told.identity!r} at epoch {told.epoch}, and this one has taken"
@@ -53,11 +52,10 @@ class LostRoot:
     def _renumber(self, peer: str, told: KnownRoot) -> None:
         standing, before = self._standing, self._standing.epoch
         try:
-            standing.renumber(told.epoch + 1)
+            standing.renumber(told)
         except StoreError as error:
             tell_repeated(log.error, "state.unsaved", kind="renumber", reason=str(error))
             return
-        self._is_restarting = True
         log.warning(
             "root.renumbered",
             zone=standing.zone,

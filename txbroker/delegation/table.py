@@ -240,6 +240,12 @@ class DelegationTable:
         left, entered = Place(PartKey(apex, before), END), Place(PartKey(apex, after), 0)
         self.note(Passage(apex=apex, left=left, entered=entered))
 
+    def begin_behind(self, apex: str, before: int, after: int) -> None:
+        """All passages here come behind the part `before` of the zone, which another node had."""
+        known, self._passages = self._passages, ()
+        self.note_renewal(apex, before, after)
+        self._remember(known)
+
     def begin_anew(self) -> None:
         """The zone goes on in another part of its journal, whose offsets begin at 1."""
         self._reclaimed_at = dict.fromkeys(self._reclaimed_at, 0)

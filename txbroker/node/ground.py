@@ -161,13 +161,13 @@ class Ground:
         )
 
     def _renumber_parts(self) -> None:
-        if self.standing.renumbering is not None:
-            old, new = self.standing.renumbering
+        for old, new in self.standing.renumbering:
             renumber_parts(self.config.data / "journal", old, new, data=self.config.data)
 
     def _renumber_tables(self) -> None:
-        if self.standing.renumbering is not None:
-            renumber_tables(self.disk.tables, *self.standing.renumbering)
+        for old, new in self.standing.renumbering:
+            renumber_tables(self.disk.tables, old, new)
+        if self.standing.renumbering:
             self.disk.committer.when_durable(self.standing.finish_renumbering)
 
     def _restore(self, made: float) -> None:
