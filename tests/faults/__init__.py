@@ -9,9 +9,12 @@ The fault harness: real trees of nodes under seeded faults, checked clients, a c
 |---|---|
 | `events` | what can be seen from outside, as values; a history is a list of them |
 | `history`, `deliveries` | which promises a history breaks (pure) |
+| `losses` | what may be lost with a node that is gone for good (pure) |
 | `trees`, `cast`, `schedule` | what a seed draws: tree, clients, what happens when (pure) |
 | `clients`, `publisher`, `subscriber` | clients that keep to MQTT over every reconnect |
+| `visitors` | clients that come for a moment in the calm |
 | `world` | the nodes as processes, and what a fault does to them |
+| `estates` | who has what of others, and who is gone for good (pure) |
 | `faulty` | one node as a process |
 | `operators`, `damage` | what an operator does to a node, and how files get damaged |
 | `networks` | two kinds of network, with one interface |

@@ -18,11 +18,13 @@ from .events import (
     Faulted,
     Overdue,
     Reclaimed,
+    Ruined,
     Sent,
     Settled,
     Subscribed,
     SubscribeSent,
 )
+from .losses import Loss, Losses
 from .rules import Report, Violation, is_in_zone, matches
 
 Id = tuple[str, int]
@@ -109,12 +111,14 @@ class _Session:
 
 class Deliveries:
     """
-    `missing` and the sessions' state are kept up to date with each event. `begun_elsewhere`:
-    connections that began a new session while the client's own may have been away.
+    The sessions' state is kept up to date with each event. `begun_elsewhere`: connections that
+    began a new session while the client's own may have been away; `losses` says what nodes that
+    are gone for good alone had.
     """
 
-    def __init__(self, report: Report, begun_elsewhere: Container[int] = ()) -> None:
-        self.missing: set[tuple[str, Id]] = set()
+    def __init__(self, report: Report, losses: Losses, begun_elsewhere: Container[int]) -> None:
+        self._missing: set[tuple[str, Id]] = set()
+        self._losses = losses
         self._begun_elsewhere = begun_elsewhere
         self._anew: set[str] = set()
         self._begun: Counter[str] = Counter()  # client: sessions begun elsewhere
@@ -146,10 +150,17 @@ class Deliveries:
             case Reclaimed():
                 for message in self._messages.values():
                     message.is_late |= is_in_zone(message.topic, event.zone)
+            case Ruined():
+                self._on_ruined(event)
             case Settled():
                 copy = self._session(event.client).unsettled.pop(event.packet_id, None)
                 if copy is not None and copy.connection == event.connection:
                     copy.is_settled = True
+
+    @property
+    def missing(self) -> set[tuple[str, Id]]:
+        """Deliveries, as (client, message), that are due."""
+        return {(client, number) for client, number in self._missing if not self._is_lost(number)}
 
     def disagreements(self) -> Iterator[Violation]:
         """Pairs of messages of a topic and QoS that two sessions saw in opposite order."""
@@ -233,14 +244,30 @@ class Deliveries:
     def _on_acknowledged(self, number: Id) -> None:
         for client in self._messages[number].owed:
             if number not in self._sessions[client].copies:
-                self.missing.add((client, number))
+                self._missing.add((client, number))
+
+    def _is_lost(self, number: Id) -> bool:
+        """True if a node that is gone may have had it alone; nobody else has it then."""
+        loss = self._losses.of(number)
+        if loss is Loss.OUTBOX:
+            return not any(number in session.copies for session in self._sessions.values())
+        return loss is Loss.JOURNAL
+
+    def _on_ruined(self, event: Ruined) -> None:
+        for number, message in self._messages.items():
+            message.owed -= self._losses.sessions
+            message.is_late |= any(is_in_zone(message.topic, zone) for zone in event.zones)
+            self._missing -= {(client, number) for client in self._losses.sessions}
+        for client in self._losses.sessions & self._sessions.keys():
+            for subscription in self._sessions[client].subscriptions.values():
+                subscription.is_firm = False
 
     def _report_missing(self, event: Event) -> None:
         for client, (publisher, number) in sorted(self.missing):
             message = self._messages[publisher, number]
             what = f"{client} never got {publisher} {number} on {message.topic}, QoS {message.qos}"
             self._report.add("lost", event, what)
-        self.missing.clear()
+        self._missing.clear()
 
     # deliveries
 
@@ -278,7 +305,7 @@ class Deliveries:
 
     def _on_first(self, event: Delivered, session: _Session, number: Id, message: _Message) -> None:
         session.copies[number] = [session.took(event)]
-        self.missing.discard((event.client, number))
+        self._missing.discard((event.client, number))
         if event.client not in message.owed or session.is_merging or message.is_late:
             return
         session.first.append(number)

@@ -119,6 +119,11 @@ class Disk:
         shutil.copytree(copy, self.data)
         (self.control / "undo").unlink(missing_ok=True)
 
+    def destroy(self) -> None:
+        """The node's process is dead, and nothing of its data is left."""
+        shutil.rmtree(self.data, ignore_errors=True)
+        (self.control / "undo").unlink(missing_ok=True)
+
     def lose_power(self, rng: Random) -> int:
         """
         The node's process is dead. Undo what was not synced: all of it, or all from some write on,

@@ -60,6 +60,25 @@ class Reclaimed(Event):
 
 
 @event
+class Ruined(Event):
+    """
+    A node is gone with its disk. `zones` are those that it served, and those of `nodes`: that node
+    and all that may have given it what they had, since the last calm.
+    """
+
+    node: str
+    zones: tuple[str, ...]
+    nodes: tuple[str, ...]
+
+
+@event
+class Discarded(Event):
+    """The client connects with clean session 1, or has left: nothing of it is anywhere."""
+
+    client: str
+
+
+@event
 class Believed(Event):
     """A node was started with damaged data, or they were repaired, and nobody named the damage."""
 
@@ -260,6 +279,8 @@ KINDS: dict[str, type[Event]] = {
         Calm,
         Overdue,
         Reclaimed,
+        Ruined,
+        Discarded,
         Believed,
         Granted,
         Returned,

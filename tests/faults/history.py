@@ -25,7 +25,8 @@ The rules, and the numbers of the invariants that they stand for:
 - `ended`: no node ends by itself, and each does when it is told to.
 - `late`: all is caught up in time.
 
-After a `reclaim` what only the dead node had is replayed: once, late, without retained values.
+After a `reclaim` what only the dead node had is replayed: once, late, without retained values. What
+a node alone had that is gone for good may be lost: see `losses`.
 
 What may be undecided is not judged: a message counts for a session if it was first sent after a
 SUBACK that came in the calm, or after the calm that followed that SUBACK (a zone that was away
@@ -49,6 +50,7 @@ from .events import (
     Connecting,
     Copied,
     Delivered,
+    Discarded,
     Disconnected,
     Ended,
     Event,
@@ -59,9 +61,11 @@ from .events import (
     Reclaimed,
     Remembered,
     Returned,
+    Ruined,
     Sent,
     Stuck,
 )
+from .losses import Losses
 from .rules import Report, Violation, is_in_zone
 
 __all__ = ["Checker", "Violation", "check"]
@@ -83,14 +87,16 @@ class Checker:
 
     def __init__(self, sites: Mapping[str, str]) -> None:
         self._report = Report()
+        losses = Losses()
         self.acknowledgements = _Acknowledgements(self._report)
-        sessions = _Sessions(self._report, sites)
-        self.deliveries = Deliveries(self._report, sessions.begun_elsewhere)
+        sessions = _Sessions(self._report, losses, sites)
+        self.deliveries = Deliveries(self._report, losses, sessions.begun_elsewhere)
         self._rules: list[_Rule] = [
+            losses,
             self.acknowledgements,
             sessions,
             _Owners(self._report),
-            _Retained(self._report, sessions.begun_elsewhere),
+            _Retained(self._report, losses, sessions.begun_elsewhere),
             _Copies(self._report),
             self.deliveries,
         ]
@@ -164,9 +170,10 @@ class _Acknowledgements:
 class _Sessions:
     """A session that has been confirmed once is found again at every node."""
 
-    def __init__(self, report: Report, sites: Mapping[str, str]) -> None:
+    def __init__(self, report: Report, losses: Losses, sites: Mapping[str, str]) -> None:
         self.begun_elsewhere: set[int] = set()  # connections, maybe in another session than before
         self._report = report
+        self._losses = losses
         self._sites = sites
         self._attempts: dict[str, int] = defaultdict(int)
         self._known: dict[str, str] = {}  # client: the site of its session
@@ -181,6 +188,12 @@ class _Sessions:
             case Calm():
                 self._is_calm = True
                 self._parted.clear()
+            case Ruined():
+                for client in self._losses.sessions:
+                    self._known.pop(client, None)
+            case Discarded():
+                self._known.pop(event.client, None)
+                self._attempts[event.client] = 0
             case Connecting():
                 self._attempts[event.client] += 1
                 self._connecting(event)
@@ -245,8 +258,9 @@ class _Retained:
     from several sessions of a client the last one of any may be what is kept.
     """
 
-    def __init__(self, report: Report, begun_elsewhere: Container[int]) -> None:
+    def __init__(self, report: Report, losses: Losses, begun_elsewhere: Container[int]) -> None:
         self._report = report
+        self._losses = losses
         self._begun_elsewhere = begun_elsewhere
         self._session: Counter[str] = Counter()  # client: how many
         self._sent: dict[tuple[str, int], tuple[str, set[int]]] = {}  # topic, sessions
@@ -269,6 +283,11 @@ class _Retained:
                     if is_in_zone(topic, event.zone):
                         self._cut_off[topic] = number
                         self._last.pop(topic, None)
+            case Ruined():
+                for topic, last in list(self._last.items()):
+                    if any(self._losses.of(message) for message in last.values()):
+                        self._cut_off[topic] = self._highest[topic]
+                        del self._last[topic]
             case Acknowledged(number=int(number), kind="PUBACK" | "PUBREC"):
                 topic, _ = self._sent.get((event.client, number), ("", None))
                 session = self._session[event.client]

@@ -71,6 +71,27 @@ def _is_believed(node: FaultyNode, path: Path) -> bool:
     return not any(path.name in line for line in lines)
 
 
+def give_up(node: FaultyNode, parent: str, command: Command) -> tuple[bool, str]:
+    """
+    At its parent's address, take a lost node's zone and forget the node; whether all is done, and
+    what happened.
+    """
+    is_done, said = True, ""
+    if node.zone is not None:
+        status, text = command("reclaim", parent, node.zone)
+        # An answer may have been lost; it is the parent's then.
+        is_done = not status or "is not delegated from here" in text
+        said = f"reclaim: status {status}: {text}; "
+    status, text = command("forget", parent, node.name)
+    is_done = is_done and (not status or "no member is called" in text)
+    return is_done, f"{said}forget: status {status}: {text}"
+
+
+def has_to_be_told(node: FaultyNode, lost: FaultyNode) -> bool:
+    """True if nobody else tells the node that its parent is lost: it has no zone."""
+    return node.zone is None and node.document.get("parent") == lost.place.grpc
+
+
 def back_up(node: FaultyNode, command: Command) -> str:
     """Why there is no backup of the running node; "" where there is one."""
     target = _backup_of(node)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
@@ -16,12 +16,10 @@ from typing import Any
 
 import attrs
 
-from tests.support.rawclient import RawClient
-from tests.support.wire import PUBLISH, parse_publish
-
-from . import events, payloads
+from . import events
 from .cast import Cast
 from .conditions import Conditions
+from .estates import Loss
 from .events import (
     Believed,
     Calm,
@@ -35,6 +33,7 @@ from .events import (
     Reclaimed,
     Remembered,
     Returned,
+    Ruined,
     Stuck,
 )
 from .history import Checker, Tally, Violation, summary
@@ -43,6 +42,7 @@ from .rules import matches
 from .schedule import Round, Step
 from .subscriber import Subscriber
 from .trees import Tree
+from .visitors import Newcomers, retained
 from .world import World
 
 PATIENCE = 60.0
@@ -95,12 +95,14 @@ class Play:
         self._read: dict[str, int] = dict.fromkeys(tree.names, 0)
         self._tasks: set[asyncio.Task[Any]] = set()
         numbers = itertools.count(1)
+        self._refuges = {name: name for name in tree.names}  # where clients go that would go there
         self._addresses = {name: world.network.places[name].mqtt for name in tree.names}
 
         def parts(name: str) -> tuple[Any, ...]:
             rng = Random(f"{seed}/{tree.name}/{name}")
             return self._addresses, self._note, lambda: next(numbers), rng
 
+        self._newcomers = Newcomers(self._addresses, self._note, lambda: next(numbers))
         self._publishers = [
             Publisher(each, conditions, *parts(each.name)) for each in cast.publishers
         ]
@@ -182,6 +184,7 @@ class Play:
         seconds = self._now() - healed
         self._note_logs()
         self._note(Calm)
+        self._world.note_calm()
         await self._probe()
         return seconds
 
@@ -195,13 +198,28 @@ class Play:
                 self._addresses.update(zip(step.targets, (other, one), strict=True))
             while self._world.reclaimed:
                 self._note(Reclaimed, zone=self._world.reclaimed.pop())
+            while self._world.ruined:
+                self._lose(self._world.ruined.pop())
         else:
             self._direct(step)
         self.log.append(f"{self._now():8.2f} {step} {outcome}".rstrip())
 
+    def _lose(self, loss: Loss) -> None:
+        """A node is gone for good; its clients, and those that would go to it, go to its parent."""
+        self._note(Ruined, node=loss.name, zones=loss.zones, nodes=loss.nodes)
+        (refuge,) = (each.parent for each in self._tree.nodes if each.name == loss.name)
+        assert refuge is not None
+        self._tree = self._tree.without(loss.name)
+        del self._addresses[loss.name]
+        self._refuges = {
+            name: refuge if to == loss.name else to for name, to in self._refuges.items()
+        }
+        for client in (*self._publishers, *self._subscribers, *self._late.values()):
+            client.node = self._refuges[client.node]
+
     def _direct(self, step: Step) -> None:
         """A step that is about a client."""
-        name, *rest = step.targets
+        name, *rest = (self._refuges.get(each, each) for each in step.targets)
         if step.verb == "enter":
             self._subscribers.append(self._late[name])
             self._spawn(self._late[name].run())
@@ -269,6 +287,7 @@ class Play:
         for client in (*self._publishers, *self._subscribers):
             await client.look_for_ghosts()
         await self._probe_retained()
+        await self._newcomers.visit(self._tree.names)
         self._world.network.watch()
         probes = {}
         for _ in range(PROBES):
@@ -323,7 +342,7 @@ class Play:
         deadline = self._now() + PATIENCE
         while True:
             try:
-                values = await asyncio.to_thread(_retained, address, topics)
+                values = await asyncio.to_thread(retained, address, topics)
             except ConnectionRefusedError:  # it is just starting
                 if self._now() > deadline:
                     self._note(Overdue, what=f"{node} does not listen")
@@ -379,21 +398,3 @@ def _assert_fine(task: asyncio.Task[Any]) -> None:
     """A client of ours that fails is a fault of the harness."""
     if not task.cancelled() and task.exception() is not None:
         raise SystemError("a client failed") from task.exception()
-
-
-def _retained(address: tuple[str, int], topics: Sequence[str]) -> Iterator[tuple[str, str, int]]:
-    """What somebody new gets for these topics: (topic, publisher, number). Blocks."""
-    with RawClient(address, timeout=30.0) as client:
-        client.connect("curious")
-        client.subscribe(*((topic, 1) for topic in topics))
-        found = []
-        while client.has_input(1.0):
-            packet = client.receive()
-            if packet.kind == PUBLISH:
-                message = parse_publish(packet)
-                client.acknowledge(message)
-                origin = payloads.read(message.payload)
-                if message.retain and origin is not None and origin.topic == message.topic:
-                    found.append((message.topic, origin.publisher, origin.number))
-        client.disconnect()
-    return iter(found)

@@ -4,7 +4,7 @@ so a run that failed is played again by its seed. (What the nodes make of it may
 
 A round is a list of steps. Faults come in episodes, from the step that begins one to the step that
 ends it. A node's process has one episode at a time, and so has a client; all else overlaps freely.
-Every episode ends within its round.
+Every episode ends within its round, but for a node that goes for good: later rounds are without it.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ FAULTS = {
     "restore": 2,
     "reclaim": 2,
     "exchange": 2,
+    "ruin": 1,
 }
 """Every fault, and how often it comes beside the others."""
 
@@ -79,6 +80,9 @@ BETWEEN_NODES = {
     "exchange",
 }
 """Those that one node alone cannot have."""
+
+LEAST = 4
+"""Nodes of a tree of which one may go for good: those that are left can have all other faults."""
 
 DURATIONS = (1, 2, 4, 7, 10)
 LONG_DURATIONS = (20, 30)
@@ -101,7 +105,11 @@ def plan(
     for number in range(rounds):
         rng = Random(f"{seed}/{tree.name}/{number}")
         newcomers = [client.name for client in cast.late[number : number + 1]]
-        found.append(_Planner(rng, tree, cast, length).plan(wanted, newcomers))
+        steps = _Planner(rng, tree, cast, length).plan(wanted, newcomers)
+        found.append(steps)
+        for step in steps:
+            if step.verb == "ruin":
+                tree = tree.without(step.targets[0])
     return tuple(found)
 
 
@@ -157,6 +165,16 @@ class _Planner:
         if self._take([node.name, node.parent], start, end):
             self._add(start, fault, node.name, node.parent)
             self._add(end, "start", node.name)
+
+    def _ruin(self, fault: str, start: float, end: float) -> None:
+        """A node that is not the root dies and its disk with it; later an operator gives it up."""
+        if len(self._tree.nodes) < LEAST or any(step.verb == fault for step in self._steps):
+            return
+        node = self._rng.choice(self._tree.nodes[1:])
+        assert node.parent is not None
+        if self._take([node.name], start, math.inf):
+            self._add(start, fault, node.name)
+            self._add(end, "forget", node.name, node.parent)
 
     def _broken_retire(self, fault: str, start: float, end: float) -> None:
         """Kill the node, or its parent, while it gives its zone back."""
@@ -331,4 +349,5 @@ class _Planner:
         "restore": _operate,
         "reclaim": _reclaim,
         "exchange": _exchange,
+        "ruin": _ruin,
     }

@@ -8,7 +8,7 @@ import pytest
 
 from .cast import draw
 from .rules import matches
-from .schedule import FAULTS, Round, plan
+from .schedule import FAULTS, LEAST, Round, plan
 from .trees import TREES, Tree
 
 ENDS = {
@@ -20,6 +20,7 @@ ENDS = {
     "restore": "start",
     "reclaim": "start",
     "exchange": "mend-exchange",
+    "ruin": "forget",
     "freeze": "thaw",
     "cut": "mend-cut",
     "one-way": "mend-one-way",
@@ -32,7 +33,7 @@ ENDS = {
     "stall": "go-on",
 }
 PAIRED = ("cut", "one-way", "isolate", "unplug", "mute", "deaf", "fill", "exchange")
-PROCESSES = ("kill", "power", "stop", "freeze", "retire", "damage", "restore")
+PROCESSES = ("kill", "power", "stop", "freeze", "retire", "damage", "restore", "ruin")
 BEGINNINGS = {end: begin for begin, end in ENDS.items()}
 
 
@@ -76,9 +77,9 @@ def test_processes_and_clients_have_one_episode_at_a_time(tree: Tree) -> None:
             elif step.verb in PROCESSES or step.verb in ("away", "stall"):
                 assert down.isdisjoint(subjects), f"{step} in {steps}"
                 down |= set(subjects)
-            elif step.verb in ("start", "thaw", "back", "go-on"):
+            elif step.verb in ("start", "thaw", "back", "go-on", "forget"):
                 assert down.issuperset(subjects), f"{step} in {steps}"
-                down -= set(subjects)
+                down -= set(step.targets[:1])
             elif step.verb in ("roam", "hop"):
                 assert down.isdisjoint(subjects), f"{step} in {steps}"
 
@@ -102,6 +103,29 @@ def test_what_begins_ends(tree: Tree) -> None:
             assert 0 <= step.at <= 21.0
 
         assert not any(balance.values()), f"{balance}\n" + "\n".join(map(str, steps))
+
+
+def test_lost_nodes_take_no_part_any_more() -> None:
+    """A node that goes for good is not the root, and no later step kills it, starts it or is it."""
+    lost: list[str] = []
+    for tree in TREES.values():
+        for seed in range(30):
+            cast = draw(seed, tree)
+            gone: set[str] = set()
+            faults = ["ruin", "kill", "retire", "reclaim", "exchange", "roam", "kill-all"]
+            for steps in plan(seed, tree, cast, faults, rounds=4, length=30.0):
+                for step in steps:
+                    assert gone.isdisjoint(step.targets), f"{step} in {steps}"
+                down: set[str] = set()
+                for step in steps:
+                    if step.verb in ("kill", "start", "retire", "reclaim", "exchange"):
+                        assert down.isdisjoint(step.targets), f"{step} in {steps}"
+                    down |= {step.targets[0]} if step.verb == "ruin" else set()
+                gone |= down
+            lost += gone
+            assert tree.names[0] not in gone
+            assert len(tree.names) - len(gone) >= min(LEAST - 1, len(tree.names))
+    assert {"a", "ax", "abc", "edge"} <= set(lost)
 
 
 def test_every_fault_happens() -> None:

@@ -45,6 +45,15 @@ class Tree:
             names.setdefault(node.site, set()).add(node.name)
         return tuple(map(frozenset, names.values()))
 
+    def without(self, name: str) -> Tree:
+        """What is left when that node, not the root, is gone: its children are its parent's."""
+        (gone,) = (node for node in self.nodes if node.name == name)
+        left = (node for node in self.nodes if node is not gone)
+        nodes = (
+            attrs.evolve(node, parent=gone.parent) if node.parent == name else node for node in left
+        )
+        return Tree(self.name, tuple(nodes))
+
     def owner(self, topic: str) -> str:
         """The node whose zone is the deepest that the topic lies in."""
         found = [

@@ -21,6 +21,7 @@ from . import operators
 from .clocks import Clock
 from .conditions import Conditions
 from .disks import Disk
+from .estates import Estates, Loss
 from .faulty import FaultyNode
 from .networks import Network
 from .schedule import Step
@@ -78,6 +79,8 @@ class World:
         self.stuck: list[tuple[str, str]] = []  # nodes that did not end, the order
         self.believed: list[tuple[str, str]] = []  # nodes that took damaged data, which
         self.reclaimed: list[str] = []  # zones that an operator took, since the last look
+        self.ruined: list[Loss] = []  # nodes that are gone for good, since the last look
+        self._estates = Estates(tree)
         self._branches: dict[str, str] = {}  # node: the zone that was taken from it
         self._rng = Random(f"{seed}/{tree.name}/disks")
         self._cuts: Counter[tuple[str, str]] = Counter()
@@ -126,6 +129,8 @@ class World:
             "damage": self._damage,
             "restore": self._restore,
             "reclaim": self._reclaim,
+            "ruin": lambda step: self._ruin(*step.targets),
+            "forget": lambda step: self._give_up(step.targets[0]),
             "exchange": lambda step: self.network.exchange(*step.targets),
             "mend-exchange": lambda step: self.network.exchange(*step.targets),
         }
@@ -174,13 +179,22 @@ class World:
                     self.died.append((node.name, status))
 
     def settle(self) -> None:
-        """Branches of nodes that are back are replayed, as an operator does it. Blocks."""
+        """
+        Branches of nodes that are back are replayed, and lost nodes are given up, as an operator
+        does it. Blocks.
+        """
+        for name in self._estates.unsettled:
+            self._give_up(name)
         for name, zone in list(self._branches.items()):
             node = self.nodes[name]
             if node.has_event("zone.divergent"):
                 self.command("divergent", "replay", node.place.grpc, zone)
             if node.has_event("join.granted"):
                 del self._branches[name]
+
+    def note_calm(self) -> None:
+        """All is caught up: what a node was given since the last time reached whom it is for."""
+        self._estates.note_calm()
 
     def command(self, *arguments: str, at: FaultyNode | None = None) -> tuple[int, str]:
         """
@@ -217,10 +231,10 @@ class World:
     def _start(self, *names: str) -> None:
         for name in names:
             node = self.nodes[name]
-            if not node.running:
+            if not node.running and not self._estates.is_lost(name):
                 node.start(ready=False)
                 self.network.started(name, node.pid)
-            node.should_run = True
+            node.should_run = node.running
 
     def _kill(self, *names: str) -> None:
         nodes = [self.nodes[name] for name in names if self.nodes[name].running]
@@ -264,6 +278,7 @@ class World:
         if not node.running:
             return "was down"
         node.should_run = False
+        self._estates.give(node.name)
         status, output = self.command("retire", node.place.grpc)
         if status:
             node.should_run = True
@@ -275,6 +290,7 @@ class World:
         node, victim = (self.nodes[name] for name in step.targets)
         if not node.running or not victim.running:
             return "was down"
+        self._estates.give(node.name)
         program = (
             "import sys; from txbroker.cli import main; sys.stdin.readline(); main(sys.argv[1:])"
         )
@@ -347,11 +363,35 @@ class World:
         if not node.running or not parent.running or node.zone is None:
             return "was down"
         self._kill(node.name)
+        self._estates.give(node.name)
         status, said = self.command("reclaim", parent.place.grpc, node.zone)
         # Also where it seems to have failed: the answer may have been lost.
         self.reclaimed.append(node.zone)
         self._branches[node.name] = node.zone
         return f"status {status}: {said}"
+
+    def _ruin(self, name: str) -> None:
+        """The node does not come back, and its disk has gone with it."""
+        self._kill(name)
+        self.nodes[name].disk.destroy()
+        self.ruined.append(self._estates.lose(name))
+
+    def _give_up(self, name: str) -> str:
+        """What is to be done once it is known to be lost; again until all of it succeeds."""
+        parent = self._estates.parents[name]
+        assert parent is not None
+        where = self.network.places[parent].grpc
+        is_done, said = operators.give_up(self.nodes[name], where, self.command)
+        if is_done:
+            self._estates.settle(name)
+        for node in self.nodes.values():
+            if operators.has_to_be_told(node, self.nodes[name]):
+                node.document["parent"] = where
+                if node.running:
+                    node.should_run = False
+                    self._end(node, signal.SIGTERM, "SIGTERM")
+                    self._start(node.name)
+        return said
 
     @contextlib.contextmanager
     def _alone(self, name: str) -> Iterator[None]:
