@@ -24,7 +24,7 @@ from .events import (
     Subscribed,
     SubscribeSent,
 )
-from .losses import Loss, Losses
+from .losses import Loss, Losses, has_served
 from .rules import Report, Violation, is_in_zone, matches
 
 Id = tuple[str, int]
@@ -256,7 +256,7 @@ class Deliveries:
     def _on_ruined(self, event: Ruined) -> None:
         for number, message in self._messages.items():
             message.owed -= self._losses.sessions
-            message.is_late |= any(is_in_zone(message.topic, zone) for zone in event.zones)
+            message.is_late |= has_served(event, message.topic)
             self._missing -= {(client, number) for client in self._losses.sessions}
         for client in self._losses.sessions & self._sessions.keys():
             for subscription in self._sessions[client].subscriptions.values():

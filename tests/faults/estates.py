@@ -12,10 +12,14 @@ from .trees import Tree
 
 @attrs.frozen
 class Loss:
-    """A node that is gone for good: zones that it served, and who had given it what they had."""
+    """
+    A node that is gone for good: zones that it served, those `kept` by others, and who had given it
+    what they had.
+    """
 
     name: str
     zones: tuple[str, ...]
+    kept: tuple[str, ...]
     nodes: tuple[str, ...]
 
 
@@ -56,7 +60,9 @@ class Estates:
                 self.parents[other] = self.parents[name]
         nodes = (name, *sorted(self._givers.get(name, ())))
         zones = tuple(zone for zone in map(self._zones.__getitem__, nodes) if zone is not None)
-        return Loss(name, zones, nodes)
+        others = (zone for other, zone in self._zones.items() if not self.is_lost(other))
+        kept = tuple(zone for zone in others if zone is not None and zone not in zones)
+        return Loss(name, zones, kept, nodes)
 
     def settle(self, name: str) -> None:
         """An operator has given it up."""

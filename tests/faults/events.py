@@ -63,11 +63,12 @@ class Reclaimed(Event):
 class Ruined(Event):
     """
     A node is gone with its disk. `zones` are those that it served, and those of `nodes`: that node
-    and all that may have given it what they had, since the last calm.
+    and all that may have given it what they had, since the last calm. Those `kept` are of others.
     """
 
     node: str
     zones: tuple[str, ...]
+    kept: tuple[str, ...]
     nodes: tuple[str, ...]
 
 

@@ -42,6 +42,12 @@ class _Message:
     acknowledged: float | None = None
 
 
+def has_served(ruin: Ruined, topic: str) -> bool:
+    """True if the topic is of a zone that the lost node served, and of none below that is kept."""
+    found = [zone for zone in (*ruin.zones, *ruin.kept) if is_in_zone(topic, zone)]
+    return bool(found) and max(found, key=len) in ruin.zones
+
+
 class Losses:
     """Feed it every event, before the rules that ask it."""
 
@@ -80,7 +86,7 @@ class Losses:
             acknowledged = message.acknowledged
             if not sent_to or acknowledged is None or acknowledged > ruin.at + GRACE:
                 continue
-            if any(is_in_zone(message.topic, zone) for zone in ruin.zones):
+            if has_served(ruin, message.topic):
                 return Loss.JOURNAL
             if sent_to.intersection(ruin.nodes):
                 found = Loss.OUTBOX

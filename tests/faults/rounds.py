@@ -206,7 +206,7 @@ class Play:
 
     def _lose(self, loss: Loss) -> None:
         """A node is gone for good; its clients, and those that would go to it, go to its parent."""
-        self._note(Ruined, node=loss.name, zones=loss.zones, nodes=loss.nodes)
+        self._note(Ruined, node=loss.name, zones=loss.zones, kept=loss.kept, nodes=loss.nodes)
         (refuge,) = (each.parent for each in self._tree.nodes if each.name == loss.name)
         assert refuge is not None
         self._tree = self._tree.without(loss.name)

@@ -85,7 +85,7 @@ class Tale:
         return self
 
     def ruin(self) -> Tale:
-        return self.add(Ruined, node=LOST, zones=("z",), nodes=(LOST,))
+        return self.add(Ruined, node=LOST, zones=("z",), kept=("", "z/y"), nodes=(LOST,))
 
     def calm(self) -> Tale:
         return self.add(Calm)
@@ -111,8 +111,9 @@ def test_what_waits_for_its_zone_elsewhere_is_due() -> None:
 
 
 def test_what_another_zone_had_is_due() -> None:
-    """It was published elsewhere."""
+    """It was published elsewhere; the zone may lie below."""
     assert ["lost"] == Tale().publish(1, "y/t").ruin().calm().broken
+    assert ["lost"] == Tale().publish(1, "z/y/t").ruin().calm().broken
 
 
 def test_what_its_outbox_alone_had_may_be_lost() -> None:
