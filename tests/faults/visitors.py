@@ -30,7 +30,7 @@ class Newcomers:
         """One begins at each node, moves on, is discarded at a third one, and begins anew."""
         for place, node in enumerate(nodes):
             client = f"new-{next(self._count)}"
-            other, third = nodes[place - 1], nodes[place - 2]
+            other, third = nodes[place - 1], nodes[(place - 2) % len(nodes)]
             await self._visit(client, node)
             await self._visit(client, other)
             await self._discard(client, third)
