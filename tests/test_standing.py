@@ -104,6 +104,35 @@ def test_pure_edge_is_taken_in_without_a_zone(disk: Disk) -> None:
     assert (HOME,) == standing.lineage_of_children()
 
 
+def test_a_node_whose_parent_is_gone_looks_above_it(disk: Disk) -> None:
+    """At the nearest node that the tree told of, again and again; a restart remembers it."""
+    standing = disk.start(None, parent="shed:1", node="box")
+    first = standing.look_above()
+    home, shed = cut("", node="home"), cut("shed", node="shed")
+    standing.grant(0, [home, shed])
+    names = [standing.parent_name]
+    for _ in range(2):
+        standing.look_above()
+        names.append(standing.parent_name)
+
+    assert "" == first
+    assert [shed.node, home.node, shed.node] == names
+    standing.look_above()
+    assert home.grpc == disk.start(None, parent="shed:1", node="box").parent
+
+
+def test_a_node_that_was_led_nowhere_goes_back_to_its_topology_file(disk: Disk) -> None:
+    """It was sent on before it was ever granted anything."""
+    standing = disk.start()
+    standing.move(cut("shed", node="shed"))
+
+    assert ("shed:1", "home:1", "") == (
+        standing.parent,
+        standing.look_above(),
+        standing.look_above(),
+    )
+
+
 def test_lost_zone_keeps_its_epoch(disk: Disk) -> None:
     """The next one has to be greater."""
     standing = disk.start()

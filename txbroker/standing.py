@@ -469,6 +469,27 @@ class Standing:
             above=self._heard((), ended or {}),
         )
 
+    @property
+    def parent_name(self) -> str:
+        """The node at `parent`, as far as the tree said; "" where it did not."""
+        known = self.known_parent
+        names = (cut.node for cut in self.lineage if cut.grpc == self.parent)
+        return known.node if known is not None else next(names, "")
+
+    def look_above(self) -> str:
+        """
+        The parent is gone: join the nearest node above it that is known, or the one that the
+        topology file names. Its address, or "" where there is no other one.
+        """
+        above = next((cut for cut in reversed(self.lineage) if cut.grpc != self.parent), None)
+        if above is not None and not self.is_outdated(above):
+            self.move(above)
+            return above.grpc
+        if self.parent == self._configured_parent:
+            return ""
+        self._set(parent=None)
+        return self.parent or ""
+
     def set_lineage(self, lineage: Iterable[Cut]) -> None:
         """The zones above changed; raises `PeerError` where one of them has ended since."""
         lineage = tuple(lineage)

@@ -87,11 +87,6 @@ def give_up(node: FaultyNode, parent: str, command: Command) -> tuple[bool, str]
     return is_done, f"{said}forget: status {status}: {text}"
 
 
-def has_to_be_told(node: FaultyNode, lost: FaultyNode) -> bool:
-    """True if nobody else tells the node that its parent is lost: it has no zone."""
-    return node.zone is None and node.document.get("parent") == lost.place.grpc
-
-
 def back_up(node: FaultyNode, command: Command) -> str:
     """Why there is no backup of the running node; "" where there is one."""
     target = _backup_of(node)

@@ -384,13 +384,6 @@ class World:
         is_done, said = operators.give_up(self.nodes[name], where, self.command)
         if is_done:
             self._estates.settle(name)
-        for node in self.nodes.values():
-            if operators.has_to_be_told(node, self.nodes[name]):
-                node.document["parent"] = where
-                if node.running:
-                    node.should_run = False
-                    self._end(node, signal.SIGTERM, "SIGTERM")
-                    self._start(node.name)
         return said
 
     @contextlib.contextmanager

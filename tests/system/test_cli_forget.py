@@ -214,3 +214,26 @@ def test_in_a_house_of_two_one_goes_on_without_the_other(family: Family) -> None
     family.start("a")
     with RawClient(family["a"].mqtt, timeout=30.0) as client:
         assert client.connect("new", clean=False)
+
+
+def test_nodes_below_a_lost_one_go_to_the_node_above_it(family: Family) -> None:
+    """One without a zone when its parent is forgotten; one that had given its zone back sooner."""
+    family.add("under", "a")
+    family.start("root", "a", "b", "edge", "ab", "under")
+    output("retire", family["ab"].grpc)
+    family["ab"].wait(30.0)
+    marked = family["under"].mark()
+    family["a"].kill()
+    shutil.rmtree(family["a"].data)
+    family["ab"].start(ready=False)
+    output("reclaim", "--forget", family["root"].grpc, "a")
+
+    family["ab"].wait_event("join.granted", 60.0)
+    family["under"].wait_event("parent.lost", 60.0)
+    family["under"].wait_event("join.granted", 60.0, after=marked)
+    output("tree", family["root"].grpc)
+    family.meet("root", "b", "edge", "ab", "under")
+    for name in ("ab", "under"):  # as the tree said last, whatever the topology file names
+        family[name].kill()
+        family[name].start(ready=False)
+        family[name].wait_event("join.granted", 30.0)

@@ -34,6 +34,7 @@ from txbroker.control.times import (
     FIRST_PAUSE,
     HANDOVER_STEP,
     LONGEST_PAUSE,
+    LOST_AFTER,
     PROTOCOL_VERSION,
     SILENCE,
 )
@@ -117,6 +118,7 @@ class Joiner:
         # the one that the standing names since.
         self._joined_to = ("", "", "")
         self._is_handing_back = False
+        self._silent_since: float | None = None  # since when the parent has not answered
         # What is asked of the parent is asked one after the other: an announcement from before a
         # hand-back, answered after it, would read as a claim to what has been given away.
         self._exchange = asyncio.Lock()
@@ -136,6 +138,7 @@ class Joiner:
             ended = ""
             try:
                 ended = await self._join(parent)
+                self._silent_since = None
             except PeerError as error:
                 reason = brief(str(error))
                 tell_repeated(log.warning, "join.failed", kind="lie", parent=parent, reason=reason)
@@ -145,6 +148,7 @@ class Joiner:
                     self._say_stranger(parent, stranger)
                 elif is_first or pause == FIRST_PAUSE:
                     log.warning("join.failed", parent=parent, reason=describe(error))
+                self._look_above()
             except StoreError as error:
                 self._say_unsaved(error)
             is_first = False
@@ -246,6 +250,27 @@ class Joiner:
             exchange=self._exchange,
             ownership=self._ownership,
         ).run()
+
+    def _look_above(self) -> None:
+        """
+        The parent does not answer. Where it may be gone for good, the nodes above it know: it was
+        forgotten, or this node has nothing that could be known of, so that nobody calls it.
+        """
+        standing, now = self._standing, asyncio.get_running_loop().time()
+        if self._silent_since is None:
+            self._silent_since = now
+        is_forgotten = self._members.is_removed(standing.parent_name)
+        has_nothing = standing.zone is not None and not standing.holds
+        if now - self._silent_since < LOST_AFTER or not (is_forgotten or has_nothing):
+            return
+        self._silent_since = now
+        try:
+            above = standing.look_above()
+        except (PeerError, StoreError) as error:
+            tell_repeated(log.warning, "parent.lost", kind="unsaved", reason=brief(str(error)))
+            return
+        if above:
+            tell_repeated(log.warning, "parent.lost", kind=above, address=above)
 
     async def _join(self, parent: str) -> str:
         """One join stream; returns why it ended: moved, refused, lost, retired."""

@@ -17,6 +17,9 @@ DRAIN_PATIENCE = 15.0
 CLAIM_WAIT = 2.0
 """Seconds that a handover waits for edges to claim what they have from the one before."""
 
+LOST_AFTER = 10.0
+"""Seconds without an answer after which a parent that may be gone for good is not waited for."""
+
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 1.0
 """Seconds between attempts: doubled from the first to the longest."""
