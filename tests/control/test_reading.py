@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-import pytest
+from types import SimpleNamespace
+from typing import Any
 
-from txbroker.control.reading import _chunk
+import pytest
+from structlog.testing import capture_logs
+
+from tests.support.cluster import on_loop
+from tests.support.recorders import cut
+from txbroker.control.reading import JournalReader, _chunk
+from txbroker.core import Exchange
+from txbroker.delegation.table import DelegationTable
+from txbroker.edge.chunks import Missing
+from txbroker.edge.zonemap import ZoneMap
 from txbroker.errors import PeerError
 from txbroker.mqtt.encoding import encode_publish
+from txbroker.place import PartKey
 from txbroker.v1 import control_pb2
 
 ASKED = control_pb2.ReadRequest(zone="a", epoch=1, after=10, through=20)
@@ -73,3 +84,23 @@ def test_a_lie_is_no_answer(lie: str) -> None:
     """It ended the task that had asked, and the session waited for the answer for ever."""
     with pytest.raises(PeerError):
         _chunk(ASKED, LIES[lie], known_epoch)
+
+
+@on_loop
+async def test_a_part_that_was_cut_off_is_told_once() -> None:
+    """It is asked for every few seconds, for ever where its node does not come back."""
+    table = DelegationTable("")
+    table.commit(cut("a", 1), ())
+    table.reclaim("a", 0)
+    nothing: Any = SimpleNamespace(table=table, journals={})
+    reader = JournalReader(
+        disk=nothing, authority=None, standing=nothing, channels=nothing, tasks=nothing
+    )
+    reader.wire(ZoneMap(Exchange(lambda: None), 100))
+    found: list[object] = []
+    with capture_logs() as logged:
+        for _ in range(3):
+            await reader._ask(PartKey("a", 1), 0, 10, found.append)
+
+    assert 3 * [Missing.CUT_OFF] == found
+    assert ["journal.missing"] == [line["event"] for line in logged]

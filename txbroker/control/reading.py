@@ -69,7 +69,7 @@ class JournalReader:
         self._channels = channels
         self._tasks = tasks
         self._zones: ZoneMap | None = None
-        self._unreachable: OrderedDict[PartKey, str] = OrderedDict()
+        self._told: OrderedDict[PartKey, str] = OrderedDict()
 
     def wire(self, zones: ZoneMap) -> None:
         """Who serves which zone."""
@@ -167,23 +167,23 @@ class JournalReader:
                 # Whoever waits for it must get an answer all the same, and ask again.
                 search.is_open, search.reason = True, f"{cut.grpc}: {error}"
         if search.verdict is Missing.UNREACHABLE:
-            self._say_unreachable(part, search.reason)
+            self._say("journal.unreachable", part, search.reason)
         else:
-            log.warning("journal.missing", zone=part.zone, epoch=part.epoch, **search.fields)
-            self._unreachable.pop(part, None)
+            self._say("journal.missing", part, search.verdict.value)
         done(search.verdict)
 
-    def _say_unreachable(self, part: PartKey, reason: str) -> None:
-        # Asked for again twice a second; whoever waits for it gets nothing behind it meanwhile.
-        if self._unreachable.get(part) == reason:
+    def _say(self, event: str, part: PartKey, reason: str) -> None:
+        # Asked for again twice a second, where it is cut off each ten seconds, and for ever if its
+        # node is gone; whoever waits for it gets nothing behind it meanwhile.
+        if self._told.get(part) == reason:
             return
-        self._unreachable[part] = reason
-        if len(self._unreachable) > PARTS_REMEMBERED:
-            self._unreachable.popitem(last=False)
-        log.warning("journal.unreachable", zone=part.zone, epoch=part.epoch, reason=reason)
+        self._told[part] = reason
+        if len(self._told) > PARTS_REMEMBERED:
+            self._told.popitem(last=False)
+        log.warning(event, zone=part.zone, epoch=part.epoch, reason=reason)
 
     def _say_found(self, part: PartKey) -> None:
-        if self._unreachable.pop(part, None) is not None:
+        if self._told.pop(part, None) is not None:
             log.info("journal.found", zone=part.zone, epoch=part.epoch)
 
     def _is_cut_off(self, part: PartKey) -> bool:
@@ -249,11 +249,6 @@ class _Search:
         if self.is_cut_off:
             return Missing.CUT_OFF
         return Missing.UNREACHABLE if self.is_open else Missing.GONE
-
-    @property
-    def fields(self) -> dict[str, str]:
-        """For a log line."""
-        return {"reason": self.verdict.value}
 
     def add(self, cut: Cut) -> None:
         """Ask this node, once."""
