@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks import generator
@@ -57,7 +57,11 @@ def arguments() -> argparse.Namespace:
     """What the command line says."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--only", help="names of scenarios, with commas between them")
-    parser.add_argument("--brokers", help="names of contestants, with commas between them")
+    parser.add_argument(
+        "--brokers",
+        help="with commas between them: txbroker, say, is each way in which it is run, and "
+        "'txbroker memory' one of them",
+    )
     parser.add_argument("--quick", action="store_true", help="the scenarios of make bench-quick")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--seconds", type=float, help="of publishing in each run")
@@ -85,11 +89,31 @@ def choose(given: argparse.Namespace) -> list[Scenario]:
     ]
 
 
+def called(brokers: str, names: Sequence[str]) -> tuple[str, ...]:
+    """The contestants that one of the brokers asked for is: their names have all of its words."""
+    wanted = [set(name.split()) for name in brokers.split(",")]
+    return tuple(name for name in names if any(words <= _words(name) for words in wanted))
+
+
+def check_called(brokers: str, names: Iterable[str]) -> None:
+    """Raises `ValueError` where a broker that is asked for is none."""
+    names = tuple(names)
+    unknown = [name for name in brokers.split(",") if not called(name, names)]
+    if unknown:
+        raise ValueError(f"no broker {', '.join(unknown)}; there are {'; '.join(names)}")
+
+
+def _words(name: str) -> set[str]:
+    return set(name.replace(",", "").split())
+
+
 def run(chosen: Sequence[Scenario], given: argparse.Namespace) -> tuple[Kept, list[str]]:
     """The figures of all runs, and a line for each run that does not count."""
     if given.from_json is not None:
         return Kept.from_json(given.from_json.read_text()), []
     brokers = contestants(given.core)
+    if given.brokers is not None:
+        check_called(given.brokers, brokers)
     with brokers["txbroker"]("single"):
         pass  # only to hear at once which core runs
     more = {} if given.seconds is None else {"seconds": given.seconds}
@@ -98,7 +122,7 @@ def run(chosen: Sequence[Scenario], given: argparse.Namespace) -> tuple[Kept, li
     for scenario in chosen:
         names = scenario.contestants
         if given.brokers is not None:
-            names = tuple(name for name in names if name in given.brokers.split(","))
+            names = called(given.brokers, names)
         runs: dict[str, list[Figures]] = {name: [] for name in names}
         for _ in range(given.runs if scenario.targets else min(given.runs, RUNS_BESIDE)):
             for name in names:

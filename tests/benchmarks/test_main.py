@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-from benchmarks.__main__ import choose, report, run
+from benchmarks.__main__ import called, choose, report, run
 from benchmarks.kept import Kept
 from benchmarks.plots import draw
 from benchmarks.processes import BrokerFailed, find_program
@@ -28,7 +29,12 @@ KEPT = Kept(
 
 def given(**values: object) -> argparse.Namespace:
     """What the command line says."""
-    return argparse.Namespace(**{"only": None, "quick": False, "from_json": None, **values})
+    unsaid = {"only": None, "quick": False, "from_json": None, "core": "compiled", "brokers": None}
+    return argparse.Namespace(**{**unsaid, **values})
+
+
+def _relays(names: Iterable[str]) -> set[str]:
+    return {name for name in names if name.startswith("relay")}
 
 
 def test_all_scenarios_are_measured_if_none_is_named() -> None:
@@ -53,6 +59,29 @@ def test_a_name_that_no_scenario_has_is_an_error() -> None:
     """Which tells the names that there are."""
     with pytest.raises(ValueError, match=r"no scenario qos3; there are 1-1, .*qos2"):
         choose(given(only="qos1,qos3"))
+
+
+def test_a_broker_is_each_way_in_which_it_is_run() -> None:
+    """Whoever asks for txbroker and Mosquitto has every target against Mosquitto measured."""
+    for one in SCENARIOS:
+        names = called("txbroker,mosquitto", one.contestants)
+
+        assert set(one.contestants) - set(names) <= {"nats-server", *_relays(one.contestants)}
+        assert {target.contestant for target in one.targets} <= set(names)
+
+
+def test_one_way_to_run_a_broker_is_chosen_by_all_its_words() -> None:
+    """The others are left out."""
+    names = ("mosquitto", "tuned mosquitto", "txbroker", "txbroker memory", "relay, 1 zone")
+
+    assert ("txbroker memory",) == called("txbroker memory", names)
+    assert ("tuned mosquitto", "relay, 1 zone") == called("tuned mosquitto,relay", names)
+
+
+def test_a_broker_that_there_is_not_is_an_error() -> None:
+    """Which tells those that there are."""
+    with pytest.raises(ValueError, match=r"no broker mosquito; there are mosquitto; .*txbroker"):
+        run((), given(brokers="txbroker,mosquito"))
 
 
 def test_kept_figures_are_reported_without_a_run(tmp_path: Path) -> None:
