@@ -202,6 +202,29 @@ def test_one_of_a_crowd_that_comes_and_goes_waits_for_few(bench: Bench) -> None:
     assert "one more" in bench.done
 
 
+def test_a_newcomer_that_waits_is_read_until_it_brings_more(bench: Bench) -> None:
+    """To stop and to begin again costs as much as its work; what more it brings stays with it."""
+    bench.shares.serve(Client(bench, "much", 1_000, TURN))
+    first, second = (Newcomer(bench, name, 1) for name in ("first", "second"))
+    for one in (first, second):
+        bench.shares.serve(one)
+    assert first.states == second.states == []
+    bench.shares.serve(second)
+    assert (first.states, second.states) == ([], [True])
+    for _ in range(3):
+        bench.turn()
+    assert second.states[-1] is False
+
+
+def test_those_who_wait_in_a_crowd_are_not_read(bench: Bench) -> None:
+    """Nor heard of if they leave: thousands of ends would hold up those who stay."""
+    bench.shares.serve(Client(bench, "much", 1_000, TURN))
+    new = [Newcomer(bench, f"new {number}", 1) for number in range(CROWD + 2)]
+    for one in new:
+        bench.shares.serve(one)
+    assert [one.states for one in new[CROWD - 1 :]] == [[], [True], [True]]
+
+
 def test_an_error_is_of_one_alone(bench: Bench) -> None:
     wrong = Client(bench, "wrong", 100, error=None)
     bench.shares.serve(wrong)

@@ -3,6 +3,8 @@ Fair shares of a node's time for those who bring it work.
 
 A client may bring more work in one read than others should wait for. So each has a share of half a
 millisecond; what is left then waits, and its connection is not read: the rest stays in the kernel.
+Newcomers have brought no more than their first packet, mostly: unless there is a crowd of them, one
+that waits is read until it brings more, as to have it watched again takes as long as its work.
 Whoever has used least comes next. So whoever asks for little is served at once, however many others
 ask for much. Newcomers have a queue of their own and a part of each turn: a crowd of them holds up
 nobody who is here, and a crowd of those who are here holds up no newcomer.
@@ -65,7 +67,7 @@ class Worker(Protocol):
         """Its work has raised this."""
 
     def on_late(self) -> None:
-        """It has begun to wait for its turn, or does so no more: see `Share.is_late`."""
+        """Read it no more, or again: it waits for its turn (`Share.is_late`), or not."""
 
 
 class Newcomer(Worker, Protocol):
@@ -106,6 +108,7 @@ class Shares:
         self._spent_on_new = 0.0  # of it
         self._until = 0.0
         self._hurries = 0
+        self._turn_length = TURN
         self._is_due = False
 
     @property
@@ -139,6 +142,7 @@ class Shares:
         """It has work: let it begin now, if others have left time for that."""
         share = worker.share
         if share is not None and share.is_late:
+            worker.on_late()
             return
         if worker.newcomer is not None:
             has_to_wait = bool(self._new) or not self._has_time_for_new
@@ -152,12 +156,9 @@ class Shares:
     # internal
 
     def _tell_hurry(self, is_hurried: bool) -> None:
+        self._turn_length = HURRIED if is_hurried else TURN
         for action in self._on_hurry:
             action(is_hurried)
-
-    @property
-    def _turn_length(self) -> float:
-        return HURRIED if self._hurries else TURN
 
     @property
     def _has_time_for_new(self) -> bool:
@@ -179,8 +180,10 @@ class Shares:
         clock = self._worked if self._late else self._now  # which takes a tenth of the time
         began = clock()
         # Of a newcomer no more than its first packet, where others wait.
-        is_short = is_new and (self._late or self._new)
-        self._until = self._now() + (0.0 if is_short else min(SHARE, self._turn_length))
+        if is_new and (self._late or self._new):
+            self._until = 0.0
+        else:
+            self._until = self._now() + min(SHARE, self._turn_length)
         try:
             has_more = worker.work()
         finally:
@@ -209,7 +212,8 @@ class Shares:
             self._new.append(newcomer)
         else:
             heappush(self._late, (used, next(self._number), worker))
-        worker.on_late()
+        if newcomer is None or self.is_crowded:
+            worker.on_late()
         self._tell(self._waiting)
         self._be_due()
 
