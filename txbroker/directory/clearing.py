@@ -119,9 +119,9 @@ class Clearings:
     def is_needed(self, client_id: str) -> bool:
         """Whether other nodes have to be asked before a clean session of that id begins."""
         members, holdings = self._members, self._holdings
-        is_known = client_id in holdings.arriving or holdings.tombstone(client_id) is not None
-        is_alone = members.is_alone and members.is_joined
-        return not is_alone or bool(members.sites()) or is_known
+        if not (members.is_alone and members.is_joined) or members.has_others:
+            return True
+        return client_id in holdings.arriving or holdings.tombstone(client_id) is not None
 
     def clear(self, client_id: str, is_wanted: Callable[[], bool]) -> Procedure[float | None]:
         """

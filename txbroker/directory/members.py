@@ -124,6 +124,11 @@ class Members:
         """The other sites."""
         return tuple(site for site in self._sites if site != self.site)
 
+    @property
+    def has_others(self) -> bool:
+        """True if there are other sites."""
+        return len(self._sites) > 1
+
     def peers(self) -> tuple[str, ...]:
         """The other members of this node's site."""
         return tuple(name for name in self.places.names if name != self.name)

@@ -8,6 +8,7 @@ it did. A will is the keepers' business, too, from CONNECT until it is published
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 import attrs
 
@@ -35,6 +36,10 @@ class Cleared:
 
     generation: int = 0
     incarnation: int = 0
+
+
+NOTHING: Final = Cleared()
+"""Where nothing had to end."""
 
 
 class Presence:
@@ -165,7 +170,7 @@ class Presence:
     def _begin_clean(self, client_id: str, testament: Testament | None) -> Entry | None:
         """None: there is nobody who would have to know, yet (see `on_company`)."""
         own = self._registrar.own.get(client_id)
-        cleared = self.cleared.pop(client_id, Cleared())
+        cleared = self.cleared.pop(client_id, NOTHING)
         replaces = max(self._holdings.supersede(client_id), cleared.generation)
         if own is not None:
             replaces = max(replaces, own.generation)
