@@ -7,7 +7,7 @@ from collections.abc import Callable
 import attrs
 import pytest
 
-from txbroker.shares import CROWD, HURRIED, SHARE, TURN, Share, Shares
+from txbroker.shares import CROWD, ENOUGH, HURRIED, SHARE, TURN, Share, Shares
 from txbroker.turn import Turn
 
 
@@ -223,6 +223,27 @@ def test_those_who_wait_in_a_crowd_are_not_read(bench: Bench) -> None:
     for one in new:
         bench.shares.serve(one)
     assert [one.states for one in new[CROWD - 1 :]] == [[], [True], [True]]
+
+
+def test_no_more_newcomers_are_asked_for_than_there_is_time_for(bench: Bench) -> None:
+    """As long as nobody else has work, none has to wait here."""
+    for number in range(int(TURN / SHARE)):
+        assert not bench.shares.puts_off_newcomers
+        bench.shares.serve(Newcomer(bench, f"{number}", 1, SHARE))
+    assert bench.shares.puts_off_newcomers
+    bench.turn()
+    assert not bench.shares.puts_off_newcomers
+
+
+def test_newcomers_come_to_wait_while_others_have_work(bench: Bench) -> None:
+    """Else those would use up each turn before a newcomer is heard of."""
+    bench.shares.serve(Client(bench, "much", 100_000, TURN))
+    for number in range(ENOUGH):
+        assert not bench.shares.puts_off_newcomers
+        bench.shares.serve(Newcomer(bench, f"{number}", 1, SHARE))
+    assert bench.shares.puts_off_newcomers
+    bench.turn()
+    assert not bench.shares.puts_off_newcomers
 
 
 def test_an_error_is_of_one_alone(bench: Bench) -> None:

@@ -40,6 +40,10 @@ CROWD = 100
 """Newcomers may wait that nobody looks after; of more, those who are gone by now are dropped."""
 
 
+ENOUGH = 32
+"""Newcomers that wait while others have work, until more are taken: what a turn has time for."""
+
+
 class Share:
     """How much one has used; it `is_late` while its work waits for its turn."""
 
@@ -121,6 +125,13 @@ class Shares:
         """True if so many newcomers wait that those who are gone by now are dropped."""
         return len(self._new) > CROWD
 
+    @property
+    def puts_off_newcomers(self) -> bool:
+        """True if one more need not come yet: enough wait, or this turn has no time left."""
+        if self._late:
+            return len(self._new) >= ENOUGH
+        return bool(self._new) or self._spent >= self._turn_length
+
     def when_hurried(self, action: Callable[[bool], None]) -> None:
         """Call it when turns are to be short, and when they need not be any more."""
         self._on_hurry.append(action)
@@ -144,14 +155,15 @@ class Shares:
         if share is not None and share.is_late:
             worker.on_late()
             return
-        if worker.newcomer is not None:
+        is_new = worker.newcomer is not None
+        if is_new:
             has_to_wait = bool(self._new) or not self._has_time_for_new
         else:
             has_to_wait = bool(self._late) and self._used_by(worker) > self._floor
         if has_to_wait or self._spent >= self._turn_length:
             self._put_off(worker)
         else:
-            self._let_work(worker)
+            self._let_work(worker, is_new=is_new)
 
     # internal
 
@@ -175,8 +187,8 @@ class Shares:
         share = worker.share
         return self._floor if share is None else max(share.used, self._floor)
 
-    def _let_work(self, worker: Worker) -> None:
-        used, is_new = self._used_by(worker), worker.newcomer is not None
+    def _let_work(self, worker: Worker, *, is_new: bool) -> None:
+        used = self._used_by(worker)
         clock = self._worked if self._late else self._now  # which takes a tenth of the time
         began = clock()
         # Of a newcomer no more than its first packet, where others wait.
@@ -246,7 +258,7 @@ class Shares:
             assert share is not None
             share.is_late = False
             try:
-                self._let_work(worker)
+                self._let_work(worker, is_new=worker.newcomer is not None)
             except Exception as error:  # of one of them: the others go on
                 worker.fail(error)
             if not share.is_late:

@@ -56,7 +56,8 @@ class Held:
 
     def forget(self, holder: Holder) -> None:
         """Nothing is held for it any more."""
-        self.held -= self._sizes.pop(holder, 0)
+        if holder in self._sizes:
+            self.held -= self._sizes.pop(holder)
 
 
 class Strangers(Held):

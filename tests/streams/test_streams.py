@@ -460,6 +460,40 @@ async def test_whom_nobody_wants_is_accepted_beside_the_others() -> None:
 
 
 @on_loop
+async def test_few_who_are_put_off_wait_in_the_backlog() -> None:
+    """Until there is time for them, each with what it has said meanwhile."""
+    async with streams() as bench:
+        bench.port._puts_off = lambda: len(bench.peers) == 1
+        address = ("127.0.0.1", bench.port.getHost().port)
+        crowd = [socket.create_connection(address, timeout=10) for _ in range(3)]
+        for client in crowd:
+            client.sendall(b"here")
+        bench.port.doRead()
+        bench.port.doRead()
+        assert 1 == len(bench.peers)
+
+        bench.port._puts_off = lambda: False
+        await until(lambda: [peer.received for peer in bench.peers] == 3 * [b"here"])
+        for client in crowd:
+            client.close()
+
+
+@on_loop
+async def test_a_crowd_that_is_put_off_leaves_the_backlog() -> None:
+    """One that fills up has those who come behind it try again after a second."""
+    async with streams() as bench:
+        bench.port._puts_off = lambda: True
+        address = ("127.0.0.1", bench.port.getHost().port)
+        crowd = [socket.create_connection(address, timeout=10) for _ in range(stream.FEW + 8)]
+        bench.port.doRead()
+        assert stream.ACCEPTS == len(bench.peers)
+        bench.port.doRead()
+        assert stream.ACCEPTS == len(bench.peers)
+        for client in crowd:
+            client.close()
+
+
+@on_loop
 async def test_dialed_connections() -> None:
     """They are watched by the poller, too, and written at once."""
     async with streams() as bench:

@@ -494,6 +494,10 @@ class MqttFactory(Factory):
     def buildProtocol(self, addr: IAddress | None) -> Any:
         return MqttProtocol(self._service)
 
+    def puts_off(self) -> bool:
+        """True if whoever connects now would wait here: few may as well do so in the backlog."""
+        return self._service.shares.puts_off_newcomers
+
     def drops(self, descriptor: int) -> bool:
         """True if whoever has connected here is gone by now, and was one of a crowd."""
         service = self._service

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from twisted.internet.main import CONNECTION_LOST
 from twisted.internet.tcp import Client, Port
@@ -32,6 +33,12 @@ ACCEPTS = 64
 
 MOST_ACCEPTS = 512
 """Likewise, with those that are closed again as nobody wants them any more."""
+
+FEW = 100
+"""Connections that may wait in the backlog of a factory that puts them off."""
+
+UNACKED: Final = slice(24, 28)
+"""Where `tcpi_unacked` is in Linux's `struct tcp_info`."""
 
 BACKLOG = 1024
 """Connections that may wait to be accepted; Twisted's 50 are fewer than come after a restart."""
@@ -145,9 +152,11 @@ class DialedStream(_Direct, Client):  # type: ignore[misc]
 class StreamPort(Port):
     """
     A listening socket; `reactor` is a `StreamReactor`. A factory that says that it does not ask for
-    the address (`asks_for_address`) gets None. One that has `drops` says of each descriptor whether
-    it is not worth a connection: where many connect and leave at once, the backlog must not fill up
-    with those, as whoever finds no room in it tries again after one second and after three.
+    the address (`asks_for_address`) gets None. One that has `puts_off` is given no connection while
+    that is true and few wait: the kernel keeps them for less than a node does. One that has `drops`
+    says of each descriptor whether it is not worth a connection: where many connect and leave at
+    once, the backlog must not fill up with those, as whoever finds no room in it tries again after
+    one second and after three.
     """
 
     factory: Any
@@ -158,6 +167,7 @@ class StreamPort(Port):
         self._poller = reactor.poller
         self._asks_for_address = getattr(factory, "asks_for_address", True)
         self._drops: Callable[[int], bool] | None = getattr(factory, "drops", None)
+        self._puts_off: Callable[[], bool] | None = getattr(factory, "puts_off", None)
 
     def createInternetSocket(self) -> socket.socket:
         """As Twisted's; accepted ones have TCP_NODELAY from it."""
@@ -174,8 +184,12 @@ class StreamPort(Port):
         if self._is_short and next_descriptor(self.socket.fileno()) >= most:
             self._pause(f"{most} files are open, the rest is for the node's own")
             return
-        taken = 0
+        taken, puts_off = 0, self._puts_off
         for _ in range(MOST_ACCEPTS):
+            if puts_off is not None and puts_off():
+                if _waiting_at(self.socket) <= FEW:
+                    return
+                puts_off = None
             try:
                 descriptor = accept(self.socket)
             except (ConnectionAbortedError, PermissionError):
@@ -225,3 +239,9 @@ class StreamPort(Port):
     def _go_on(self) -> None:
         if self.connected and not self.disconnecting:
             self.reactor.addReader(self)
+
+
+def _waiting_at(listening: socket.socket) -> int:
+    """Connections in the backlog, which is what the kernel tells as unacknowledged of those."""
+    info = listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, UNACKED.stop)
+    return int.from_bytes(info[UNACKED], sys.byteorder)
