@@ -162,10 +162,11 @@ inline const Byte* level_end(const Byte* at, const Byte* end) {
 // -- memory
 
 // Blocks of some 100 KiB come and go with each read. Unless told otherwise, glibc gives them back to
-// the system each time, and has them cleared, page by page, when they are wanted again.
+// the system each time, and has them cleared, page by page, when they are wanted again. A packet of
+// 16 MB that is not whole yet grows, and must not be copied each time: the system moves its pages.
 inline void keep_memory() {
 #ifdef __GLIBC__
-    mallopt(M_MMAP_THRESHOLD, 32 * 1024 * 1024);
+    mallopt(M_MMAP_THRESHOLD, 2 * 1024 * 1024);
     mallopt(M_TRIM_THRESHOLD, 4 * 1024 * 1024);
 #endif
 }

@@ -120,6 +120,8 @@ cdef class Input:
         cdef ssize_t size
         self.widen_tail(MUCH)
         most = min(self.wanted, <size_t>PyBytes_GET_SIZE(<bytes>self.tail)) - had
+        # The kernel may hold 6 MB: copied at once, these make everybody wait.
+        most = min(most, 2 * self.portion)
         size = recv(descriptor, PyBytes_AS_STRING(<bytes>self.tail) + had, most, MSG_DONTWAIT)
         if size > 0:
             self.tail_size += size

@@ -3,7 +3,7 @@
 cdef enum:
     READ_SIZE = 256 * 1024
 
-    READ_LEAST = 4 * 1024
+    READ_LEAST = 1024
 
     # Of whom nobody knows what it brings.
     FIRST_READ = 32 * 1024
@@ -30,6 +30,14 @@ cdef double READ_FOR = 0.002
 # Likewise, while somebody waits for many turns.
 cdef double HURRIED_FOR = 0.0003
 
+# A read counts for so much at least, in seconds. In a crowd of which each is read little at a time,
+# whose read took a little longer than that of others would wait for several rounds.
+cdef double LIGHT = 0.0001
+
+# All who are ready are read once in so long: whoever asks for little waits for a read of each of the
+# others, as these have used no more than it has where they are many.
+cdef double ROUND_FOR = 0.01
+
 # What is read at once is so much less meanwhile.
 cdef enum:
     HURRIED_PART = 4
@@ -44,6 +52,13 @@ cdef double KEPT_FOR = 0.01
 cdef double monotonic() noexcept nogil:
     cdef timespec now
     clock_gettime(CLOCK_MONOTONIC, &now)
+    return now.tv_sec + now.tv_nsec * 1e-9
+
+
+cdef double worked() noexcept nogil:
+    """Seconds for which this thread has worked: that others of the machine did is nobody's fault."""
+    cdef timespec now
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now)
     return now.tv_sec + now.tv_nsec * 1e-9
 
 
@@ -236,10 +251,12 @@ cdef class Sockets:
         cdef list left = []
         cdef double now = clock(), before = monotonic(), after, used
         cdef double until = before + (HURRIED_FOR if self.is_hurried else READ_FOR)
+        cdef bint is_crowd = self.is_crowded
+        cdef double worked_before = worked() if is_crowd else before, worked_after
         cdef Input inlet
         cdef int index, descriptor
         cdef bint is_late = False
-        if self.is_crowded:
+        if is_crowd:
             self.sort(events, count)
         self.exchange.is_quiet = True
         try:
@@ -257,11 +274,12 @@ cdef class Sockets:
                 elif not is_late:
                     told = self.read_one(inlet, descriptor, now)
                     after = monotonic()
+                    worked_after = worked() if is_crowd else after
                     used = max(inlet.used, self.floor)
-                    inlet.used = used + after - before
+                    inlet.used = used + max(worked_after - worked_before, LIGHT)
                     self.top = max(self.top, inlet.used)
-                    self.note_read(inlet, after - before)
-                    before = after
+                    self.note_read(inlet, after - before, count)
+                    before, worked_before = after, worked_after
                     if told:
                         left.append((descriptor, told))
                     if after >= until:
@@ -276,12 +294,13 @@ cdef class Sockets:
         self.is_crowded = is_late
         return left
 
-    cdef int note_read(self, Input inlet, double took) noexcept:
-        """What goes to a crowd takes long, so that less of it is read at once."""
-        if took > READ_FOR:
-            inlet.portion = <size_t>(min(inlet.portion, self.most) * (READ_FOR / took))
+    cdef int note_read(self, Input inlet, double took, int ready) noexcept:
+        """What goes to a crowd, or comes from one, takes long, so that less is read at once."""
+        cdef double most = min(READ_FOR, ROUND_FOR / ready)
+        if took > most:
+            inlet.portion = <size_t>(min(inlet.portion, self.most) * (most / took))
             inlet.portion = max(inlet.portion, <size_t>READ_LEAST)
-        elif not self.is_hurried and took < READ_FOR / 4 and inlet.portion < READ_SIZE:
+        elif not self.is_hurried and took < most / 2 and inlet.portion < READ_SIZE:
             inlet.portion *= 2
         return 0
 

@@ -27,7 +27,7 @@ crowd may leave at once.
 READ_SIZE = 256 * 1024
 """Bytes that are read at once."""
 
-READ_LEAST = 4 * 1024
+READ_LEAST = 1024
 """Bytes that are read at once where very many have brought more than there is time for."""
 
 BATCH = 1024
