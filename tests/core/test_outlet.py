@@ -470,18 +470,23 @@ def test_what_all_clients_have_waiting_is_bounded() -> None:
 
 
 @needs_compiled
-def test_what_clients_share_counts_once() -> None:
-    """A message for a crowd is no reason to drop it."""
+@pytest.mark.parametrize("qos", [0, 1])
+def test_what_clients_share_counts_once(qos: int) -> None:
+    """A message for a crowd is no reason to drop it, and is copied for none of them."""
     exchange = a_limited_exchange()
-    run = cores.a_run(cores.COMPILED, publish(b"t", bytes(100 * KIB)))
+    payload = bytes(100 * KIB)
+    run = cores.a_run(cores.COMPILED, publish(b"t", payload, qos))
     crowd = [cores.Client(cores.COMPILED, exchange, str(number)) for number in range(100)]
-    for client in crowd:
-        client.subscribe("t")
+    for number, client in enumerate(crowd):
+        client.subscribe("t", number % 2)
+        client.outlet.open_window(10, 10**6)
 
-    assert not exchange.fan_out(run, None)
+    assert not exchange.fan_out(run, "part")
     assert all(client.outlet.size > 100 * KIB for client in crowd)
     assert not any(client.outlet.dropped for client in crowd)
     assert exchange.room(MOST) == MOST
+    taken = [client.outlet.take() for client in crowd]
+    assert [publish(b"t", payload), publish(b"t", payload, qos)] * 50 == taken
 
 
 @needs_compiled

@@ -526,6 +526,7 @@ cdef class Exchange:
         content.topic, content.topic_size = run.bytes_at(one.topic), one.topic_end - one.topic
         content.payload, content.payload_size = run.bytes_at(one.payload), one.end - one.payload
         content.is_retained = False
+        content.owner = <PyObject*>run.data
         content.size = <uint32_t>(content.topic_size + content.payload_size + OVERHEAD)
         while at < ways.stop:
             target = self.best(at, &is_plain)
@@ -551,7 +552,8 @@ cdef class Exchange:
             return outlet.is_direct
         if outlet.may_go():
             outlet.note()
-            content.put(outlet.output.extend(content.packet_size()))
+            content.put_head(outlet.output.extend(content.head_size()))
+            outlet.output.share(content.owner, content.payload, content.payload_size)
             outlet.note_output()
         return True
 

@@ -175,8 +175,9 @@ cdef extern from "native/window.hpp" namespace "txbroker" nogil:
         uint8_t qos
         cbool is_retained
         uint32_t size
-        size_t packet_size()
-        size_t put(char* start)
+        PyObject* owner
+        size_t head_size()
+        size_t put_head(char* start)
 
     cppclass Waiting:
         int64_t offset

@@ -399,6 +399,7 @@ cdef Content content_of(bytes topic, bytes payload, int qos, bint retain, uint32
     content.topic, content.topic_size = PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic)
     content.payload, content.payload_size = PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload)
     content.qos, content.is_retained, content.size = qos, retain, size
+    content.owner = <PyObject*>payload
     return content
 
 

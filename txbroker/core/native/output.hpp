@@ -76,6 +76,7 @@ class Output {
 
 public:
     static constexpr int MOST_VECTORS = 64;
+    static constexpr size_t LEAST_SHARED = 2048;
 
     Output() = default;
     Output(const Output&) = delete;
@@ -92,7 +93,7 @@ public:
     // Bytes at the end that belong to a bytes object. A slow client must not keep much more than
     // counts for it, so small ones are copied, and small parts of large ones.
     void share(PyObject* owner, const char* at, size_t size) {
-        if (size < 2048 || size < static_cast<size_t>(PyBytes_GET_SIZE(owner)) / 4)
+        if (size < LEAST_SHARED || size < static_cast<size_t>(PyBytes_GET_SIZE(owner)) / 8)
             return append(at, size);
         size_t before = own_.size() - before_;
         pieces_.push_back({owner, at, size, before});

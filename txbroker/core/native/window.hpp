@@ -14,7 +14,8 @@ constexpr uint32_t QUEUE_MESSAGES = 8'192;
 
 enum FlightState : uint8_t { SENT = 1, RELEASED = 2 };
 
-// A message that is to be sent at this QoS; `size` is what it counts for.
+// A message that is to be sent at this QoS; `size` is what it counts for, `owner` the bytes object in
+// which the payload lies.
 struct Content {
     const char* topic;
     size_t topic_size;
@@ -23,12 +24,14 @@ struct Content {
     uint8_t qos;
     bool is_retained;
     uint32_t size;
+    PyObject* owner;
 
     size_t remaining() const { return 2 + topic_size + (qos ? 2 : 0) + payload_size; }
     size_t packet_size() const { return 1 + length_size(remaining()) + remaining(); }
+    size_t head_size() const { return packet_size() - payload_size; }
 
-    // Write the PUBLISH, with no packet id yet; where that belongs.
-    size_t put(char* start) const {
+    // Write the PUBLISH up to its payload, with no packet id yet; where that belongs.
+    size_t put_head(char* start) const {
         char* at = start;
         *at++ = static_cast<char>(PUBLISH | qos << 1 | (is_retained ? RETAIN : 0));
         at = put_length(at, remaining());
@@ -41,7 +44,13 @@ struct Content {
             put_two(at, 0);
             at += 2;
         }
-        if (payload_size) std::memcpy(at, payload, payload_size);
+        return id_at;
+    }
+
+    // Write all of it; likewise.
+    size_t put(char* start) const {
+        size_t id_at = put_head(start);
+        if (payload_size) std::memcpy(start + head_size(), payload, payload_size);
         return id_at;
     }
 };
@@ -142,9 +151,12 @@ public:
 
     // Send a message now; only if `can_launch`.
     void launch_new(Output& output, const Content& content) {
-        size_t size = content.packet_size();
+        bool is_small = content.payload_size < Output::LEAST_SHARED;
+        size_t size = is_small ? content.packet_size() : content.head_size();
         char* start = launch(output, size, content.qos, content.size);
-        put_two(start + content.put(start), last_id_);
+        size_t id_at = is_small ? content.put(start) : content.put_head(start);
+        put_two(start + id_at, last_id_);
+        if (!is_small) output.share(content.owner, content.payload, content.payload_size);
     }
 
     // Send what waits, as far as there is room; how many messages that were.
