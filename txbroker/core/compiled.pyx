@@ -21,12 +21,18 @@ from libc.math cimport INFINITY, ceil
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 from libcpp cimport bool as cbool
-from libcpp.algorithm cimport stable_sort
+from libcpp.algorithm cimport partial_sort, stable_sort
 from libcpp.string cimport string
 from libcpp.unordered_map cimport unordered_map
 from libcpp.utility cimport pair
 from libcpp.vector cimport vector
-from posix.time cimport CLOCK_MONOTONIC, clock_gettime, nanosleep, timespec
+from posix.time cimport (
+    CLOCK_MONOTONIC,
+    CLOCK_THREAD_CPUTIME_ID,
+    clock_gettime,
+    nanosleep,
+    timespec,
+)
 
 import os
 
@@ -34,6 +40,7 @@ from txbroker.core.reference.columns import CACHE as _CACHE
 from txbroker.core.reference.columns import LAST as _LAST
 from txbroker.core.reference.columns import Filled as _Filled
 from txbroker.core.reference.columns import Texts as _Texts
+from txbroker.core.reference.exchange import LEAST as _LEAST
 from txbroker.core.reference.exchange import MOST_OUTPUTS as _MOST_OUTPUTS
 from txbroker.core.reference.exchange import OUTPUT_BYTES as _OUTPUT_BYTES
 from txbroker.core.reference.exchange import OUTPUT_LIMIT as _OUTPUT_LIMIT
@@ -55,6 +62,7 @@ include "native/native.pxi"
 
 cdef size_t OVERHEAD = _OVERHEAD
 cdef size_t MOST = _MOST
+cdef size_t LEAST = _LEAST
 cdef Py_ssize_t MOST_OUTPUTS = _MOST_OUTPUTS
 cdef size_t OUTPUT_BYTES = _OUTPUT_BYTES
 cdef size_t OUTPUT_LIMIT = _OUTPUT_LIMIT

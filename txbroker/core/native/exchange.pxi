@@ -2,6 +2,9 @@
 
 cdef uint64_t last_epoch = 0  # of any exchange
 
+# Seconds for what is written in one go, and one write more: to who reads nothing it takes long.
+cdef double WRITE_FOR = 0.003
+
 
 @cython.final
 cdef class Target:
@@ -138,15 +141,46 @@ cdef class Exchange:
         """As in the reference."""
         cdef Outlet outlet
         cdef list left = [], outputs = self.outputs
-        cdef Py_ssize_t last = len(outputs) - few(outputs, True)
-        cdef Py_ssize_t first = min(few(outputs, False), last)
-        self.outputs, outputs = outputs[first:last], outputs[:first] + outputs[last:]
+        cdef double until = monotonic() + WRITE_FOR
+        cdef Py_ssize_t place = 0
+        self.outputs = []
+        if len(outputs) > MOST_OUTPUTS // 2 or size_of(outputs) > OUTPUT_BYTES // 2:
+            outputs = self.chosen(outputs)
         for outlet in outputs:
+            place += 1
             outlet.is_noted = False
-        for outlet in outputs:
             if not outlet.is_sent():
                 left.append(outlet)
+            if outlet.descriptor >= 0 and monotonic() >= until:
+                self.outputs = outputs[place:] + self.outputs
+                break
         return left
+
+    cdef list chosen(self, list outputs):
+        """Those that are written in one go; the others wait on."""
+        cdef vector[pair[size_t, size_t]] rest
+        cdef vector[cbool] is_light
+        cdef list light = []
+        cdef size_t index, place, first = 0, count, size = 0, most = MOST_OUTPUTS // 2
+        while first < <size_t>len(outputs) and first < most and size < OUTPUT_BYTES // 2:
+            size += (<Outlet>outputs[first]).output.size()
+            first += 1
+        for index in range(first, len(outputs)):
+            size = max((<Outlet>outputs[index]).output.size(), LEAST)
+            rest.push_back(pair[size_t, size_t](size, len(outputs) - index))
+        count = min(most, rest.size())
+        partial_sort(rest.begin(), rest.begin() + <Py_ssize_t>count, rest.end())
+        is_light.resize(len(outputs))
+        size = 0
+        for index in range(count):
+            if size >= OUTPUT_BYTES // 2:
+                break
+            place = len(outputs) - rest[index].second
+            size += (<Outlet>outputs[place]).output.size()
+            is_light[place] = True
+            light.append(outputs[place])
+        self.outputs = [outputs[i] for i in range(first, len(outputs)) if not is_light[<size_t>i]]
+        return light + outputs[:first]
 
     @property
     def has_outputs(self):
@@ -646,11 +680,10 @@ cdef list shared(Run run, list values, const vector[uint32_t]& groups):
     return made
 
 
-cdef Py_ssize_t few(list outlets, bint is_reversed):
-    """How many of them, from either end, are half of what is written in one go."""
-    cdef Py_ssize_t count = 0, number = len(outlets)
+cdef size_t size_of(list outlets):
+    """Bytes that wait in all of them."""
+    cdef Outlet outlet
     cdef size_t size = 0
-    while count < number and count < MOST_OUTPUTS // 2 and size < OUTPUT_BYTES // 2:
-        size += (<Outlet>outlets[number - 1 - count if is_reversed else count]).output.size()
-        count += 1
-    return count
+    for outlet in outlets:
+        size += outlet.output.size()
+    return size

@@ -4,7 +4,10 @@ cdef class Exchange
 
 
 cdef enum Written:
-    ALL, SOME, BROKEN, RAISED
+    ALL, SOME, ENOUGH, BROKEN, RAISED
+
+# Bytes that are written to one client at once: for more, the kernel may take 10 ms to find room.
+cdef size_t MOST_WRITTEN = 2 * 1024 * 1024
 
 
 @cython.final
@@ -166,22 +169,26 @@ cdef class Outlet:
         return output
 
     cdef Written write(self, int descriptor) except ? RAISED:
-        """Write what a non-blocking socket takes; `errno` says why that has failed."""
+        """Write what a non-blocking socket takes, if not too much; `errno` says why it failed."""
         cdef iovec vectors[64]
         cdef msghdr message
         cdef ssize_t written
-        cdef size_t index, size
+        cdef size_t index, size, left = MOST_WRITTEN
         while self.output.size():
+            if not left:
+                return ENOUGH
             memset(&message, 0, sizeof(message))
             message.msg_iov = vectors
             message.msg_iovlen = self.output.gather(vectors)
             size = 0
             for index in range(message.msg_iovlen):
+                vectors[index].iov_len = min(vectors[index].iov_len, left - size)
                 size += vectors[index].iov_len
             written = sendmsg(descriptor, &message, MSG_DONTWAIT | MSG_NOSIGNAL)
             if written >= 0:
                 self.output.consume(written)
                 self.written += written
+                left -= written
                 if <size_t>written < size:
                     return SOME
             elif errno == EAGAIN:
@@ -193,7 +200,7 @@ cdef class Outlet:
         return ALL
 
     def send_to(self, int descriptor):
-        """Write what a non-blocking socket takes; True: nothing is left. Raises `OSError`."""
+        """As in the reference."""
         cdef Written written = self.write(descriptor)
         if written == BROKEN:
             PyErr_SetFromErrno(OSError)
@@ -201,9 +208,15 @@ cdef class Outlet:
 
     cdef bint is_sent(self) except -1:
         """Write all to `descriptor`; False: it was not to be, or there is more to be looked at."""
+        cdef Written written
         if self.descriptor < 0 or self.dropped or self.has_news():
             return False
-        return self.write(self.descriptor) == ALL
+        written = self.write(self.descriptor)
+        if written == ENOUGH:
+            # Others come first. Nobody has to be told: this is asked for by whoever asks again.
+            self.exchange.outputs.append(self)
+            self.is_noted = True
+        return written == ALL or written == ENOUGH
 
     cdef bint has_news(self) noexcept:
         """Whether somebody has to look at what became of the window."""

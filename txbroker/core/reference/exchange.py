@@ -17,6 +17,9 @@ MOST_OUTPUTS = 256
 OUTPUT_BYTES = 4 * 1024 * 1024
 """Outlets that are written in one go, and bytes, beside those of the last one."""
 
+LEAST = 4 * 1024
+"""Bytes of output up to which an outlet has as little as any; of these, the last comes first."""
+
 OUTPUT_LIMIT = 128 * 1024 * 1024
 """Bytes of memory that hold what is on its way to clients, of all of them together."""
 
@@ -158,19 +161,26 @@ class Exchange:
     def send_outputs(self) -> list[Outlet]:
         """
         Write what there is to send, where an outlet has the `descriptor` of a socket. Of very many,
-        or much, it is done for those that have waited longest and those that came last, so that a
-        message to a crowd holds up no message to others; `has_outputs` until all is done.
+        or much, it is done for those that have least, and those that have waited longest, so that a
+        message to a crowd holds up no message to others; `has_outputs` until all is done. The rest
+        waits, too, where writing takes long. (Compiled; the reference has no clock.)
 
         Returns those that had something to send and that somebody has to look at, each once, in the
-        order in which it began: not all could be written, or something else has happened there.
+        order in which they were written: not all could be, or something else has happened there.
         """
         outputs = self._outputs
-        last = len(outputs) - _few(reversed(outputs))
-        first = min(_few(outputs), last)
-        self._outputs, outputs = outputs[first:last], outputs[:first] + outputs[last:]
-        for outlet in outputs:
+        first = _few(outputs)
+        light = sorted(
+            range(first, len(outputs)),
+            key=lambda place: (max(outputs[place].size, LEAST), -place),
+        )
+        light = light[: _few(outputs[place] for place in light)]
+        written = [outputs[place] for place in light] + outputs[:first]
+        rest = set(range(first, len(outputs))).difference(light)
+        self._outputs = [outputs[place] for place in sorted(rest)]
+        for outlet in written:
             outlet.is_noted = False
-        return [outlet for outlet in outputs if not outlet.is_sent()]
+        return [outlet for outlet in written if not outlet.is_sent()]
 
     @property
     def has_outputs(self) -> bool:

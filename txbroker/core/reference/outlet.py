@@ -135,7 +135,10 @@ class Outlet:
         return output
 
     def send_to(self, descriptor: int) -> bool:
-        """Write what a non-blocking socket takes; True: nothing is left. Raises `OSError`."""
+        """
+        Write what a non-blocking socket takes; True: nothing is left. Raises `OSError`. Of very
+        much, some is left for later. (Compiled; the reference writes all.)
+        """
         while self._output:
             try:
                 written = os.write(descriptor, self._output)
