@@ -7,7 +7,7 @@ journal in its turn, does not come live; what waits for a SUBACK is held until t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from txbroker.core import Exchange, Run
 from txbroker.edge.interests import Interests
@@ -19,10 +19,11 @@ from txbroker.mqtt.session import Session
 from txbroker.mqtt.window import Outgoing
 from txbroker.place import PartKey, Place
 
-FULL_AT_ONCE = 32
+FULL_FOR = 0.004
 """
-Outlets whose high mark a run has passed that are written before the next run, so that who reads
-fast loses no QoS 0; the others of a crowd are written in turns of their own.
+Seconds for which outlets whose high mark a run has passed are written before the next run, so that
+who reads fast loses no QoS 0; the others of a crowd are written in turns of their own. A write to
+one that reads nothing may take milliseconds, as the kernel looks for room in what it holds.
 """
 
 
@@ -32,10 +33,18 @@ class Delivery:
     exchange; here is what has to be looked at session by session.
     """
 
-    def __init__(self, zones: ZoneMap, interests: Interests, exchange: Exchange) -> None:
+    def __init__(
+        self,
+        zones: ZoneMap,
+        interests: Interests,
+        exchange: Exchange,
+        *,
+        now: Callable[[], float],
+    ) -> None:
         self._zones = zones
         self._interests = interests
         self._exchange = exchange
+        self._now = now
         self._delivered = 0
 
     @property
@@ -113,9 +122,13 @@ class Delivery:
                     if was_held and not best.is_held:
                         choice.forget()
             session.look_at_live()
-        for outlet in self._exchange.take_full()[:FULL_AT_ONCE]:
+        full = self._exchange.take_full()
+        until = self._now() + FULL_FOR if full else 0.0
+        for outlet in full:
             if outlet.connection is not None:
                 outlet.connection.flush()
+                if self._now() >= until:
+                    break
 
     # internal
 

@@ -150,7 +150,7 @@ class Edge:
             positions=self.positions,
             passages=self.passages,
         )
-        self.delivery = Delivery(self.zones, self.interests, exchange)
+        self.delivery = Delivery(self.zones, self.interests, exchange, now=timers.now)
         self.sys = SysTree(self.delivery)
         self.feeds = Feeds(timers)
         self.subscriptions = Subscriptions(
