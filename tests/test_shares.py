@@ -36,6 +36,17 @@ class Bench:
         for action in due:
             action()
 
+    def crowd(self) -> None:
+        """Clients with more work than there is time for."""
+        for number in range(50):
+            self.shares.serve(Client(self, f"{number}", 1_000, HURRIED / 10))
+
+    def measure_turn(self) -> float:
+        """How long the next turn takes."""
+        before = self.time
+        self.turn()
+        return self.time - before
+
 
 @attrs.define(eq=False)
 class Client:
@@ -262,20 +273,33 @@ def test_turns_are_short_while_somebody_waits_for_many(bench: Bench) -> None:
     """And as long as ever when nobody does any more."""
     told: list[bool] = []
     bench.shares.when_hurried(told.append)
-    for number in range(50):
-        bench.shares.serve(Client(bench, f"{number}", 1_000, HURRIED / 10))
-
-    def turn() -> float:
-        before = bench.time
-        bench.turn()
-        return bench.time - before
-
+    bench.crowd()
     with bench.shares.hurry(), bench.shares.hurry():
-        turn()
-        assert turn() == pytest.approx(HURRIED, abs=HURRIED / 5)
-    turn()
-    assert turn() == pytest.approx(TURN, abs=HURRIED / 5)
+        bench.measure_turn()
+        assert bench.measure_turn() == pytest.approx(HURRIED, abs=HURRIED / 5)
+    bench.measure_turn()
+    assert bench.measure_turn() == pytest.approx(TURN, abs=HURRIED / 5)
     assert told == [True, False]
+
+
+def test_turns_are_short_while_somebody_waits_for_a_sync(bench: Bench) -> None:
+    """What is read at once is not less for that; others that wait are not forgotten."""
+    read: list[bool] = []
+    short: list[bool] = []
+    bench.shares.when_hurried(read.append)
+    bench.shares.when_short(short.append)
+    bench.crowd()
+    bench.shares.await_sync(True)
+    bench.measure_turn()
+    assert bench.measure_turn() == pytest.approx(HURRIED, abs=HURRIED / 5)
+    assert (read, short) == ([], [True])
+    with bench.shares.hurry():
+        bench.shares.await_sync(False)
+        bench.measure_turn()
+        assert bench.measure_turn() == pytest.approx(HURRIED, abs=HURRIED / 5)
+    bench.measure_turn()
+    assert bench.measure_turn() == pytest.approx(TURN, abs=HURRIED / 5)
+    assert (read, short) == ([True, False], [True, False])
 
 
 def test_it_is_told_how_many_wait(bench: Bench) -> None:

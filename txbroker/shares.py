@@ -28,7 +28,11 @@ TURN = 0.0015
 """Seconds of all work in one turn of the event loop."""
 
 HURRIED = 0.0003
-"""Likewise, while somebody waits for what takes many turns, such as the answers of other nodes."""
+"""
+Likewise, while somebody waits for what takes many turns, such as the answers of other nodes, or a
+sync: its thread, its end and the next one each wait for the end of a turn, which made a publish of
+QoS 1 wait for eight.
+"""
 
 LIGHT = 0.0001
 """Seconds that are not counted: most never bring more at once."""
@@ -103,6 +107,7 @@ class Shares:
         self._turn = turn
         self._tell = tell
         self._on_hurry: list[Callable[[bool], None]] = []
+        self._on_short: list[Callable[[bool], None]] = []
         self._late: list[tuple[float, int, Worker]] = []
         self._new: deque[Newcomer] = deque()  # the newcomers among those who are late
         self._number = count()
@@ -112,6 +117,7 @@ class Shares:
         self._spent_on_new = 0.0  # of it
         self._until = 0.0
         self._hurries = 0
+        self._is_sync_awaited = False
         self._turn_length = TURN
         self._is_due = False
 
@@ -133,12 +139,16 @@ class Shares:
         return bool(self._new) or self._spent >= self._turn_length
 
     def when_hurried(self, action: Callable[[bool], None]) -> None:
-        """Call it when turns are to be short, and when they need not be any more."""
+        """Call it when little is to be read at once, and when it may be much again."""
         self._on_hurry.append(action)
+
+    def when_short(self, action: Callable[[bool], None]) -> None:
+        """Call it when turns are to be short, and when they need not be any more."""
+        self._on_short.append(action)
 
     @contextmanager
     def hurry(self) -> Iterator[None]:
-        """Turns are short meanwhile: somebody waits for many."""
+        """Turns are short, and little is read at once, meanwhile: somebody waits for many."""
         self._hurries += 1
         if self._hurries == 1:
             self._tell_hurry(True)
@@ -148,6 +158,14 @@ class Shares:
             self._hurries -= 1
             if not self._hurries:
                 self._tell_hurry(False)
+
+    def await_sync(self, is_awaited: bool) -> None:
+        """
+        Somebody waits for a sync, or nobody does any more: turns are short meanwhile. As much is
+        read as ever, since what comes together is made durable together.
+        """
+        self._is_sync_awaited = is_awaited
+        self._look_at_turns()
 
     def serve(self, worker: Worker) -> None:
         """It has work: let it begin now, if others have left time for that."""
@@ -168,9 +186,16 @@ class Shares:
     # internal
 
     def _tell_hurry(self, is_hurried: bool) -> None:
-        self._turn_length = HURRIED if is_hurried else TURN
         for action in self._on_hurry:
             action(is_hurried)
+        self._look_at_turns()
+
+    def _look_at_turns(self) -> None:
+        is_short = bool(self._hurries) or self._is_sync_awaited
+        if is_short != (self._turn_length == HURRIED):
+            self._turn_length = HURRIED if is_short else TURN
+            for action in self._on_short:
+                action(is_short)
 
     @property
     def _has_time_for_new(self) -> bool:

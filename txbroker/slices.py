@@ -24,7 +24,7 @@ LONGEST = 0.004
 """Seconds that the slices of one turn take together."""
 
 HURRIED = 0.0005
-"""Likewise, while somebody waits for many turns (`Shares.hurry`)."""
+"""Likewise, while somebody waits for many turns (`Shares.when_short`)."""
 
 
 class Slices:

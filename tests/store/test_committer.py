@@ -54,6 +54,7 @@ class Bench:
         soon: Callable[[Callable[[], None]], object] = lambda action: action(),
     ) -> None:
         self.events: list[str] = []
+        self.awaited: list[bool] = []
         self.clock = Clock()
         self.work: list[tuple[Callable[[], None], Done]] = []
         self.turn = Turn(lambda action: None)
@@ -66,6 +67,7 @@ class Bench:
             end_turn=self.turn.end,
             on_full=lambda is_full, reason: self.events.append(f"full {is_full} {bool(reason)}"),
             on_failed=lambda error: self.events.append("failed"),
+            on_awaited=self.awaited.append,
             soon=soon,
         )
         self.a, self.b = (Recording(folder / name, self.events) for name in "ab")
@@ -138,6 +140,31 @@ def test_one_sync_serves_all_that_arrived_meanwhile(tmp_path: Path) -> None:
     assert ["a synced", "1"] == bench.sync()
     assert ["b synced", "2", "3", "4"] == bench.sync()
     assert ([], 2) == (bench.work, bench.committer.syncs)
+
+
+def test_it_is_told_while_somebody_waits_for_a_sync(tmp_path: Path) -> None:
+    """For whoever makes turns short then; a sync for which nobody waits is no reason."""
+    bench = Bench(tmp_path, Durability.SYNC)
+    bench.stage(bench.a)
+    bench.end_turn()
+    bench.later(0.1)
+    assert (1, []) == (len(bench.work), bench.awaited)
+    bench.stage(bench.a, "1")
+    bench.end_turn()
+    assert [True] == bench.awaited
+    bench.sync()
+    assert [True] == bench.awaited
+    bench.sync()
+    assert [True, False] == bench.awaited
+
+
+def test_with_interval_nobody_waits_for_a_sync(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Durability.INTERVAL)
+    bench.stage(bench.a, "1")
+    bench.end_turn()
+    bench.later(0.1)
+    bench.sync()
+    assert [] == bench.awaited
 
 
 def test_the_next_sync_waits_for_what_comes_at_once(tmp_path: Path) -> None:

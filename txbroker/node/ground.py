@@ -158,6 +158,7 @@ class Ground:
             on_failed=lambda error: on_fatal(str(error)),
             on_written=self.space.note_written,
             on_behind=self.space.set_behind,
+            on_awaited=self.shares.await_sync,
         )
 
     def _renumber_parts(self) -> None:

@@ -71,12 +71,14 @@ class Committer:
         on_failed: Callable[[StoreError], None],
         on_written: _Action = lambda: None,
         on_behind: Callable[[bool, str], None] = lambda *_: None,
+        on_awaited: Callable[[bool], None] = lambda _: None,
         soon: Callable[[_Action], object] = lambda action: action(),
     ) -> None:
         """
         `soon` runs an action when what has come by now was read. `on_full` is told when the disk
         got full, with the reason, and when it is no more; `on_written` that something was written;
         `on_behind` when too much waits for a sync, with what that is, and when it is little again;
+        `on_awaited` when somebody waits for a sync, and when nobody does any more;
         `on_failed` that the disk cannot be trusted any more: no action will ever run again.
         """
         self.is_full = False
@@ -92,6 +94,8 @@ class Committer:
         self._on_failed = on_failed
         self._on_written = on_written
         self._on_behind = on_behind
+        self._on_awaited = on_awaited
+        self._is_awaited = False
         self._is_sync = durability is Durability.SYNC  # with others nobody waits for one
         self._is_behind = False
         self._behind = 0  # bytes that the next sync covers
@@ -172,6 +176,7 @@ class Committer:
         elif self._write():
             self._pass_on()
         self._run_ready()
+        self._look_who_waits()
 
     def write(self) -> None:
         """Write what is staged now, as somebody wants to read it; `memory` would take its time."""
@@ -371,7 +376,15 @@ class Committer:
             self._ready.extend(self._next)  # what they waited for was removed
             self._next.clear()
         self._run_ready()
+        self._look_who_waits()
         self._end_turn()
+
+    def _look_who_waits(self) -> None:
+        """Tell when somebody begins to wait for a sync, and when nobody does any more."""
+        is_awaited = bool(self._running or self._next)
+        if is_awaited != self._is_awaited:
+            self._is_awaited = is_awaited
+            self._on_awaited(is_awaited)
 
     def _run_ready(self) -> None:
         while self._ready:

@@ -61,6 +61,7 @@ class Disk:
         on_failed: Callable[[StoreError], None],
         on_written: Callable[[], None] = lambda: None,
         on_behind: Callable[[bool, str], None] = lambda *_: None,
+        on_awaited: Callable[[bool], None] = lambda _: None,
     ) -> None:
         loop = asyncio.get_event_loop()
         self._thread = WorkThread(loop)
@@ -75,6 +76,7 @@ class Disk:
             on_failed=on_failed,
             on_written=on_written,
             on_behind=on_behind,
+            on_awaited=on_awaited,
             soon=partial(loop.call_later, 0.0),
         )
         self._tables_log = Log(
