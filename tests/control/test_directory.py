@@ -14,7 +14,7 @@ import pytest
 from tests.store.test_committer import run_apart
 from txbroker.control import directory as directory_module
 from txbroker.control import directory_wire as wire
-from txbroker.control.directory import DirectoryShell
+from txbroker.control.directory import OWN_TABLES, DirectoryShell
 from txbroker.directory.entry import Entry
 from txbroker.directory.requests import Answers, Claim, Discard, Lookup, NotHeld, Request
 
@@ -25,6 +25,10 @@ class Disk:
 
     is_safe: bool = False
     waiting: list[Callable[[], None]] = attrs.Factory(list)
+
+    def are_safe(self, *beginnings: str) -> bool:
+        assert beginnings == OWN_TABLES
+        return self.is_safe
 
     def when_durable(self, action: Callable[[], None]) -> None:
         self.waiting.append(action)
@@ -78,7 +82,7 @@ DISCARD = Discard(client_id="a", incarnation=1, through=1, age=0)
 def test_an_answer_waits_for_what_it_rests_on(
     request_: Request, is_safe: bool, is_answered: bool
 ) -> None:
-    """Who a session belongs to rests on tables alone, the end of one on all that was changed."""
+    """Who has a session rests on the own tables, the end of one on all that was changed."""
 
     async def scenario() -> None:
         disk = Disk(is_safe)

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.store.test_committer import Bench
+from tests.store.test_log import Disk
 from tests.support.crash import crash, snapshot
 from txbroker.errors import CallerError, StoreError
 from txbroker.store import tables
@@ -52,14 +53,63 @@ class Store:
 def test_tables_are_safe_when_all_is_synced(tmp_path: Path, durability: Durability) -> None:
     """Whatever others wait for; without a sync nothing is."""
     store = Store(tmp_path, durability)
-    assert store.tables.is_safe
+    assert store.tables.are_safe("a")
     store.tables.table("a").put(b"key", b"value")
     store.bench.committer.when_durable(lambda: None)
-    assert not store.tables.is_safe
+    assert not store.tables.are_safe("a")
     store.bench.end_turn()
-    assert not store.tables.is_safe
+    assert not store.tables.are_safe("a")
     store.end_turn()
-    assert store.tables.is_safe is (durability is Durability.SYNC)
+    assert store.tables.are_safe("a") is (durability is Durability.SYNC)
+
+
+def test_some_tables_are_safe_while_others_change(tmp_path: Path) -> None:
+    """Those whose names begin so."""
+    store = Store(tmp_path)
+    one, other = store.tables.table("a.one"), store.tables.table("b.other")
+    one.put(b"key", b"value")
+    store.bench.wait("durable")
+    store.end_turn()
+    other.put(b"key", b"value")
+    assert store.tables.are_safe("a.") and not store.tables.are_safe("b.")
+    store.bench.wait("durable")
+    store.bench.end_turn()
+    assert store.tables.are_safe("a.") and not store.tables.are_safe("a.", "b.")
+    one.delete(b"key")
+    store.bench.sync()
+    assert store.tables.are_safe("b.") and not store.tables.are_safe("a.")
+
+
+def test_tables_are_safe_with_all_that_is_written_at_once(tmp_path: Path) -> None:
+    """What is gathered later in a turn is another batch, and the session that an entry names."""
+    store = Store(tmp_path)
+    entries, sessions = store.tables.table("entries"), store.tables.table("sessions")
+    entries.put(b"key", b"value")
+    store.bench.committer.before_write(lambda: sessions.put(b"key", b"value"))
+    store.bench.wait("durable")
+    store.bench.end_turn()
+    assert [(1, 1), (2, 1)] == [(one.first, one.count) for one in store.log.batches()]
+    store.log.synced = 1
+    assert not store.tables.are_safe("entries")
+    store.bench.sync()
+    assert store.tables.are_safe("entries")
+
+
+def test_what_comes_while_the_disk_is_full_is_not_safe_before_it_is_staged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An attempt to write again writes what was staged before."""
+    store = Store(tmp_path)
+    disk = Disk(monkeypatch)
+    table = store.tables.table("a")
+    table.put(b"1", b"value")
+    store.bench.end_turn()
+    assert store.bench.committer.is_full
+    table.put(b"2", b"value")
+    disk.room = 1_000_000
+    store.log.write()
+    store.log.sync()
+    assert not store.tables.are_safe("a")
 
 
 def test_what_was_put_is_there_after_a_start(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """
 A disk that stalls for seconds: publishers wait for it, at the node and over a link; memory does not
-grow with what they have to say.
+grow with what they have to say. Clients of whom nothing is to be kept come as ever.
 """
 
 from __future__ import annotations
@@ -77,3 +77,26 @@ def test_memory_is_bounded_while_the_disk_stalls(tmp_path: Path, at: str) -> Non
         assert [EACH] * CLIENTS == [flood.heard for flood in floods]
         grown = [(resident(node) - was) // MIB for node, was in zip(nodes, before, strict=True)]
         assert max(grown) < 250, f"{grown} MiB"
+
+
+def test_newcomers_do_not_wait_for_what_others_have_to_keep(tmp_path: Path) -> None:
+    """A client with a durable session changes it all the time; the directory says what it knew."""
+    disk = Disk(tmp_path / "disk", tmp_path / "control", disks.build(tmp_path), mount=False)
+    root = NodeProcess(
+        tmp_path, topology("root", zone="", data=str(disk.data)), env=disk.environment()
+    )
+    a = NodeProcess(tmp_path, topology("a", zone="a", parent=root.grpc))
+    with root, a:
+        a.wait_event("join.granted")
+        with RawClient(a.mqtt) as other:
+            other.connect("other", clean=False)  # both nodes have agreed: they know each other
+        with RawClient(root.mqtt, timeout=60.0) as busy, RawClient(root.mqtt) as newcomer:
+            busy.connect("busy", clean=False)
+            disk.slow(2 * STALL)
+            busy.send(wire.subscribe(1, ("b", 1)))
+            busy.send(wire.packet(wire.PINGREQ, 0))
+            busy.expect(wire.PINGRESP)
+            newcomer.connect("newcomer")
+            assert not busy.has_input(0.0)
+            disk.slow(0.0)
+            busy.expect(wire.SUBACK, 1)

@@ -2,8 +2,8 @@
 SHELL: the client directory of this node on gRPC: its questions, its answers, its procedures.
 
 Two rules of order live here. A reply leaves when all that was changed for it is safe in this node's
-store; and so does a question, since what is asked may rest on what was changed before. What is
-said of sessions rests on tables alone: it does not wait for the messages of busy clients.
+store; and so does a question, since what is asked may rest on what was changed before. Who has a
+session rests on the directory's own tables alone: it does not wait for what busy clients change.
 
 A turn of the loop is long while clients are busy, so what a CONNECT waits for takes few of them.
 """
@@ -67,7 +67,10 @@ SETTLE_PAUSE = 0.02
 
 
 OF_TABLES = (Lookup, Claim, Register)
-"""Requests that tables alone answer, and that rest on them alone."""
+"""Requests that the directory's own tables alone answer, and that rest on them alone."""
+
+OWN_TABLES = ("directory.", "members")
+"""How their names begin."""
 
 LOOKUPS = 500
 """Ids in one request."""
@@ -89,9 +92,8 @@ class _Lookups:
 class Tables(Protocol):
     """What the node keeps beside messages."""
 
-    @property
-    def is_safe(self) -> bool:
-        """True if all that was put and deleted is synced."""
+    def are_safe(self, *beginnings: str) -> bool:
+        """True if all that was changed in tables whose names begin so is synced."""
 
 
 class Commit(Protocol):
@@ -389,7 +391,7 @@ class DirectoryShell(directory_pb2_grpc.DirectoryServicer):
 
     async def _safe(self, request: Request | None = None) -> None:
         """Return when all that was changed so far is safe, as far as `request` may rest on it."""
-        if isinstance(request, OF_TABLES) and self._tables.is_safe:
+        if isinstance(request, OF_TABLES) and self._tables.are_safe(*OWN_TABLES):
             return
         done = asyncio.Event()
         self._commit.when_durable(done.set)

@@ -27,10 +27,22 @@ SLACK = 2 * 1024 * 1024
 CLEAN_BYTES = 256 * 1024
 """One call of `Tables.clean` appends about so much at most."""
 
+UNSTAGED = 1 << 63
+"""Above the number of every entry."""
+
 _OP = Struct("<BBII")  # 1 put or 0 delete, then the lengths of table, key and value
 _OVERHEAD = _OP.size
 
 _Name = tuple[str, bytes]
+
+
+class _Group:
+    """What is written to the log at once; `last` is its last entry, as soon as all is staged."""
+
+    __slots__ = ("last",)
+
+    def __init__(self) -> None:
+        self.last = 0
 
 
 class Table:
@@ -46,6 +58,7 @@ class Table:
         self._mark = mark
         self._overhead = _OVERHEAD + len(name.encode())
         self.live = 0
+        self.group = _Group()
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key."""
@@ -100,10 +113,10 @@ class Table:
 
     def _stage(self, key: bytes, value: Packed | None) -> None:
         self._pending[self._name, key] = value
-        self._mark()
+        self.group = self._mark()
 
 
-_Mark = Callable[[], None]
+_Mark = Callable[[], _Group]
 _Keep = Callable[[Packed], Packed]
 
 
@@ -127,6 +140,7 @@ class Tables:
         self._tables: dict[str, Table] = {}
         self._keeps = keeps or {}
         self._pending: dict[_Name, Packed | None] = {}
+        self._group = _Group()
         self._turns = 0  # that have changed anything
         self._cleaning: Iterator[int] | None = None
         for batch in log.batches():
@@ -150,10 +164,17 @@ class Tables:
             found = self._tables[name] = Table(name, self._pending, self._mark, keep)
         return found
 
-    @property
-    def is_safe(self) -> bool:
-        """True if all that was put and deleted is synced."""
-        return not self._pending and self._log.synced >= self._log.next - 1
+    def are_safe(self, *beginnings: str) -> bool:
+        """
+        True if all that was changed in the tables whose names begin so is synced, with what else is
+        in the same turn: whoever asks need not wait for what others change all the time.
+        """
+        synced = self._log.synced
+        return all(
+            table.group.last <= synced
+            for name, table in self._tables.items()
+            if name.startswith(beginnings)
+        )
 
     def clean(self, budget: int = 1000) -> None:
         """
@@ -195,9 +216,14 @@ class Tables:
             yield 0
         self._log.trim(through)
 
-    def _mark(self) -> None:
+    def _mark(self) -> _Group:
+        """Something was changed: it is written with what is not written yet."""
         if len(self._pending) == 1:
             self._committer.before_write(self._stage)
+        if self._group.last < UNSTAGED and not self._log.staged:
+            self._group = _Group()
+        self._group.last = UNSTAGED
+        return self._group
 
     def _stage(self) -> None:
         if self._pending:
@@ -208,6 +234,7 @@ class Tables:
             )
             self._log.append(body, len(self._pending), time=self._now())
             self._pending.clear()
+            self._group.last = self._log.next - 1
             self._turns += 1
             self._committer.touch(self._log)
 
