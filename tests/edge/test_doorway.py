@@ -42,17 +42,21 @@ class Bench:
         self.found: list[Any] = []
         self.looked_at = 0
 
-    def come(self, *names: Any) -> None:
+    def come(self, *names: Any, source: str = "") -> None:
         for name in names:
-            self._come(name)
+            self._come(name, source)
 
-    def _come(self, name: Any) -> None:
+    def _come(self, name: Any, source: str) -> None:
         def drop_if_gone() -> None:
             self.looked_at += 1
             self.gone.update({"left"} & {name})
 
         self.doorway.pass_through(
-            lambda: name, self.found.append, lambda: name not in self.gone, drop_if_gone
+            lambda: name,
+            self.found.append,
+            lambda: name not in self.gone,
+            drop_if_gone,
+            source=source,
         )
 
 
@@ -67,6 +71,21 @@ def test_few_are_looked_for_at_once_in_their_order() -> None:
     assert list(range(AT_ONCE + 5)) == bench.found
     bench.come("next")
     assert ["next"] == bench.runner.names and not bench.clock.alarms
+
+
+def test_whoever_comes_from_elsewhere_waits_for_no_crowd() -> None:
+    """Sources take turns; of one of them the first comes first."""
+    bench = Bench()
+    bench.come(*range(AT_ONCE + 5))
+    bench.come("a", "b", source="other")
+    bench.come("c", source="third")
+    bench.runner.end(6)
+    expected = [AT_ONCE, "a", "c", AT_ONCE + 1, "b", AT_ONCE + 2]
+    assert expected == bench.runner.names[-6:]
+    bench.runner.end(AT_ONCE)
+    assert [AT_ONCE + 3, AT_ONCE + 4] == bench.runner.names[-2:]
+    bench.runner.end(2)
+    assert AT_ONCE + 8 == len(bench.found) and not bench.clock.alarms
 
 
 def test_who_has_left_is_not_looked_for() -> None:

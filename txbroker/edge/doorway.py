@@ -3,8 +3,9 @@ How many clients are looked for at once.
 
 To find the session of a client that comes takes calls to other nodes, some milliseconds each on
 both sides. Thousands at once make each of them late: then all are refused, those of other nodes as
-well, whose questions wait behind. So few look at once, the others wait in the order in which they
-came, and whoever has left meanwhile is not looked for at all.
+well, whose questions wait behind. So few look at once, and whoever has left meanwhile is not looked
+for at all. The others wait in the order in which they came, each behind those of its own source
+only: sources take turns, as a crowd from one host made all others wait for its end.
 
 Nodes that do not answer hold up those who need them, and nobody else: after a while without an end
 of any, as many more begin.
@@ -12,8 +13,8 @@ of any, as many more begin.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable
 from typing import Protocol, TypeVar
 
 import attrs
@@ -53,7 +54,8 @@ class Doorway:
     def __init__(self, runner: Runner, timers: Timers) -> None:
         self._runner = runner
         self._timers = timers
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: OrderedDict[Hashable, deque[_Waiting]] = OrderedDict()
+        self._count = 0  # of those who wait
         self._is_going_on = False
         self._inside = 0  # of this round
         self._round = 0
@@ -65,14 +67,18 @@ class Doorway:
         finished: Callable[[T], object],
         is_wanted: Callable[[], bool],
         drop_if_gone: Callable[[], object],
+        *,
+        source: Hashable,
     ) -> None:
         """
-        Run the procedure that `make` gives, at once or when it has its turn, if it is wanted by
-        then. `drop_if_gone` has a look at whom it is for, who is not heard of while it waits.
+        Run the procedure that `make` gives, at once or when its source has its turn, if it is
+        wanted by then. `drop_if_gone` has a look at whom it is for, who is not heard of while it
+        waits.
         """
         one = _Waiting(lambda: self._begin(make(), finished), is_wanted, drop_if_gone)
-        self._waiting.append(one)
-        if len(self._waiting) == 1:
+        self._waiting.setdefault(source, deque()).append(one)
+        self._count += 1
+        if self._count == 1:
             self._go_on()
 
     # internal
@@ -98,8 +104,8 @@ class Doorway:
         self._is_going_on = True
         try:
             while self._waiting and self._inside < AT_ONCE:
-                is_crowd = len(self._waiting) > CROWD
-                one = self._waiting.popleft()
+                is_crowd = self._count > CROWD
+                one = self._next()
                 if is_crowd:
                     one.drop_if_gone()
                 if one.is_wanted():
@@ -107,6 +113,15 @@ class Doorway:
         finally:
             self._is_going_on = False
             self._watch()
+
+    def _next(self) -> _Waiting:
+        """The first one of the source whose turn it is; then the other sources come first."""
+        source, queue = self._waiting.popitem(last=False)
+        one = queue.popleft()
+        if queue:
+            self._waiting[source] = queue
+        self._count -= 1
+        return one
 
     def _watch(self, *, is_new: bool = False) -> None:
         if self._alarm is not None and (is_new or not self._waiting):

@@ -32,14 +32,15 @@ T = TypeVar("T")
 @attrs.define(slots=True, eq=False)
 class Attempt:
     """
-    A CONNECT whose session is being found; `is_wanted` until its connection is gone, of which
-    `drop_if_gone` makes sure.
+    A CONNECT from `host` whose session is being found; `is_wanted` until its connection is gone, of
+    which `drop_if_gone` makes sure.
     """
 
     packet: Connect
     accept: Callable[[Session, bool], None]
     refuse: Callable[[str, bool], None]
     drop_if_gone: Callable[[], object]
+    host: Callable[[], str]
     is_wanted: bool = True
 
 
@@ -61,6 +62,7 @@ class Roaming:
         accept: Callable[[Session, bool], None],
         refuse: Callable[[str, bool], None],
         drop_if_gone: Callable[[], object] = lambda: None,
+        host: Callable[[], str] = lambda: "",
     ) -> Attempt | None:
         """
         Find or make the session; `accept` gets it and CONNACK's session present (see `Clients`).
@@ -68,7 +70,7 @@ class Roaming:
         `refuse` gets one line why there is none, and whether the client is to be told so: where its
         id was taken over meanwhile it is not. Where the session has to be looked for, the caller
         ends the attempt that is returned when the client is gone. Where many wait, it is asked to
-        look whether it is (`drop_if_gone`).
+        look whether it is (`drop_if_gone`), and whoever comes from another `host` comes first.
         """
         client_id = packet.client_id
         earlier = self._attempts.pop(client_id, None)
@@ -80,11 +82,11 @@ class Roaming:
             return None
         directory = self._directory
         if packet.clean_session and directory.clearings.is_needed(client_id):
-            return self._clear(Attempt(packet, accept, refuse, drop_if_gone))
+            return self._clear(Attempt(packet, accept, refuse, drop_if_gone, host))
         if packet.clean_session or directory.is_here(client_id):
             self._clients.connect(packet, accept, refuse)
             return None
-        attempt = Attempt(packet, accept, refuse, drop_if_gone)
+        attempt = Attempt(packet, accept, refuse, drop_if_gone, host)
         return self._look(
             attempt,
             lambda: directory.arrive(client_id, lambda: attempt.is_wanted),
@@ -107,9 +109,15 @@ class Roaming:
         finished: Callable[[T], object],
     ) -> Attempt:
         """Run the procedure when the attempt has its turn."""
-        self._attempts[attempt.packet.client_id] = attempt
+        packet = attempt.packet
+        self._attempts[packet.client_id] = attempt
         self._doorway.pass_through(
-            make, finished, lambda: self._is_wanted(attempt), attempt.drop_if_gone
+            make,
+            finished,
+            lambda: self._is_wanted(attempt),
+            attempt.drop_if_gone,
+            # To begin a session that is kept takes the longest, and no clean one waits for that.
+            source=(attempt.host(), packet.clean_session),
         )
         return attempt
 

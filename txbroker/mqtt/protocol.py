@@ -319,11 +319,15 @@ class MqttProtocol(Lifetime):
             return
         accept = partial(self._accept, packet)
         roaming = self._service.roaming
-        attempt = roaming.connect(packet, accept, self._refuse, self.drop_if_gone)
+        attempt = roaming.connect(packet, accept, self._refuse, self.drop_if_gone, self._host)
         if self._session is None and self._is_open:
             self._attempt = attempt
             self._is_arriving = True
             self._regulate()
+
+    def _host(self) -> str:
+        """Where the client is."""
+        return getattr(self.transport.getPeer(), "host", "")
 
     def _check_client_id(self, client_id: str) -> None:
         most = self._service.max_client_id
