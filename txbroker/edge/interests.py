@@ -106,7 +106,9 @@ class Interests:
         One subscription less for each of the filters, in slices: the session has ended. What still
         comes for one that waits for its turn goes to nobody, unless another session has it.
         """
-        self._slices.start(session, self._withdraw(list(topic_filters)))
+        left = list(topic_filters)
+        if left:
+            self._slices.start(session, self._withdraw(left))
 
     def ask_now(self, topic_filter: str) -> tuple[Place, Retained] | None:
         """The answer of all zones that a filter touches: of this node's own, if it is that one."""
