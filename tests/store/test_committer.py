@@ -666,12 +666,39 @@ def test_it_is_laden_while_somebody_waits_for_much(
     bench = Bench(tmp_path, Durability.SYNC)
     bench.stage(bench.a, size=3_000)
     bench.end_turn()
-    assert not bench.committer.is_laden
+    assert not bench.committer.is_laden(10)
     bench.wait("waits")
-    assert bench.committer.is_laden
+    assert bench.committer.is_laden(10)
     bench.end_turn()
-    assert bench.committer.is_laden
+    assert bench.committer.is_laden(10)
     bench.sync()
-    assert not bench.committer.is_laden
+    assert not bench.committer.is_laden(10)
     bench.stage(bench.a, "for little", size=10)
-    assert not bench.committer.is_laden
+    assert not bench.committer.is_laden(10)
+
+
+def test_what_is_to_come_makes_it_laden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One record may be more than anybody is to wait for, and so may what a turn stages."""
+    monkeypatch.setattr(committer_module, "LADEN", 2_000)
+    bench = Bench(tmp_path, Durability.SYNC)
+    assert not bench.committer.is_laden(3_000)
+    bench.stage(bench.a, "waits")
+    assert not bench.committer.is_laden(1_500)
+    assert bench.committer.is_laden(3_000)
+    bench.stage(bench.a, size=1_500)
+    assert bench.committer.is_laden(1_500)
+
+
+def test_whoever_has_waited_counts_for_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It sends more when it is answered, and would wait for what came in between."""
+    monkeypatch.setattr(committer_module, "LADEN", 2_000)
+    bench = Bench(tmp_path, Durability.SYNC)
+    bench.stage(bench.a, "waits")
+    bench.end_turn()
+    bench.sync()
+
+    assert bench.committer.is_laden(3_000)
+    bench.later(2 * committer_module.AGAIN)
+    assert not bench.committer.is_laden(3_000)

@@ -40,6 +40,12 @@ Bytes that may wait for a sync, where somebody waits for it, too, before whateve
 gives way: a flood of QoS 0 made each sync one of 64 MiB, behind which all else was late.
 """
 
+AGAIN = 0.1
+"""
+Seconds for which whoever has waited counts as one that waits: its next publish came behind records
+of 16 MB that were written while it took breath.
+"""
+
 _Action = Callable[[], None]
 
 
@@ -100,6 +106,7 @@ class Committer:
         self._is_behind = False
         self._behind = 0  # bytes that the next sync covers
         self._behind_running = 0
+        self._waited_until = float("-inf")
         self._soon = soon
         self._logs: dict[Log, None] = {}
         self._first: Log | None = None
@@ -155,11 +162,16 @@ class Committer:
         self._waiting.append(action)
         self._mark_dirty(self)
 
-    @property
-    def is_laden(self) -> bool:
-        """True if those who wait for a sync wait for much; with other than `sync` nobody does."""
+    def is_laden(self, more: int) -> bool:
+        """
+        True if those who wait for a sync would wait for much, with so many bytes more than what is
+        staged and written; with other than `sync` nobody waits.
+        """
         has_waiting = bool(self._running or self._next or self._waiting)
-        return self._is_sync and has_waiting and self._behind + self._behind_running > LADEN
+        if not self._is_sync or not (has_waiting or self._timers.now() < self._waited_until):
+            return False
+        staged = sum(log.staged for log in self._staged)
+        return staged + self._behind + self._behind_running + more > LADEN
 
     # -- from the node
 
@@ -365,6 +377,8 @@ class Committer:
             return
         self.syncs += 1
         self._behind_running = 0
+        if actions:
+            self._waited_until = self._timers.now() + AGAIN
         self._look_behind()
         self._ready.extend(actions or ())
         if self._next and self._unsynced:

@@ -111,6 +111,11 @@ class Part:
         return max(self._first, self.log.next)
 
     @property
+    def gathered(self) -> int:
+        """Bytes of what is not staged in the log yet."""
+        return self._bytes
+
+    @property
     def is_synced(self) -> bool:
         """Whether all that was appended is safe from a crash of the machine."""
         return not self._gathered and self.log.synced == self.log.next - 1

@@ -136,7 +136,7 @@ class ZoneStore:
 
     def append(self, message: Message, key: MarkKey | None, sequence: int) -> int:
         """Add a record; its offset. `key` and `sequence` are its origin id, where it has one."""
-        if not message.qos and not self._has_room_for_qos0(1):
+        if not message.qos and not self._has_room_for_qos0(1, message.size):
             return 0
         assert self._part is not None
         offset = self._part.append(message, key, sequence, time=self._now())
@@ -160,7 +160,8 @@ class ZoneStore:
 
     def append_qos0(self, runs: Sequence[Run]) -> int:
         """The same for runs of QoS 0; the last offset, or 0 where they are not kept."""
-        if not self._has_room_for_qos0(sum(run.count for run in runs)):
+        size = sum(run.size for run in runs)
+        if not self._has_room_for_qos0(sum(run.count for run in runs), size):
             return 0
         assert self._part is not None
         last = self._part.append_qos0(runs, time=self._now())
@@ -289,15 +290,18 @@ class ZoneStore:
 
     # internal
 
-    def _has_room_for_qos0(self, count: int) -> bool:
+    def _has_room_for_qos0(self, count: int, size: int) -> bool:
         """
         True if so many messages of QoS 0 become records. It stops nobody: on a short disk it would
         eat the reserve, and then the memory. And it makes nobody wait for long.
         """
-        if self.keeps_qos0 and (self._is_short() or self._committer.is_laden):
+        if not self.keeps_qos0:
+            return False
+        assert self._part is not None
+        if self._is_short() or self._committer.is_laden(self._part.gathered + size):
             self._counters.add("journal.left_out", count)
             return False
-        return self.keeps_qos0
+        return True
 
     def _ask(self) -> None:
         """What was appended is to be told of when it is durable."""
