@@ -12,6 +12,7 @@ QoS 2 once, and the first copies of each topic's lie in the order in which they 
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -314,12 +315,12 @@ class Disk:
     def _count_writes(self, log: Log) -> None:
         plain = Log.write
 
-        def write(*, is_unread: bool = False) -> None:
+        def write(*, is_unread: bool = False, most: int = sys.maxsize) -> bool:
             if log.staged:
                 if not self.writes_left:
                     raise Killed
                 self.writes_left -= 1
-            plain(log, is_unread=is_unread)
+            return plain(log, is_unread=is_unread, most=most)
 
         log.write = write  # type: ignore[method-assign]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import sys
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -33,10 +34,11 @@ class Recording(Log):
         super().__init__(folder, segment_bytes=65536, on_trimmed=lambda *_: None)
         self.events = events
 
-    def write(self, *, is_unread: bool = False) -> None:
+    def write(self, *, is_unread: bool = False, most: int = sys.maxsize) -> bool:
         """Write, and say so."""
-        super().write(is_unread=is_unread)
+        is_whole = super().write(is_unread=is_unread, most=most)
         self.events.append(f"{self.folder.name} written")
+        return is_whole
 
     def sync(self) -> None:
         """Sync, and say so when it is over."""
@@ -702,3 +704,54 @@ def test_whoever_has_waited_counts_for_a_moment(
     assert bench.committer.is_laden(3_000)
     bench.later(2 * committer_module.AGAIN)
     assert not bench.committer.is_laden(3_000)
+
+
+def test_much_is_written_in_turns(tmp_path: Path) -> None:
+    """
+    Others have their turn in between; whoever waits goes on when what it waits for is written, and
+    what others stage meanwhile is not.
+    """
+    later: list[Callable[[], None]] = []
+    bench = Bench(tmp_path, Durability.INTERVAL, soon=later.append)
+    bench.stage(bench.a, "first", size=2 * committer_module.SLICE)
+    assert "first" not in bench.end_turn()
+    bench.stage(bench.a, "second", size=4 * committer_module.SLICE)
+    seen: list[str] = []
+    turns = 0
+    while later:
+        later.pop(0)()
+        turns += 1
+        events = [event for event in bench.look() if event in ("first", "second")]
+        if events:
+            seen.append(f"{events} of {bench.a.written}")
+
+    assert ["['first'] of 1", "['second'] of 2"] == seen
+    assert turns > 2
+
+
+@pytest.mark.parametrize("durability", list(Durability))
+def test_the_end_comes_amid_much(tmp_path: Path, durability: Durability) -> None:
+    """Then all of it is written, and whoever waits is told."""
+    bench = Bench(tmp_path, durability, soon=lambda action: None)
+    bench.stage(bench.a, "one", size=3 * committer_module.SLICE)
+    bench.end_turn()
+    bench.committer.close()
+
+    assert bench.look()[-1] == "one" or durability is Durability.MEMORY
+    assert (1, 1) == (bench.a.written, bench.a.synced)
+
+
+def test_what_is_staged_waits_for_a_sync_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else nobody would stop who brings more in each turn than is written."""
+    monkeypatch.setattr(committer_module, "MOST_BEHIND", 4 * committer_module.SLICE)
+    bench = Bench(tmp_path, Durability.SYNC, soon=lambda action: None)
+    behind: list[bool] = []
+    monkeypatch.setattr(
+        bench.committer, "_on_behind", lambda is_behind, _: behind.append(is_behind)
+    )
+    bench.stage(bench.a, size=6 * committer_module.SLICE)
+    bench.end_turn()
+
+    assert [True] == behind

@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -127,9 +128,9 @@ def test_rows_are_written_before_what_they_tell_of(
     written: list[str] = []
     write = Log.write
 
-    def note(log: Log, *, is_unread: bool = False) -> None:
-        write(log, is_unread=is_unread)
+    def note(log: Log, **options: Any) -> bool:
         written.append(log.folder.name)
+        return write(log, **options)
 
     monkeypatch.setattr(Log, "write", note)
     bench.tables.table("windows").put(b"c", b"has forgotten it")

@@ -207,6 +207,93 @@ def test_many_and_large_batches_are_written_at_once(tmp_path: Path) -> None:
     assert made == list(opened(tmp_path).batches())
 
 
+def sizes_of_writes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Of each call for the system, from now on."""
+    sizes: list[int] = []
+    plain = os.pwritev
+
+    def pwritev(fd: int, buffers: Sequence[bytes], position: int, flags: int = 0) -> int:
+        sizes.append(plain(fd, buffers, position, flags))
+        return sizes[-1]
+
+    monkeypatch.setattr(os, "pwritev", pwritev)
+    return sizes
+
+
+def test_a_large_batch_is_written_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system copies 16 MB for 30 ms: nobody else was served meanwhile."""
+    log = opened(tmp_path)
+    bodies = [b"before", bytes(range(256)) * (3 << 12), b"after"]
+    for time, body in enumerate(bodies):
+        log.append(body, time=time)
+    sizes = sizes_of_writes(monkeypatch)
+    written = []
+    while not log.write(most=1 << 20):
+        written.append(log.written)
+
+    assert [1, 1, 1] == written
+    assert 3 == log.written and not log.staged
+    assert max(sizes) <= 1 << 20
+    assert bodies == [batch.body for batch in opened(tmp_path).batches()]
+
+
+@pytest.mark.parametrize("calls", [1, 2, 3])
+def test_pieces_without_a_head_are_nothing(tmp_path: Path, calls: int) -> None:
+    """A process that is killed amid a large batch leaves what it had before."""
+    killed = opened(tmp_path)
+    killed.append(b"before", time=0)
+    killed.append(os.urandom(3 << 20), time=0)
+    for _ in range(calls):
+        assert not killed.write(most=1 << 20)
+    log = Log(tmp_path / "log", on_trimmed=lambda *_: None)
+    log.append(b"after", time=0)
+    log.write()
+
+    assert [b"before", b"after"] == [batch.body for batch in log.batches()]
+    log.close()
+    assert [b"before", b"after"] == [batch.body for batch in opened(tmp_path).batches()]
+
+
+def test_pieces_wait_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that gets full amid a large batch loses nothing of it, and writes nothing twice."""
+    disk = Disk(monkeypatch)
+    disk.room = 1 << 20
+    log = opened(tmp_path)
+    bodies = [os.urandom(3 << 20), b"after"]
+    for body in bodies:
+        log.append(body, time=0)
+    with pytest.raises(DiskFull):
+        while not log.write(most=1 << 19):
+            pass
+    assert (0, 2) == (log.written, log.staged_entries)
+    disk.room = 8 << 20
+    while not log.write(most=1 << 19):
+        pass
+
+    assert bodies == [batch.body for batch in log.batches()]
+
+
+def test_pieces_that_are_left_out_are_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes next begins where they began."""
+    disk = Disk(monkeypatch)
+    disk.room = 3 << 20
+    log = opened(tmp_path)
+    log.append(os.urandom(3 << 20), time=0)
+    assert not log.write(most=1 << 20)
+    assert 1 == log.leave_out()
+    disk.room = 8 << 20
+    large = os.urandom(2 << 20)
+    log.append(large, time=0)
+    while not log.write(most=1 << 20):
+        pass
+
+    assert [large] == [batch.body for batch in opened(tmp_path).batches()]
+
+
 def test_small_batches_are_one_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What one turn has staged goes to the system with one `pwritev`."""
     log = opened(tmp_path)

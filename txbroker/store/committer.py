@@ -2,18 +2,21 @@
 SHELL: the group commit: when logs are written and synced, and who may go on after it.
 
 Whoever stages something in a log touches it here and asks for a call when it is durable. At the end
-of the turn all that was staged is written; then, by `Durability`, one sync in a thread serves all
-that arrived since the one before. Actions run on the loop, in the order in which they were asked
-for, never before what they wait for is as safe as the node promises. A sync for which nobody waits
-is put off, as one costs more than all else that is done for a message.
+of the turn all that was staged is written, of very much a slice in each turn; then, by
+`Durability`, one sync in a thread serves all that arrived since the one before. Actions run on the
+loop, in the order in which they were asked for, never before what they wait for is as safe as the
+node promises. A sync for which nobody waits is put off, as one costs more than all else that is
+done for a message.
 """
 
 from __future__ import annotations
 
 import asyncio
 import enum
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from txbroker import hooks
 from txbroker.errors import StoreError
@@ -26,6 +29,12 @@ RETRY = 0.2
 
 MEMORY_BYTES = 1024 * 1024
 """With `memory`, logs are written when this much is staged, at the latest."""
+
+SLICE = 2 * 1024 * 1024
+"""
+Bytes of each log that are written in one turn: the system may take 30 ms for a record of 16 MB, in
+which nobody else was served.
+"""
 
 MOST_BEHIND = 64 * 1024 * 1024
 ENTRY = 256
@@ -55,6 +64,13 @@ class Durability(enum.Enum):
     SYNC = "sync"
     INTERVAL = "interval"
     MEMORY = "memory"
+
+
+class _Group(NamedTuple):
+    """Who waits until logs are written up to these entries, and not for what is staged later."""
+
+    actions: deque[_Action]
+    through: dict[Log, int]
 
 
 class Committer:
@@ -115,6 +131,8 @@ class Committer:
         self._staged: dict[Log, None] = {}
         self._unsynced: dict[Log, None] = {}  # written after the running sync began
         self._waiting: deque[_Action] = deque()  # for what is staged
+        self._group: _Group | None = None  # that is being written
+        self._is_going_on = False
         self._next: deque[_Action] = deque()  # for the sync after the running one
         self._running: deque[_Action] | None = None
         self._ready: deque[_Action] = deque()
@@ -167,7 +185,8 @@ class Committer:
         True if those who wait for a sync would wait for much, with so many bytes more than what is
         staged and written; with other than `sync` nobody waits.
         """
-        has_waiting = bool(self._running or self._next or self._waiting)
+        group = self._group is not None and self._group.actions
+        has_waiting = bool(self._running or self._next or group or self._waiting)
         if not self._is_sync or not (has_waiting or self._timers.now() < self._waited_until):
             return False
         staged = sum(log.staged for log in self._staged)
@@ -185,8 +204,8 @@ class Committer:
         self._gather()
         if self._is_memory:
             self._flush_memory()
-        elif self._write():
-            self._pass_on()
+        else:
+            self._write_group()
         self._run_ready()
         self._look_who_waits()
 
@@ -249,7 +268,8 @@ class Committer:
             log.write()
         for log in self._logs:
             log.sync()
-        for actions in (self._running or (), self._next, self._waiting):
+        begun = () if self._group is None else self._group.actions
+        for actions in (self._running or (), self._next, begun, self._waiting):
             self._ready.extend(actions)
         self._run_ready()
 
@@ -262,18 +282,52 @@ class Committer:
             for action in actions:
                 hooks.run(action)
 
-    def _write(self, *, is_unread: bool = False) -> bool:
-        """Write what is staged; whether all of it is."""
+    def _write_group(self) -> None:
+        """Write a slice of what is staged; who waits for no more than that may go on."""
+        is_whole = self._write(most=SLICE)
+        if self.is_full or self._is_ended:
+            return
+        if not is_whole and self._group is None:
+            through = {log: log.next - 1 for log in self._staged}
+            self._group = _Group(self._waiting, through)
+            self._waiting = deque()
+        group = self._group
+        if group is not None and (is_whole or self._is_written(group)):
+            self._group = None
+            self._pass_on(group.actions)
+        if is_whole:
+            actions, self._waiting = self._waiting, deque()
+            self._pass_on(actions)
+        elif not self._is_going_on:
+            self._is_going_on = True
+            self._soon(self._go_on)
+
+    def _is_written(self, group: _Group) -> bool:
+        """True if none of its logs has something staged that it waits for."""
+        through = group.through.items()
+        return all(log not in self._staged or log.written >= last for log, last in through)
+
+    def _go_on(self) -> None:
+        """Another turn: write more."""
+        self._is_going_on = False
+        self.flush()
+        self._end_turn()
+
+    def _write(self, *, is_unread: bool = False, most: int = sys.maxsize) -> bool:
+        """Write what is staged, so many bytes of each log; whether all of it is."""
         staged = list(self._staged)
         if self._first in self._staged:
             staged.sort(key=lambda log: log is not self._first)
         try:
             for log in staged:
                 behind = log.staged + ENTRY * log.staged_entries
-                log.write(is_unread=is_unread)
-                self._behind += behind
+                is_whole = log.write(is_unread=is_unread, most=most)
+                self._behind += behind - log.staged - ENTRY * log.staged_entries
+                if is_whole or log.synced < log.written:
+                    self._unsynced[log] = None
+                if not is_whole:
+                    break  # the others may say something of it
                 del self._staged[log]
-                self._unsynced[log] = None
         except DiskFull as error:
             if not self.is_full:
                 self.is_full = True
@@ -290,11 +344,12 @@ class Committer:
         if staged:
             self._look_behind()
             self._on_written()
-        return True
+        return not self._staged
 
     def _look_behind(self) -> None:
         """Tell when too much waits for a sync, and when half of that is left."""
-        waiting = self._behind + self._behind_running
+        staged = sum(log.staged for log in self._staged)
+        waiting = staged + self._behind + self._behind_running
         most = MOST_BEHIND // 2 if self._is_behind else MOST_BEHIND
         if self._is_sync and (waiting > most) != self._is_behind:
             self._is_behind = waiting > most
@@ -308,9 +363,8 @@ class Committer:
             self._mark_dirty(self)
         self._end_turn()
 
-    def _pass_on(self) -> None:
-        """All is written: let actions run, or wait for the sync that covers them."""
-        actions, self._waiting = self._waiting, deque()
+    def _pass_on(self, actions: deque[_Action]) -> None:
+        """What they wait for is written: let them run, or wait for the sync that covers it."""
         if self._is_interval:
             self._ready.extend(actions)
             self._sync_in_time()
@@ -339,11 +393,13 @@ class Committer:
         """Write and sync what was put off."""
         self._alarm = None
         self._gather()
-        if self._write():
+        if self._write(most=SLICE):
             if self._is_memory:
                 # Finished segments are synced, so that a start need not scan more than one or two.
                 self._unsynced = {log: None for log in self._unsynced if log.is_rotated}
             self._sync()
+        elif not (self.is_full or self._is_ended):
+            self._set_alarm(0.0, self._catch_up)
         self._end_turn()
 
     def _sync_in_time(self) -> None:

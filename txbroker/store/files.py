@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from txbroker.descriptors import open_kept
 from txbroker.errors import StoreError
+from txbroker.runs import Octets
 
 _MAX_BUFFERS = 1024  # that one pwritev takes (IOV_MAX)
 _FIRST_STEP = 64 * 1024
@@ -86,7 +88,7 @@ class Tail:
         self._unread = _DONT_CACHE
 
     def write(
-        self, buffers: list[bytes], position: int, limit: int, *, is_unread: bool = False
+        self, buffers: Sequence[Octets], position: int, limit: int, *, is_unread: bool = False
     ) -> None:
         """
         Write at `position`; raises `OSError`, and then any part of it may be there.
@@ -128,7 +130,7 @@ def _free(fd: int) -> int:
     return found.f_bavail * found.f_frsize
 
 
-def write_all(fd: int, buffers: list[bytes], position: int, flags: int = 0) -> None:
+def write_all(fd: int, buffers: Sequence[Octets], position: int, flags: int = 0) -> None:
     """Write buffers one after the other; with one call, where there are not very many."""
     for start in range(0, len(buffers), _MAX_BUFFERS):
         some = buffers[start : start + _MAX_BUFFERS]

@@ -13,6 +13,7 @@ where a loss of power took rows and not what they tell of; their numbers are not
 from __future__ import annotations
 
 import secrets
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -181,9 +182,10 @@ class _Lenient(Log):
 
     on_left_out: Callable[[int], None]
 
-    def write(self, *, is_unread: bool = False) -> None:
+    def write(self, *, is_unread: bool = False, most: int = sys.maxsize) -> bool:
         """As any log, but for `DiskFull`."""
         try:
-            super().write(is_unread=is_unread)
+            return super().write(is_unread=is_unread, most=most)
         except DiskFull:
             self.on_left_out(self.leave_out())
+            return True

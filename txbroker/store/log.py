@@ -8,6 +8,7 @@ what was written durable. Who decides when is the committer. Nothing that was wr
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -40,6 +41,7 @@ __all__ = ["Batch", "CorruptLog", "Log"]
 
 _MAX_BATCHES = 65_536  # in one segment, so that it is scanned in a moment
 _MIN_SEGMENT = 64 * 1024
+_LARGE = 1024 * 1024  # a batch up to this is written as a whole, whatever is asked for
 _VERIFY_STEP = 256 * 1024
 
 
@@ -110,6 +112,7 @@ class Log:
         # What the batches of a write that failed say is synced. They are written again byte for
         # byte: a loss of power may leave some sectors of either, and a mix reads as damage.
         self._tried: int | None = None
+        self._begun = 0  # bytes of the first staged body that are written, without its head
 
     @property
     def first(self) -> int:
@@ -156,16 +159,18 @@ class Log:
         self.next = first + count
         return first
 
-    def write(self, *, is_unread: bool = False) -> None:
+    def write(self, *, is_unread: bool = False, most: int = sys.maxsize) -> bool:
         """
-        Write all that is staged; `is_unread`: nobody is about to read it.
+        Write what is staged, about `most` bytes of it; True if that is all. `is_unread`: nobody is
+        about to read it.
 
         Raises `DiskFull`, and then what is not written stays staged as it was; another `StoreError`
         is final.
         """
         with self._writing():
-            while self._staged:
-                self._write_some(is_unread)
+            while self._staged and most > 0:
+                most -= self._write_some(is_unread, most)
+        return not self._staged
 
     def leave_out(self) -> int:
         """
@@ -180,7 +185,7 @@ class Log:
                 self._tail.truncate(self._segments[-1].end)
         count = sum(staged.entries for staged in self._staged)
         self._staged.clear()
-        self.staged = self.staged_entries = 0
+        self.staged = self.staged_entries = self._begun = 0
         self._tried = None
         return count
 
@@ -195,27 +200,52 @@ class Log:
             self._failure = StoreError(f"{self.folder}: cannot be written: {error.strerror}")
             raise self._failure from error
 
-    def _write_some(self, is_unread: bool) -> None:
-        """Write what is staged as far as it goes into one segment."""
-        if self._tail is None or not self._has_room(self._segments[-1]):
+    def _write_some(self, is_unread: bool, most: int) -> int:
+        """Write what is staged as far as it goes into one segment; how many bytes."""
+        if not self._begun and (self._tail is None or not self._has_room(self._segments[-1])):
             self._begin_segment()
-            return
+            return 0
+        assert self._tail is not None
         segment = self._segments[-1]
         position = segment.end
         if self._tried is None:
             self._tried = self.synced
+        if self._begun or len(self._staged[0].body) > max(most, _LARGE):
+            return self._write_more(self._tail, segment, is_unread, most)
         buffers: list[bytes] = []
         notes: list[tuple[int, int]] = []
         for first, entries, time, body in self._staged:
-            if notes and position + BATCH_HEAD + len(body) > self._segment_bytes:
+            end = position + BATCH_HEAD + len(body)
+            if notes and end > min(self._segment_bytes, segment.end + most):
                 break
             head = pack_batch(segment, position, first, entries, time, self._tried, body)
             buffers += (head, body)
             notes.append((first, position))
-            position += len(head) + len(body)
+            position = end
         self._tail.write(buffers, segment.end, self._segment_bytes, is_unread=is_unread)
         self._tried = None
+        size = position - segment.end
         self._count(self._tail, segment, notes, position)
+        return size
+
+    def _write_more(self, tail: Tail, segment: Segment, is_unread: bool, most: int) -> int:
+        """
+        Write more of the body of a batch that is too large to be written at once; how many bytes.
+
+        Its head comes last: until then there is nothing here, whatever happens.
+        """
+        first, entries, time, body = self._staged[0]
+        piece = memoryview(body)[self._begun : self._begun + most]
+        at = segment.end + BATCH_HEAD + self._begun
+        tail.write([piece], at, self._segment_bytes, is_unread=is_unread)
+        self._begun += len(piece)
+        if self._begun == len(body):
+            assert self._tried is not None
+            head = pack_batch(segment, segment.end, first, entries, time, self._tried, body)
+            tail.write([head], segment.end, self._segment_bytes)
+            self._tried, self._begun = None, 0
+            self._count(tail, segment, [(first, segment.end)], segment.end + len(head) + len(body))
+        return len(piece)
 
     def _count(
         self, tail: Tail, segment: Segment, notes: list[tuple[int, int]], position: int
