@@ -79,7 +79,7 @@ class Search:
     What a procedure knows of an id so far; `void` as in `Lookup`, `unasked` sites did not answer,
     `claimed` is the last generation that was, `closed` are clean sessions that have ended; `silent`
     holders did not answer, with the incarnation of what they are said to hold; `is_overtaken`: the
-    client connected elsewhere since.
+    client connected elsewhere since; `is_of_all` as in `Lookup`.
     """
 
     client_id: str
@@ -93,6 +93,7 @@ class Search:
     reason: str = ""
     is_wanted: Callable[[], bool] = lambda: True
     is_merging: bool = False
+    is_of_all: bool = False
     go_on: bool = False
     is_overtaken: bool = False
 
@@ -289,7 +290,10 @@ class Arrivals:
         members, client_id = self._members, search.client_id
         keepers = {site: members.keepers(client_id, site) for site in sites}
         lookups = {
-            site: Lookup(names, search.void, self._needed(names)) for site, names in keepers.items()
+            site: Lookup(
+                names, search.void, self._needed(names), is_of_all=search.is_of_all
+            )
+            for site, names in keepers.items()
         }
         site_of = {name: site for site in sites for name in keepers[site]}
         open_sites = set(sites)
@@ -315,11 +319,6 @@ class Arrivals:
         keepers = self._members.keepers(client_id)
         heard = [name for name in keepers if not self._reach.is_away(name)]
         return len(heard) < majority(len(keepers))
-
-    def stands_for_all(self, client_id: str) -> bool:
-        """True if this node alone decides about an id, as the other one of two is away."""
-        keepers = self._members.keepers(client_id)
-        return self._needed(keepers) < majority(len(keepers))
 
     def _needed(self, keepers: tuple[str, ...]) -> int:
         """

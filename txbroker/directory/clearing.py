@@ -26,7 +26,7 @@ import attrs
 from txbroker.directory.arrival import HOPS, RETRY, Arrivals, Search
 from txbroker.directory.entry import Entry, pack, unpack
 from txbroker.directory.holdings import Holdings
-from txbroker.directory.lookup import MayExist
+from txbroker.directory.lookup import MayExist, Nowhere
 from txbroker.directory.members import Members
 from txbroker.directory.moment import Moment, moment_from
 from txbroker.directory.ports import SessionHost, Table
@@ -129,7 +129,7 @@ class Clearings:
         returns until when it may `announce` it; None: the client has connected elsewhere since.
         `is_wanted` False: the client is gone.
         """
-        search = Search(client_id, is_wanted=is_wanted)
+        search = Search(client_id, is_wanted=is_wanted, is_of_all=True)
         found: _Found | None = None
         began = self._moment()
         until = self._now() + self._wait
@@ -194,7 +194,7 @@ class Clearings:
 
     def finish(self, client_id: str) -> Procedure[None]:
         """Try again to end what was there before a clean session began here."""
-        search = Search(client_id)
+        search = Search(client_id, is_of_all=True)
         for _ in range(HOPS):
             due = self._due.get(client_id)
             if due is None:
@@ -286,10 +286,9 @@ class Clearings:
                 yield from self._close(search, clean, due)
                 return _Found(incarnation=clean.incarnation)
         is_known = not isinstance(decisions[members.site], MayExist)
-        is_whole = MayExist.MAY_EXIST not in decisions.values() and not search.silent
         # The other node of two may hold a session: the discard waits for it.
-        is_whole = is_whole and not self._arrivals.stands_for_all(search.client_id)
-        return _Found(is_known=is_known, is_whole=is_whole)
+        is_whole = all(isinstance(d, Nowhere) and not d.is_sole for d in decisions.values())
+        return _Found(is_known=is_known, is_whole=is_whole and not search.silent)
 
     def _known_here(self, search: Search) -> tuple[str, int] | None:
         """Where a session went, or is on its way from, as this node alone may know."""

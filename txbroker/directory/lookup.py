@@ -12,17 +12,21 @@ from collections.abc import Mapping
 
 import attrs
 
-from txbroker.directory.entry import Entry
+from txbroker.directory.entry import Entry, Order
 from txbroker.directory.rendezvous import majority
 from txbroker.directory.requests import Answer
 
 
 @attrs.frozen(kw_only=True)
 class Nowhere:
-    """No session is kept; the last one known had this generation. `clean`: who is connected."""
+    """
+    No session is kept; the last one known had this generation. `clean`: who is connected.
+    `is_sole`: fewer than most keepers say so, and the others are known to be away.
+    """
 
     generation: int
     clean: Entry | None = None
+    is_sole: bool = False
 
 
 class MayExist(enum.Enum):
@@ -39,15 +43,22 @@ class Lookup:
     """
     The answers of `keepers` so far. `void` names holders, with the incarnation up to which they
     said themselves that they hold nothing. `needed` settled answers decide; most, where not given.
+    With `is_of_all` a clean session hides no kept one: that may be there still.
     """
 
     def __init__(
-        self, keepers: tuple[str, ...], void: Mapping[str, int], needed: int | None = None
+        self,
+        keepers: tuple[str, ...],
+        void: Mapping[str, int],
+        needed: int | None = None,
+        *,
+        is_of_all: bool = False,
     ) -> None:
         self.generation = 0
         self._needed = majority(len(keepers)) if needed is None else needed
         self._keepers = keepers
         self._void = void
+        self._is_of_all = is_of_all
         self._best: Entry | None = None
         self._settled: set[str] = set()
         self._done: set[str] = set()
@@ -76,8 +87,12 @@ class Lookup:
             return best
         if not self.has_majority:
             return MayExist.MAY_EXIST
-        return Nowhere(generation=self.generation, clean=best)
+        is_sole = self._needed < majority(len(self._keepers))
+        return Nowhere(generation=self.generation, clean=best, is_sole=is_sole)
 
     def _is_better(self, entry: Entry) -> bool:
         is_void = entry.persistent and entry.incarnation <= self._void.get(entry.node, 0)
-        return not is_void and (self._best is None or entry.order > self._best.order)
+        return not is_void and (self._best is None or self._rank(entry) > self._rank(self._best))
+
+    def _rank(self, entry: Entry) -> tuple[bool, Order]:
+        return self._is_of_all and entry.persistent, entry.order
