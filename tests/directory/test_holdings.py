@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import pytest
 
 from tests.support.keeping import MemoryTable
 from txbroker.directory.entry import pack
 from txbroker.directory.holdings import FREEZE_LIMIT, LEFT_LIMIT, PATIENCE, Holding, Holdings
+from txbroker.directory.moment import Moment
 from txbroker.directory.ports import Remains
 from txbroker.directory.requests import (
     Busy,
@@ -365,6 +367,22 @@ def test_a_tombstone_of_an_earlier_version() -> None:
 
     assert Tombstone(node="b", token=b"token", incarnation=3, since=5) == found
     assert (found,) == tombstones_from(tombstones_record((found,)), 9)
+
+
+def test_a_session_of_an_earlier_version() -> None:
+    """When its client connected is not known; what a later version notes is read as it was."""
+    node = Node("b")
+    node.tables[0].put(b"x", pack([3, ["far"], []]))
+    node.host.sessions["x"] = b"state"
+    node.restart()
+    before = node.holdings.held["x"]
+    node.holdings.hold("x", attrs.evolve(before, since=Moment("boot", 5)))
+    node.restart()
+
+    assert Holding(incarnation=3, unasked=("far",)) == before
+    assert Holding(incarnation=3, unasked=("far",), since=Moment("boot", 5)) == (
+        node.holdings.held["x"]
+    )
 
 
 def test_beyond_the_limit_no_session_is_given_away(a: Node) -> None:

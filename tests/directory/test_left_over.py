@@ -139,8 +139,7 @@ class Life:
                 yield self.random.choice((0.0, 0.02, 0.1))
                 if connection is not None:
                     connection.lost(is_will_due=False)
-                    is_certain = connection.node.directory.members.is_joined
-                    if clean and is_certain and connection.present is not None:
+                    if clean and connection.present is not None:
                         self.discarded.add(client_id)
                 yield self.random.choice((0.0, 0.0, 0.02, 0.05, 0.1, 0.3))
 
@@ -156,11 +155,21 @@ class Life:
 
 
 FIVE = ("a", "b", "c", "d", "e")
+SITES = {"a": "one", "b": "one", "c": "one", "d": "two", "e": "two"}
 
 HARDER: dict[str, dict[str, Any]] = {
     "doubled": {"doubled": 0.2, "all_die": 0.2},
     "late": {"nodes": FIVE, "late": 2, "doubled": 0.1},
     "lost": {"nodes": FIVE, "late": 1, "is_one_lost": True, "all_die": 0.1},
+    "sites": {"nodes": FIVE, "sites": SITES, "all_die": 0.1},
+    "lost in a site": {
+        "nodes": FIVE,
+        "sites": SITES,
+        "is_one_lost": True,
+        "doubled": 0.1,
+        "all_die": 0.1,
+    },
+    "late in sites": {"nodes": FIVE, "sites": SITES, "late": 2, "doubled": 0.1, "all_die": 0.1},
 }
 
 

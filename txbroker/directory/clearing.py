@@ -25,7 +25,7 @@ import attrs
 
 from txbroker.directory.arrival import HOPS, RETRY, Arrivals, Search
 from txbroker.directory.entry import Entry, pack, unpack
-from txbroker.directory.holdings import Holdings
+from txbroker.directory.holdings import Holding, Holdings
 from txbroker.directory.lookup import MayExist, Nowhere
 from txbroker.directory.members import Members
 from txbroker.directory.moment import Moment, moment_from
@@ -51,6 +51,12 @@ AT_ONCE = 20
 
 LOOK = 0.05
 """Seconds between two looks whether the keepers know, while none of them answers."""
+
+SURE = 10.0
+"""
+Seconds between two looks that find nothing more to end: who was cut off hears of nodes that joined
+meanwhile only then.
+"""
 
 UNKNOWN = 1 << 53
 """An age above that of any session, in milliseconds."""
@@ -108,6 +114,7 @@ class Clearings:
         self._moment = moment
         self._started = now()
         self._due: dict[str, _Due] = {}
+        self._whole: dict[str, float] = {}
         for key, value in table.items():
             self._due[key.decode()] = _due_from(value)
 
@@ -201,8 +208,8 @@ class Clearings:
                 return
             search.go_on = False
             found = yield from self._arrivals.alone(client_id, self._attempt(search, due))
-            if found is not None and found.is_whole:
-                self._forget(client_id)
+            if found is not None:
+                self._conclude(client_id, found)
             if not search.go_on:
                 return
 
@@ -223,7 +230,7 @@ class Clearings:
         holding = holdings.held.get(client_id)
         if holding is None:
             return self._discard_connection(request)
-        if not self._is_older(request, holding.incarnation):
+        if not self._is_older(request, holding):
             return Kept()
         if holding.incarnation > request.incarnation:
             # A question that comes late must not end a session that nobody asked about.
@@ -251,13 +258,21 @@ class Clearings:
             return NotHeld()
         return MovedTo(node=gone.node, incarnation=gone.incarnation)
 
-    def _is_older(self, request: Discard, incarnation: int) -> bool:
-        """Whether the session was left before the clean one began, for all that can be known."""
+    def _is_older(self, request: Discard, holding: Holding) -> bool:
+        """
+        True if the client connected to the session before it began anew, for all that can be known.
+
+        Without the time of that CONNECT, the time when the client left tells. A process that was
+        killed may not have noted that: unless it was this one, it counts against `through` only.
+        """
         since = self._presence.seconds_here(request.client_id)
+        if since is None and request.age < UNKNOWN and holding.since is not None:
+            age = holding.since.age(self._moment())
+            since = None if age is None else age / 1000
         if since is None:
             away = self._host.idle(request.client_id)
             has_left = request.age < UNKNOWN and 0 < away < self._now() - self._started
-            if has_left or incarnation > request.through:
+            if has_left or holding.incarnation > request.through:
                 since = away
         return since is None or since * 1000 >= request.age
 
@@ -307,6 +322,13 @@ class Clearings:
             if not is_asked and self._members.get(node) is not None:
                 return node, incarnation
         return None
+
+    def _conclude(self, client_id: str, found: _Found) -> None:
+        """Forget what is to be ended when it is sure that nothing is left."""
+        if not found.is_whole:
+            self._whole.pop(client_id, None)
+        elif self._now() - self._whole.setdefault(client_id, self._now()) >= SURE:
+            self._forget(client_id)
 
     def _is_open(self, search: Search, clean: Entry) -> bool:
         return clean.node != self._members.name and clean.order not in search.closed
@@ -369,6 +391,7 @@ class Clearings:
     def _remember(self, search: Search, began: Moment) -> Procedure[None]:
         client_id = search.client_id
         self._due.pop(client_id, None)
+        self._whole.pop(client_id, None)
         due = _Due(generation=search.generation, began=began, holders=tuple(search.silent.items()))
         self._due[client_id] = due
         self._table.put(client_id.encode(), due.record)
@@ -377,6 +400,7 @@ class Clearings:
         yield Sync()
 
     def _forget(self, client_id: str) -> None:
+        self._whole.pop(client_id, None)
         if self._due.pop(client_id, None) is not None:
             self._table.delete(client_id.encode())
 

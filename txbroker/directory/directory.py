@@ -168,6 +168,7 @@ class Directory:
             conflicts=self.conflicts,
             wills=self.own_wills,
             now=now,
+            moment=moment,
         )
         self.clearings = Clearings(
             members=members,

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 import attrs
 
 from txbroker.directory.entry import pack, unpack
+from txbroker.directory.moment import Moment, moment_from
 from txbroker.directory.ports import Remains, SessionHost, Table
 from txbroker.directory.requests import (
     Busy,
@@ -51,12 +52,13 @@ LEFT_LIMIT = 16
 class Holding:
     """
     A session here. `unasked`: sites that could not be asked when it was begun. `left`: earlier
-    holders with publishes to finish.
+    holders with publishes to finish. `since`: the last CONNECT to it here, where that is known.
     """
 
     incarnation: int
     unasked: tuple[str, ...] = ()
     left: tuple[Left, ...] = ()
+    since: Moment | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -295,6 +297,7 @@ class Holdings:
                 incarnation=max(known.incarnation, arriving.incarnation),
                 unasked=tuple(sorted({*known.unasked, *arriving.unasked})),
                 left=(*known.left, *arriving.left)[-LEFT_LIMIT:],
+                since=known.since,
             )
         self.hold(client_id, holding)
         self.refuse(client_id)
@@ -382,12 +385,20 @@ def _left_from(fields: list[list[object]]) -> tuple[Left, ...]:
 
 
 def _holding_record(holding: Holding) -> bytes:
-    return pack([holding.incarnation, list(holding.unasked), _left_fields(holding.left)])
+    since = () if holding.since is None else holding.since.fields
+    left = _left_fields(holding.left)
+    return pack([holding.incarnation, list(holding.unasked), left, list(since)])
 
 
 def _holding(record: bytes) -> Holding:
-    (incarnation, unasked, left), _ = unpack(record)
-    return Holding(incarnation=incarnation, unasked=tuple(unasked), left=_left_from(left))
+    """Of an earlier version, too, which did not note when the client connected."""
+    (incarnation, unasked, left, *rest), _ = unpack(record)
+    return Holding(
+        incarnation=incarnation,
+        unasked=tuple(unasked),
+        left=_left_from(left),
+        since=moment_from(rest[0]) if rest else None,
+    )
 
 
 def _arriving_record(arriving: Arriving) -> bytes:

@@ -16,6 +16,7 @@ from txbroker.directory.conflicts import Conflicts
 from txbroker.directory.entry import Entry, Testament
 from txbroker.directory.holdings import Holdings
 from txbroker.directory.members import Members
+from txbroker.directory.moment import Moment
 from txbroker.directory.registrar import Registrar
 from txbroker.directory.wills import OwnWills
 from txbroker.mqtt.packets import Will
@@ -54,6 +55,7 @@ class Presence:
         conflicts: Conflicts,
         wills: OwnWills,
         now: Callable[[], float],
+        moment: Callable[[], Moment],
     ) -> None:
         self._members = members
         self._holdings = holdings
@@ -61,6 +63,7 @@ class Presence:
         self._conflicts = conflicts
         self._wills = wills
         self._now = now
+        self._moment = moment
         self.cleared: dict[str, Cleared] = {}
         self._here: dict[str, float] = {}
         self._closing: dict[str, float] = {}
@@ -192,11 +195,15 @@ class Presence:
 
     def _go_on(self, client_id: str, testament: Testament | None) -> Entry:
         self._holdings.thaw(client_id)
-        holding = self._holdings.held[client_id]
+        known = self._holdings.held[client_id]
+        # A node that nobody knows is asked to end nothing.
+        is_alone = self._members.is_alone and not self._members.sites()
+        holding = attrs.evolve(known, since=None if is_alone else self._moment())
         if self._registrar.is_cut_off(client_id):
             # Somebody may have ended or begun the session where this node was not heard. What the
             # client does from here on must not be ended by that.
             holding = attrs.evolve(holding, incarnation=holding.incarnation + 1)
+        if holding != known:
             self._holdings.hold(client_id, holding)
         return Entry(
             client_id=client_id,

@@ -1,0 +1,147 @@
+"""Discards that could not be asked for at once: what else is known of the id hides no session."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.directory.test_site import connect
+from tests.directory.test_sole import Story
+from tests.support.site import Site
+from txbroker.directory import clearing
+from txbroker.directory.lookup import Lookup, Nowhere
+from txbroker.directory.requests import Answer, Discard, Discarded, Kept
+
+
+def two_sites(seed: int = 1, names: str = "ab") -> Site:
+    """The last node is a site of its own; all are started, and know each other."""
+    sites = dict.fromkeys(names[:-1], "one") | {names[-1]: "two"}
+    made = Site(names, seed, sites=sites)
+    made.start(len(names))
+    made.run(3.0)
+    return made
+
+
+def test_clean_session_hides_no_kept_one_from_its_own_discard() -> None:
+    """By its numbers the clean one counts above a session that it knows nothing of."""
+    story = Story(2, 3)
+    story.run([])
+    story.site.run(5.0)
+    story.isolate(1)
+    story.wait(4.0)
+    for number in (1, 0):
+        story.kept(number)
+        story.answered()
+        story.drop()
+    story.clean(0)
+    story.answered()
+    registrar = story.nodes[0].directory.registrar
+    registrar.batch = lambda *_: None  # type: ignore[method-assign]
+    story.connection = None
+    story.heal()
+    story.site.run(30.0)
+
+    assert not story.nodes[1].host.kept
+    assert not story.nodes[0].directory.clearings.is_due("x")
+
+
+def test_what_one_of_two_says_alone_is_not_sure() -> None:
+    """Though the other one be heard again before that is acted on."""
+    nothing = Answer(settled=True)
+    found = []
+    for needed in (1, 2):
+        lookup = Lookup(("p", "q"), {}, needed)
+        lookup.take("p", nothing)
+        lookup.take("q", nothing)
+        found.append(lookup.decide())
+
+    assert [Nowhere(generation=0, is_sole=True), Nowhere(generation=0)] == found
+
+
+def test_session_whose_node_was_killed_with_its_client_is_discarded_from_another_site() -> None:
+    """Nobody there could know of the session: its CONNECT came before."""
+    whole = two_sites()
+    connect(whole, "b")
+    whole.run(1.0)
+    whole.nodes["b"].kill()
+    connect(whole, "a", clean=True).lost(is_will_due=False)
+    whole.run(3.0)
+    whole.nodes["b"].start()
+    whole.run(60.0)
+
+    assert [] == whole.holders("x")
+
+
+@pytest.mark.parametrize("is_back", [False, True])
+def test_session_that_its_client_came_back_to_is_kept_though_its_node_was_killed(
+    is_back: bool,
+) -> None:
+    """It came back when nobody could hear of that, and was there when the node ended."""
+    whole = two_sites()
+    connect(whole, "b").lost(is_will_due=False)
+    whole.isolate("b")
+    whole.run(1.0)
+    connect(whole, "a", clean=True).lost(is_will_due=False)
+    whole.run(1.0)
+    if is_back:
+        connect(whole, "b")
+    whole.nodes["b"].kill()
+    whole.run(3.0)
+    whole.nodes["b"].start()
+    whole.heal()
+    whole.run(60.0)
+
+    assert (["b"] if is_back else []) == whole.holders("x")
+
+
+def test_connect_of_an_earlier_life_says_what_is_newer() -> None:
+    """To the millisecond, whatever incarnation the session came to."""
+    whole = two_sites()
+    whole.run(1.0)
+    began = whole.now
+    connect(whole, "b")
+    whole.nodes["b"].kill(3)
+    whole.run(100.0)
+    whole.nodes["b"].start()
+    holder = whole.nodes["b"].directory
+    for clean, reply in ((began - 1.0, Kept), (began + 1.0, Discarded)):
+        age = int((whole.now - clean) * 1000)
+        request = Discard(client_id="x", incarnation=9, through=0, age=age)
+        assert isinstance(holder.clearings.discard("a", request), reply)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_session_at_a_node_that_joined_while_this_one_was_cut_off_is_discarded(seed: int) -> None:
+    """The other keepers are heard before this one hears of the new node."""
+    late = Site("abc", seed, sites={"a": "one", "b": "one", "c": "two"})
+    late.start(2)
+    late.run(3.0)
+    late.isolate("b")
+    late.nodes["c"].start()
+    late.run(1.0)
+    connect(late, "c").lost(is_will_due=False)
+    connect(late, "b", clean=True).lost(is_will_due=False)
+    late.heal()
+    late.run(60.0)
+
+    assert [] == late.holders("x")
+    assert not late.nodes["b"].directory.clearings.is_due("x")
+
+
+def test_what_is_found_after_all_is_waited_for_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two looks with nothing between them end a discard."""
+    found = clearing._Found
+    monkeypatch.setattr(clearing, "SURE", 10.0)
+    whole = two_sites()
+    clearings, clock = whole.nodes["a"].directory.clearings, whole.now
+    clearings._now = lambda: clock
+    clearings._due["x"] = clearing._Due(generation=0)
+    due = []
+    for passed, is_whole in ((0.0, True), (9.0, True), (0.5, False), (1.0, True), (9.9, True)):
+        clock += passed
+        clearings._conclude("x", found(is_whole=is_whole))
+        due.append(clearings.is_due("x"))
+    clock += 0.2
+    clearings._conclude("x", found(is_whole=True))
+
+    assert [True] * 5 == due
+    assert not clearings.is_due("x")
