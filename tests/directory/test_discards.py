@@ -8,6 +8,8 @@ from tests.directory.test_site import connect
 from tests.directory.test_sole import Story
 from tests.support.site import Site
 from txbroker.directory import clearing
+from txbroker.directory.entry import Entry
+from txbroker.directory.holdings import Holding
 from txbroker.directory.lookup import Lookup, Nowhere
 from txbroker.directory.requests import Answer, Discard, Discarded, Kept
 
@@ -55,6 +57,25 @@ def test_what_one_of_two_says_alone_is_not_sure() -> None:
         found.append(lookup.decide())
 
     assert [Nowhere(generation=0, is_sole=True), Nowhere(generation=0)] == found
+
+
+def test_discard_of_one_of_two_waits_for_the_other() -> None:
+    """However long nothing is found."""
+    story = Story(2, 3)
+    story.run([])
+    story.site.run(5.0)
+    story.kill(1, 3)
+    story.wait(4.0)
+    story.clean(0)
+    story.answered()
+    story.drop()
+    story.wait(60.0)
+    clearings = story.nodes[0].directory.clearings
+    before = clearings.is_due("x")
+    story.start(1)
+    story.wait(30.0)
+
+    assert (True, False) == (before, clearings.is_due("x"))
 
 
 def test_session_whose_node_was_killed_with_its_client_is_discarded_from_another_site() -> None:
@@ -109,8 +130,11 @@ def test_connect_of_an_earlier_life_says_what_is_newer() -> None:
         assert isinstance(holder.clearings.discard("a", request), reply)
 
 
+@pytest.mark.parametrize("is_healed_first", [False, True])
 @pytest.mark.parametrize("seed", range(6))
-def test_session_at_a_node_that_joined_while_this_one_was_cut_off_is_discarded(seed: int) -> None:
+def test_session_at_a_node_that_joined_while_this_one_was_cut_off_is_discarded(
+    seed: int, is_healed_first: bool
+) -> None:
     """The other keepers are heard before this one hears of the new node."""
     late = Site("abc", seed, sites={"a": "one", "b": "one", "c": "two"})
     late.start(2)
@@ -119,7 +143,11 @@ def test_session_at_a_node_that_joined_while_this_one_was_cut_off_is_discarded(s
     late.nodes["c"].start()
     late.run(1.0)
     connect(late, "c").lost(is_will_due=False)
+    if is_healed_first:
+        late.nodes["b"].join = lambda: None  # type: ignore[method-assign]
+        late.after(0.7, late.heal)
     connect(late, "b", clean=True).lost(is_will_due=False)
+    late.nodes["b"].directory.members.learn(late.nodes["a"].directory.members.all)
     late.heal()
     late.run(60.0)
 
@@ -145,3 +173,28 @@ def test_what_is_found_after_all_is_waited_for_anew(monkeypatch: pytest.MonkeyPa
 
     assert [True] * 5 == due
     assert not clearings.is_due("x")
+
+
+def test_session_offered_to_one_that_was_discarded_ends_with_it() -> None:
+    """
+    It counts below the one at another site, is offered to that one's node, and is told of its end:
+    it must not stand up in its place.
+    """
+    whole = two_sites(names="abcd")
+    connect(whole, "d").lost(is_will_due=False)
+    connect(whole, "a").lost(is_will_due=False)
+    whole.run(5.0)
+    node = whole.nodes["d"]
+    below = Holding(incarnation=1)
+    node.host.kept["x"] = set()
+    node.directory.holdings.hold("x", below)
+    whole.cut("d", "a")
+    node.directory.conflicts.offers["x"] = "a"
+    node.directory.registrar.own["x"] = Entry(
+        client_id="x", node="d", incarnation=1, persistent=True
+    )
+    connect(whole, "b", clean=True).lost(is_will_due=False)
+    whole.heal()
+    whole.run(60.0)
+
+    assert [] == whole.holders("x")

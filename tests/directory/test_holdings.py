@@ -380,8 +380,9 @@ def test_a_session_of_an_earlier_version() -> None:
     node.restart()
 
     assert Holding(incarnation=3, unasked=("far",)) == before
-    assert Holding(incarnation=3, unasked=("far",), since=Moment("boot", 5)) == (
-        node.holdings.held["x"]
+    assert (
+        Holding(incarnation=3, unasked=("far",), since=Moment("boot", 5))
+        == (node.holdings.held["x"])
     )
 
 

@@ -72,7 +72,7 @@ def test_what_its_node_denies_is_void() -> None:
     answers = (found(kept("a", 3)), found(kept("b", 2)), NONE)
 
     assert decide(*answers, void={"a": 3}) == kept("b", 2)
-    assert decide(*answers, void={"a": 3, "b": 2}) == Nowhere(generation=3)
+    assert decide(*answers, void={"a": 3, "b": 2}) == Nowhere(generation=3, is_named=True)
     assert decide(*answers, void={"a": 2}) == kept("a", 3)
     assert decide(found(kept("a", 3)), None, None, void={"a": 3}) is MAY_EXIST
     assert decide(found(kept("a", 3), settled=False), NONE, None, void={"a": 3}) is MAY_EXIST

@@ -13,7 +13,15 @@ import pytest
 from tests.support.site import Connection, Node, Site
 from txbroker.directory.entry import Entry
 from txbroker.directory.ports import Remains
-from txbroker.directory.requests import Lookup, Register, Release, Take, Taken
+from txbroker.directory.requests import (
+    Lookup,
+    Register,
+    Release,
+    Supersede,
+    Superseded,
+    Take,
+    Taken,
+)
 from txbroker.mqtt.packets import Will
 
 WILL = Will(topic="w", payload=b"gone", qos=1, retain=False)
@@ -690,6 +698,19 @@ def test_a_void_copy_that_is_let_go_is_denied() -> None:
     whole.run(5.0)
 
     assert (entry, None) == (before, keeper.directory.keeper.entries.get("x"))
+
+
+def test_what_is_looked_for_is_neither_there_nor_denied() -> None:
+    """Whoever asks about it asks again, when it has been found or not."""
+    directory = site().nodes["b"].directory
+    entry = Entry(client_id="x", node="b", incarnation=2, persistent=True)
+    directory.arrivals.busy.add("x")
+    before = directory.handle("c", Supersede(entries=(entry,)))
+    directory.arrivals.busy.clear()
+    after = directory.handle("c", Supersede(entries=(entry,)))
+
+    assert Superseded(client_ids=()) == before
+    assert Superseded(client_ids=("x",), denied=("x",)) == after
 
 
 def test_who_keeps_an_entry_no_more_is_answered_as_well() -> None:

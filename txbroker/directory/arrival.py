@@ -290,9 +290,7 @@ class Arrivals:
         members, client_id = self._members, search.client_id
         keepers = {site: members.keepers(client_id, site) for site in sites}
         lookups = {
-            site: Lookup(
-                names, search.void, self._needed(names), is_of_all=search.is_of_all
-            )
+            site: Lookup(names, search.void, self._needed(names), is_of_all=search.is_of_all)
             for site, names in keepers.items()
         }
         site_of = {name: site for site in sites for name in keepers[site]}

@@ -26,7 +26,7 @@ import attrs
 from txbroker.directory.arrival import HOPS, RETRY, Arrivals, Search
 from txbroker.directory.entry import Entry, pack, unpack
 from txbroker.directory.holdings import Holding, Holdings
-from txbroker.directory.lookup import MayExist, Nowhere
+from txbroker.directory.lookup import Decision, MayExist, Nowhere
 from txbroker.directory.members import Members
 from txbroker.directory.moment import Moment, moment_from
 from txbroker.directory.ports import SessionHost, Table
@@ -140,7 +140,7 @@ class Clearings:
         found: _Found | None = None
         began = self._moment()
         until = self._now() + self._wait
-        raised, is_told = 0, False
+        raised, is_told, has_waited = 0, False, False
         while is_wanted() and not (is_told or search.is_overtaken):
             search.go_on = False
             attempt = self._attempt(search, _Due(generation=ANY, began=began))
@@ -154,12 +154,13 @@ class Clearings:
             if self._now() >= until or (not search.go_on and is_vain):
                 break
             if not (is_told or search.go_on or search.is_overtaken):
+                has_waited = True  # so news of nodes that joined meanwhile may still be on its way
                 yield Pause(seconds=RETRY)
         if search.is_overtaken:
             return None
         if not is_wanted():
             return until
-        if found is None or not found.is_whole:
+        if found is None or not found.is_whole or has_waited:
             yield from self._remember(search, began)
             if not is_wanted():
                 return until  # nobody takes out what is put there for a client that is gone
@@ -301,9 +302,17 @@ class Clearings:
                 yield from self._close(search, clean, due)
                 return _Found(incarnation=clean.incarnation)
         is_known = not isinstance(decisions[members.site], MayExist)
-        # The other node of two may hold a session: the discard waits for it.
-        is_whole = all(isinstance(d, Nowhere) and not d.is_sole for d in decisions.values())
+        is_whole = all(self._is_over(site, one) for site, one in decisions.items())
         return _Found(is_known=is_known, is_whole=is_whole and not search.silent)
+
+    def _is_over(self, site: str, decision: Decision) -> bool:
+        """
+        True if nothing of the id is left at a site. The other node of two may hold a session; at
+        another site, which is not told of the clean one, it may be offered to the one that ended.
+        """
+        if not isinstance(decision, Nowhere) or decision.is_sole:
+            return False
+        return site == self._members.site or not decision.is_named
 
     def _known_here(self, search: Search) -> tuple[str, int] | None:
         """Where a session went, or is on its way from, as this node alone may know."""

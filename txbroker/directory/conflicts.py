@@ -122,10 +122,12 @@ class Conflicts:
         done, denied = [], []
         for entry in request.entries:
             self.supersede(entry, has_ended=False)
-            if self._is_denied(entry):
+            is_missing = self._is_missing(entry)
+            if is_missing and self._may_come(entry.client_id):
+                continue
+            done.append(entry.client_id)
+            if is_missing:
                 denied.append(entry.client_id)
-            if not self._is_on_its_way(entry):
-                done.append(entry.client_id)
         return Superseded(client_ids=tuple(done), denied=tuple(denied))
 
     def supersede(self, other: Entry, *, has_ended: bool) -> None:
@@ -138,7 +140,8 @@ class Conflicts:
         client_id = other.client_id
         own = self._registrar.own.get(client_id)
         if own is None:
-            if self._is_denied(other) and not has_ended:
+            is_missing = self._is_missing(other) and not self._may_come(client_id)
+            if is_missing and not has_ended:
                 self._registrar.deny(other)
             return
         if own.order == other.order and not has_ended:
@@ -158,18 +161,13 @@ class Conflicts:
         else:
             self.offers[client_id] = other.node
 
-    def _is_denied(self, other: Entry) -> bool:
-        """True if somebody says that the session is here, and it is not, nor on its way."""
-        is_said = other.node == self._members.name
-        is_own = other.client_id in self._registrar.own
-        return is_said and not is_own and not self._is_on_its_way(other)
+    def _is_missing(self, other: Entry) -> bool:
+        """True if somebody says that the session is here, and it is not."""
+        return other.node == self._members.name and other.client_id not in self._registrar.own
 
-    def _is_on_its_way(self, other: Entry) -> bool:
-        """True if the session is said to be here, and may be soon; or a copy that is void."""
-        client_id, holdings = other.client_id, self._holdings
-        if other.node != self._members.name or client_id in self._registrar.own:
-            return False
-        is_near = client_id in holdings.held or client_id in holdings.arriving
+    def _may_come(self, client_id: str) -> bool:
+        """True if the session of that id may be here soon; or a copy that is void."""
+        is_near = client_id in self._holdings.held or client_id in self._holdings.arriving
         return is_near or client_id in self._arrivals.busy
 
     # from the entries that are kept here

@@ -21,12 +21,14 @@ from txbroker.directory.requests import Answer
 class Nowhere:
     """
     No session is kept; the last one known had this generation. `clean`: who is connected.
-    `is_sole`: fewer than most keepers say so, and the others are known to be away.
+    `is_sole`: fewer than most keepers say so, and the others are known to be away. `is_named`: a
+    keeper still names one that is void, and one that counts below it may be somewhere.
     """
 
     generation: int
     clean: Entry | None = None
     is_sole: bool = False
+    is_named: bool = False
 
 
 class MayExist(enum.Enum):
@@ -60,6 +62,7 @@ class Lookup:
         self._void = void
         self._is_of_all = is_of_all
         self._best: Entry | None = None
+        self._is_named = False
         self._settled: set[str] = set()
         self._done: set[str] = set()
 
@@ -71,7 +74,9 @@ class Lookup:
                 self._settled.add(keeper)
             self.generation = max(self.generation, answer.generation)
             entry = answer.entry
-            if entry is not None and self._is_better(entry):
+            if entry is not None and self._is_void(entry):
+                self._is_named = True
+            elif entry is not None and self._is_better(entry):
                 self._best = entry
         return self.has_majority or len(self._done) == len(self._keepers)
 
@@ -87,12 +92,18 @@ class Lookup:
             return best
         if not self.has_majority:
             return MayExist.MAY_EXIST
-        is_sole = self._needed < majority(len(self._keepers))
-        return Nowhere(generation=self.generation, clean=best, is_sole=is_sole)
+        return Nowhere(
+            generation=self.generation,
+            clean=best,
+            is_sole=self._needed < majority(len(self._keepers)),
+            is_named=self._is_named,
+        )
+
+    def _is_void(self, entry: Entry) -> bool:
+        return entry.persistent and entry.incarnation <= self._void.get(entry.node, 0)
 
     def _is_better(self, entry: Entry) -> bool:
-        is_void = entry.persistent and entry.incarnation <= self._void.get(entry.node, 0)
-        return not is_void and (self._best is None or self._rank(entry) > self._rank(self._best))
+        return self._best is None or self._rank(entry) > self._rank(self._best)
 
     def _rank(self, entry: Entry) -> tuple[bool, Order]:
         return self._is_of_all and entry.persistent, entry.order
