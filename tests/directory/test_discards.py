@@ -11,7 +11,7 @@ from txbroker.directory import clearing
 from txbroker.directory.entry import Entry
 from txbroker.directory.holdings import Holding
 from txbroker.directory.lookup import Lookup, Nowhere
-from txbroker.directory.requests import Answer, Discard, Discarded, Kept
+from txbroker.directory.requests import Answer, Discard, Discarded, Kept, MovedTo
 
 
 def two_sites(seed: int = 1, names: str = "ab") -> Site:
@@ -36,8 +36,8 @@ def test_clean_session_hides_no_kept_one_from_its_own_discard() -> None:
         story.drop()
     story.clean(0)
     story.answered()
-    registrar = story.nodes[0].directory.registrar
-    registrar.batch = lambda *_: None  # type: ignore[method-assign]
+    for node in story.nodes:
+        node.directory.registrar.batch = lambda *_: None  # type: ignore[method-assign]
     story.connection = None
     story.heal()
     story.site.run(30.0)
@@ -128,6 +128,21 @@ def test_connect_of_an_earlier_life_says_what_is_newer() -> None:
         age = int((whole.now - clean) * 1000)
         request = Discard(client_id="x", incarnation=9, through=0, age=age)
         assert isinstance(holder.clearings.discard("a", request), reply)
+
+
+def test_question_about_an_earlier_incarnation_ends_nothing() -> None:
+    """It may come late; who asks has to hear of the later one first."""
+    whole = two_sites()
+    whole.run(1.0)
+    connect(whole, "b").lost(is_will_due=False)
+    whole.run(100.0)
+    holder = whole.nodes["b"].directory
+    held = holder.holdings.held["x"].incarnation
+    request = Discard(client_id="x", incarnation=held - 1, through=9, age=1)
+
+    moved = MovedTo(node="b", incarnation=held)
+    assert moved == holder.clearings.discard("a", request)
+    assert ["b"] == whole.holders("x")
 
 
 @pytest.mark.parametrize("is_healed_first", [False, True])

@@ -280,10 +280,11 @@ def _held(incarnation: int) -> bytes:
 
 
 def test_what_comes_to_a_session_is_taken_in(a: Node) -> None:
-    """The greater incarnation, the sites not asked and the earlier holders of both."""
+    """The greater incarnation, the sites not asked and the earlier holders of both; its CONNECT."""
     b = Node("b")
     b.begin(b"fresh,", 5)
-    b.holdings.hold("x", Holding(incarnation=5, unasked=("far",)))
+    since = Moment("boot", 5)
+    b.holdings.hold("x", Holding(incarnation=5, unasked=("far",), since=since))
     taken = a.taken("b", holds=5)
     assert taken.incarnation == 6
     b.holdings.arrive("x", "a", taken)
@@ -291,7 +292,7 @@ def test_what_comes_to_a_session_is_taken_in(a: Node) -> None:
 
     assert b.host.sessions == {"x": b"fresh,state"}
     holding = b.holdings.held["x"]
-    assert (holding.incarnation, holding.unasked) == (6, ("far",))
+    assert (holding.incarnation, holding.unasked, holding.since) == (6, ("far",), since)
     assert ["a"] == [left.node for left in holding.left]
 
 

@@ -43,7 +43,7 @@ def decide(*answers: Answer | None, void: dict[str, int] | None = None) -> Decis
     ("answers", "decision"),
     [
         ((NONE, NONE, None), Nowhere(generation=0)),
-        ((NONE, ENDED, None), Nowhere(generation=6)),
+        ((NONE, ENDED, None), Nowhere(generation=6, is_named=True)),
         ((NONE, None, None), MAY_EXIST),
         ((NONE, UNSETTLED, None), MAY_EXIST),
         ((NONE, UNSETTLED, UNSETTLED), MAY_EXIST),
@@ -76,6 +76,18 @@ def test_what_its_node_denies_is_void() -> None:
     assert decide(*answers, void={"a": 2}) == kept("a", 3)
     assert decide(found(kept("a", 3)), None, None, void={"a": 3}) is MAY_EXIST
     assert decide(found(kept("a", 3), settled=False), NONE, None, void={"a": 3}) is MAY_EXIST
+
+
+def test_who_discards_sees_kept_ones_behind_clean_ones() -> None:
+    """Of those that are not void."""
+    decided = []
+    for void in ({}, {"b": 3}):
+        lookup = Lookup(KEEPERS, void, is_of_all=True)
+        for keeper, entry in zip(KEEPERS, (clean("a", 3), kept("b", 3)), strict=False):
+            lookup.take(keeper, found(entry))
+        decided.append(lookup.decide())
+
+    assert [kept("b", 3), Nowhere(generation=3, clean=clean("a", 3), is_named=True)] == decided
 
 
 def test_a_majority_is_not_kept_waiting() -> None:

@@ -421,3 +421,27 @@ def test_after_a_start_what_is_kept_here_agrees() -> None:
     bench.registrar.start()
 
     assert [None, kept(2), kept(3)] == [bench.here.get(f"c{n}") for n in (1, 2, 3)]
+
+
+def test_who_is_not_reached_before_a_move_is_forgotten_hears_of_the_end() -> None:
+    """Of what was here before."""
+    bench = Bench()
+    bench.registrar.set(kept(1))
+    bench.pump()
+    bench.registrar.give_away(kept(1, "c", 2))
+    bench.registrar.forget("c1")
+    bench.pump()
+
+    assert bench.there() is None
+
+
+def test_what_is_denied_came_behind_a_move() -> None:
+    """It came back, and has ended: where it went before is no answer to that."""
+    bench = Bench()
+    bench.pump()
+    bench.registrar.give_away(kept(1, "c", 2))
+    bench.keeper.entries.put(kept(1, "a", 3), is_hearsay=True)
+    bench.registrar.deny(kept(1, "a", 3))
+    bench.pump()
+
+    assert bench.there() is None

@@ -744,7 +744,7 @@ def test_a_clean_session_of_a_node_that_never_joined_ends_the_kept_one_later() -
 
 
 def test_a_tombstone_goes_with_the_node_that_it_names() -> None:
-    """Which is no member any more, and will not ask."""
+    """Which is no member any more, and will not ask; whoever else can be asked."""
     whole = site()
     connect(whole, "a").lost(is_will_due=False)
     holdings = whole.nodes["a"].directory.holdings
@@ -754,6 +754,7 @@ def test_a_tombstone_goes_with_the_node_that_it_names() -> None:
     whole.run(30.0)
     assert ("x",) == holdings.gone
 
+    whole.isolate("a")
     whole.nodes["a"].directory.members.remove("b")
     whole.run(60.0)
 

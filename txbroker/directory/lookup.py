@@ -22,7 +22,7 @@ class Nowhere:
     """
     No session is kept; the last one known had this generation. `clean`: who is connected.
     `is_sole`: fewer than most keepers say so, and the others are known to be away. `is_named`: a
-    keeper still names one that is void, and one that counts below it may be somewhere.
+    keeper still knows of one that has ended, and one that counts below that may be somewhere.
     """
 
     generation: int
@@ -74,7 +74,7 @@ class Lookup:
                 self._settled.add(keeper)
             self.generation = max(self.generation, answer.generation)
             entry = answer.entry
-            if entry is not None and self._is_void(entry):
+            if self._is_void(entry) if entry is not None else answer.generation:
                 self._is_named = True
             elif entry is not None and self._is_better(entry):
                 self._best = entry
