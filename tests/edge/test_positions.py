@@ -313,6 +313,22 @@ def test_part_that_was_cut_off_is_read_when_it_is_back(is_restarted: bool) -> No
     assert ({}, {}) == (client.session.places.behind, client.session.places.cut_off)
 
 
+def test_part_that_was_cut_off_and_is_live_again_is_read_first() -> None:
+    """Its node lives after all: nothing is passed over, and nothing that came live comes again."""
+    bench = bench_of("a")
+    client = cut_off(bench)
+    everything(client)
+    del bench.journals.missing[A]
+    bench.edge.cuts.on_found(bench.route(""), cut("a", 1))
+    bench.online("a", offset=5)
+    child_says(bench, 6, 7)
+    found = everything(client)
+    look_again(bench)
+
+    assert told("child", 3, 7) == found + everything(client)
+    assert {} == client.session.places.cut_off
+
+
 def test_part_that_was_cut_off_and_dropped_is_forgotten() -> None:
     """Nobody looks for it again."""
     bench = bench_of("a")

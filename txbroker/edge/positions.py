@@ -275,6 +275,10 @@ class Positions:
         """The stream of a zone flows: who waited for its part may read on."""
         assert route.position is not None
         part, began = route.part, route.began
+        for session in self._all():
+            if part in session.cut_off:
+                # Before anything live of it: what lies between would be passed over.
+                session.places.take_up(part, is_kept=True)
         start = route.position.offset
         if began is not None:
             start = began.offset if began.epoch == part.epoch else 0

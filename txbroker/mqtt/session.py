@@ -7,7 +7,7 @@ where messages come from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from txbroker.mqtt.clean_sender import CleanSender
 from txbroker.mqtt.cursor import Cursor, Subscription
@@ -96,6 +96,11 @@ class Session:
     def is_behind(self) -> bool:
         """Whether there is something to be read for it in some journal."""
         return self._places is not None and bool(self._places.behind)
+
+    @property
+    def cut_off(self) -> Mapping[PartKey, int]:
+        """Parts that cannot be read now and may come back, with what it has of each."""
+        return {} if self._places is None else self._places.cut_off
 
     @property
     def receiver(self) -> Receiver:
