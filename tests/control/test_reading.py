@@ -86,17 +86,51 @@ def test_a_lie_is_no_answer(lie: str) -> None:
         _chunk(ASKED, LIES[lie], known_epoch)
 
 
+def reader_of(table: DelegationTable, apex: str | None = None) -> JournalReader:
+    """Of a node that keeps nothing, and that serves `apex`, if anything."""
+    nothing: Any = SimpleNamespace(table=table, journals={})
+    authority: Any = SimpleNamespace(apex=apex, epoch=1, serving=True)
+    reader = JournalReader(
+        disk=nothing,
+        authority=None if apex is None else authority,
+        standing=nothing,
+        channels=nothing,
+        tasks=nothing,
+    )
+    zones = ZoneMap(Exchange(lambda: None), 100)
+    if apex is not None:
+        route = zones.add(cut(apex))
+        route.is_local, route.cuts = True, {}
+    reader.wire(zones)
+    return reader
+
+
+@on_loop
+async def test_a_part_of_which_nobody_above_has_heard_is_not_gone() -> None:
+    """An empty root does not know what it had delegated; what it knows, it knows to be gone."""
+    table = DelegationTable("")
+    reader = reader_of(table, "")
+    found: list[object] = []
+    await reader._ask(PartKey("a", 1), 0, 10, found.append)
+    unheard = [reader.answer(control_pb2.ReadRequest(zone="a", epoch=1)).unheard]
+    table.commit(cut("a", 1), ())
+    unheard += [
+        reader.answer(control_pb2.ReadRequest(zone=zone, epoch=epoch)).unheard
+        for zone, epoch in (("a", 1), ("a", 2), ("", 9))
+    ]
+
+    assert [Missing.CUT_OFF] == found
+    assert [True, False, True, False] == unheard
+    assert not reader_of(table, "b").answer(control_pb2.ReadRequest(zone="c", epoch=1)).unheard
+
+
 @on_loop
 async def test_a_part_that_was_cut_off_is_told_once() -> None:
     """It is asked for every few seconds, for ever where its node does not come back."""
     table = DelegationTable("")
     table.commit(cut("a", 1), ())
     table.reclaim("a", 0)
-    nothing: Any = SimpleNamespace(table=table, journals={})
-    reader = JournalReader(
-        disk=nothing, authority=None, standing=nothing, channels=nothing, tasks=nothing
-    )
-    reader.wire(ZoneMap(Exchange(lambda: None), 100))
+    reader = reader_of(table)
     found: list[object] = []
     with capture_logs() as logged:
         for _ in range(3):

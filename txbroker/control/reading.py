@@ -122,6 +122,7 @@ class JournalReader:
                 elsewhere=below is not None,
                 below=None if below is None else cut_to_wire(below),
                 idle=self._authority is not None and not self._authority.serving,
+                unheard=self._is_unheard(part),
             )
         return control_pb2.ReadReply(
             kept=True,
@@ -145,6 +146,7 @@ class JournalReader:
         assert self._zones is not None
         search = _Search(part, is_owner_known=self._zones.get(part.zone) is not None)
         search.is_cut_off = self._is_cut_off(part)
+        search.is_unheard = self._is_unheard(part)
         search.is_open = not self._is_known(part.zone)
         for cut in self._owners(part.zone):
             search.add(cut)
@@ -193,6 +195,15 @@ class JournalReader:
             for cut in self._table.reclaimed()
         )
 
+    def _is_unheard(self, part: PartKey) -> bool:
+        """
+        Whether the part is of a delegation below that this node does not know, as its disk is new
+        or an older copy: the zone's node may be away, and the part is gone only if that says so.
+        """
+        own = None if self._authority is None else self._authority.apex
+        is_below = own is not None and part.zone != own and is_within(part.zone, own)
+        return is_below and self._table.epoch_of(part.zone) < part.epoch
+
     def _is_known(self, zone: str) -> bool:
         """Whether it is known who serves the zone, or that it is nobody's any more."""
         assert self._zones is not None
@@ -228,7 +239,8 @@ class _Search:
     """
     A part that is looked for, and the answers so far.
 
-    `is_cut_off`: a node has reclaimed it; `is_open`: a node that may keep it has not answered.
+    `is_cut_off`: a node has reclaimed it; `is_open`: a node that may keep it has not answered;
+    `is_unheard`: a node above has never heard of it.
     """
 
     def __init__(self, part: PartKey, *, is_owner_known: bool) -> None:
@@ -238,6 +250,7 @@ class _Search:
         self.to_ask: deque[Cut] = deque()
         self.is_cut_off = False
         self.is_open = False
+        self.is_unheard = False
         self.reason = "nobody is known to serve the zone"
 
     @property
@@ -248,7 +261,9 @@ class _Search:
         """
         if self.is_cut_off:
             return Missing.CUT_OFF
-        return Missing.UNREACHABLE if self.is_open else Missing.GONE
+        if self.is_open:
+            return Missing.UNREACHABLE
+        return Missing.CUT_OFF if self.is_unheard else Missing.GONE
 
     def add(self, cut: Cut) -> None:
         """Ask this node, once."""
@@ -258,6 +273,7 @@ class _Search:
 
     def note(self, reply: control_pb2.ReadReply, cut: Cut) -> None:
         """The node does not keep the part."""
+        self.is_unheard |= reply.unheard
         if reply.cut_off:
             self.is_cut_off = True
         elif reply.elsewhere and not self._is_owner_known:
