@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from tests.support.cluster import on_loop
 from tests.support.recorders import cut
-from txbroker.control.reading import JournalReader, _chunk
+from txbroker.control.reading import JournalReader, _chunk, _Search
 from txbroker.core import Exchange
 from txbroker.delegation.table import DelegationTable
 from txbroker.edge.chunks import Missing
@@ -121,6 +121,11 @@ async def test_a_part_of_which_nobody_above_has_heard_is_not_gone() -> None:
 
     assert [Missing.CUT_OFF] == found
     assert [True, False, True, False] == unheard
+    search = _Search(PartKey("a/b", 1), is_owner_known=True)
+    search.note(control_pb2.ReadReply(unheard=True), cut(""))
+    verdicts = [search.verdict]
+    search.note(control_pb2.ReadReply(), cut("a"))
+    assert [Missing.CUT_OFF, Missing.GONE] == [*verdicts, search.verdict]
     assert not reader_of(table, "b").answer(control_pb2.ReadRequest(zone="c", epoch=1)).unheard
 
 

@@ -240,7 +240,7 @@ class _Search:
     A part that is looked for, and the answers so far.
 
     `is_cut_off`: a node has reclaimed it; `is_open`: a node that may keep it has not answered;
-    `is_unheard`: a node above has never heard of it.
+    `is_unheard`: a node above has never heard of it; `is_vouched`: one that would know says no.
     """
 
     def __init__(self, part: PartKey, *, is_owner_known: bool) -> None:
@@ -251,6 +251,7 @@ class _Search:
         self.is_cut_off = False
         self.is_open = False
         self.is_unheard = False
+        self.is_vouched = False
         self.reason = "nobody is known to serve the zone"
 
     @property
@@ -263,7 +264,7 @@ class _Search:
             return Missing.CUT_OFF
         if self.is_open:
             return Missing.UNREACHABLE
-        return Missing.CUT_OFF if self.is_unheard else Missing.GONE
+        return Missing.CUT_OFF if self.is_unheard and not self.is_vouched else Missing.GONE
 
     def add(self, cut: Cut) -> None:
         """Ask this node, once."""
@@ -273,7 +274,10 @@ class _Search:
 
     def note(self, reply: control_pb2.ReadReply, cut: Cut) -> None:
         """The node does not keep the part."""
-        self.is_unheard |= reply.unheard
+        if reply.unheard:
+            self.is_unheard = True
+        elif not (reply.elsewhere or reply.idle):
+            self.is_vouched = True
         if reply.cut_off:
             self.is_cut_off = True
         elif reply.elsewhere and not self._is_owner_known:
