@@ -126,6 +126,7 @@ class Deliveries:
         self._messages: dict[Id, _Message] = {}
         self._sessions: dict[str, _Session] = {}
         self._is_calm = True
+        self._is_void = False
 
     def feed(self, event: Event) -> None:
         match event:
@@ -216,6 +217,7 @@ class Deliveries:
 
     def _on_calm(self, event: Calm) -> None:
         self._is_calm = True
+        self._is_void = False
         self._report_missing(event)
         for session in self._sessions.values():
             session.is_merging = False
@@ -230,6 +232,7 @@ class Deliveries:
     def _on_sent(self, event: Sent) -> None:
         message = self._messages.get((event.client, event.number))
         if message is not None:
+            message.is_late |= self._is_void
             message.sends += 1
             message.session = self._begun[event.client]
             message.anew += event.client in self._anew
@@ -238,7 +241,11 @@ class Deliveries:
             client for client, session in self._sessions.items() if session.is_owed(event.topic)
         )
         self._messages[event.client, event.number] = _Message(
-            topic=event.topic, qos=event.qos, owed=owed, session=self._begun[event.client]
+            topic=event.topic,
+            qos=event.qos,
+            owed=owed,
+            session=self._begun[event.client],
+            is_late=self._is_void,
         )
 
     def _on_acknowledged(self, number: Id) -> None:
@@ -254,6 +261,7 @@ class Deliveries:
         return loss is Loss.JOURNAL
 
     def _on_ruined(self, event: Ruined) -> None:
+        self._is_void |= event.is_void
         for number, message in self._messages.items():
             message.owed -= self._losses.sessions
             message.is_late |= has_served(event, message.topic)

@@ -14,13 +14,14 @@ from .trees import Tree
 class Loss:
     """
     A node that is gone for good: zones that it served, those `kept` by others, and who had given it
-    what they had.
+    what they had. `is_void`: it comes back, with an empty disk.
     """
 
     name: str
     zones: tuple[str, ...]
     kept: tuple[str, ...]
     nodes: tuple[str, ...]
+    is_void: bool = False
 
 
 class Estates:
@@ -58,12 +59,21 @@ class Estates:
         for other, parent in self.parents.items():
             if parent == name:
                 self.parents[other] = self.parents[name]
+        return self._loss(name)
+
+    def empty(self, name: str) -> Loss:
+        """The node has an empty disk from now on."""
+        return attrs.evolve(self._loss(name), is_void=True)
+
+    def settle(self, name: str) -> None:
+        """An operator has given it up."""
+        self._lost[name] = True
+
+    # internal
+
+    def _loss(self, name: str) -> Loss:
         nodes = (name, *sorted(self._givers.get(name, ())))
         zones = tuple(zone for zone in map(self._zones.__getitem__, nodes) if zone is not None)
         others = (zone for other, zone in self._zones.items() if not self.is_lost(other))
         kept = tuple(zone for zone in others if zone is not None and zone not in zones)
         return Loss(name, zones, kept, nodes)
-
-    def settle(self, name: str) -> None:
-        """An operator has given it up."""
-        self._lost[name] = True

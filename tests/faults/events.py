@@ -64,12 +64,14 @@ class Ruined(Event):
     """
     A node is gone with its disk. `zones` are those that it served, and those of `nodes`: that node
     and all that may have given it what they had, since the last calm. Those `kept` are of others.
+    `is_void`: it is the root, and comes back with an empty disk.
     """
 
     node: str
     zones: tuple[str, ...]
     kept: tuple[str, ...]
     nodes: tuple[str, ...]
+    is_void: bool = False
 
 
 @event

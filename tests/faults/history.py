@@ -180,6 +180,7 @@ class _Sessions:
         self._tries: dict[int, str] = {}  # connection: site
         self._parted: set[str] = set()  # clients, maybe with sessions at several sites
         self._is_calm = True
+        self._void = ""  # a node that knows nobody, until the next calm
 
     def feed(self, event: Event) -> None:
         match event:
@@ -188,9 +189,12 @@ class _Sessions:
             case Calm():
                 self._is_calm = True
                 self._parted.clear()
+                self._void = ""
             case Ruined():
                 for client in self._losses.sessions:
                     self._known.pop(client, None)
+                if event.is_void:
+                    self._void = event.node
             case Discarded():
                 self._known.pop(event.client, None)
                 self._attempts[event.client] = 0
@@ -208,14 +212,16 @@ class _Sessions:
 
     def _connecting(self, event: Connecting) -> None:
         site = self._tries[event.connection] = self._sites.get(event.node, "")
-        if not self._is_calm and self._known.get(event.client, site) != site:
+        home = self._known.get(event.client, site)
+        if not self._is_calm and (home != site or event.node == self._void):
             # A session may begin there of which the client never hears.
             self._parted.add(event.client)
 
     def _accepted(self, event: Connected) -> None:
         site = self._tries.pop(event.connection)
         home = self._known.get(event.client)
-        if home not in (None, site) and event.client in self._parted:
+        is_apart = bool(self._void) or home != site
+        if home is not None and is_apart and event.client in self._parted:
             self.begun_elsewhere.add(event.connection)
         elif home is not None and not event.session_present:
             self._report.add("session", event, "lost: session present is 0")
@@ -267,6 +273,8 @@ class _Retained:
         self._last: dict[str, dict[int, tuple[str, int]]] = {}  # topic: session: last acknowledged
         self._highest: dict[str, int] = {}  # topic: number
         self._cut_off: dict[str, int] = {}  # topic: up to that number nothing is promised
+        self._is_void = False
+        self._doubtful: set[str] = set()  # topics of which the root may have taken values meanwhile
 
     def feed(self, event: Event) -> None:
         match event:
@@ -277,6 +285,8 @@ class _Retained:
                     (event.client, event.number), (event.topic, set())
                 )
                 sessions.add(self._session[event.client])
+                if self._is_void:
+                    self._doubtful.add(event.topic)
                 self._highest[event.topic] = max(event.number, self._highest.get(event.topic, 0))
             case Reclaimed():
                 for topic, number in self._highest.items():
@@ -284,10 +294,14 @@ class _Retained:
                         self._cut_off[topic] = number
                         self._last.pop(topic, None)
             case Ruined():
-                for topic, last in list(self._last.items()):
+                self._is_void |= event.is_void
+                for topic, last in self._last.items():
                     if any(self._losses.of(message) for message in last.values()):
-                        self._cut_off[topic] = self._highest[topic]
-                        del self._last[topic]
+                        self._doubtful.add(topic)
+                self._promise_nothing()
+            case Calm():
+                self._promise_nothing()
+                self._is_void = False
             case Acknowledged(number=int(number), kind="PUBACK" | "PUBREC"):
                 topic, _ = self._sent.get((event.client, number), ("", None))
                 session = self._session[event.client]
@@ -296,6 +310,12 @@ class _Retained:
                     self._last.setdefault(topic, {})[session] = (event.client, number)
             case Remembered():
                 self._compare(event)
+
+    def _promise_nothing(self) -> None:
+        for topic in self._doubtful:
+            self._cut_off[topic] = self._highest[topic]
+            self._last.pop(topic, None)
+        self._doubtful.clear()
 
     def _compare(self, event: Remembered) -> None:
         found = {topic: (client, number) for topic, client, number in event.values}

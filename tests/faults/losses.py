@@ -10,6 +10,10 @@ What may be lost with a node that is gone for good, disk and all: what it alone 
 Nothing else is. What was acknowledged elsewhere for one of its zones once it was gone waits in
 outboxes, and reaches all. What it had taken and not answered is published again, to some for the
 second time.
+
+A root that comes back with an empty disk serves the zones of its children, until they are back, and
+then gives them what it has taken meanwhile. So what is published until the next calm may come late
+and twice, but does come; and a client may find no session there, though it has one elsewhere.
 """
 
 from __future__ import annotations

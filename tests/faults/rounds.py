@@ -205,8 +205,11 @@ class Play:
         self.log.append(f"{self._now():8.2f} {step} {outcome}".rstrip())
 
     def _lose(self, loss: Loss) -> None:
-        """A node is gone for good; its clients, and those that would go to it, go to its parent."""
-        self._note(Ruined, node=loss.name, zones=loss.zones, kept=loss.kept, nodes=loss.nodes)
+        """A node's disk is lost. If it is gone for good, its clients have to go to its parent."""
+        fields = {"node": loss.name, "zones": loss.zones, "kept": loss.kept, "nodes": loss.nodes}
+        self._note(Ruined, **fields, is_void=loss.is_void)
+        if loss.is_void:
+            return
         (refuge,) = (each.parent for each in self._tree.nodes if each.name == loss.name)
         assert refuge is not None
         self._tree = self._tree.without(loss.name)

@@ -65,6 +65,7 @@ FAULTS = {
     "reclaim": 2,
     "exchange": 2,
     "ruin": 1,
+    "void": 1,
 }
 """Every fault, and how often it comes beside the others."""
 
@@ -78,6 +79,7 @@ BETWEEN_NODES = {
     "broken-join",
     "reclaim",
     "exchange",
+    "void",
 }
 """Those that one node alone cannot have."""
 
@@ -175,6 +177,14 @@ class _Planner:
         if self._take([node.name], start, math.inf):
             self._add(start, fault, node.name)
             self._add(end, "forget", node.name, node.parent)
+
+    def _void(self, fault: str, start: float, end: float) -> None:
+        """The root loses its disk, and is started with an empty one."""
+        root = self._tree.names[0]
+        is_first = all(step.verb != fault for step in self._steps)
+        if is_first and self._take([root], start, end):
+            self._add(start, fault, root)
+            self._add(end, "start", root)
 
     def _broken_retire(self, fault: str, start: float, end: float) -> None:
         """Kill the node, or its parent, while it gives its zone back."""
@@ -350,4 +360,5 @@ class _Planner:
         "reclaim": _reclaim,
         "exchange": _exchange,
         "ruin": _ruin,
+        "void": _void,
     }

@@ -14,6 +14,7 @@ from .events import (
     Connecting,
     Delivered,
     Event,
+    Faulted,
     Remembered,
     Ruined,
     Sent,
@@ -86,6 +87,11 @@ class Tale:
 
     def ruin(self) -> Tale:
         return self.add(Ruined, node=LOST, zones=("z",), kept=("", "z/y"), nodes=(LOST,))
+
+    def void(self) -> Tale:
+        """The same node is the root, and comes back with an empty disk."""
+        fields = {"node": LOST, "zones": ("",), "kept": ("y", "z"), "nodes": (LOST,)}
+        return self.add(Faulted, what="test").add(Ruined, **fields, is_void=True)
 
     def calm(self) -> Tale:
         return self.add(Calm)
@@ -176,3 +182,23 @@ def test_retained_values_of_others_are_due() -> None:
     tale = Tale().publish(1, "y/k", retain=True).deliver(1, "y/k", S, T).ruin().calm()
 
     assert ["retained"] == tale.add(Remembered, values=()).broken
+
+
+def test_what_an_empty_root_took_for_others_comes_late_and_twice() -> None:
+    """But it comes; what it had taken before may be lost."""
+    tale = Tale().publish(1, "t").void().publish(2, "y/t").publish(3, "y/t")
+    tale.deliver(3, "y/t", S, T).deliver(2, "y/t", S, T, S)
+    assert [] == tale.calm().broken
+
+    assert ["lost"] == Tale().void().publish(1, "y/t").calm().broken
+    tale.publish(4, "y/t").publish(5, "y/t").deliver(5, "y/t", S, T).deliver(4, "y/t", S, T, S)
+    assert ["duplicate", "order"] == tale.calm().broken
+
+
+def test_an_empty_root_knows_no_sessions() -> None:
+    """One begins there, though it is elsewhere; at any other node, or in the calm, it is found."""
+    tale = Tale().void().connect(S, LOST, present=False)
+    assert [] == tale.broken
+
+    assert ["session"] == tale.calm().connect(S, LOST, present=False).broken
+    assert ["session"] == Tale().void().connect(S, "a", present=False).broken

@@ -21,6 +21,7 @@ ENDS = {
     "reclaim": "start",
     "exchange": "mend-exchange",
     "ruin": "forget",
+    "void": "start",
     "freeze": "thaw",
     "cut": "mend-cut",
     "one-way": "mend-one-way",
@@ -33,7 +34,7 @@ ENDS = {
     "stall": "go-on",
 }
 PAIRED = ("cut", "one-way", "isolate", "unplug", "mute", "deaf", "fill", "exchange")
-PROCESSES = ("kill", "power", "stop", "freeze", "retire", "damage", "restore", "ruin")
+PROCESSES = ("kill", "power", "stop", "freeze", "retire", "damage", "restore", "ruin", "void")
 BEGINNINGS = {end: begin for begin, end in ENDS.items()}
 
 

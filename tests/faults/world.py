@@ -130,6 +130,7 @@ class World:
             "restore": self._restore,
             "reclaim": self._reclaim,
             "ruin": lambda step: self._ruin(*step.targets),
+            "void": lambda step: self._void(*step.targets),
             "forget": lambda step: self._give_up(step.targets[0]),
             "exchange": lambda step: self.network.exchange(*step.targets),
             "mend-exchange": lambda step: self.network.exchange(*step.targets),
@@ -375,6 +376,11 @@ class World:
         self._kill(name)
         self.nodes[name].disk.destroy()
         self.ruined.append(self._estates.lose(name))
+
+    def _void(self, name: str) -> None:
+        self._kill(name)
+        self.nodes[name].disk.destroy()
+        self.ruined.append(self._estates.empty(name))
 
     def _give_up(self, name: str) -> str:
         """What is to be done once it is known to be lost; again until all of it succeeds."""
