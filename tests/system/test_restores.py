@@ -309,3 +309,26 @@ def test_an_empty_root_that_was_restored_meets_those_who_knew_the_lost_one(house
     assert first[0] + second[0] + late[0] == take(house.b, "reader", late[0][-1])
     due = [*first[1], *second[1], *late[1]]
     assert sorted(due) == sorted(take(house.a, "owner", *due))
+
+
+def test_an_empty_root_does_not_end_what_is_followed_of_zones_that_are_away(house: House) -> None:
+    """What it took for such a zone goes to its node, and from there to sessions that stayed."""
+    with RawClient(house.b.mqtt, timeout=20.0) as reader:
+        reader.connect("reader", clean=False)
+        reader.subscribe(("a/x", 1))
+        publish(house.a, "a/x", "before", 3)
+        assert 3 == len(reader.take(3))
+        house.a.kill()
+        house.restore(house.root, None)
+        house.b.wait_event("journal.missing", 40.0, zone="a")
+        due = publish(house.root, "a/x", "early", 10)
+        house.a.start()
+        wait_until(house.is_whole, 40.0, what="all nodes joined again")
+        due += publish(house.a, "a/x", "late", 3)
+
+        found: list[bytes] = []
+        while not set(due) <= set(found):
+            message = parse_publish(reader.receive())
+            reader.acknowledge(message)
+            found.append(message.payload)
+        assert due[-3:] == found[-3:]
