@@ -320,8 +320,10 @@ def test_part_that_was_cut_off_and_is_live_again_is_read_first() -> None:
     everything(client)
     del bench.journals.missing[A]
     bench.edge.cuts.on_found(bench.route(""), cut("a", 1))
-    bench.online("a", offset=5)
-    child_says(bench, 6, 7)
+    bench.edge.on_owner(bench.route("a"), 1, None)
+    bench.route("a").position = Position(epoch=1, offset=5)
+    child_says(bench, 6, 7)  # its link brings it up to date first
+    bench.online("a", offset=7)
     found = everything(client)
     look_again(bench)
 

@@ -257,9 +257,11 @@ class Edge:
 
         What this edge followed before it follows on from there, also when it was away meanwhile.
         """
+        part = PartKey(route.apex, epoch)
+        self.positions.take_up(part)
         for ended in self.passages.learn(passages):
             self.cuts.end(ended, route)
-        known, part = route.position, PartKey(route.apex, epoch)
+        known = route.position
         if predecessor is not None and predecessor.part.zone == route.apex:
             self.passages.on_restored(part)
         if known is not None and known.epoch < epoch:

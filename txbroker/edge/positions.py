@@ -271,14 +271,19 @@ class Positions:
         self._gate_at(session, left.part, entered)
         return entered.part in session.places.behind
 
+    def take_up(self, part: PartKey) -> None:
+        """
+        The node that has the part is found. Sessions that have set it aside read on in it before
+        anything comes live: they would pass over what lies between, and be given the rest twice.
+        """
+        for session in self._all():
+            if part in session.cut_off:
+                session.places.take_up(part, is_kept=True)
+
     def on_online(self, route: Route) -> None:
         """The stream of a zone flows: who waited for its part may read on."""
         assert route.position is not None
         part, began = route.part, route.began
-        for session in self._all():
-            if part in session.cut_off:
-                # Before anything live of it: what lies between would be passed over.
-                session.places.take_up(part, is_kept=True)
         start = route.position.offset
         if began is not None:
             start = began.offset if began.epoch == part.epoch else 0
