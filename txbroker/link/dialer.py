@@ -177,7 +177,9 @@ class Dialer:
     async def _keep_connected(self, route: Route) -> None:
         pause = FIRST_PAUSE
         try:
-            while route.is_needed and route.cut is not None:
+            # A call that has just failed swallows the cancellation by `disconnect`: who dialed on
+            # for a zone that was forgotten took the links of the route that it has now, for ever.
+            while self._is_dialed_here(route) and route.is_needed and route.cut is not None:
                 self._edge.on_connecting(route)
                 try:
                     await self._one_link(route, route.cut)
@@ -193,15 +195,18 @@ class Dialer:
                 await asyncio.sleep(pause * random.uniform(0.75, 1.0))
                 pause = min(pause * 2, LONGEST_PAUSE)
         finally:
-            if self._dials.get(route) is asyncio.current_task():
+            if self._is_dialed_here(route):
                 del self._dials[route]
         if route.state is not State.ONLINE:
             route.state = State.IDLE
 
+    def _is_dialed_here(self, route: Route) -> bool:
+        return self._dials.get(route) is asyncio.current_task()
+
     async def _one_link(self, route: Route, cut: Cut) -> None:
         """One link from its opening to its end."""
         address, token = await self._ask(route, cut)
-        if self._dials.get(route) is not asyncio.current_task():
+        if not self._is_dialed_here(route):
             # A call that has just been answered swallows the cancellation by `disconnect`.
             raise asyncio.CancelledError
         loop = asyncio.get_running_loop()

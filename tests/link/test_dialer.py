@@ -1,0 +1,59 @@
+"""Who dials for a zone, and how long."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from tests.support.cluster import on_loop
+from tests.support.edge_bench import EdgeBench
+from tests.support.recorders import cut
+from txbroker.link.dialer import Dialer
+
+
+class Owner:
+    """Of a zone that is forgotten just as a call fails, which swallows the end of the dial."""
+
+    def __init__(self) -> None:
+        self.dialer: Dialer
+        self.route: Any = None
+        self.calls = 0
+
+    def stub(self, *_: object) -> Owner:
+        return self
+
+    async def OpenLink(self, *_: object, **__: object) -> None:
+        self.calls += 1
+        self.dialer.disconnect(self.route)
+        none = grpc.aio.Metadata()
+        raise grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, none, none, "just starting")
+
+
+@on_loop
+async def test_a_dial_that_was_ended_while_it_failed_ends() -> None:
+    """It went on beside the one for the route that the zone had next, and each took its links."""
+    bench, owner = EdgeBench(), Owner()
+    standing = SimpleNamespace(identity="i", life="l", grpc="me:1", root=None)
+    tasks = SimpleNamespace(start=asyncio.ensure_future)
+    nothing: Any = SimpleNamespace(end=lambda: None, when_relieved=lambda _: None)
+    owner.dialer = dialer = Dialer(
+        standing=standing,  # type: ignore[arg-type]
+        clock=nothing,
+        dialing=nothing,
+        channels=owner,  # type: ignore[arg-type]
+        tasks=tasks,  # type: ignore[arg-type]
+        turn=nothing,
+        pressure=nothing,
+    )
+    dialer.wire(bench.edge)
+    owner.route = route = bench.edge.zones.add(cut("a"))
+    route.has_marks = True
+    dialer.connect(route)
+    (dial,) = dialer._dials.values()
+    await asyncio.wait({dial}, timeout=5.0)
+
+    assert (True, 1) == (dial.done(), owner.calls)
