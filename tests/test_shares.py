@@ -213,6 +213,15 @@ def test_one_of_a_crowd_that_comes_and_goes_waits_for_few(bench: Bench) -> None:
     assert "one more" in bench.done
 
 
+def test_a_turn_that_becomes_short_ends_for_those_who_come(bench: Bench) -> None:
+    """Else nobody new is let in until somebody works: a node with a slow disk was deaf."""
+    bench.shares.serve(Client(bench, "some", 1, TURN / 3))
+    bench.shares.await_sync(True)
+    assert bench.shares.puts_off_newcomers
+    bench.turn()
+    assert not bench.shares.puts_off_newcomers
+
+
 def test_a_newcomer_that_waits_is_read_until_it_brings_more(bench: Bench) -> None:
     """To stop and to begin again costs as much as its work; what more it brings stays with it."""
     bench.shares.serve(Client(bench, "much", 1_000, TURN))

@@ -194,6 +194,9 @@ class Shares:
         is_short = bool(self._hurries) or self._is_sync_awaited
         if is_short != (self._turn_length == HURRIED):
             self._turn_length = HURRIED if is_short else TURN
+            # What was spent of a long turn is more than a short one has: left as it is, it would
+            # put off all who come until somebody works.
+            self._spend(0.0, is_new=False)
             for action in self._on_short:
                 action(is_short)
 
