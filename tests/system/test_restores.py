@@ -331,4 +331,4 @@ def test_an_empty_root_does_not_end_what_is_followed_of_zones_that_are_away(hous
             message = parse_publish(reader.receive())
             reader.acknowledge(message)
             found.append(message.payload)
-        assert due[-3:] == found[-3:]
+        assert due[-3:] == [payload for payload in found if payload in due[-3:]]
