@@ -44,7 +44,7 @@ RUNS = (
     Run("wide", 2, 12, "kill,damage,reclaim,roam"),
     Run("pair", 11, 14, "kill,exchange,restore,clock"),
     Run("chain", 31, 12, "ruin,kill,cut,roam"),
-    Run("chain", 11, 14, "void,kill,cut,roam"),
+    Run("pair", 2, 12, "void,kill"),
     Run("sites", 80, 12, "power-all,one-way,split,roam,retire"),
     Run("pair", 208, 8, "kill,cut,one-way,lose,freeze", "relays"),
 )
