@@ -27,6 +27,7 @@ CORES = (
     "patience",
     "place",
     "pressure",
+    "rotation",
     "runs",
     "shares",
     "slices",

@@ -8,9 +8,10 @@ never end took a node to 1.5 GB.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
+
+from txbroker.rotation import Rotation
 
 T = TypeVar("T")
 
@@ -30,7 +31,7 @@ class Requests:
     def __init__(self) -> None:
         self._free = AT_ONCE
         self._reading: dict[asyncio.Timeout, float] = {}
-        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+        self._waiting: Rotation[str, asyncio.Future[None]] = Rotation()
         self._hurry: asyncio.TimerHandle | None = None
 
     async def read(self, peer: str, read: Callable[[], Awaitable[T]]) -> T:
@@ -60,7 +61,7 @@ class Requests:
             self._free -= 1
             return
         turn = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(peer, deque()).append(turn)
+        self._waiting.add(peer, turn)
         self._watch()
         try:
             await turn
@@ -72,10 +73,7 @@ class Requests:
 
     def _go_on(self) -> None:
         while self._free and self._waiting:
-            peer, turns = self._waiting.popitem(last=False)
-            turn = turns.popleft()
-            if turns:
-                self._waiting[peer] = turns
+            turn = self._waiting.next()
             if not turn.done():
                 self._free -= 1
                 turn.set_result(None)

@@ -13,13 +13,13 @@ of any, as many more begin.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from typing import Protocol, TypeVar
 
 import attrs
 
 from txbroker.directory.steps import Procedure
+from txbroker.rotation import Rotation
 from txbroker.shares import CROWD
 from txbroker.timers import Cancellable, Timers
 
@@ -54,8 +54,7 @@ class Doorway:
     def __init__(self, runner: Runner, timers: Timers) -> None:
         self._runner = runner
         self._timers = timers
-        self._waiting: OrderedDict[Hashable, deque[_Waiting]] = OrderedDict()
-        self._count = 0  # of those who wait
+        self._waiting: Rotation[Hashable, _Waiting] = Rotation()
         self._is_going_on = False
         self._inside = 0  # of this round
         self._round = 0
@@ -76,9 +75,8 @@ class Doorway:
         waits.
         """
         one = _Waiting(lambda: self._begin(make(), finished), is_wanted, drop_if_gone)
-        self._waiting.setdefault(source, deque()).append(one)
-        self._count += 1
-        if self._count == 1:
+        self._waiting.add(source, one)
+        if len(self._waiting) == 1:
             self._go_on()
 
     # internal
@@ -104,8 +102,8 @@ class Doorway:
         self._is_going_on = True
         try:
             while self._waiting and self._inside < AT_ONCE:
-                is_crowd = self._count > CROWD
-                one = self._next()
+                is_crowd = len(self._waiting) > CROWD
+                one = self._waiting.next()
                 if is_crowd:
                     one.drop_if_gone()
                 if one.is_wanted():
@@ -113,15 +111,6 @@ class Doorway:
         finally:
             self._is_going_on = False
             self._watch()
-
-    def _next(self) -> _Waiting:
-        """The first one of the source whose turn it is; then the other sources come first."""
-        source, queue = self._waiting.popitem(last=False)
-        one = queue.popleft()
-        if queue:
-            self._waiting[source] = queue
-        self._count -= 1
-        return one
 
     def _watch(self, *, is_new: bool = False) -> None:
         if self._alarm is not None and (is_new or not self._waiting):
