@@ -386,7 +386,7 @@ class Arrivals:
     def _begin_alone(self, search: Search) -> Arrived | None:
         """Look and claim where no other node has to be asked; None: the steps are needed."""
         members, client_id = self._members, search.client_id
-        if not members.is_alone or members.has_others or client_id in self.busy:
+        if not members.is_only or client_id in self.busy:
             return None
         if client_id in self._holdings.arriving or self._holdings.tombstone(client_id) is not None:
             return None

@@ -126,7 +126,7 @@ class Clearings:
     def is_needed(self, client_id: str) -> bool:
         """Whether other nodes have to be asked before a clean session of that id begins."""
         members, holdings = self._members, self._holdings
-        if not (members.is_alone and members.is_joined) or members.has_others:
+        if not (members.is_only and members.is_joined):
             return True
         return client_id in holdings.arriving or holdings.tombstone(client_id) is not None
 

@@ -125,9 +125,9 @@ class Members:
         return tuple(site for site in self._sites if site != self.site)
 
     @property
-    def has_others(self) -> bool:
-        """True if there are other sites."""
-        return len(self._sites) > 1
+    def is_only(self) -> bool:
+        """True if this node knows of no other member, in any site."""
+        return self.is_alone and len(self._sites) <= 1
 
     def peers(self) -> tuple[str, ...]:
         """The other members of this node's site."""

@@ -197,8 +197,7 @@ class Presence:
         self._holdings.thaw(client_id)
         known = self._holdings.held[client_id]
         # A node that nobody knows is asked to end nothing.
-        is_alone = self._members.is_alone and not self._members.sites()
-        holding = attrs.evolve(known, since=None if is_alone else self._moment())
+        holding = attrs.evolve(known, since=None if self._members.is_only else self._moment())
         if self._registrar.is_cut_off(client_id):
             # Somebody may have ended or begun the session where this node was not heard. What the
             # client does from here on must not be ended by that.
