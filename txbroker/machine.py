@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import functools
 import os
 import sys
 import time
@@ -23,10 +22,6 @@ from txbroker.errors import StoreError
 
 _CANNOT = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENODEV})
 """So a file system answers what it cannot do; a disk that is full or broken answers otherwise."""
-
-
-_boot_id = functools.cache(boot_id)
-"""Read once: each client with a kept session asks for a moment."""
 
 
 def missing(
@@ -53,7 +48,7 @@ def missing(
 
 def moment() -> Moment:
     """Now, by a clock that goes on while the machine sleeps, and from one process to the next."""
-    boot = _boot_id()
+    boot = boot_id()
     if not boot:
         return UNKNOWN
     return Moment(boot, time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000)
