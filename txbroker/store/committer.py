@@ -189,8 +189,7 @@ class Committer:
         has_waiting = bool(self._running or self._next or group or self._waiting)
         if not self._is_sync or not (has_waiting or self._timers.now() < self._waited_until):
             return False
-        staged = sum(log.staged for log in self._staged)
-        return staged + self._behind + self._behind_running + more > LADEN
+        return self._unsafe + more > LADEN
 
     # -- from the node
 
@@ -314,7 +313,7 @@ class Committer:
         self._end_turn()
 
     def _write(self, *, is_unread: bool = False, most: int = sys.maxsize) -> bool:
-        """Write what is staged, so many bytes of each log; whether all of it is."""
+        """Write what is staged, so many bytes of each log; True if that is all."""
         staged = list(self._staged)
         if self._first in self._staged:
             staged.sort(key=lambda log: log is not self._first)
@@ -346,10 +345,15 @@ class Committer:
             self._on_written()
         return not self._staged
 
+    @property
+    def _unsafe(self) -> int:
+        """Bytes that are staged, or written and not synced."""
+        staged = sum(log.staged for log in self._staged)
+        return staged + self._behind + self._behind_running
+
     def _look_behind(self) -> None:
         """Tell when too much waits for a sync, and when half of that is left."""
-        staged = sum(log.staged for log in self._staged)
-        waiting = staged + self._behind + self._behind_running
+        waiting = self._unsafe
         most = MOST_BEHIND // 2 if self._is_behind else MOST_BEHIND
         if self._is_sync and (waiting > most) != self._is_behind:
             self._is_behind = waiting > most
