@@ -33,7 +33,7 @@ SPARKS = ("checkpointLocation", "queryName")
 MAX_RECORDS = 1_000_000
 """Records of a streaming batch, unless `maxRecordsPerBatch` says otherwise."""
 
-_FAR_PORT = 65_535
+LAST_PORT = 65_535
 
 
 @attrs.frozen(kw_only=True)
@@ -157,7 +157,7 @@ def _address(name: str, value: str | None) -> str:
     if value is None:
         raise PipelineError(f"option {name} is missing; {remedy}")
     host, colon, port = value.rpartition(":")
-    if not host or not colon or not port.isdecimal() or not 0 < int(port) <= _FAR_PORT:
+    if not host or not colon or not port.isdecimal() or not 0 < int(port) <= LAST_PORT:
         raise _wrong(name, value, remedy)
     return value
 

@@ -20,6 +20,7 @@ from txbroker.config.endpoints import parse_endpoint
 from txbroker.config.together import canonical
 from txbroker.errors import PipelineError
 from txbroker.pipeline.cuts import above
+from txbroker.pipeline.options import LAST_PORT
 
 PROPOSED = "Proposed by txbroker pipeline plan."
 """Stands in the first line of a file that may be replaced."""
@@ -230,7 +231,7 @@ class _FreePorts:
         port = self._next[first]
         while port in self._taken:
             port += 1
-        if port > 65_535:
+        if port > LAST_PORT:
             raise PipelineError(f"no port is left on {self._address}; begin with lower ones")
         self._taken.add(port)
         self._next[first] = port + 1

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from txbroker.errors import PipelineError
 from txbroker.pipeline.java import find_java
 from txbroker.pipeline.masters import REMEDY, addresses, is_here, is_master
+from txbroker.pipeline.options import LAST_PORT
 from txbroker.pipeline.reasons import is_sparks, line_of
 
 DEFAULTS = {
@@ -31,8 +32,6 @@ LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.
 
 ANSWER = 10.0
 """Seconds for which a standalone master may be silent."""
-
-LAST_PORT = 65_535
 
 
 def session(
