@@ -197,7 +197,7 @@ class JournalReader:
 
     def _is_unheard(self, part: PartKey) -> bool:
         """
-        Whether the part is of a delegation below that this node does not know, as its disk is new
+        True if the part is of a delegation below that this node does not know, as its disk is new
         or an older copy: the zone's node may be away, and the part is gone only if that says so.
         """
         own = None if self._authority is None else self._authority.apex
