@@ -41,6 +41,15 @@ class Bench:
         for number in range(50):
             self.shares.serve(Client(self, f"{number}", 1_000, HURRIED / 10))
 
+    def fill(self, count: int) -> None:
+        """So many newcomers come, and no more are wanted until the next turn."""
+        for number in range(count):
+            assert not self.shares.puts_off_newcomers
+            self.shares.serve(Newcomer(self, f"{number}", 1, SHARE))
+        assert self.shares.puts_off_newcomers
+        self.turn()
+        assert not self.shares.puts_off_newcomers
+
     def measure_turn(self) -> float:
         """How long the next turn takes."""
         before = self.time
@@ -247,23 +256,13 @@ def test_those_who_wait_in_a_crowd_are_not_read(bench: Bench) -> None:
 
 def test_no_more_newcomers_are_asked_for_than_there_is_time_for(bench: Bench) -> None:
     """As long as nobody else has work, none has to wait here."""
-    for number in range(int(TURN / SHARE)):
-        assert not bench.shares.puts_off_newcomers
-        bench.shares.serve(Newcomer(bench, f"{number}", 1, SHARE))
-    assert bench.shares.puts_off_newcomers
-    bench.turn()
-    assert not bench.shares.puts_off_newcomers
+    bench.fill(int(TURN / SHARE))
 
 
 def test_newcomers_come_to_wait_while_others_have_work(bench: Bench) -> None:
     """Else those would use up each turn before a newcomer is heard of."""
     bench.shares.serve(Client(bench, "much", 100_000, TURN))
-    for number in range(ENOUGH):
-        assert not bench.shares.puts_off_newcomers
-        bench.shares.serve(Newcomer(bench, f"{number}", 1, SHARE))
-    assert bench.shares.puts_off_newcomers
-    bench.turn()
-    assert not bench.shares.puts_off_newcomers
+    bench.fill(ENOUGH)
 
 
 def test_an_error_is_of_one_alone(bench: Bench) -> None:

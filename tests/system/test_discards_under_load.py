@@ -2,7 +2,7 @@
 Durable sessions that are discarded while a tree of two sites is at work and a node is killed.
 
 Sessions begin, roam and are discarded anywhere, after 0 to 300 ms, while other clients publish.
-node dies with clients connected, whose sessions are discarded elsewhere before it is back.
+A node dies with clients connected, whose sessions are discarded elsewhere before it is back.
 """
 
 from __future__ import annotations
