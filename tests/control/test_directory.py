@@ -10,6 +10,7 @@ from typing import Any
 
 import attrs
 import pytest
+from structlog.testing import capture_logs
 
 from tests.store.test_committer import run_apart
 from txbroker.control import directory as directory_module
@@ -17,6 +18,7 @@ from txbroker.control import directory_wire as wire
 from txbroker.control.directory import OWN_TABLES, DirectoryShell
 from txbroker.directory.entry import Entry
 from txbroker.directory.requests import Answers, Claim, Discard, Lookup, NotHeld, Request
+from txbroker.telemetry import TELL_AGAIN
 
 
 @attrs.define
@@ -144,3 +146,27 @@ def test_lookups_wait_for_the_answer_to_earlier_ones(monkeypatch: pytest.MonkeyP
         assert {} == made._last_lookups
 
     run_apart(scenario())
+
+
+def test_members_that_wait_are_told_once_and_again_in_a_while() -> None:
+    """A line a second for a node that is down for the night would hide all others."""
+    made, now = shell(Disk()), 0.0
+    made._now = lambda: now
+    admission = SimpleNamespace(waiting=0)
+    made._directory.admission = admission  # type: ignore[assignment]
+    made._directory.members.left_out = 0
+
+    def told(seconds: int, waiting: int) -> list[int]:
+        nonlocal now
+        admission.waiting = waiting
+        with capture_logs() as logged:
+            for _ in range(seconds):
+                made._say_what_waits()
+                now += 1.0
+        return [one["count"] for one in logged if one["event"] == "members.waiting"]
+
+    assert [] == told(2, 0)
+    assert [4] == told(int(TELL_AGAIN), 4)
+    assert [3] == told(int(TELL_AGAIN), 3)
+    assert [] == told(2, 0)
+    assert [1] == told(2, 1)

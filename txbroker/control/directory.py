@@ -47,7 +47,7 @@ from txbroker.directory.steps import Pause, Procedure, Step, Sync
 from txbroker.edge.stored import check_move
 from txbroker.errors import PeerError
 from txbroker.shares import Shares
-from txbroker.telemetry import get_logger, tell_repeated
+from txbroker.telemetry import TELL_AGAIN, get_logger, tell_repeated
 from txbroker.turn import Turn
 from txbroker.v1 import control_pb2, directory_pb2, directory_pb2_grpc
 
@@ -132,6 +132,7 @@ class DirectoryShell(directory_pb2_grpc.DirectoryServicer):
         self._ready = asyncio.Event()
         self._is_hurrying = False
         self._left_out = 0
+        self._told_waiting: float | None = None
 
     def wire(self, directory: Directory) -> None:
         """The directory that this is the shell of."""
@@ -417,7 +418,10 @@ class DirectoryShell(directory_pb2_grpc.DirectoryServicer):
     def _say_what_waits(self) -> None:
         directory = self._directory
         waiting, left_out = directory.admission.waiting, directory.members.left_out
-        if waiting:
+        if not waiting:
+            self._told_waiting = None
+        elif self._is_to_be_told():
+            self._told_waiting = self._now()
             tell_repeated(
                 log.warning,
                 "members.waiting",
@@ -432,6 +436,11 @@ class DirectoryShell(directory_pb2_grpc.DirectoryServicer):
                 limit=LIMIT,
                 reason="no more members are taken in; remove lost ones with `txbroker forget`",
             )
+
+    def _is_to_be_told(self) -> bool:
+        """True if nothing was said of members that wait since they do, or not for a while."""
+        told = self._told_waiting
+        return told is None or self._now() - told >= TELL_AGAIN
 
     # internal: keepers
 
