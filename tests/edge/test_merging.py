@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from tests.edge.test_catch_up import bench_of, everything, say
+import pytest
+
+from tests.edge.test_catch_up import bench_of, everything, say, subscribed
 from tests.support.edge_bench import Client, EdgeBench
+from tests.support.recorders import cut
 from txbroker.edge.merging import take_in
 from txbroker.message import Message
 from txbroker.mqtt.cursor import Cursor, Subscription
@@ -148,3 +151,51 @@ def test_what_lies_before_the_cut_comes_before_a_part_that_had_ended() -> None:
     client = Client(bench, "c", clean=False)
 
     assert ["before", "child", "after"] == everything(client)
+
+
+# -- a zone that was not known when the newer one subscribed
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+def test_what_the_older_one_waits_for_in_a_zone_that_is_found_comes(is_here: bool) -> None:
+    """The newer one subscribed where nobody knew of the zone, and follows it since it is known."""
+    bench = bench_of()
+    client = subscribed(bench, "a/x")
+    if not is_here:
+        client.leave()
+    for offset in range(1, 6):
+        bench.journals.add(A, offset, Message("a/x", str(offset).encode(), 1))
+    bench.edge.cuts.on_found(bench.route(""), cut("a"))
+    bench.edge.positions.on_found(bench.route(""), cut("a"), None)
+    bench.edge.on_owner(bench.route("a"), 1, None)
+    bench.online("a", offset=5)
+    say(bench, 6, 7, "a/x")
+    before = everything(client) if is_here else []
+    other = bench.edge.clients.new_session("c")
+    other.subscriptions["a/x"] = Subscription("a/x", 1)
+    other.places.begin(Cursor(A, 2))
+    merge(bench, client, other)
+    if not is_here:
+        client = Client(bench, "c", clean=False)
+
+    came = ["3", "4", "5", "6", "7"]
+    assert (["6", "7"] if is_here else []) == before
+    assert came == sorted([*before, *everything(client)])
+
+
+def test_a_session_that_moved_here_begins_in_a_zone_where_that_answers() -> None:
+    """The zone was cut while the session was on its way: all of it is the session's."""
+    bench = bench_of()
+    for offset in (1, 2):
+        bench.journals.add(A, offset, Message("a/x", str(offset).encode(), 1))
+    moved = bench.edge.clients.new_session("c")
+    moved.subscriptions["a/x"] = Subscription("a/x", 1)
+    moved.places.begin(Cursor(ROOT, 0))
+    bench.know("", "a")
+    bench.edge.clients.adopt(moved, ["a/x"])
+    client = Client(bench, "c", clean=False)
+    bench.edge.on_owner(bench.route("a"), 1, None)
+    bench.online("a", offset=2)
+    bench.answer("a", "a/x")
+
+    assert ["1", "2"] == everything(client)

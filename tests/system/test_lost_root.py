@@ -188,6 +188,31 @@ def test_clients_that_stayed_get_all(house: House) -> None:
         assert [*range(1000, 1020), *range(2000, 2020), *range(3000, 3020)] == found
 
 
+def test_what_waits_elsewhere_for_a_client_that_begins_anew_comes(house: House) -> None:
+    """It moved to the new root, which knew nobody; its sessions meet when all nodes are back."""
+    subscribe(house.a, "moves", "a/x")
+    waiting = publish(house.a, "a/x", 0, 5)
+    for node in (house.a, house.ab):
+        node.pause()
+    house.lose_root()
+    house.root.start()
+    subscribe(house.root, "moves", "a/x")
+    house.a.resume()
+    house.root.wait_event("root.renumbered")
+    house.root.wait_event("child.joined", zone="a")
+    # Until all members answer the two sessions do not hear of each other.
+    with RawClient(house.root.mqtt) as follows:
+        follows.connect("follows")
+        follows.subscribe(("a/x", 1))
+        waiting += publish(house.a, "a/x", 100, 2)
+        follows.take(2)
+    house.ab.resume()
+    wait_until(lambda: not as_json("sessions", house.a.grpc), what="the two sessions are one")
+    waiting += publish(house.a, "a/x", 200, 1)
+
+    assert waiting == sorted(take(house.root, "moves", waiting[-1]), key=int)
+
+
 def test_invented_roots_restart_the_root_some_times_only(house: House) -> None:
     """A node that lies about the root is refused at last, with the remedy; others go on."""
     with grpc.insecure_channel(house.root.grpc) as channel:

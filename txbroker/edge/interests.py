@@ -161,6 +161,10 @@ class Interests:
         """What is on its way for a session."""
         return list(self._of.get(session, ()))
 
+    def is_asked(self, session: object, topic_filter: str, apex: str) -> bool:
+        """True if the zone has still to say from where on the filter holds for the session."""
+        return any((topic_filter, apex) in one.open for one in self.of(session))
+
     # from owners
 
     def on_answer(self, route: Route, request: int, offset: int, retained: Retained) -> None:

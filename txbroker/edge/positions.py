@@ -291,7 +291,11 @@ class Positions:
             self._met[part] = route.position.offset
             filters = self._interests.of_zone(route)
             for session in self._all():
-                if session.sink is None and _has_begun(session, route.apex, filters):
+                if not _has_begun(session, route.apex, filters):
+                    continue
+                if began is None and not session.clean:
+                    self._note_start(session, filters, Place(part, start))
+                if session.sink is None:
                     self._begin(session, Cursor(part, start))
         self.wake()
 
@@ -332,6 +336,24 @@ class Positions:
                 self._keeper.save(session, urgent=False)
             if session.sink is not None:
                 self._backlog.wake(session)
+
+    def _note_start(self, session: Session, filters: Set[str], place: Place) -> None:
+        """
+        A zone that was not known here when the session subscribed is followed from the place on.
+
+        Without a start the session would pass for one that had all before it, too, and what an
+        older session of its client waits for would be left out when the two become one.
+        """
+        if session.has_met(place.part):
+            return
+        part, offset = place
+        for topic_filter, subscription in session.subscriptions.items():
+            is_known = part.zone in subscription.pending or part in subscription.starts
+            if topic_filter not in filters or is_known:
+                continue
+            if not self._interests.is_asked(session, topic_filter, part.zone):
+                subscription.begin(part, offset)
+        self._keeper.save_all(session)
 
     def _begin_after(self, session: Session, left: Place, part: PartKey) -> None:
         """The session is behind in a part that began when an earlier one had come to that place."""

@@ -46,6 +46,10 @@ class Places:
         """Whether what comes live may go straight to the client."""
         return not (self.behind or self.ahead or self.had)
 
+    def has_met(self, part: PartKey) -> bool:
+        """True if the session was given something of the part, or is to read it."""
+        return any(part in known for known in (self.behind, self.ahead, self.taken, self.cut_off))
+
     # what changes
 
     def begin(self, cursor: Cursor) -> None:

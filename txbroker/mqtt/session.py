@@ -102,6 +102,10 @@ class Session:
         """Parts that cannot be read now and may come back, with what it has of each."""
         return {} if self._places is None else self._places.cut_off
 
+    def has_met(self, part: PartKey) -> bool:
+        """True if it was given something of the part, or is to read it."""
+        return self._places is not None and self._places.has_met(part)
+
     @property
     def receiver(self) -> Receiver:
         """What comes from the client; made when it first publishes what has to be acknowledged."""
