@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import grpc
+import grpc.aio
 import pytest
 from structlog.testing import capture_logs
 
@@ -143,3 +145,32 @@ async def test_a_part_that_was_cut_off_is_told_once() -> None:
 
     assert 3 * [Missing.CUT_OFF] == found
     assert ["journal.missing"] == [line["event"] for line in logged]
+
+
+@on_loop
+async def test_a_part_whose_node_is_silent_is_not_cut_off_with_the_zone_above() -> None:
+    """Delegations below a reclaimed zone stand; what its node had of them may be gone with it."""
+    table = DelegationTable("")
+    table.commit(cut("a", 1), (cut("a/b", 2),))
+    table.reclaim("a", 0)
+    reader = reader_of(table, "")
+    assert reader._zones is not None
+    reader._zones.add(cut("a/b", 2))
+    reader._channels = SimpleNamespace(stub=lambda *_: SimpleNamespace(Read=silence))  # type: ignore[assignment]
+    found: list[object] = []
+    for part in (PartKey("a/b", 2), PartKey("a/b", 1), PartKey("a", 1)):
+        await reader._ask(part, 0, 10, found.append)
+
+    assert [Missing.UNREACHABLE, Missing.CUT_OFF, Missing.CUT_OFF] == found
+    search = _Search(PartKey("a/b", 2), is_owner_known=True)
+    search.note(reader.answer(control_pb2.ReadRequest(zone="a/b", epoch=2)), cut(""))
+    verdicts = [search.verdict]
+    search.is_open = True
+    assert [Missing.CUT_OFF, Missing.UNREACHABLE] == [*verdicts, search.verdict]
+
+
+async def silence(*_: object, timeout: float) -> None:
+    """No answer."""
+    raise grpc.aio.AioRpcError(
+        grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata()
+    )

@@ -147,6 +147,7 @@ class JournalReader:
         search = _Search(part, is_owner_known=self._zones.get(part.zone) is not None)
         search.is_cut_off = self._is_cut_off(part)
         search.is_unheard = self._is_unheard(part)
+        search.is_placed = _is_of(part, self._table.lookup(part.zone))
         search.is_open = not self._is_known(part.zone)
         for cut in self._owners(part.zone):
             search.add(cut)
@@ -226,6 +227,11 @@ class JournalReader:
             zone = route.apex
 
 
+def _is_of(part: PartKey, cut: Cut | None) -> bool:
+    """True if the node of the cut took the part's records, and serves the zone at that epoch."""
+    return cut is not None and (cut.apex, cut.epoch) == part
+
+
 def check_read(asked: control_pb2.ReadRequest, reply: control_pb2.ReadReply) -> None:
     """Refuse an answer about other offsets than those that were asked for; raises `PeerError`."""
     offsets = reply.offsets
@@ -239,8 +245,9 @@ class _Search:
     """
     A part that is looked for, and the answers so far.
 
-    `is_cut_off`: a node has reclaimed it; `is_open`: a node that may keep it has not answered;
-    `is_unheard`: a node above has never heard of it; `is_vouched`: one that would know says no.
+    `is_cut_off`: a node has reclaimed it; `is_placed`: a node above knows who has it, as nobody has
+    taken it from there; `is_open`: a node that may keep it has not answered; `is_unheard`: a node
+    above has never heard of it; `is_vouched`: one that would know says no.
     """
 
     def __init__(self, part: PartKey, *, is_owner_known: bool) -> None:
@@ -249,6 +256,7 @@ class _Search:
         self._known: set[str] = set()
         self.to_ask: deque[Cut] = deque()
         self.is_cut_off = False
+        self.is_placed = False
         self.is_open = False
         self.is_unheard = False
         self.is_vouched = False
@@ -258,9 +266,10 @@ class _Search:
     def verdict(self) -> Missing:
         """
         Whether the part may yet be found. A part that was cut off is looked for again, whatever
-        others say; a node further up knows less of it, and may never know more.
+        others say; a node further up knows less of it, and may never know more. That the zone above
+        was reclaimed cuts off no part of a node that is silent and still has its own zone.
         """
-        if self.is_cut_off:
+        if self.is_cut_off and not (self.is_placed and self.is_open):
             return Missing.CUT_OFF
         if self.is_open:
             return Missing.UNREACHABLE
@@ -278,11 +287,12 @@ class _Search:
             self.is_unheard = True
         elif not (reply.elsewhere or reply.idle):
             self.is_vouched = True
+        below = cut_from_wire(reply.below) if reply.HasField("below") else None
+        self.is_placed = self.is_placed or _is_of(self._part, below)
         if reply.cut_off:
             self.is_cut_off = True
         elif reply.elsewhere and not self._is_owner_known:
-            if reply.HasField("below") and is_within(self._part.zone, reply.below.apex):
-                below = cut_from_wire(reply.below)
+            if below is not None and is_within(self._part.zone, below.apex):
                 check_cut(below)
                 self.add(below)
             else:
