@@ -127,6 +127,34 @@ def test_zone_that_was_cut_while_its_link_was_broken_is_followed(come: int) -> N
     assert told("root", 1, come) == before
 
 
+@pytest.mark.parametrize("is_noted", [True, False])
+@pytest.mark.parametrize("is_here", [True, False])
+def test_root_that_lost_its_disk_while_the_node_was_down_is_followed(
+    is_here: bool, is_noted: bool
+) -> None:
+    """Its new epoch has nothing before it, and is the session's from its first record on."""
+    bench = bench_of()
+    client = subscribed(bench, "a/x")
+    root_says(bench, 1, 3)
+    assert told("root", 1, 3) == everything(client)
+    client.leave()
+    if is_noted:
+        bench.edge.positions.checkpoint()
+    bench.settle()
+    bench = bench.restart()
+    in_journal(bench, PartKey("", 2), "new", 1, 4)
+    bench.journals.missing[ROOT] = Missing.GONE
+    if is_here:
+        client = Client(bench, "c", clean=False)
+        assert [] == everything(client)
+    bench.edge.on_owner(bench.route(""), 2, None)
+    bench.online("", epoch=2, offset=4)
+    if not is_here:
+        client = Client(bench, "c", clean=False)
+
+    assert told("new", 1, 4) == everything(client)
+
+
 def test_zone_that_goes_back_is_read_to_its_end_first() -> None:
     """Before what its heir takes for it."""
     bench = bench_of("a")

@@ -117,6 +117,32 @@ def test_sessions_elsewhere_get_all_that_the_new_root_takes(house: House, count:
     assert 2 == house.epoch()
 
 
+def test_nodes_that_were_down_meanwhile_get_all_that_the_new_root_takes(house: House) -> None:
+    """Also where a client is there before the new root is; none of it comes twice."""
+    for node in (house.a, house.ab):
+        subscribe(node, f"at {node.name}", "x/#")
+    had = publish(house.root, "x/y", 0, 50)
+    for node in (house.a, house.ab):
+        assert had == take(node, f"at {node.name}", had[-1])
+    for node in (house.a, house.ab):
+        node.kill()
+    house.lose_root()
+    house.a.start()
+    with RawClient(house.a.mqtt) as client:
+        assert client.connect("at a", clean=False)
+        house.a.pause()
+        house.root.start()
+        early = publish(house.root, "x/y", 1000, 60)
+        house.a.resume()
+        house.ab.start()
+        wait_until(house.is_whole, what="all nodes joined again")
+        late = publish(house.root, "x/y", 2000, 3)
+
+        found = client.take_until(lambda message: message.payload == late[-1])
+        assert early + late == [*(message.payload for message in found), late[-1]]
+    assert early + late == take(house.ab, "at ab", late[-1])
+
+
 def test_a_node_that_only_links_to_the_root_is_known_by_that(house: House) -> None:
     """Its parent is away: the new root hears of the lost one when the link is opened."""
     subscribe(house.ab, "deep", "x/#")

@@ -262,7 +262,9 @@ class Edge:
         for ended in self.passages.learn(passages):
             self.cuts.end(ended, route)
         known = route.position
-        if predecessor is not None and predecessor.part.zone == route.apex:
+        if predecessor is None and known is None and epoch > 1:
+            self.positions.on_root_lost(part)
+        elif predecessor is not None and predecessor.part.zone == route.apex:
             self.passages.on_restored(part)
         if known is not None and known.epoch < epoch:
             self.positions.on_renewed(route, known, epoch, predecessor)

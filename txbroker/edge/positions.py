@@ -130,6 +130,21 @@ class Positions:
             stops = tuple(Place(p, 0) for p in earlier)
             self._begin(session, Cursor(part, 0, stops=stops))
 
+    def on_root_lost(self, part: PartKey) -> None:
+        """
+        A root lost its disk while this node was down, and goes on in this part, behind nothing.
+
+        Who has come anywhere in an earlier part of it has all of this one still to come.
+        """
+        for session in self._touched(part.zone):
+            if self._wants(session, part.zone):
+                begun = (p for s in session.subscriptions.values() for p in s.starts)
+                places = (*session.places.behind, *session.places.taken, *begun, *self.followed)
+                earlier = {p for p in places if p.zone == part.zone and p.epoch < part.epoch}
+                if earlier:
+                    stops = tuple(Place(p, 0) for p in earlier if p in session.places.behind)
+                    self._begin(session, Cursor(part, 0, stops=stops))
+
     def on_found(self, route: Route, cut: Cut, predecessor: Place | None) -> None:
         """
         This node had forgotten that `cut` is another node's: its data is a copy from before that.
