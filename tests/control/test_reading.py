@@ -90,7 +90,7 @@ def test_a_lie_is_no_answer(lie: str) -> None:
 
 def reader_of(table: DelegationTable, apex: str | None = None) -> JournalReader:
     """Of a node that keeps nothing, and that serves `apex`, if anything."""
-    nothing: Any = SimpleNamespace(table=table, journals={})
+    nothing: Any = SimpleNamespace(table=table, journals={}, root=None)
     authority: Any = SimpleNamespace(apex=apex, epoch=1, serving=True)
     reader = JournalReader(
         disk=nothing,

@@ -143,6 +143,25 @@ def test_nodes_that_were_down_meanwhile_get_all_that_the_new_root_takes(house: H
     assert early + late == take(house.ab, "at ab", late[-1])
 
 
+def test_the_lost_journal_is_not_read_from_the_new_one(house: House) -> None:
+    """Its offsets are given again, until the root has heard of the lost one and takes its epoch."""
+    for node in (house.a, house.ab):
+        node.pause()
+    house.lose_root()
+    house.root.start()
+    publish(house.root, "x/y", 0, 3)
+    lost = control_pb2.Root(zone="", epoch=1, identity="lost")
+    request = control_pb2.ReadRequest(zone="", epoch=1, through=10, root=lost)
+    with (
+        grpc.insecure_channel(house.root.grpc) as channel,
+        pytest.raises(grpc.RpcError) as refused,
+    ):
+        ControlStub(channel).Read(request, timeout=30.0)
+    house.root.wait_event("root.renumbered")
+
+    assert grpc.StatusCode.UNAVAILABLE is refused.value.code()
+
+
 def test_a_node_that_only_links_to_the_root_is_known_by_that(house: House) -> None:
     """Its parent is away: the new root hears of the lost one when the link is opened."""
     subscribe(house.ab, "deep", "x/#")

@@ -34,7 +34,8 @@ class LostRoot:
     def judge(self, peer: str, says: Any) -> str | None:
         """
         Why the peer has to ask again later, from the root that `says` (an Announce, an
-        OpenLinkRequest) names; None: nothing is in its way. Raises `PeerError` for a lie.
+        OpenLinkRequest, a ReadRequest) names; None: nothing is in its way. Raises `PeerError` for
+        a lie.
         """
         standing = self._standing
         told = checked_root(says, standing)

@@ -20,6 +20,7 @@ from txbroker.authority.authority import Authority
 from txbroker.authority.journal import Chunk, Records
 from txbroker.control.channels import Channels
 from txbroker.control.convert import passages_from_wire, passages_to_wire
+from txbroker.control.lost_root import root_to_wire
 from txbroker.control.streams import describe
 from txbroker.core import StoredRecords
 from txbroker.delegation.cut import Cut
@@ -65,6 +66,7 @@ class JournalReader:
     ) -> None:
         self._disk = disk
         self._authority = authority
+        self._standing = standing
         self._table = standing.table
         self._channels = channels
         self._tasks = tasks
@@ -141,7 +143,11 @@ class JournalReader:
     async def _ask(self, part: PartKey, after: int, through: int, done: Done) -> None:
         """The zone's own node first, then those above: a part stays where its zone went back to."""
         request = control_pb2.ReadRequest(
-            zone=part.zone, epoch=part.epoch, after=after, through=through
+            zone=part.zone,
+            epoch=part.epoch,
+            after=after,
+            through=through,
+            root=root_to_wire(self._standing.root),
         )
         assert self._zones is not None
         search = _Search(part, is_owner_known=self._zones.get(part.zone) is not None)

@@ -151,7 +151,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         if other is not None:
             reason = f"another node {request.edge!r} lives at {other}; node names are unique"
             await context.abort(grpc.StatusCode.ALREADY_EXISTS, brief(reason))
-        await self._check_root(request, context)
+        await self._check_root(request.edge, request, context)
         token = self._links.issue(request.edge, request.incarnation, life)
         if token is None:
             await context.abort(
@@ -172,6 +172,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         return reply
 
     async def Read(self, request: control_pb2.ReadRequest, context: Any) -> control_pb2.ReadReply:
+        await self._check_root(context.peer(), request, context)
         return self._reader.answer(request)
 
     async def Held(self, request: control_pb2.HeldRequest, context: Any) -> control_pb2.HeldReply:
@@ -263,9 +264,14 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         self._retired()
         return control_pb2.RetireReply(done=True)
 
-    async def _check_root(self, request: control_pb2.OpenLinkRequest, context: Any) -> None:
+    async def _check_root(
+        self,
+        peer: str,
+        request: control_pb2.OpenLinkRequest | control_pb2.ReadRequest,
+        context: Any,
+    ) -> None:
         try:
-            reason = self._lost_root.judge(request.edge, request)
+            reason = self._lost_root.judge(peer, request)
         except PeerError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, brief(str(error)))
         if reason is not None:
