@@ -9,7 +9,7 @@ from tests.support.recorders import EdgeRecorder
 from txbroker.authority.authority import Authority
 from txbroker.authority.handover import Incoming, MarkKey, mark_of_will, will_of_mark
 from txbroker.authority.peer import Greeting, Verdict
-from txbroker.authority.wills import OTHERS_FOR, OWN_FOR, TakenWills
+from txbroker.authority.wills import LIMIT, MOST, OTHERS_FOR, OWN_FOR, TakenWills
 from txbroker.delegation.table import DelegationTable
 from txbroker.message import Message, WillId, owner_of_will
 
@@ -160,6 +160,19 @@ def test_what_came_back_pushes_out_no_will_that_was_taken_here() -> None:
 
     assert 1 == len([event for event in port.events if event[0] == "deliver"])
     assert 11 == len(authority.wills)
+
+
+def test_there_is_a_bound_for_all_kinds_together() -> None:
+    """Sent by their own nodes, by others, and told."""
+    marks: dict[MarkKey, int] = {}
+    wills = TakenWills(marks, node="n")
+    for number in range(LIMIT + 5):
+        for message in (taken_from("n", number), taken_from("k", number, node="other")):
+            wills.settle(message)
+    marks |= (news := told(*["a"] * (LIMIT + 5)).marks)
+    wills.learn(news)
+
+    assert MOST == len(wills) == len(marks)
 
 
 def test_what_came_back_and_is_known_is_not_kept_twice() -> None:

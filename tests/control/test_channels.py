@@ -25,3 +25,17 @@ async def test_beyond_the_limit_the_one_not_used_for_longest_goes() -> None:
         assert made.stub("127.0.0.1:2", "node") is not second
         assert 2 == len(made)
         await made.close()
+
+
+@on_loop
+async def test_what_was_made_for_nodes_at_one_address_is_bounded() -> None:
+    """Whatever their names: they come from outside, as the addresses do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(channels, "LIMIT", 2)
+        made = Channels()
+        first, second, third = (made.stub("127.0.0.1:1", name) for name in "abc")
+
+        assert made.stub("127.0.0.1:1", "c") is third
+        assert made.stub("127.0.0.1:1", "b") is second
+        assert made.stub("127.0.0.1:1", "a") is not first
+        await made.close()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.keeping import MemoryTable
-from txbroker.directory.members import LIMIT, REMOVED, SLICE, Member, Members
+from txbroker.directory.members import LIMIT, RECORDS, REMOVED, SLICE, Member, Members
 
 
 def member(name: str, version: int = 1, **fields: object) -> Member:
@@ -178,6 +178,8 @@ def test_there_is_a_limit() -> None:
     again = Members("a", "", table, is_root=True)
     assert len(node.removed) == len(again.removed) == REMOVED
     assert "n0" not in again.removed and f"n{REMOVED + 4}" in again.removed
+    node.merge(member(f"here{number}") for number in range(LIMIT + 5))
+    assert len(node.all) == RECORDS
 
 
 versions = st.builds(

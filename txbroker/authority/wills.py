@@ -24,6 +24,9 @@ from txbroker.topics import apexes_around
 LIMIT = 20_000
 """Wills of each of the three kinds that are remembered; beyond that the oldest is forgotten."""
 
+MOST = 3 * LIMIT
+"""Wills that are remembered: sent by their own node, by another one, or told with a zone."""
+
 SECOND = 1_000_000
 
 OWN_FOR = 600 * SECOND

@@ -27,6 +27,9 @@ LIMIT = 10_000
 REMOVED = 10_000
 """Removed members that are remembered; beyond it the one that was removed first is forgotten."""
 
+RECORDS = LIMIT + REMOVED
+"""Members that are known, removed ones included."""
+
 SLICE = 500
 """Records that are told at once."""
 

@@ -50,7 +50,7 @@ class Sizes:
     def _of_directory(self) -> Iterator[Size]:
         directory, moving = self._edge_role.directory, self._edge_role.moving
         limits = self._ground.config.limits
-        yield Size("members", len(self._edge_role.members.all), members.LIMIT)
+        yield Size("members", len(self._edge_role.members.all), members.RECORDS)
         yield Size("directory.entries", len(directory.keeper.entries), entries.LIMIT)
         yield Size("directory.own", len(directory.registrar.own), 0)
         yield Size("directory.moved", len(directory.registrar.gone), holdings.LIMIT)
@@ -75,5 +75,5 @@ class Sizes:
         yield Size("edges", len(authority.peers), peers.PEERS)
         yield Size("edges.topics", authority.peers.topics, peers.TOPICS_REMEMBERED)
         yield Size("marks", len(authority.marks) - len(authority.wills), reception.MARKS)
-        yield Size("wills.taken", len(authority.wills), 2 * wills.LIMIT)
+        yield Size("wills.taken", len(authority.wills), wills.MOST)
         yield Size("zone.epochs", self._ground.standing.table.apexes, join.APEXES)
