@@ -26,7 +26,7 @@ class Bench:
             arrive=lambda client_id, is_wanted: client_id,
         )
         clients: Any = SimpleNamespace(
-            is_full_for=lambda client_id: False, connect=lambda packet, accept, refuse: None
+            why_full=lambda packet: "", connect=lambda packet, accept, refuse: None
         )
         self.runner = Runner()
         self.roaming = Roaming(clients, directory, self.runner, Clock())

@@ -429,3 +429,31 @@ def test_no_node_said_anything_but_json(house: House) -> None:
             event = json.loads(text)
             assert {"time", "level", "event", "node"} <= event.keys(), text
             assert "traceback" not in event and "Traceback" not in text, text
+
+
+def test_wills_that_wait_for_a_zone_are_bounded(tmp_path: Path) -> None:
+    """
+    A client that comes and vanishes, with a large will for a zone that is away: not more than may
+    wait in memory. Others begin, and so does it when the zone is back.
+    """
+    keys = {"unreachable": "hold", "suback_wait": "200ms"}
+    root = NodeProcess(tmp_path, topology("root", zone="", **keys))
+    away = NodeProcess(tmp_path, topology("a", zone="a", parent=root.grpc))
+    large = wire.Will(topic="a/w", payload=b"x" * 65_000, qos=1)
+    with root, away:
+        away.wait_event("join.granted")
+        away.kill()
+
+        def code_of(will: wire.Will | None) -> int:
+            with RawClient(root.mqtt, timeout=30) as client:
+                client.send(wire.connect("c", will=will))
+                return client.receive().body[1]
+
+        most = 64 * 1024 * 1024 // 65_000
+        codes = [code_of(large) for _ in range(most + 20)]
+        assert (0, 3) == (codes[0], codes[-1])
+        assert most - 20 < codes.count(0) < most + 10
+        assert [0, 0] == [code_of(other) for other in (None, wire.Will(topic="w", qos=1))]
+
+        away.start()
+        wait_until(lambda: code_of(large) == 0, what="room for a will")

@@ -41,6 +41,9 @@ from txbroker.topics import is_sys
 TAKEN_OVER = "client id taken over"
 """Why an earlier connection of a client ends."""
 
+WILLS = 10_000
+"""Wills of clients that are gone that may wait for owners; see `Clients.why_full`."""
+
 AWAY_FOR_LONG = 60.0
 """Seconds; whoever was away for longer is written as here with the next group commit."""
 
@@ -111,6 +114,7 @@ class Clients:
         self._reporter = reporter
         self._limits = limits
         self._arriving: dict[str, _Arrival] = {}
+        self._wills_waiting = 0
         self._fills = 0
         self._told_full: WeakSet[Session] = WeakSet()
         self._presence: Presence | None = None
@@ -241,9 +245,14 @@ class Clients:
 
     # from connections
 
-    def is_full_for(self, client_id: str) -> bool:
-        """True if the client has no session here, and another one may not begin."""
-        return len(self.sessions) >= self._limits.sessions and client_id not in self.sessions
+    def why_full(self, packet: Connect) -> str:
+        """Why what the client asks for may not begin here, in one line; empty: it may."""
+        sessions, will = self.sessions, packet.will
+        if len(sessions) >= self._limits.sessions and packet.client_id not in sessions:
+            return "limits.sessions: the node has no room for another session"
+        if will is not None and will.qos and not self._has_room_for_will(will.topic):
+            return "the node has no room for another will that waits for the zone of its topic"
+        return ""
 
     def connect(
         self,
@@ -437,9 +446,18 @@ class Clients:
         if is_will_due and will is not None:
             which = None if testament is None else will_id(client_id, self._node, testament)
             sent = partial(self._on_will_sent, client_id, testament)
+            self._wills_waiting += 1
             self.publish_will(client_id, will, which, sent)
 
+    def _has_room_for_will(self, topic: str) -> bool:
+        # Nobody is left whom not to read: whoever connects and vanishes would fill the memory.
+        publisher = self._publisher
+        if self._wills_waiting >= WILLS and publisher.waits_for(topic):
+            return False
+        return publisher.has_room_for(topic)
+
     def _on_will_sent(self, client_id: str, testament: Testament | None) -> None:
+        self._wills_waiting -= 1
         if self._presence is not None and testament is not None:
             self._presence.will_is_sent(client_id, testament)
 

@@ -49,7 +49,7 @@ class Congestion:
             return True
         if total <= CONGESTED:
             return False
-        return total > self._held_limit or self._moving_backlog() > CONGESTED
+        return self.is_over or self._moving_backlog() > CONGESTED
 
     def when_room(self, session: Session, action: Callable[[], None]) -> None:
         """Run `action` once the client may be read again."""
@@ -60,6 +60,11 @@ class Congestion:
         self._paused.pop(session, None)
 
     # from the publisher
+
+    @property
+    def is_over(self) -> bool:
+        """True if as much waits in memory as may."""
+        return self._zones.backlog.size > self._held_limit
 
     def begin_hope(self, route: Route) -> None:
         """The first publish waits for this owner."""

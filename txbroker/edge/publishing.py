@@ -84,6 +84,14 @@ class Publisher:
 
     # from clients
 
+    def has_room_for(self, topic: str) -> bool:
+        """True if what cannot go to the topic's owner now may wait for it in memory."""
+        return not (self._congestion.is_over and self.waits_for(topic))
+
+    def waits_for(self, topic: str) -> bool:
+        """True if something waits in memory for the topic's owner."""
+        return bool(self._zones.find(topic).waiting)
+
     def publish(self, publication: Publication) -> None:
         """Send it to its owner, or queue it where it has to wait."""
         route = self._zones.find(publication.message.topic)

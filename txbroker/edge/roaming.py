@@ -77,8 +77,8 @@ class Roaming:
         if earlier is not None and earlier.is_wanted:
             earlier.is_wanted = False
             earlier.refuse(TAKEN_OVER, False)  # [MQTT-3.1.4-2]
-        if self._clients.is_full_for(client_id):
-            refuse("limits.sessions: the node has no room for another session", True)
+        if why_full := self._clients.why_full(packet):
+            refuse(why_full, True)
             return None
         directory = self._directory
         if packet.clean_session and directory.clearings.is_needed(client_id):
