@@ -213,3 +213,24 @@ def test_session_offered_to_one_that_was_discarded_ends_with_it() -> None:
     whole.run(60.0)
 
     assert [] == whole.holders("x")
+
+
+@pytest.mark.parametrize("was_killed", [False, True])
+def test_discard_of_a_holder_that_was_away_is_forgotten_when_it_is_done(was_killed: bool) -> None:
+    """The holder is asked again each time, and has nothing more."""
+    whole = two_sites(names="abc")
+    connect(whole, "b").lost(is_will_due=False)
+    whole.run(3.0)
+    whole.isolate("b")
+    connect(whole, "a", clean=True).lost(is_will_due=False)
+    if was_killed:
+        whole.nodes["a"].kill(survivors=0)
+        whole.nodes["a"].start()
+    clearings = whole.nodes["a"].directory.clearings
+    (due,) = clearings._due.values()
+    whole.heal()
+    whole.run(60.0)
+
+    assert [("b", 1)] == list(due.holders)
+    assert [] == whole.holders("x")
+    assert not clearings.is_due("x")

@@ -209,10 +209,12 @@ class Clearings:
                 return
             search.go_on = False
             found = yield from self._arrivals.alone(client_id, self._attempt(search, due))
-            if found is not None:
-                self._conclude(client_id, found)
             if not search.go_on:
+                # Not what came before: a holder that is asked each time would be asked for ever.
+                if found is not None:
+                    self._conclude(client_id, found)
                 return
+        self._whole.pop(client_id, None)
 
     def discard(self, source: str, request: Discard) -> Reply:
         """A client of ours began anew at `source`."""
@@ -358,6 +360,7 @@ class Clearings:
             match reply:
                 case Discarded():
                     trail[node] = max(incarnation, reply.incarnation)
+                    self._whole.pop(search.client_id, None)
                     break
                 case MovedTo() if reply.incarnation > incarnation:
                     node, incarnation = reply.node, reply.incarnation
