@@ -13,6 +13,7 @@ import pytest
 from tests.support.site import Connection, Node, Site
 from txbroker.directory.entry import Entry
 from txbroker.directory.ports import Remains
+from txbroker.directory.presence import REMEMBERED
 from txbroker.directory.requests import (
     Lookup,
     Register,
@@ -837,3 +838,16 @@ def tables(node: Node) -> dict[str, int]:
         "wills": directory.own_wills.count,
     }
     return {name: size for name, size in sizes.items() if size}
+
+
+def test_when_a_client_connected_is_known_for_a_while() -> None:
+    """Names come from outside: of one that came once nothing is left."""
+    site = Site("ab", 1)
+    site.start(2)
+    site.run(3.0)
+    connect(site, "a", clean=True).lost(is_will_due=False)
+    presence = site.nodes["a"].directory.presence
+    before = presence.remembered
+    site.run(REMEMBERED + 5.0)
+
+    assert (True, 0) == (before > 0, presence.remembered)
