@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,13 +23,14 @@ from txbroker.message import Message
 from txbroker.place import PartKey, Place
 from txbroker.store import committer as committer_module
 from txbroker.store import journals
+from txbroker.store.attic import RETAINED
 from txbroker.store.ceiling import Ceiling
 from txbroker.store.committer import Committer
 from txbroker.store.disk import Disk
 from txbroker.store.journals import Part
 from txbroker.store.lived import Ages
 from txbroker.store.retention import Policy, Retention
-from txbroker.store.zone import ZoneStore
+from txbroker.store.zone import STEP_TOPICS, ZoneStore
 from txbroker.turn import Turn
 
 
@@ -206,6 +208,114 @@ def test_trim_waits_for_a_checkpoint_that_is_durable(tmp_path: Path) -> None:
         return [first[0], first[1] > 1, kept and kept.payload, marks.get(("far", 1, "", 1))]
 
     assert [1, True, b"value", 7] == run_apart(scenario())
+
+
+def retain(zone: Zone, first: int, last: int, value: bytes) -> None:
+    for number in range(first, last):
+        zone.authority.publish(Message(f"kept/{number}", value, 1, True))
+
+
+def kept(zone: Zone) -> dict[str, bytes]:
+    """What the zone retains."""
+    return {one.topic: one.payload for one in zone.authority.retained.within("")}
+
+
+def test_a_checkpoint_is_written_in_slices(tmp_path: Path) -> None:
+    """
+    Each of its steps is short, whatever comes in between. A crash after any of them loses nothing,
+    and neither does an end in good order.
+    """
+    count = 4 * STEP_TOPICS
+
+    async def scenario(steps: int, data: Path) -> tuple[int, bool]:
+        zone = Zone(data)
+        zone.open(1)
+        pieces: list[Iterator[None]] = []
+        zone.store.wire_slices(pieces.append)
+        retain(zone, 0, count, b"1")
+        await zone.settle()
+        zone.store.checkpoint()
+        most = 0
+        for step in range(steps):
+            before = len(zone.disk.tables.table(RETAINED))
+            next(pieces[0], None)
+            most = max(most, len(zone.disk.tables.table(RETAINED)) - before)
+            retain(zone, step * 7, step * 7 + 3, b"%d" % step)
+            zone.authority.publish(Message(f"kept/{count - 1 - step}", b"", 1, True))
+            await zone.settle()
+            zone.store.checkpoint()  # the next is not begun before
+            assert 1 == len(pieces) or step >= 4
+        wanted = kept(zone)
+        if steps == 3:
+            zone.store.close()
+        zone.disk.close()  # else no checkpoint is written, as after a kill
+        again = Zone(data)
+        again.open(1)
+        found = kept(again)
+        again.disk.close()
+        return most, wanted == found
+
+    for steps in range(7):
+        most, is_all = run_apart(scenario(steps, tmp_path / str(steps)))
+        assert most <= STEP_TOPICS and is_all
+
+
+def test_a_trim_waits_for_the_last_slice_of_a_checkpoint(tmp_path: Path) -> None:
+    """What a checkpoint covers that is being written is not safe before it is whole."""
+
+    async def scenario() -> list[int]:
+        zone = Zone(tmp_path)
+        zone.open(1)
+        pieces: list[Iterator[None]] = []
+        zone.store.wire_slices(pieces.append)
+        retain(zone, 0, 2 * STEP_TOPICS, b"1")
+        await zone.settle()
+        saved: list[int] = []
+        zone.store.checkpoint()
+        zone.store.sync_checkpoint(lambda: saved.append(zone.store.saved))
+        next(pieces[0])
+        for _ in range(5):
+            zone.turn.end()
+            await asyncio.sleep(0.001)
+        assert not saved
+        for _ in pieces[0]:
+            pass
+        while not saved:
+            zone.turn.end()
+            await asyncio.sleep(0.001)
+        zone.disk.close()
+        return saved
+
+    assert [2 * STEP_TOPICS] == run_apart(scenario())
+
+
+def test_a_zone_that_begins_anew_ends_the_checkpoint_of_before(tmp_path: Path) -> None:
+    """Its other steps would speak of a part that is no longer appended to."""
+
+    async def scenario() -> list[object]:
+        zone = Zone(tmp_path)
+        zone.open(1)
+        pieces: list[Iterator[None]] = []
+        zone.store.wire_slices(pieces.append)
+        retain(zone, 0, 3 * STEP_TOPICS, b"1")
+        await zone.settle()
+        told: list[bool] = []
+        zone.store.sync_checkpoint(lambda: told.append(True))
+        next(pieces[0])
+        zone.open(2)
+        for _ in pieces[0]:
+            pass
+        zone.say("2")
+        await zone.settle()
+        wanted = kept(zone)
+        zone.disk.close()
+        again = Zone(tmp_path)
+        again.open(2)
+        found = kept(again)
+        again.disk.close()
+        return [told, len(wanted), wanted == found]
+
+    assert [[True], 3 * STEP_TOPICS, True] == run_apart(scenario())
 
 
 def test_a_crash_at_the_beginning_of_an_epoch_brings_nothing_of_the_last_one_back(

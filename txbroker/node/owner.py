@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from txbroker.authority.authority import Authority
 from txbroker.authority.peer import Peer
 from txbroker.edge.edge import Edge
@@ -38,6 +40,7 @@ class OwnerRole:
     def wire(self, edge: Edge) -> None:
         """The edge of the same node, which needs no link."""
         ground = self._ground
+        self.store.wire_slices(partial(edge.slices.start, self.store))
         own_zone = OwnZone(edge, self.authority, ground.pressure)
         ground.sockets.wire_zone(own_zone.way_through, own_zone.leave, Peer.sender)
         self.holding = Holding(

@@ -6,13 +6,15 @@ with all that was known there: it was restored from a copy.
 
 The journal is the truth. Retained messages, marks and unclaimed inheritances are kept in tables as
 of one offset (the checkpoint), written now and then; after a crash the batches behind it are
-replayed. Whole changes (a subtree that came in) are written together with their checkpoint.
+replayed. What changed is written in slices, the checkpoint with the last of them: what was written
+already is only newer than the one before says. Whole changes (a subtree that came in) are written
+together with their checkpoint.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
@@ -37,7 +39,14 @@ CHECKPOINT_EVERY = 50_000
 """Records behind the checkpoint after which it is due; what a start may have to replay."""
 
 CHECKPOINT_BYTES = 16 * 1024 * 1024
-"""Likewise, bytes of retained messages that changed; they are written in one piece."""
+"""Likewise, bytes of retained messages that changed."""
+
+STEP_TOPICS = 256
+STEP_BYTES = 64 * 1024
+"""
+Topics of a checkpoint that are written at once, and bytes of their messages: a second's flood of
+retained messages, written in one piece, kept all others waiting for a tenth of the next.
+"""
 
 _CHECKPOINT = b"checkpoint"
 _ABSORBED = b"absorbed "
@@ -83,14 +92,21 @@ class ZoneStore:
         self._time = 0  # of what is to be durable with the next group
         self._checkpoint = 0
         self._saved = 0
-        self._changed: set[str] = set()
+        self._changed: set[str] = set()  # since the last checkpoint was begun
         self._changed_size = 0
+        self._writing: set[str] | None = None  # what is left of the one that is being written
+        self._when_written: list[Callable[[], None]] = []
+        self._work_off: Callable[[Iterator[None]], object] = deque
         self._told_marks: dict[MarkKey, int] = {}
 
     def wire(self, authority: Authority) -> None:
         """The zone whose state this keeps."""
         self._authority = authority
         authority.retained.keep = self._disk.attic.keep
+
+    def wire_slices(self, work_off: Callable[[Iterator[None]], object]) -> None:
+        """`work_off` does a long piece of work step by step; without it, it is done at once."""
+        self._work_off = work_off
 
     # from the authority (Journal)
 
@@ -131,7 +147,7 @@ class ZoneStore:
         self._saved = 0
         state = self._load(part)
         self._told_marks = {}
-        self._save(whole=state)
+        self._save(state)
         return state
 
     def append(self, message: Message, key: MarkKey | None, sequence: int) -> int:
@@ -257,14 +273,20 @@ class ZoneStore:
 
     def close(self) -> None:
         """The node ends in good order."""
+        self._work_off = deque
+        self._give_up_checkpoint()
         self.checkpoint()
         if self._part is not None:
             self._ceiling.close(self._part)
 
     def checkpoint(self) -> None:
-        """Write what changed, as of the last offset that was delivered."""
-        if self._part is not None and self._authority is not None:
-            self._save()
+        """
+        Write what changed, as of the last offset that is delivered now; nothing is begun where the
+        last checkpoint is not written yet.
+        """
+        if self._writing is None and self._part is not None and self._authority is not None:
+            self._writing, self._changed, self._changed_size = self._changed, set(), 0
+            self._work_off(self._write_checkpoint(self._writing, self._settled))
 
     def checkpoint_if_due(self) -> None:
         """Now and then: so that a start has little to replay."""
@@ -277,16 +299,10 @@ class ZoneStore:
 
         A disk that takes no writes now runs `action` at once, and leaves `saved` as it is.
         """
+        self._when_written.append(lambda: self._sync_checkpoint(action))
         self.checkpoint()
-        epoch, offset = self._part and self._part.key.epoch, self._checkpoint
-
-        def synced() -> None:
-            if self._part is not None and self._part.key.epoch == epoch:
-                self._saved = max(self._saved, offset)
-            action()
-
-        if not self._disk.sync_tables(synced):
-            action()
+        if self._writing is None:
+            self._tell_written()
 
     # internal
 
@@ -389,27 +405,67 @@ class ZoneStore:
             else:
                 state.retained.pop(name, None)
 
-    def _save(self, whole: ZoneState | None = None) -> None:
-        authority, part = self._authority, self._part
-        assert part is not None
-        marks = authority.marks if whole is None and authority is not None else {}
-        if whole is not None:
-            marks = whole.marks
-            for topic in self._changed:
-                name = topic.encode()
-                packed = whole.retained.get(name)
-                self._put_retained(topic, None if packed is None else (name, packed))
-        elif authority is not None:
-            for topic in self._changed:
-                self._put_retained(topic, authority.retained.entry(topic))
+    def _write_checkpoint(self, changed: set[str], offset: int) -> Iterator[None]:
+        """The steps that write a checkpoint as of the offset, unless another comes in its place."""
+        authority = self._authority
+        assert authority is not None
+        topics = size = 0
+        while changed:
+            topic = changed.pop()
+            entry = authority.retained.entry(topic)
+            self._put_retained(topic, entry)
+            topics, size = topics + 1, size + (0 if entry is None else len(entry[1]))
+            if topics >= STEP_TOPICS or size >= STEP_BYTES:
+                topics = size = 0
+                yield
+                if self._writing is not changed:
+                    return
+        self._writing = None
+        self._put_checkpoint(authority.marks, offset)
+        self._tell_written()
+
+    def _give_up_checkpoint(self) -> None:
+        """What is left of the one that is being written goes into the next."""
+        self._changed |= self._writing or set()
+        self._writing = None
+
+    def _tell_written(self) -> None:
+        actions, self._when_written = self._when_written, []
+        for action in actions:
+            action()
+
+    def _sync_checkpoint(self, action: Callable[[], None]) -> None:
+        epoch, offset = self._part and self._part.key.epoch, self._checkpoint
+
+        def synced() -> None:
+            if self._part is not None and self._part.key.epoch == epoch:
+                self._saved = max(self._saved, offset)
+            action()
+
+        if not self._disk.sync_tables(synced):
+            action()
+
+    def _save(self, whole: ZoneState) -> None:
+        """Write a checkpoint of what was loaded, with all that is written in this turn."""
+        self._give_up_checkpoint()
+        for topic in self._changed:
+            name = topic.encode()
+            packed = whole.retained.get(name)
+            self._put_retained(topic, None if packed is None else (name, packed))
         self._changed.clear()
         self._changed_size = 0
+        self._put_checkpoint(whole.marks, self.offset)
+        self._tell_written()
+
+    def _put_checkpoint(self, marks: dict[MarkKey, int], offset: int) -> None:
+        """All that changed up to the offset is put."""
+        assert self._part is not None
         self._save_marks(marks)
-        self._checkpoint = self._settled if whole is None else self.offset
-        for apex, offset in self._absorbed():
-            if offset <= self._checkpoint:
+        self._checkpoint = offset
+        for apex, absorbed in self._absorbed():
+            if absorbed <= offset:
                 self._state.delete(_ABSORBED + apex.encode())
-        point = state_pb2.Checkpoint(epoch=part.key.epoch, offset=self._checkpoint)
+        point = state_pb2.Checkpoint(epoch=self._part.key.epoch, offset=offset)
         self._state.put(_CHECKPOINT, point.SerializeToString())
 
     @property
