@@ -24,10 +24,11 @@ what is left of it may come later; None stands for a step in which none was foun
 """
 
 AT_ONCE = 256
-BYTES_AT_ONCE = 64 * 1024
+BYTES_A_STEP = 256
 """
-Steps of an iterator that are done before its rest is given in slices, and bytes of payload: more
-than a client takes at once would be dropped at QoS 0.
+Steps of iterators that are done in one turn before their rest is given in slices, a message being
+one more with each so many bytes: more than a client takes at once would be dropped at QoS 0. All
+that is asked in a turn shares them: a sync ends for many filters, each of which took a millisecond.
 """
 
 LOOK = 0.02
@@ -42,6 +43,7 @@ class Feeds:
         self._serve: Callable[[Worker], None] = _do_all
         self._is_over: Callable[[], bool] = lambda: False
         self._waiting: list[_Feed] = []
+        self._left = AT_ONCE
 
     def wire(self, shares: Shares) -> None:
         """Others have their turns in between from now on."""
@@ -61,12 +63,12 @@ class Feeds:
                 if message is not None:
                     give(message)
             return
-        size = 0
-        for steps, message in enumerate(retained, 1):
+        for message in retained:
+            size = 0
             if message is not None:
                 give(message)
-                size += len(message.payload)
-            if steps == AT_ONCE or size >= BYTES_AT_ONCE:
+                size = len(message.payload)
+            if not self._has_more_time(1 + size // BYTES_A_STEP):
                 self._serve(_Feed(self, session, subscription, retained))
                 return
 
@@ -81,6 +83,17 @@ class Feeds:
             self._timers.call_later(LOOK, self._look)
 
     # internal
+
+    def _has_more_time(self, steps: int) -> bool:
+        """True if more may be done at once in this turn, after so many steps."""
+        if self._left > 0:
+            self._left -= steps
+            if self._left <= 0:
+                self._timers.call_later(0.0, self._begin_turn)
+        return self._left > 0
+
+    def _begin_turn(self) -> None:
+        self._left = AT_ONCE
 
     def _look(self) -> None:
         waiting, self._waiting = self._waiting, []
