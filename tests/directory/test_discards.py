@@ -215,6 +215,21 @@ def test_session_offered_to_one_that_was_discarded_ends_with_it() -> None:
     assert [] == whole.holders("x")
 
 
+def test_discard_is_remembered_by_the_time_of_its_connack() -> None:
+    """Whatever the disk loses of what was written later."""
+    whole = two_sites()
+    connect(whole, "b").lost(is_will_due=False)
+    whole.isolate("b")
+    connect(whole, "a", clean=True)
+    whole.nodes["a"].kill(survivors=0)
+    whole.nodes["a"].start()
+
+    assert whole.nodes["a"].directory.clearings.is_due("x")
+    whole.heal()
+    whole.run(60.0)
+    assert [] == whole.holders("x")
+
+
 @pytest.mark.parametrize("was_killed", [False, True])
 def test_discard_of_a_holder_that_was_away_is_forgotten_when_it_is_done(was_killed: bool) -> None:
     """The holder is asked again each time, and has nothing more."""
@@ -233,4 +248,25 @@ def test_discard_of_a_holder_that_was_away_is_forgotten_when_it_is_done(was_kill
 
     assert [("b", 1)] == list(due.holders)
     assert [] == whole.holders("x")
+    assert not clearings.is_due("x")
+
+
+def test_what_was_ended_is_looked_for_anew() -> None:
+    """Though nothing was found before, and for long."""
+    whole = two_sites(names="abc")
+    connect(whole, "c").lost(is_will_due=False)
+    whole.run(3.0)
+    whole.isolate("c")
+    connect(whole, "a", clean=True).lost(is_will_due=False)
+    clearings = whole.nodes["a"].directory.clearings
+    due = clearings._due.pop("x")
+    whole.heal()
+    whole.run(5.0)
+    before = whole.holders("x")
+    clearings._due["x"], clearings._whole["x"] = due, whole.now - clearing.SURE
+    whole.run(5.0)
+
+    assert (["c"], []) == (before, whole.holders("x"))
+    assert clearings.is_due("x")
+    whole.run(60.0)
     assert not clearings.is_due("x")

@@ -195,6 +195,10 @@ class Host:
         sent()
 
 
+def _at_once(action: Callable[[], object]) -> None:
+    action()
+
+
 class Connection:
     """A client's connection to a node, from CONNECT on."""
 
@@ -213,9 +217,13 @@ class Connection:
         return self.present is not None or self.refused is not None or not self.is_open
 
     def accept(self, present: bool, until: float = 0.0) -> None:
-        """The session is here: open it in the same turn; CONNACK when that is durable."""
+        """
+        The session is here: open it in the same turn; CONNACK when that is durable. Of a clean one
+        only its will is to be, and the end of what was kept here.
+        """
         node, client_id = self.node, self.client_id
         host, directory = node.host, node.directory
+        is_lasting = not self.clean or self.will is not None or client_id in host.kept
         host.close(client_id)
         host.thaw(client_id)
         if self.clean:
@@ -232,7 +240,8 @@ class Connection:
             node.when_safe(lambda: self._connack(present))
             return
         announcing = directory.clearings.announce(client_id, until, lambda: self.is_open)
-        node.run(announcing, lambda _: node.when_safe(lambda: self._connack(present)))
+        when_done = node.when_safe if is_lasting else _at_once
+        node.run(announcing, lambda _: when_done(lambda: self._connack(present)))
 
     def _connack(self, present: bool) -> None:
         if self.is_open:
