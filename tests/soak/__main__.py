@@ -116,6 +116,7 @@ class Soak:
             await self._visits.discard_left()
             if left := await self._left_over():
                 return [f"sessions are left over after {self._visits.done} visits: {left}"]
+            await self._visits.clear_left()
             is_last = number == self._options.rests
             if (is_last or length >= LONG) and (wrong := await self._not_swept()):
                 return [f"tables are not as they were after {self._visits.done} visits: {wrong}"]

@@ -3,7 +3,8 @@ What one client does: it comes with names of its own, uses them, and leaves noth
 
 Each kind of visit ends without a session: a durable one is discarded by a clean CONNECT, at the
 same node or another. The gaps between the steps are those at which a discard once got lost. A visit
-that failed may have left a rightful session: `discard_left` ends that.
+that failed may have left a rightful session: `discard_left` ends that. `clear_left` clears what it
+had retained.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class Visits:
         self._zones = zones
         self._numbers = 0
         self._left: list[str] = []
+        self._topics: list[str] = []
 
     async def make(self, deadline: float) -> None:
         """Make one visit after the other until the loop's time is `deadline`, and end the last."""
@@ -47,11 +49,13 @@ class Visits:
             self._numbers += 1
             number = self._numbers
             kind = self._rng.choice((self._passer, self._passer, self._roamer, self._keeper))
+            topic = f"{self._rng.choice(self._zones)}/v{number}".lstrip("/")
             try:
-                await kind(f"v{number}", f"{self._rng.choice(self._zones)}/v{number}".lstrip("/"))
+                await kind(f"v{number}", topic)
             except (OSError, AssertionError, asyncio.CancelledError, TimeoutError) as error:
                 self.failed.append(f"{kind.__name__} {number}: {error!r}"[:200])
                 self._left.append(f"v{number}")
+                self._topics.append(topic)
                 await asyncio.sleep(0.05)  # a node that is away is not asked in a tight loop
             self.done += 1
 
@@ -60,6 +64,14 @@ class Visits:
         left, self._left = self._left, []
         for first in range(0, len(left), AT_ONCE):
             await asyncio.gather(*map(self._discard, left[first : first + AT_ONCE]))
+
+    async def clear_left(self) -> None:
+        """No publish is on its way any more: clear what failed visits had retained."""
+        topics, self._topics = self._topics, []
+        client = await self._open("clearing")
+        for topic in topics:
+            await client.publish(f"{topic}/last", b"", 1, retain=True)
+        await client.close()
 
     async def _discard(self, name: str) -> None:
         deadline = asyncio.get_running_loop().time() + PATIENCE
