@@ -39,9 +39,11 @@ class LostRoot:
         """
         standing = self._standing
         told = checked_root(says, standing)
-        if told is None or not standing.is_reused(told):
+        if told is None:
             return None
-        if not standing.renumbering:
+        if not standing.renumbering:  # else it still serves at the epoch that was used before
+            if not standing.is_reused(told):
+                return None
             if not standing.may_renumber:
                 raise PeerError(
                     f"another root {told.identity!r} at epoch {told.epoch}, and this one has taken"
