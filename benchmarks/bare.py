@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from txbroker.pipeline.rows import MESSAGE_ARROW, MESSAGE_COLUMNS
+from txbroker.pipeline.source.row_schema import MESSAGE_ARROW, MESSAGE_COLUMNS
 
 ROWS = 8_000
 """Of a batch: about as many as the nodes' replies have."""

@@ -30,7 +30,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from benchmarks.node import Node
 from benchmarks.processes import anonymous_memory
 from benchmarks.startup import fill
-from txbroker.message import Message
+from txbroker.mqtt.wire.message import Message
 
 ROOT = Path(__file__).resolve().parents[1]
 TOPICS = 100
@@ -117,7 +117,7 @@ def start_spark(master: str) -> Any:
         filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])
     )
     from benchmarks.bare import Bare
-    from txbroker.pipeline.spark import session
+    from txbroker.pipeline.spark.spark_session import session
 
     spark = session(master, "txbroker benchmark")
     spark.dataSource.register(Bare)

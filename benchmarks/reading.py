@@ -27,7 +27,7 @@ from benchmarks import generator
 from benchmarks.catch_up import publish
 from benchmarks.generator import Figures
 from benchmarks.node import Node
-from txbroker.pipeline.channel import open_channel
+from txbroker.pipeline.source.channel import open_channel
 from txbroker.v1.journal_pb2 import PartsRequest, RecordsRequest
 from txbroker.v1.journal_pb2_grpc import JournalStub
 

@@ -23,17 +23,17 @@ from pathlib import Path
 from benchmarks import generator
 from benchmarks.client import connect, subscribe
 from benchmarks.node import Node
-from txbroker.message import Message
-from txbroker.place import PartKey
-from txbroker.store.disk import Disk, wall
-from txbroker.store.records import encode_records
-from txbroker.turn import Turn
+from txbroker.data.data_directory import DataDirectory, wall
+from txbroker.journal.store.record_format import encode_records
+from txbroker.model.log_position import JournalId
+from txbroker.mqtt.wire.message import Message
+from txbroker.runtime.flush_queue import FlushQueue
 from txbroker.v1 import state_pb2
 
 SIZES = (1_000_000, 50_000_000)
 PAYLOAD = b"21.5 degrees C.."
 SEGMENT_BYTES = 64 * 1024 * 1024
-ZONE = PartKey("", 1)
+ZONE = JournalId("", 1)
 
 
 class NoTimers:
@@ -76,12 +76,12 @@ def fill(data: Path, records: int, batch: int, messages: Sequence[Message] = ())
     A batch repeats these messages, or one of a sensor.
     """
     asyncio.set_event_loop(asyncio.new_event_loop())
-    disk = Disk(
+    disk = DataDirectory(
         data,
         durability="memory",
         sync_interval=0.1,
         segment_bytes=SEGMENT_BYTES,
-        turn=Turn(lambda _: None),
+        turn=FlushQueue(lambda _: None),
         timers=NoTimers(),
         on_full=lambda _, reason: sys.exit(reason),
         on_failed=lambda error: sys.exit(str(error)),

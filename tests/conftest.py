@@ -13,7 +13,7 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 from tests.support.java_classes import java_options
-from txbroker import telemetry
+from txbroker.runtime import structured_log
 
 # How long an example takes says more of the machine than of the code.
 settings.register_profile("txbroker", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -36,7 +36,7 @@ def log_undone() -> Iterator[None]:
     hooks = sys.excepthook, threading.excepthook, sys.unraisablehook, warnings.showwarning
     yield
     root = logging.getLogger()
-    set_here = [h for h in root.handlers if type(h).__module__ == telemetry.__name__]
+    set_here = [h for h in root.handlers if type(h).__module__ == structured_log.__name__]
     if set_here:
         for handler in set_here:
             root.removeHandler(handler)

@@ -9,9 +9,9 @@ import sys
 import pytest
 from twisted.internet.task import Clock
 
-from txbroker.alarms import BEAT, Heart
-from txbroker.errors import StoreError
-from txbroker.telemetry import configure
+from txbroker.model.errors import StoreError
+from txbroker.runtime.periodic import BEAT, PeriodicTasks
+from txbroker.runtime.structured_log import configure
 
 
 def test_an_error_puts_it_off_until_the_next_time(capfd: pytest.CaptureFixture[str]) -> None:
@@ -27,7 +27,7 @@ def test_an_error_puts_it_off_until_the_next_time(capfd: pytest.CaptureFixture[s
             raise outcome
 
     configure("here")
-    heart = Heart(clock)
+    heart = PeriodicTasks(clock)
     heart.every(1.0, work)
     heart.start()
     clock.pump([BEAT] * 3)
@@ -45,7 +45,7 @@ def test_all_that_is_due_is_done_at_one_moment() -> None:
     """In the order in which it was said; nothing wakes the node in between."""
     done: list[tuple[float, str]] = []
     clock = Clock()
-    heart = Heart(clock)
+    heart = PeriodicTasks(clock)
     for beats, name in ((2, "a"), (1, "b"), (4, "c")):
         heart.every(beats * BEAT, lambda name=name: done.append((clock.seconds() / BEAT, name)))
     heart.start()
@@ -66,7 +66,7 @@ time.time = lambda: real() + ahead
 from twisted.internet import asyncioreactor
 asyncioreactor.install()
 from twisted.internet import reactor
-from txbroker.alarms import keep_time
+from txbroker.runtime.periodic import keep_time
 
 order = []
 reactor.callLater(9.0, order.append, "cancelled").cancel()

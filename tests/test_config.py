@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from txbroker import config
 from txbroker.config import Address, NodeConfig
-from txbroker.errors import ConfigError
+from txbroker.model.errors import ConfigError
 
 ROOT = """\
 node: house
@@ -98,13 +98,13 @@ def test_every_key_of_a_full_document(tmp_path: Path) -> None:
         durability="interval",
         sync_interval=0.02,
         journal="none",
-        retention=config.Retention(age=7200.0, size=5 << 20),
+        retention=config.RetentionLimits(age=7200.0, size=5 << 20),
         unreachable="hold",
         roaming="fresh",
         roaming_wait=0.0,
         will_after=60.0,
         suback_wait=0.5,
-        session_limits=config.SessionLimits(messages=7),
+        session_limits=config.SessionBounds(messages=7),
         limits=config.Limits(
             connections=1,
             packet=1024,
@@ -113,7 +113,7 @@ def test_every_key_of_a_full_document(tmp_path: Path) -> None:
             outbox=2 << 30,
             links=4,
             cache=5,
-            disk_free=config.Reserve(share=0.125),
+            disk_free=config.ReserveSize(share=0.125),
             connect_timeout=90.0,
         ),
         source=tmp_path / "0.yaml",
@@ -139,8 +139,8 @@ def test_defaults(tmp_path: Path) -> None:
         node.will_after,
     )
     week = 7 * 86_400.0
-    assert config.Retention(age=week, size=10 << 30) == node.retention
-    assert config.SessionLimits(messages=1_000_000, bytes=1 << 30, age=week) == node.session_limits
+    assert config.RetentionLimits(age=week, size=10 << 30) == node.retention
+    assert config.SessionBounds(messages=1_000_000, bytes=1 << 30, age=week) == node.session_limits
     assert (
         config.Limits(
             connections=50_000,
@@ -150,7 +150,7 @@ def test_defaults(tmp_path: Path) -> None:
             outbox=1 << 30,
             links=1_000,
             cache=100_000,
-            disk_free=config.Reserve(share=0.05),
+            disk_free=config.ReserveSize(share=0.05),
             connect_timeout=10.0,
         )
         == node.limits
@@ -162,7 +162,7 @@ def test_a_reserve_is_a_share_or_a_size_of_the_disk(tmp_path: Path) -> None:
     """A size that was meant for a large disk leaves most of a small one usable."""
     small, large = 64 << 20, 1 << 40
 
-    def reserve(text: str) -> config.Reserve:
+    def reserve(text: str) -> config.ReserveSize:
         return one(tmp_path, changed(ROOT, limits=f"{{disk_free: {text}}}")).limits.disk_free
 
     assert (0, 0) == (reserve("0%").of(small), reserve("0%").of(large))

@@ -8,7 +8,7 @@ import attrs
 import pytest
 from twisted.internet.task import Clock
 
-from txbroker.deadlines import GRAIN, Deadlines
+from txbroker.runtime.deadlines import GRAIN, Deadlines
 
 
 @attrs.define(eq=False)

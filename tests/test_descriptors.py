@@ -7,7 +7,7 @@ import sys
 
 CODE = """
 import os, resource, sys
-from txbroker import descriptors
+from txbroker.runtime import descriptors
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 descriptors.keep_some()
 taken = []

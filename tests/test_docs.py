@@ -180,15 +180,15 @@ def test_every_counter_is_explained() -> None:
 
 def test_every_key_is_explained() -> None:
     """docs/topology.md has each key, and the default of each limit as it stands in the code."""
-    from txbroker.config.hooks import CONVERTER
-    from txbroker.config.values import NOT_KEYS, Limits, NodeConfig, Retention, SessionLimits
+    from txbroker.config.value_hooks import CONVERTER
+    from txbroker.config.values import NOT_KEYS, Limits, NodeConfig, RetentionLimits, SessionBounds
 
     explained = (ROOT / "docs" / "topology.md").read_text()
-    for values in (NodeConfig, Limits, Retention, SessionLimits):
+    for values in (NodeConfig, Limits, RetentionLimits, SessionBounds):
         for field in attrs.fields(values):
             if field.name not in NOT_KEYS:
                 assert f"| `{field.name}` |" in explained, field.name
-    for values in (Limits, Retention, SessionLimits):
+    for values in (Limits, RetentionLimits, SessionBounds):
         for field in attrs.fields(values):
             default = r"`?(\{[^}]*\}|[\w%]+)`?"
             found = re.search(

@@ -11,14 +11,15 @@ import pytest
 from tests.faults.disks import compiler
 from tests.support.nodes import NodeProcess, topology
 from tests.support.rawclient import RawClient
-from txbroker import machine, tap
+from txbroker import tap
+from txbroker.runtime import machine_check
 
 SOURCE = Path(__file__).parent / "support" / "lacking.c"
 
 
 def test_this_machine_lacks_nothing() -> None:
     """Nor does 64-bit ARM, whose numbers are alike."""
-    assert machine.missing() is None
+    assert machine_check.missing() is None
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,7 @@ def test_what_a_machine_lacks(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Is one line, with the remedy, before the topology file is looked at."""
-    line = machine.missing(**what)  # type: ignore[arg-type]
+    line = machine_check.missing(**what)  # type: ignore[arg-type]
     assert line is not None and told in line
     monkeypatch.setattr(tap, "missing", lambda: line)
     options: Any = tap.Options()  # type: ignore[no-untyped-call]

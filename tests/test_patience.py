@@ -7,12 +7,12 @@ from functools import partial
 import pytest
 
 from tests.support.clock import Clock
-from txbroker.patience import Patience
+from txbroker.runtime.equal_timeouts import EqualTimeouts
 
 
 def test_each_is_called_at_its_time() -> None:
     clock = Clock()
-    patience = Patience(clock)
+    patience = EqualTimeouts(clock)
     called: list[tuple[int, float]] = []
 
     def call(number: int) -> None:
@@ -31,7 +31,7 @@ def test_each_is_called_at_its_time() -> None:
 
 def test_who_has_cancelled_is_not_called() -> None:
     clock = Clock()
-    patience = Patience(clock)
+    patience = EqualTimeouts(clock)
     called: list[int] = []
     waits = [patience.call_later(1.0, partial(called.append, number)) for number in range(4)]
     for number in (0, 3, 3):
@@ -46,7 +46,7 @@ def test_who_has_cancelled_is_not_called() -> None:
 
 def test_an_error_is_not_of_the_others() -> None:
     clock = Clock()
-    patience = Patience(clock)
+    patience = EqualTimeouts(clock)
     called: list[int] = []
     patience.call_later(1.0, lambda: 1 / 0 and None)
     patience.call_later(1.0, partial(called.append, 1))
@@ -60,7 +60,7 @@ def test_an_error_is_not_of_the_others() -> None:
 
 def test_who_waits_anew_when_called_waits_as_long_again() -> None:
     clock = Clock()
-    patience = Patience(clock)
+    patience = EqualTimeouts(clock)
     called: list[float] = []
 
     def again() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.support.pair import Alarms
-from txbroker.pressure import BUDGET, LOOK, SHORT, TRIAL, WINDOW, Pressure
+from txbroker.runtime.backpressure import BUDGET, LOOK, SHORT, TRIAL, WINDOW, Backpressure
 
 
 class Bench:
@@ -14,7 +14,7 @@ class Bench:
     def __init__(self, budget: float = 1.0) -> None:
         self.left = 1_000
         self.alarms = Alarms()
-        self.pressure = Pressure(self.alarms, patience=1.0, budget=budget)
+        self.pressure = Backpressure(self.alarms, patience=1.0, budget=budget)
         self.relieved = 0
         self.pressure.when_relieved(self.count)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from txbroker.rotation import Rotation
+from txbroker.runtime.rotation import Rotation
 
 
 def test_sources_take_turns() -> None:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import attrs
 import pytest
 
-from txbroker.shares import CROWD, ENOUGH, HURRIED, SHARE, TURN, Share, Shares
-from txbroker.turn import Turn
+from txbroker.runtime.fair_shares import CROWD, ENOUGH, HURRIED, SHARE, TURN, FairShare, FairShares
+from txbroker.runtime.flush_queue import FlushQueue
 
 
 @attrs.define(eq=False)
@@ -19,14 +19,14 @@ class Bench:
     later: list[Callable[[], None]] = attrs.Factory(list)
     done: list[str] = attrs.Factory(list)
     told: list[int] = attrs.Factory(list)
-    shares: Shares = attrs.field(init=False)
+    shares: FairShares = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.shares = Shares(
+        self.shares = FairShares(
             later=self.later.append,
             now=lambda: self.time,
             worked=lambda: self.time,
-            turn=Turn(lambda action: None),
+            turn=FlushQueue(lambda action: None),
             tell=self.told.append,
         )
 
@@ -65,7 +65,7 @@ class Client:
     name: str
     steps: int
     takes: float = SHARE / 4
-    share: Share | None = None
+    share: FairShare | None = None
     states: list[bool] = attrs.Factory(list)
     error: Exception | None = None
     newcomer: Newcomer | None = None

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from txbroker.slices import Slices
+from txbroker.runtime.slices import Slices
 
 
 class Loop:

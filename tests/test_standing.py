@@ -9,36 +9,38 @@ import attrs
 import pytest
 
 from tests.support.recorders import cut
-from txbroker.authority.handover import Incoming, Snapshot
-from txbroker.delegation.cut import Cut
-from txbroker.delegation.passage import Passage
-from txbroker.delegation.table import Delegation, TableState
-from txbroker.errors import PeerError, StoreError
-from txbroker.message import Message
-from txbroker.place import PartKey, Place
-from txbroker.standing import ROOT_EPOCH, Standing
-from txbroker.store.backup import restored
-from txbroker.store.incoming import Arrived
-from txbroker.store.state import DataFolder, KnownRoot, NodeState, Strays
+from txbroker.data.backups import restored
+from txbroker.delegation.delegation_table import Delegation, DelegationState
+from txbroker.delegation.state.node_grant import ROOT_EPOCH, NodeGrant
+from txbroker.delegation.state.node_state import DataFolder, KnownRoot, NodeState, Strays
+from txbroker.delegation.state.received_zone_file import StagedZone
+from txbroker.delegation.zone_snapshot import ReceivedZone, ZoneSnapshot
+from txbroker.model.epoch_transition import EpochTransition
+from txbroker.model.errors import PeerError, StoreError
+from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.model.zone_cut import ZoneCut
+from txbroker.mqtt.wire.message import Message
 
 HOME = cut("", node="home")
 ATTIC = cut("", node="attic")
 
 
-def arrived(epoch: int, *below: Cut, apex: str = "garage", payload: bytes = b"on") -> Arrived:
+def arrived(
+    epoch: int, *below: ZoneCut, apex: str = "garage", payload: bytes = b"on"
+) -> StagedZone:
     """What a handover brings: one retained message, and delegations below."""
-    incoming = Incoming()
-    incoming.take(Snapshot(retained=(Message(f"{apex}/lamp", payload, 1, True),)))
+    incoming = ReceivedZone()
+    incoming.take(ZoneSnapshot(retained=(Message(f"{apex}/lamp", payload, 1, True),)))
     delegations = tuple(Delegation(cut=known) for known in below)
-    return Arrived(
+    return StagedZone(
         apex=apex,
         epoch=epoch,
         incoming=incoming,
-        subtree=TableState(delegations=delegations, epochs={f"{apex}/seen": 8}),
+        subtree=DelegationState(delegations=delegations, epochs={f"{apex}/seen": 8}),
     )
 
 
-def hand_over(standing: Standing, epoch: int) -> None:
+def hand_over(standing: NodeGrant, epoch: int) -> None:
     """The whole way: received, granted, absorbed."""
     standing.receive(arrived(epoch))
     standing.grant(epoch, [HOME])
@@ -53,9 +55,9 @@ class Disk:
 
     def start(
         self, zone: str | None = "garage", parent: str | None = "home:1", node: str = "garage"
-    ) -> Standing:
+    ) -> NodeGrant:
         state = self.folder.load(node, zone)
-        return Standing(self.folder, state, f"{node}:1", parent)
+        return NodeGrant(self.folder, state, f"{node}:1", parent)
 
     def load(self, zone: str | None = "garage", node: str = "garage") -> NodeState:
         return self.folder.load(node, zone)
@@ -224,8 +226,8 @@ def test_zone_that_came_back_is_absorbed_in_the_next_life(disk: Disk) -> None:
     standing = disk.start("", None, "home")
     standing.table.commit(cut("garage", 4))
     standing.receive(arrived(4, cut("garage/door", 3)))
-    end, here = Place(PartKey("garage", 4), 7), Place(PartKey("", 1), 5)
-    back = Passage(apex="garage", left=end, entered=here)
+    end, here = LogPosition(JournalId("garage", 4), 7), LogPosition(JournalId("", 1), 5)
+    back = EpochTransition(apex="garage", left=end, entered=here)
     standing.take_back("garage", back)
     again = disk.start("", None, "home")
     waiting = again.absorbing
@@ -275,9 +277,9 @@ def test_epoch_that_the_node_has_nothing_of_is_not_served(disk: Disk, epoch: int
 # -- restored from a copy
 
 
-def copied(disk: Disk, zone: str, parent: str | None) -> Standing:
+def copied(disk: Disk, zone: str, parent: str | None) -> NodeGrant:
     state = restored(disk.load(zone), 0.0)
-    return Standing(disk.folder, state, "garage:1", parent)
+    return NodeGrant(disk.folder, state, "garage:1", parent)
 
 
 @pytest.mark.parametrize("epoch", [3, 4])
@@ -336,7 +338,7 @@ def test_lives_of_an_empty_root_count_against_the_lost_one(disk: Disk) -> None:
     assert [False, True] == told
     assert (6, (4, 5)) == (standing.epoch, standing.lives)
     pairs = ((1, 4), (2, 5), (3, 6))
-    assert tuple((PartKey("", a), PartKey("", b)) for a, b in pairs) == standing.renumbering
+    assert tuple((JournalId("", a), JournalId("", b)) for a, b in pairs) == standing.renumbering
     assert [4] == [one.epoch for one in standing.strays]
     passages = standing.table.state().passages
     assert [(1, 4), (4, 5), (5, 6)] == [
@@ -353,7 +355,7 @@ def test_the_last_epoch_of_a_root_is_renumbered_alone(disk: Disk) -> None:
     standing.renumber(later)
 
     assert (5, (1,)) == (standing.epoch, standing.lives)
-    assert ((PartKey("", 2), PartKey("", 5)),) == standing.renumbering
+    assert ((JournalId("", 2), JournalId("", 5)),) == standing.renumbering
     standing.finish_renumbering()
     assert () == standing.renumbering
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from txbroker import telemetry
+from txbroker.runtime import structured_log
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -32,13 +32,13 @@ from twisted.internet import defer
 from twisted.internet.protocol import Factory
 from twisted.logger import Logger
 from twisted.python import usage
-from txbroker import telemetry
+from txbroker.runtime import structured_log
 import grpc
 
 class Options(usage.Options):
     def postOptions(self):
-        telemetry.configure("kitchen")
-        self.parent["logger"] = telemetry.TWISTED_OBSERVER
+        structured_log.configure("kitchen")
+        self.parent["logger"] = structured_log.TWISTED_OBSERVER
 
 async def fails():
     raise RuntimeError("task")
@@ -51,7 +51,7 @@ class Noisy(Service):
         warnings.warn("by warnings", UserWarning)
         print("by print")
         print("by print to stderr", file=sys.stderr)
-        telemetry.get_logger(zone="home").info("zone.fenced", epoch=3, data=b"raw")
+        structured_log.get_logger(zone="home").info("zone.fenced", epoch=3, data=b"raw")
         defer.fail(RuntimeError("deferred"))
         self.task = asyncio.ensure_future(fails())
         thread = threading.Thread(target=lambda: 1 / 0)
@@ -81,7 +81,7 @@ def lines(stream: io.StringIO) -> list[dict[str, Any]]:
 
 def configured(**options: Any) -> io.StringIO:
     stream = io.StringIO()
-    telemetry.configure("kitchen", stream=stream, **options)
+    structured_log.configure("kitchen", stream=stream, **options)
     return stream
 
 
@@ -89,7 +89,7 @@ def test_off_a_terminal_an_event_is_one_json_object() -> None:
     """With event, level, time in UTC and node, and the fields given."""
     stream = configured()
 
-    telemetry.get_logger(zone="home/kitchen").warning("zone.fenced", epoch=3)
+    structured_log.get_logger(zone="home/kitchen").warning("zone.fenced", epoch=3)
 
     (event,) = lines(stream)
     stamp = datetime.fromisoformat(event.pop("time"))
@@ -107,7 +107,7 @@ def test_a_field_that_json_cannot_say_is_still_one_line() -> None:
     """Bytes, line ends and unpaired surrogates in fields do not break the line."""
     stream = configured()
 
-    telemetry.get_logger().info("odd", raw=b"\x00", text="a\nb\ud800", thing=object())
+    structured_log.get_logger().info("odd", raw=b"\x00", text="a\nb\ud800", thing=object())
 
     (event,) = lines(stream)
     assert (repr(b"\x00"), "a\nb\ud800") == (event["raw"], event["text"])
@@ -120,7 +120,7 @@ def test_an_exception_is_a_field() -> None:
     try:
         raise ValueError("no such zone")
     except ValueError:
-        telemetry.get_logger().exception("walk.failed")
+        structured_log.get_logger().exception("walk.failed")
 
     (event,) = lines(stream)
     assert ("error", "ValueError: no such zone") == (event["level"], event["error"])
@@ -129,7 +129,7 @@ def test_an_exception_is_a_field() -> None:
 
 def test_a_logger_may_be_older_than_the_configuration() -> None:
     """Module-level loggers follow a later `configure`, also a second one."""
-    logger = telemetry.get_logger()
+    logger = structured_log.get_logger()
     first, second = configured(), configured()
 
     logger.info("link.up")
@@ -144,7 +144,7 @@ def test_on_a_terminal_lines_are_for_people() -> None:
     try:
         raise ValueError("no such zone")
     except ValueError:
-        telemetry.get_logger().exception("walk.failed", zone="home")
+        structured_log.get_logger().exception("walk.failed", zone="home")
 
     first, *rest = stream.getvalue().splitlines()
     assert "walk.failed" in first and "zone=home" in first and not first.startswith("{")
@@ -155,7 +155,7 @@ def test_debug_is_left_out() -> None:
     """The level of a node's log is info."""
     stream = configured()
 
-    telemetry.get_logger().debug("detail")
+    structured_log.get_logger().debug("detail")
 
     assert "" == stream.getvalue()
 
@@ -165,8 +165,8 @@ def test_a_stream_that_breaks_does_not_hurt_the_caller() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with open(writer, "w") as stream:
-        telemetry.configure("kitchen", stream=stream)
-        telemetry.get_logger().info("unheard" * 3000)
+        structured_log.configure("kitchen", stream=stream)
+        structured_log.get_logger().info("unheard" * 3000)
         try:
             stream.flush()
         except BrokenPipeError:
@@ -228,8 +228,8 @@ def test_an_uncaught_exception_is_logged() -> None:
     """One at the top of the program too, and Ctrl-C stays silent about ours."""
     program = textwrap.dedent(
         """
-        from txbroker import telemetry
-        telemetry.configure("kitchen")
+        from txbroker.runtime import structured_log
+        structured_log.configure("kitchen")
         raise RuntimeError("top")
         """
     )
@@ -253,16 +253,16 @@ def test_what_others_cause_is_told_a_few_times_and_counted() -> None:
     """Again after a while, with the number of those that were not told; kinds are apart."""
     now = [0.0]
     said: list[tuple[str, dict[str, Any]]] = []
-    repeated = telemetry.Repeated(lambda: now[0])
+    repeated = structured_log.RepeatedEvents(lambda: now[0])
 
     def tell(kind: str) -> bool:
         return repeated.tell(lambda event, **f: said.append((event, f)), "odd", kind=kind, peer=1)
 
-    assert [True] * telemetry.AT_ONCE + [False] * 500 == [
-        tell("a") for _ in range(telemetry.AT_ONCE + 500)
+    assert [True] * structured_log.AT_ONCE + [False] * 500 == [
+        tell("a") for _ in range(structured_log.AT_ONCE + 500)
     ]
     assert tell("b")
-    now[0] += telemetry.TELL_AGAIN
+    now[0] += structured_log.TELL_AGAIN
     assert tell("a") and tell("b")
     assert [("odd", {"peer": 1, "untold": 500}), ("odd", {"peer": 1})] == said[-2:]
 
@@ -270,17 +270,17 @@ def test_what_others_cause_is_told_a_few_times_and_counted() -> None:
 def test_kinds_of_what_others_cause_are_bounded() -> None:
     """A stranger invents as many as it likes: beyond a number they are one."""
     said: list[str] = []
-    repeated = telemetry.Repeated(lambda: 0.0)
-    for number in range(10 * telemetry.KINDS_REMEMBERED):
+    repeated = structured_log.RepeatedEvents(lambda: 0.0)
+    for number in range(10 * structured_log.KINDS_REMEMBERED):
         repeated.tell(lambda event, **_: said.append(event), "odd", kind=str(number))
-    assert telemetry.KINDS_REMEMBERED + telemetry.AT_ONCE == len(said)
+    assert structured_log.KINDS_REMEMBERED + structured_log.AT_ONCE == len(said)
 
 
 def test_a_field_is_cut_to_a_line() -> None:
     """Whatever others sent."""
     out = io.StringIO()
-    telemetry.configure("kitchen", stream=out)
-    telemetry.get_logger().warning("odd", reason="x" * 1_000_000)
+    structured_log.configure("kitchen", stream=out)
+    structured_log.get_logger().warning("odd", reason="x" * 1_000_000)
     line = out.getvalue()
-    assert len(line) < 2 * telemetry.LONGEST_FIELD
+    assert len(line) < 2 * structured_log.LONGEST_FIELD
     assert "(1000000 in all)" in json.loads(line)["reason"]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from txbroker.topics import (
+from txbroker.model.topics import (
     TopicError,
     deepest_enclosing,
     is_filter_within,

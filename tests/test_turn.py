@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from txbroker.counters import Counters
-from txbroker.turn import Turn
+from txbroker.model.counters import Counters
+from txbroker.runtime.flush_queue import FlushQueue
 
 
 class End:
     """Something with output; flushing it may give another one output."""
 
-    def __init__(self, turn: Turn, then: End | None = None) -> None:
+    def __init__(self, turn: FlushQueue, then: End | None = None) -> None:
         self.flushed = 0
         self._turn = turn
         self._then = then
@@ -28,7 +28,7 @@ class End:
 def test_each_end_is_flushed_once_a_turn() -> None:
     """However often it was marked; also what flushing marks."""
     later: list[Callable[[], None]] = []
-    turn = Turn(later.append)
+    turn = FlushQueue(later.append)
     last = End(turn)
     first = End(turn, last)
     turn.mark_dirty(first)
@@ -44,7 +44,7 @@ def test_each_end_is_flushed_once_a_turn() -> None:
 def test_turn_ends_by_itself() -> None:
     """Where nobody ends it; one call is due at a time."""
     later: list[Callable[[], None]] = []
-    turn = Turn(later.append)
+    turn = FlushQueue(later.append)
     end = End(turn)
     turn.mark_dirty(end)
     turn.mark_dirty(End(turn))
@@ -60,7 +60,7 @@ def test_turn_ends_by_itself() -> None:
 def test_a_shared_turn_ends_once() -> None:
     """Whoever shares it may end it as often as it likes; nothing is scheduled."""
     later: list[Callable[[], None]] = []
-    turn = Turn(later.append)
+    turn = FlushQueue(later.append)
     end = End(turn)
     seen = []
 
@@ -77,7 +77,7 @@ def test_a_shared_turn_ends_once() -> None:
 def test_one_that_fails_does_not_keep_others_from_being_flushed() -> None:
     """They are flushed soon after, whether the turn is shared or not."""
     later: list[Callable[[], None]] = []
-    turn = Turn(later.append)
+    turn = FlushQueue(later.append)
 
     class Broken(End):
         def flush(self) -> None:
@@ -115,7 +115,7 @@ def test_counters() -> None:
 def test_end_has_one_turn_of_its_own_at_a_time() -> None:
     """However often it asks; others have theirs first, and it can ask again in its own."""
     later: list[Callable[[], None]] = []
-    turn = Turn(later.append)
+    turn = FlushQueue(later.append)
     end = End(turn)
     turn.mark_next(end)
     turn.mark_next(end)

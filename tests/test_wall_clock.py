@@ -1,7 +1,7 @@
 """
 Who may ask for the time of day, which steps: whoever stamps what people read, and no timer.
 
-Ages that outlive a process go by `store/lived.py`, all else by the monotonic clock.
+Ages that outlive a process go by `storage/lived_time.py`, all else by the monotonic clock.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from tests.support.nodes import ROOT
 
 READERS = {
     "cli/sessions.py": "shows when a client left",
-    "node/control.py": "the time of a backup",
-    "node/ground.py": "how old a backup is",
-    "pipeline/commits.py": "a job's archive, in no node",
-    "store/disk.py": "the time of records, and the note beside what was lived",
+    "node/control_plane.py": "the time of a backup",
+    "node/node_base.py": "how old a backup is",
+    "pipeline/archive/commits.py": "a job's archive, in no node",
+    "data/data_directory.py": "the time of records, and the note beside what was lived",
     "telemetry.py": "the time of a log line",
 }
 """Modules of txbroker, and what for."""

@@ -10,15 +10,8 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from tests.support.recorders import cut
-from txbroker.authority.handover import mark_of_will
-from txbroker.control.convert import checked_snapshot
-from txbroker.delegation.passage import END, FOREVER, Passage
-from txbroker.delegation.table import Delegation, TableState
-from txbroker.edge.stored import check_move
-from txbroker.errors import PeerError
-from txbroker.place import PartKey, Place
-from txbroker.v1 import control_pb2, directory_pb2, link_pb2, state_pb2, types_pb2
-from txbroker.wire_checks import (
+from txbroker.delegation.delegation_table import Delegation, DelegationState
+from txbroker.delegation.peer_checks import (
     AHEAD,
     ANY,
     MOST_NUMBER,
@@ -35,6 +28,13 @@ from txbroker.wire_checks import (
     check_topics,
     marks_within,
 )
+from txbroker.delegation.zone_snapshot import mark_of_will
+from txbroker.edge.sessions.session_format import check_move
+from txbroker.model.epoch_transition import END, FOREVER, EpochTransition
+from txbroker.model.errors import PeerError
+from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.rpc.zone_convert import checked_snapshot
+from txbroker.v1 import control_pb2, directory_pb2, link_pb2, state_pb2, types_pb2
 
 FILES = (control_pb2, directory_pb2, link_pb2, types_pb2)
 MESSAGES = sorted(
@@ -117,10 +117,10 @@ def test_cuts_lie_strictly_below_their_zone(apex: str) -> None:
     with pytest.raises(PeerError):
         check_below("home", (fine, cut(apex, 2)))
     for subtree in (
-        TableState(delegations=(Delegation(cut=fine, below=(cut(apex, 2),)),)),
-        TableState(delegations=(Delegation(cut=cut(apex, 2)),)),
-        TableState(reclaimed=(cut(apex, 2),)),
-        TableState(epochs={apex: 3}),
+        DelegationState(delegations=(Delegation(cut=fine, below=(cut(apex, 2),)),)),
+        DelegationState(delegations=(Delegation(cut=cut(apex, 2)),)),
+        DelegationState(reclaimed=(cut(apex, 2),)),
+        DelegationState(epochs={apex: 3}),
     ):
         with pytest.raises(PeerError):
             check_subtree("home", subtree, known)
@@ -203,14 +203,14 @@ def test_no_passage_leads_to_a_place_that_is_still_to_come(
     epoch: int, offset: int, is_fine: bool
 ) -> None:
     """Sessions would wait there for ever."""
-    place, below = Place(PartKey("", epoch), offset), Place(PartKey("home", 1), 1)
+    place, below = LogPosition(JournalId("", epoch), offset), LogPosition(JournalId("home", 1), 1)
     for left, entered in ((place, below), (below, place)):
-        passage = Passage(apex="home", left=left, entered=entered)
+        passage = EpochTransition(apex="home", left=left, entered=entered)
         if is_fine:
-            check_reached([passage], Place(PartKey("", 3), 7))
+            check_reached([passage], LogPosition(JournalId("", 3), 7))
         else:
             with pytest.raises(PeerError, match="ahead of zone"):
-                check_reached([passage], Place(PartKey("", 3), 7))
+                check_reached([passage], LogPosition(JournalId("", 3), 7))
 
 
 def known(apex: str) -> int:
@@ -218,17 +218,19 @@ def known(apex: str) -> int:
     return {"": 3, "home": 7}.get(apex, 0)
 
 
-def subtrees(epoch: int) -> list[TableState]:
+def subtrees(epoch: int) -> list[DelegationState]:
     """What comes with the zone `home`, with the epoch wherever there is one."""
-    one, other = Place(PartKey("", 1), 9), Place(PartKey("home", epoch), 0)
+    one, other = LogPosition(JournalId("", 1), 9), LogPosition(JournalId("home", epoch), 0)
     below = cut("home/x", epoch=epoch)
     return [
-        TableState(delegations=(Delegation(cut=below),)),
-        TableState(delegations=(Delegation(cut=cut("home/x"), below=(cut("home/x/y", epoch),)),)),
-        TableState(epochs={"home/x": epoch}),
-        TableState(reclaimed=(below,)),
-        TableState(passages=(Passage(apex="home", left=one, entered=other),)),
-        TableState(passages=(Passage(apex="home", left=other, entered=one),)),
+        DelegationState(delegations=(Delegation(cut=below),)),
+        DelegationState(
+            delegations=(Delegation(cut=cut("home/x"), below=(cut("home/x/y", epoch),)),)
+        ),
+        DelegationState(epochs={"home/x": epoch}),
+        DelegationState(reclaimed=(below,)),
+        DelegationState(passages=(EpochTransition(apex="home", left=one, entered=other),)),
+        DelegationState(passages=(EpochTransition(apex="home", left=other, entered=one),)),
     ]
 
 
@@ -261,7 +263,7 @@ def test_a_part_goes_on_from_one_that_can_have_led_to_it(
     zone: str, epoch: int, is_fine: bool
 ) -> None:
     """Of its zone or of one around it, at an epoch that there may have been."""
-    part, before = PartKey("home", 7), Place(PartKey(zone, epoch), 5)
+    part, before = JournalId("home", 7), LogPosition(JournalId(zone, epoch), 5)
     if is_fine:
         check_predecessor(part, before, known)
         check_part(part, part, before, known)

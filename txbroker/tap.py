@@ -16,13 +16,19 @@ from twisted.internet import asyncioreactor
 from twisted.internet.defer import Deferred
 from twisted.python import usage
 
-from txbroker import hooks, log_options
-from txbroker.aio import as_deferred
 from txbroker.config import NodeConfig, load_file, select
-from txbroker.descriptors import ceiling, keep_some
-from txbroker.errors import TxbrokerError
-from txbroker.machine import missing
-from txbroker.telemetry import TWISTED_OBSERVER, configure, get_logger, twisted_observer
+from txbroker.model.errors import TxbrokerError
+from txbroker.node import log_options
+from txbroker.runtime import hooks
+from txbroker.runtime.aio import as_deferred
+from txbroker.runtime.descriptors import ceiling, keep_some
+from txbroker.runtime.machine_check import missing
+from txbroker.runtime.structured_log import (
+    TWISTED_OBSERVER,
+    configure,
+    get_logger,
+    twisted_observer,
+)
 
 log = get_logger()
 

@@ -28,9 +28,9 @@ from replay import ReplayError
 from rich.console import Console
 from rich.table import Table
 
-from txbroker.errors import PipelineError
+from txbroker.model.errors import PipelineError
 from txbroker.pipeline import archive, read_archive, read_rollup, report, rollup
-from txbroker.pipeline.spark import one_line, session
+from txbroker.pipeline.spark.spark_session import one_line, session
 
 FIELD = "value"
 """Where in the readings' JSON the number stands."""

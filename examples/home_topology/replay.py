@@ -82,7 +82,7 @@ class Tally:
 
     def acknowledged(self, topic: str, seq: int) -> None:
         """
-        See `Ledger.acknowledged`.
+        See `LedgerLog.acknowledged`.
         """
         with self._lock:
             self._ledger.acknowledged(topic, seq)
@@ -108,7 +108,7 @@ class Tally:
 
     def lag(self) -> int:
         """
-        See `Ledger.lag`.
+        See `LedgerLog.lag`.
         """
         with self._lock:
             return self._ledger.lag()
@@ -122,7 +122,7 @@ class Tally:
 
     def lost(self) -> list[tuple[str, int]]:
         """
-        See `Ledger.lost`; final only after `settle`.
+        See `LedgerLog.lost`; final only after `settle`.
         """
         with self._lock:
             return self._ledger.lost()

@@ -6,11 +6,11 @@ import pytest
 
 from tests.support.journal import authority_of, caught_up
 from tests.support.recorders import EdgeRecorder, Events, cut, payloads
-from txbroker.authority import peers as module
+from txbroker.authority import edge_peers as module
 from txbroker.authority.authority import Authority
-from txbroker.authority.peer import Greeting, Peer, Verdict
-from txbroker.delegation.table import DelegationTable, TableState
-from txbroker.message import Message
+from txbroker.authority.edge_peer import EdgeGreeting, EdgePeer, PublishVerdict
+from txbroker.delegation.delegation_table import DelegationState, DelegationTable
+from txbroker.mqtt.wire.message import Message
 
 
 def serving(apex: str = "") -> tuple[Authority, DelegationTable]:
@@ -20,11 +20,11 @@ def serving(apex: str = "") -> tuple[Authority, DelegationTable]:
     return authority, table
 
 
-def hello(*filters: str, edge: str = "e", incarnation: int = 1) -> Greeting:
-    return Greeting(edge=edge, incarnation=incarnation, filters=filters)
+def hello(*filters: str, edge: str = "e", incarnation: int = 1) -> EdgeGreeting:
+    return EdgeGreeting(edge=edge, incarnation=incarnation, filters=filters)
 
 
-def arrive(authority: Authority, greeting: Greeting) -> tuple[Peer, EdgeRecorder]:
+def arrive(authority: Authority, greeting: EdgeGreeting) -> tuple[EdgePeer, EdgeRecorder]:
     port = EdgeRecorder()
     accepted = authority.reception.connect(greeting, port)
     assert accepted is not None
@@ -33,7 +33,7 @@ def arrive(authority: Authority, greeting: Greeting) -> tuple[Peer, EdgeRecorder
 
 def say(
     authority: Authority, topic: str, payload: str, qos: int = 1, *, retain: bool = False
-) -> Verdict:
+) -> PublishVerdict:
     return authority.publish(Message(topic, payload.encode(), qos, retain))
 
 
@@ -49,13 +49,13 @@ def test_topics_of_the_zone_are_taken_and_others_are_not() -> None:
     verdicts = {topic: say(authority, topic, "") for topic in topics}
 
     assert verdicts == {
-        "house": Verdict.TAKEN,
-        "house/x": Verdict.TAKEN,
-        "house/garage": Verdict.NOT_AUTHORITATIVE,
-        "house/garage/x": Verdict.NOT_AUTHORITATIVE,
-        "houses": Verdict.NOT_AUTHORITATIVE,
-        "x": Verdict.NOT_AUTHORITATIVE,
-        "$other": Verdict.NOT_AUTHORITATIVE,
+        "house": PublishVerdict.TAKEN,
+        "house/x": PublishVerdict.TAKEN,
+        "house/garage": PublishVerdict.NOT_AUTHORITATIVE,
+        "house/garage/x": PublishVerdict.NOT_AUTHORITATIVE,
+        "houses": PublishVerdict.NOT_AUTHORITATIVE,
+        "x": PublishVerdict.NOT_AUTHORITATIVE,
+        "$other": PublishVerdict.NOT_AUTHORITATIVE,
     }
     assert authority.cut_for("house/garage/x") == cut("house/garage")
     assert authority.cut_for("house/x") is None
@@ -71,7 +71,11 @@ def test_zone_that_is_not_open_takes_nothing() -> None:
     authority.close()
     after = say(authority, "a", "")
 
-    assert [Verdict.NOT_AUTHORITATIVE, Verdict.TAKEN, Verdict.NOT_AUTHORITATIVE] == [
+    assert [
+        PublishVerdict.NOT_AUTHORITATIVE,
+        PublishVerdict.TAKEN,
+        PublishVerdict.NOT_AUTHORITATIVE,
+    ] == [
         before,
         open_,
         after,
@@ -86,7 +90,7 @@ def test_cut_counts_from_its_announcement_on() -> None:
     table.commit(cut("a", 2))
     authority.announce(cut("a", 2))
 
-    assert say(authority, "a/b", "2") is Verdict.NOT_AUTHORITATIVE
+    assert say(authority, "a/b", "2") is PublishVerdict.NOT_AUTHORITATIVE
     assert [("deliver", 1, "1"), ("cut", "a", 2)] == port.events
 
 
@@ -95,11 +99,11 @@ def test_end_of_a_cut_is_announced() -> None:
     authority, table = serving()
     table.commit(cut("a", 2))
     _, port = arrive(authority, hello("#"))
-    assert say(authority, "a/b", "1") is Verdict.NOT_AUTHORITATIVE
-    table.release("a", TableState())
+    assert say(authority, "a/b", "1") is PublishVerdict.NOT_AUTHORITATIVE
+    table.release("a", DelegationState())
     authority.announce_end("a", 2)
 
-    assert say(authority, "a/b", "2") is Verdict.TAKEN
+    assert say(authority, "a/b", "2") is PublishVerdict.TAKEN
     assert [("gone", "a", 2), ("deliver", 1, "2")] == port.events
 
 
@@ -139,7 +143,7 @@ def test_wildcards_leave_dollar_topics_alone(topic_filter: str) -> None:
     """They belong to the root zone and want their first level said [MQTT-4.7.2-1]."""
     authority, _ = serving()
     peer, port = arrive(authority, hello(topic_filter))
-    assert say(authority, "$app/x", "1", retain=True) is Verdict.TAKEN
+    assert say(authority, "$app/x", "1", retain=True) is PublishVerdict.TAKEN
     authority.reception.add_interest(peer, topic_filter, 1, True)
     authority.reception.add_interest(peer, "$app/#", 2, True)
     say(authority, "$app/x", "2")
@@ -244,7 +248,7 @@ def test_older_process_is_turned_away() -> None:
 
 
 def resume(authority: Authority, position: int, *filters: str) -> tuple[list[str], int]:
-    greeting = Greeting(edge="e", incarnation=1, filters=filters, position=position)
+    greeting = EdgeGreeting(edge="e", incarnation=1, filters=filters, position=position)
     accepted = authority.reception.connect(greeting, EdgeRecorder())
     assert accepted is not None
     found = [record.message for record in caught_up(authority, accepted)]
@@ -304,7 +308,7 @@ def test_resume_leaves_out_what_waits_for_a_claim() -> None:
         say(authority, topic, payload)
 
     unclaimed = resume(authority, 3, "#")
-    greeting = Greeting(edge="e", incarnation=1, filters=("#",), claims={"z": None}, position=3)
+    greeting = EdgeGreeting(edge="e", incarnation=1, filters=("#",), claims={"z": None}, position=3)
     claimed = caught_up(authority, authority.reception.connect(greeting, EdgeRecorder()))
 
     assert (["5"], 0) == unclaimed
@@ -340,7 +344,7 @@ def test_marks_are_forgotten_when_their_stream_is_closed() -> None:
     }
     authority.marks.update(dict.fromkeys(keys.values(), 5))
 
-    greeting = Greeting(edge="e", incarnation=1, filters=(), in_doubt=(keys["in doubt"],))
+    greeting = EdgeGreeting(edge="e", incarnation=1, filters=(), in_doubt=(keys["in doubt"],))
     arrive(authority, greeting)
 
     left = [name for name, key in keys.items() if key in authority.marks]

@@ -11,11 +11,17 @@ import pytest
 from tests.support.journal import authority_of, caught_up
 from tests.support.recorders import EdgeRecorder, Events, cut, payloads
 from txbroker.authority.authority import Authority
-from txbroker.authority.handover import PART_BYTES, EdgeInterest, Incoming, Snapshot, in_parts
-from txbroker.authority.peer import Greeting, Peer, Returned, Verdict
-from txbroker.delegation.table import DelegationTable, TableState
-from txbroker.matching.texts import Filters
-from txbroker.message import Message
+from txbroker.authority.edge_peer import EdgeGreeting, EdgePeer, PublishVerdict, ReturnedZone
+from txbroker.core.sorted_filters import SortedFilters
+from txbroker.delegation.delegation_table import DelegationState, DelegationTable
+from txbroker.delegation.zone_snapshot import (
+    PART_BYTES,
+    EdgeInterest,
+    ReceivedZone,
+    ZoneSnapshot,
+    in_parts,
+)
+from txbroker.mqtt.wire.message import Message
 
 
 def serving(apex: str = "", *, epoch: int = 1) -> tuple[Authority, DelegationTable]:
@@ -29,7 +35,7 @@ def retained(topic: str, payload: str = "x") -> Message:
     return Message(topic, payload.encode(), 1, True)
 
 
-def known(authority: Authority, edge: str) -> Peer:
+def known(authority: Authority, edge: str) -> EdgePeer:
     peer = authority.peers.get(edge)
     assert peer is not None
     return peer
@@ -37,7 +43,9 @@ def known(authority: Authority, edge: str) -> Peer:
 
 def arrive(authority: Authority, edge: str, *filters: str) -> EdgeRecorder:
     port = EdgeRecorder()
-    assert authority.reception.connect(Greeting(edge=edge, incarnation=1, filters=filters), port)
+    assert authority.reception.connect(
+        EdgeGreeting(edge=edge, incarnation=1, filters=filters), port
+    )
     return port
 
 
@@ -61,12 +69,12 @@ def test_nothing_makes_no_part() -> None:
 
 def test_later_part_overrides_an_earlier_one() -> None:
     """The rest is newer than the bulk: changed, cleared, set again."""
-    incoming = Incoming()
+    incoming = ReceivedZone()
     key = ("e", 1, "", 1)
-    incoming.take(Snapshot(retained=(retained("a"), retained("b"), retained("c"))))
-    incoming.take(Snapshot(retained=(retained("a", "new"),)))
+    incoming.take(ZoneSnapshot(retained=(retained("a"), retained("b"), retained("c"))))
+    incoming.take(ZoneSnapshot(retained=(retained("a", "new"),)))
     incoming.take(
-        Snapshot(
+        ZoneSnapshot(
             cleared=("b", "unknown"),
             interests=(EdgeInterest(edge="e", incarnation=1, filters=("#",)),),
             delegations=(cut("z/x"),),
@@ -103,7 +111,7 @@ def test_rest_has_what_changed_after_the_bulk() -> None:
     arrive(authority, "e", "z/kept", "y", "+/kept")
     authority.marks["e", 1, "", 1] = 9
     outgoing = authority.subtrees.prepare("z")
-    incoming = Incoming()
+    incoming = ReceivedZone()
     for part in outgoing.bulk():
         incoming.take(part)
 
@@ -136,8 +144,13 @@ def test_fence_parks_the_subtree_only() -> None:
     offset = authority.subtrees.fence(outgoing)
     after = [authority.publish(Message(topic, b"", 1)) for topic in ("z/a", "z", "zz", "y")]
 
-    assert (Verdict.TAKEN, 1) == (before, offset)
-    assert [Verdict.PARKED, Verdict.PARKED, Verdict.TAKEN, Verdict.TAKEN] == after
+    assert (PublishVerdict.TAKEN, 1) == (before, offset)
+    assert [
+        PublishVerdict.PARKED,
+        PublishVerdict.PARKED,
+        PublishVerdict.TAKEN,
+        PublishVerdict.TAKEN,
+    ] == after
     assert authority.offset == 3  # what was parked took no offset
 
 
@@ -157,12 +170,12 @@ def test_handover_that_came_to_nothing_leaves_the_zone_here() -> None:
     port = arrive(authority, "e", "#")
     outgoing = authority.subtrees.prepare("z")
     authority.subtrees.fence(outgoing)
-    assert authority.publish(Message("z/a", b"no", 1)) is Verdict.PARKED
+    assert authority.publish(Message("z/a", b"no", 1)) is PublishVerdict.PARKED
 
     authority.subtrees.roll_back(outgoing)
     again = authority.publish(Message("z/a", b"yes", 1))
 
-    assert again is Verdict.TAKEN
+    assert again is PublishVerdict.TAKEN
     assert [("unpark",), ("deliver", 1, "yes")] == port.events
 
 
@@ -187,7 +200,7 @@ def test_completed_handover_is_a_cut_in_every_stream() -> None:
     authority, table = serving()
     events: Events = []
     for name, filters in (("inside", ["z/+"]), ("across", ["+/a"])):
-        greeting = Greeting(edge=name, incarnation=1, filters=tuple(filters))
+        greeting = EdgeGreeting(edge=name, incarnation=1, filters=tuple(filters))
         assert authority.reception.connect(greeting, EdgeRecorder(events, name))
     away = arrive(authority, "away", "z/+", "y")
     authority.reception.disconnect(known(authority, "away"), away)
@@ -206,7 +219,7 @@ def test_completed_handover_is_a_cut_in_every_stream() -> None:
         ("inside", "unpark"),
         ("across", "unpark"),
     ] == events
-    assert authority.publish(Message("z/a", b"", 1)) is Verdict.NOT_AUTHORITATIVE
+    assert authority.publish(Message("z/a", b"", 1)) is PublishVerdict.NOT_AUTHORITATIVE
     assert authority.cut_for("z/a") == cut("z", 3)
     assert authority.retained.get("z/a") is None
     assert {"inside": {"z/+"}, "across": {"+/a"}, "away": {"y"}} == {
@@ -225,7 +238,7 @@ def test_zone_that_was_given_back_ends_in_every_stream() -> None:
     authority.subtrees.complete(outgoing)
 
     assert [("deliver", 1, "last"), ("gone", "z", 4), ("unpark",)] == port.events
-    assert authority.publish(Message("z/a", b"", 1)) is Verdict.NOT_AUTHORITATIVE
+    assert authority.publish(Message("z/a", b"", 1)) is PublishVerdict.NOT_AUTHORITATIVE
     assert (authority.cut_for("z/a"), len(authority.retained)) == (None, 0)
 
 
@@ -240,15 +253,15 @@ def test_two_subtrees_are_handed_over_at_a_time() -> None:
 
     verdicts = [authority.publish(Message(topic, b"", 1)) for topic in ("one/x", "two/x")]
 
-    assert [Verdict.NOT_AUTHORITATIVE, Verdict.PARKED] == verdicts
+    assert [PublishVerdict.NOT_AUTHORITATIVE, PublishVerdict.PARKED] == verdicts
 
 
 # -- the new owner's side
 
 
-def hand_over(interest: EdgeInterest, *messages: Message) -> Incoming:
-    incoming = Incoming()
-    incoming.take(Snapshot(retained=messages, interests=(interest,)))
+def hand_over(interest: EdgeInterest, *messages: Message) -> ReceivedZone:
+    incoming = ReceivedZone()
+    incoming.take(ZoneSnapshot(retained=messages, interests=(interest,)))
     return incoming
 
 
@@ -271,7 +284,7 @@ def test_inherited_deliveries_wait_for_the_claim() -> None:
     authority.open(2, hand_over(interest))
     authority.publish(Message("z/a", b"1", 1))
     port = EdgeRecorder()
-    greeting = Greeting(edge="e", incarnation=1, filters=("z/#",))
+    greeting = EdgeGreeting(edge="e", incarnation=1, filters=("z/#",))
 
     accepted = authority.reception.connect(greeting, port)
     assert accepted is not None
@@ -290,8 +303,10 @@ def test_inherited_deliveries_wait_for_the_claim() -> None:
 def test_next_handover_waits_for_claims() -> None:
     """What an edge has inherited and not claimed would not go along with a part of the zone."""
     authority, _ = serving("a")
-    incoming = Incoming()
-    incoming.take(Snapshot(interests=(EdgeInterest(edge="e", incarnation=1, filters=("a/#",)),)))
+    incoming = ReceivedZone()
+    incoming.take(
+        ZoneSnapshot(interests=(EdgeInterest(edge="e", incarnation=1, filters=("a/#",)),))
+    )
     authority.absorb("a", incoming)
 
     assert authority.subtrees.awaits_claims("a/b")
@@ -308,7 +323,7 @@ def test_claim_counts_once() -> None:
     interest = EdgeInterest(edge="e", incarnation=1, filters=("z/#",))
     authority.open(2, hand_over(interest))
     authority.publish(Message("z/a", b"1", 1))
-    greeting = Greeting(
+    greeting = EdgeGreeting(
         edge="e", incarnation=1, filters=("z/#",), claims={"z": None, "unknown": None}
     )
 
@@ -324,7 +339,7 @@ def test_claim_counts_once() -> None:
 def test_interest_of_a_newer_process_is_not_overridden() -> None:
     """What is inherited of an earlier incarnation is nobody's."""
     authority, _ = serving("z")
-    greeting = Greeting(edge="e", incarnation=5, filters=("z/new",))
+    greeting = EdgeGreeting(edge="e", incarnation=5, filters=("z/new",))
     accepted = authority.reception.connect(greeting, EdgeRecorder())
     assert accepted is not None
 
@@ -364,7 +379,7 @@ def test_newer_process_that_is_inherited_takes_over_when_it_comes() -> None:
     interest = EdgeInterest(edge="e", incarnation=2, filters=("z/x/#",))
     authority.absorb("z/x", hand_over(interest))
     before = old.events[:]
-    greeting = Greeting(edge="e", incarnation=2, filters=("z/new",))
+    greeting = EdgeGreeting(edge="e", incarnation=2, filters=("z/new",))
     assert authority.reception.connect(greeting, EdgeRecorder())
 
     assert ([], [("close",)]) == (before, old.events)
@@ -432,16 +447,16 @@ def test_edge_that_was_away_hears_what_came_back_meanwhile() -> None:
     interest = EdgeInterest(edge="e", incarnation=1, filters=("#",))
     for apex in ("back", "again"):
         table.commit(cut(apex, 3))
-        table.release(apex, TableState())
+        table.release(apex, DelegationState())
         authority.absorb(apex, hand_over(interest))
     table.commit(cut("again", 9))
     peer = known(authority, "e")
-    hello = Greeting(edge="e", incarnation=1, filters=("#",))
+    hello = EdgeGreeting(edge="e", incarnation=1, filters=("#",))
     before = authority.reception.returned(hello)
     knows = authority.reception.returned(attrs.evolve(hello, claims={"back": 0}))
     authority.reception.sync(peer, ["#"], {"back": None})
 
-    assert [Returned(apex="back", epoch=3, offset=0, is_inherited=True)] == before
+    assert [ReturnedZone(apex="back", epoch=3, offset=0, is_inherited=True)] == before
     assert ([], []) == (knows, authority.reception.returned(hello))
 
 
@@ -450,7 +465,7 @@ def test_zone_that_went_out_again_has_taken_along_what_an_edge_wants_of_it() -> 
     authority, table = serving()
     interest = EdgeInterest(edge="e", incarnation=1, filters=("#",))
     table.commit(cut("z", 3))
-    table.release("z", TableState())
+    table.release("z", DelegationState())
     authority.absorb("z", hand_over(interest))
     arrive(authority, "e")
     while_here = set(known(authority, "e").filters)
@@ -473,15 +488,15 @@ def test_snapshot_looks_at_filters_that_meet_the_subtree() -> None:
         elsewhere = [f"b{place}/{number}" for place in range(500)]
         arrive(authority, f"edge{number}", "+/x", f"a/{number}", *elsewhere)
     looks = 0
-    starting = Filters.starting
+    starting = SortedFilters.starting
 
-    def counted(self: Filters, prefix: str) -> Iterator[list[str]]:
+    def counted(self: SortedFilters, prefix: str) -> Iterator[list[str]]:
         nonlocal looks
         for texts in starting(self, prefix):
             looks += len(texts)
             yield texts
 
-    with mock.patch.object(Filters, "starting", counted):
+    with mock.patch.object(SortedFilters, "starting", counted):
         found = list(authority.peers.within("a"))
 
     assert [("+/x", f"a/{number}") for number in range(20)] == [one.filters for one in found]

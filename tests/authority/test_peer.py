@@ -5,12 +5,12 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from txbroker.authority.handover import EdgeInterest
-from txbroker.authority.journal import Record
-from txbroker.authority.peer import CatchUp, Greeting, Opened, Peer
-from txbroker.authority.peers import Peers
+from txbroker.authority.edge_peer import EdgeCatchUp, EdgeGreeting, EdgePeer, OpenedLink
+from txbroker.authority.edge_peers import EdgePeers
 from txbroker.core import Exchange
-from txbroker.message import Message
+from txbroker.delegation.zone_snapshot import EdgeInterest
+from txbroker.journal.zone_journal import Record
+from txbroker.mqtt.wire.message import Message
 
 
 def record(offset: int, topic: str) -> Record:
@@ -34,15 +34,15 @@ CLAIMS = {
 }
 
 
-def greeting(*, position: int | None = None, **claims: int | None) -> Greeting:
-    return Greeting(edge="e", incarnation=1, filters=(), claims=claims, position=position)
+def greeting(*, position: int | None = None, **claims: int | None) -> EdgeGreeting:
+    return EdgeGreeting(edge="e", incarnation=1, filters=(), claims=claims, position=position)
 
 
 @pytest.mark.parametrize("name", CLAIMS)
 def test_claim_says_where_deliveries_go_on(name: str) -> None:
     """In the edge's greeting; one of an earlier time leaves what came since unclaimed."""
     unclaimed, claiming, processed, is_back, since, unclaimed_then, claiming_then = CLAIMS[name]
-    peer = Peer(edge="e", incarnation=1)
+    peer = EdgePeer(edge="e", incarnation=1)
     if unclaimed is not None:
         peer.unclaimed["z"] = unclaimed
     if claiming is not None:
@@ -58,8 +58,8 @@ def test_claim_says_where_deliveries_go_on(name: str) -> None:
 @pytest.mark.parametrize(("position", "since"), [(None, 20), (7, 7), (30, 20)])
 def test_edge_that_resumes_may_lack_records_from_before(position: int | None, since: int) -> None:
     """The subtree was here before: what it had not read then is in the same journal."""
-    claimed = Peer(edge="e", incarnation=1, unclaimed={"z": 20})
-    given = Peer(edge="e", incarnation=1, unclaimed={"z": 20})
+    claimed = EdgePeer(edge="e", incarnation=1, unclaimed={"z": 20})
+    given = EdgePeer(edge="e", incarnation=1, unclaimed={"z": 20})
     back = attrs.evolve(greeting(position=position), returned=("z",))
 
     assert {"z": since} == claimed.claim(greeting(position=position, z=None))
@@ -68,7 +68,7 @@ def test_edge_that_resumes_may_lack_records_from_before(position: int | None, si
 
 def test_claims_that_are_not_named_any_more_are_done_with() -> None:
     """A greeting names all that hold."""
-    peer = Peer(edge="e", incarnation=1, claiming={"y": 3, "z": 5})
+    peer = EdgePeer(edge="e", incarnation=1, claiming={"y": 3, "z": 5})
     peer.claim(greeting(z=7))
 
     assert {"z": 5} == peer.claiming
@@ -76,7 +76,7 @@ def test_claims_that_are_not_named_any_more_are_done_with() -> None:
 
 def test_given_apex_is_unclaimed_until_the_edge_has_heard_of_it() -> None:
     """Its deliveries do not wait; a link that breaks before leaves all as it was."""
-    peer = Peer(edge="e", incarnation=1, unclaimed={"z": 20})
+    peer = EdgePeer(edge="e", incarnation=1, unclaimed={"z": 20})
     peer.claim(attrs.evolve(greeting(), returned=("z",)))
     on_this_link = (peer.is_waiting_for(record(21, "z/a")), dict(peer.unclaimed))
     peer.claim(greeting())
@@ -89,7 +89,7 @@ def test_given_apex_is_unclaimed_until_the_edge_has_heard_of_it() -> None:
 @pytest.mark.parametrize("how", ["claims it", "says that it has processed it"])
 def test_edge_has_heard_of_a_given_apex(how: str) -> None:
     """All of it has come on this link, so nothing comes again."""
-    peer = Peer(edge="e", incarnation=1, unclaimed={"z": 20})
+    peer = EdgePeer(edge="e", incarnation=1, unclaimed={"z": 20})
     peer.claim(attrs.evolve(greeting(), returned=("z",)))
     if how == "claims it":
         assert {} == peer.claim_more({"z": None})
@@ -102,7 +102,7 @@ def test_edge_has_heard_of_a_given_apex(how: str) -> None:
 def test_new_claim_is_one_that_nothing_is_known_of() -> None:
     """While a link is up, what an edge repeats is on its way already."""
     unclaimed = {"new": 4, "old": 6, "again": 9}
-    peer = Peer(edge="e", incarnation=1, unclaimed=unclaimed, claiming={"again": 2})
+    peer = EdgePeer(edge="e", incarnation=1, unclaimed=unclaimed, claiming={"again": 2})
     claimed = peer.claim_more({"new": None, "old": 3, "again": None, "unknown": None})
 
     assert {"new": 4} == claimed
@@ -111,7 +111,7 @@ def test_new_claim_is_one_that_nothing_is_known_of() -> None:
 
 def test_records_behind_an_inheritance_wait() -> None:
     """Those before it, from an earlier time, do not; QoS 0 is always of now."""
-    peer = Peer(edge="e", incarnation=1, unclaimed={"z": 10})
+    peer = EdgePeer(edge="e", incarnation=1, unclaimed={"z": 10})
     waiting = [
         peer.is_waiting_for(record(offset, topic))
         for offset, topic in ((10, "z/a"), (11, "z/a"), (11, "z"), (11, "zz"), (0, "z/a"))
@@ -122,7 +122,7 @@ def test_records_behind_an_inheritance_wait() -> None:
 
 def test_deepest_claim_rules_a_catch_up() -> None:
     """It is the latest; elsewhere the position counts."""
-    catch_up = CatchUp(after=2, claimed={"z": 2, "z/y": 8}, resumed=5)
+    catch_up = EdgeCatchUp(after=2, claimed={"z": 2, "z/y": 8}, resumed=5)
     wanted = [(3, "z/a"), (3, "z/y"), (9, "z/y/a"), (5, "a"), (6, "a"), (2, "z")]
 
     assert [True, False, True, False, True, False] == [
@@ -132,14 +132,14 @@ def test_deepest_claim_rules_a_catch_up() -> None:
 
 def test_without_a_position_only_what_is_claimed_is_caught_up() -> None:
     """The edge was never here: it begins with what is live."""
-    catch_up = CatchUp(after=2, claimed={"z": 2})
+    catch_up = EdgeCatchUp(after=2, claimed={"z": 2})
 
     assert [True, False] == [catch_up.has(record(3, topic)) for topic in ("z", "a")]
 
 
 def test_what_was_inherited_before_is_not_forgotten() -> None:
     """A subtree that comes again before it was claimed; the earlier offset is the lower one."""
-    peers = Peers(Exchange(lambda: None))
+    peers = EdgePeers(Exchange(lambda: None))
     interest = EdgeInterest(edge="e", incarnation=1, filters=("z/#",))
     peers.inherit("z", interest, 10)
     peers.inherit("z", interest, 20)
@@ -156,7 +156,7 @@ def test_what_was_inherited_before_is_not_forgotten() -> None:
 def test_marks_that_an_edge_needs() -> None:
     """Its own streams in doubt, and those of zones that came back, in this life of its process."""
     in_doubt = ("e", 1, "z", 3)
-    hello = Greeting(edge="e", incarnation=1, filters=(), in_doubt=(in_doubt,))
+    hello = EdgeGreeting(edge="e", incarnation=1, filters=(), in_doubt=(in_doubt,))
     keys = [in_doubt, ("e", 1, "z", 2), ("e", 1, "z/y", 1), ("e", 0, "z/y", 1), ("f", 1, "z", 1)]
 
     assert [False, True, False, True, False] == [hello.closes(key, "z") for key in keys]
@@ -164,7 +164,7 @@ def test_marks_that_an_edge_needs() -> None:
 
 def test_filters_of_what_an_edge_has_not_heard_of_stay() -> None:
     """It withdrew them when the apex went; they came back with it."""
-    peers = Peers(Exchange(lambda: None))
+    peers = EdgePeers(Exchange(lambda: None))
     peer = peers.greet("e", 1)
     assert peer is not None
     peers.set_filters(peer, {"z/#", "y", "+/a"})
@@ -189,9 +189,9 @@ def test_the_process_whose_token_is_newer_is_let_in(
     incarnation: int, life: str, token: int, is_late: bool
 ) -> None:
     """Numbers of lives have an order within one folder only."""
-    known = Peer(edge="e", incarnation=7, stream=5, opened=Opened("one", 2), has_come=True)
-    greeting = Greeting(
-        edge="e", incarnation=incarnation, filters=(), stream=5, opened=Opened(life, token)
+    known = EdgePeer(edge="e", incarnation=7, stream=5, opened=OpenedLink("one", 2), has_come=True)
+    greeting = EdgeGreeting(
+        edge="e", incarnation=incarnation, filters=(), stream=5, opened=OpenedLink(life, token)
     )
 
     assert is_late is greeting.is_late(known)

@@ -7,11 +7,11 @@ import attrs
 from tests.support.journal import MemoryJournal, authority_of, authority_over, caught_up
 from tests.support.recorders import EdgeRecorder, cut, payloads
 from txbroker.authority.authority import Authority
-from txbroker.authority.peer import Greeting, Peer, Returned
-from txbroker.delegation.table import DelegationTable
-from txbroker.message import Message
+from txbroker.authority.edge_peer import EdgeGreeting, EdgePeer, ReturnedZone
+from txbroker.delegation.delegation_table import DelegationTable
+from txbroker.mqtt.wire.message import Message
 
-HELLO = Greeting(edge="e", incarnation=1, filters=("y", "#"), stream=1)
+HELLO = EdgeGreeting(edge="e", incarnation=1, filters=("y", "#"), stream=1)
 
 
 class Parent:
@@ -40,7 +40,7 @@ class Parent:
         self.authority = authority_over(self.journal, "", self.table)
         self.authority.open(1)
 
-    def connect(self, hello: Greeting) -> tuple[Peer, EdgeRecorder, list[str]]:
+    def connect(self, hello: EdgeGreeting) -> tuple[EdgePeer, EdgeRecorder, list[str]]:
         """As a link does; with what the edge catches up with."""
         back = self.authority.reception.returned(hello)
         inherited = tuple(one.apex for one in back if one.is_inherited)
@@ -50,13 +50,13 @@ class Parent:
         assert accepted is not None
         return accepted[0], port, found
 
-    def claim(self, peer: Peer) -> list[str]:
+    def claim(self, peer: EdgePeer) -> list[str]:
         """The edge has heard of it."""
         claimed = self.authority.reception.sync(peer, ["#"], {"z": None})
         return payloads(r.message for r in caught_up(self.authority, (peer, claimed)))
 
 
-TOLD = [Returned(apex="z", epoch=3, offset=2, is_inherited=False)]
+TOLD = [ReturnedZone(apex="z", epoch=3, offset=2, is_inherited=False)]
 
 
 def test_edge_that_is_here_is_told_and_gets_all_when_it_claims() -> None:

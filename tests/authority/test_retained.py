@@ -7,8 +7,8 @@ import gc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txbroker.authority.retained import RetainedMessages, pack
-from txbroker.message import Message
+from txbroker.authority.retained_messages import RetainedMessages, pack
+from txbroker.mqtt.wire.message import Message
 
 
 def retained(topic: str, payload: bytes, qos: int = 1) -> Message:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from tests.support.journal import MemoryJournal, authority_of, authority_over
 from tests.support.recorders import EdgeRecorder, cut, take
 from txbroker.authority.authority import Authority
-from txbroker.authority.handover import EdgeInterest, Incoming, Snapshot
-from txbroker.authority.peer import Greeting, Peer, Verdict
-from txbroker.delegation.table import DelegationTable, TableState
-from txbroker.message import Message
-from txbroker.place import PartKey
+from txbroker.authority.edge_peer import EdgeGreeting, EdgePeer, PublishVerdict
+from txbroker.delegation.delegation_table import DelegationState, DelegationTable
+from txbroker.delegation.zone_snapshot import EdgeInterest, ReceivedZone, ZoneSnapshot
+from txbroker.model.log_position import JournalId
+from txbroker.mqtt.wire.message import Message
 
 
 class Zone:
@@ -25,15 +25,19 @@ class Zone:
         self.events = self.port.events
         self.peer = self.connect(self.port)
 
-    def connect(self, port: EdgeRecorder, *, stream: int = 1, position: int | None = None) -> Peer:
-        greeting = Greeting(
+    def connect(
+        self, port: EdgeRecorder, *, stream: int = 1, position: int | None = None
+    ) -> EdgePeer:
+        greeting = EdgeGreeting(
             edge="e", incarnation=1, filters=("#",), stream=stream, position=position
         )
         accepted = self.authority.reception.connect(greeting, port)
         assert accepted is not None
         return accepted[0]
 
-    def say(self, topic: str, payload: str, qos: int = 1, *, retain: bool = False) -> Verdict:
+    def say(
+        self, topic: str, payload: str, qos: int = 1, *, retain: bool = False
+    ) -> PublishVerdict:
         """Publish for the edge, which waits for the acknowledgement."""
         verdict = self.authority.publish(Message(topic, payload.encode(), qos, retain))
         if qos:
@@ -135,7 +139,7 @@ def test_topic_that_was_delivered_behind_a_fence_stays_fenced() -> None:
     zone.journal.sync()
 
     assert [("deliver", 1, "1"), ("durable", 1)] == zone.events
-    assert zone.say("z/a", "2") is Verdict.PARKED
+    assert zone.say("z/a", "2") is PublishVerdict.PARKED
 
 
 def test_topic_that_was_read_from_the_journal_stays_refused() -> None:
@@ -146,13 +150,13 @@ def test_topic_that_was_read_from_the_journal_stays_refused() -> None:
     zone.table.commit(cut("z"))
     zone.authority.announce(cut("z"))
     accepted = zone.authority.reception.connect(
-        Greeting(edge="f", incarnation=1, filters=("#",), position=0), EdgeRecorder()
+        EdgeGreeting(edge="f", incarnation=1, filters=("#",), position=0), EdgeRecorder()
     )
     assert accepted is not None
     _, records = zone.authority.reception.backlog(*accepted, 0, 1)
 
     assert 1 == len(records)
-    assert zone.say("z/a", "2") is Verdict.NOT_AUTHORITATIVE
+    assert zone.say("z/a", "2") is PublishVerdict.NOT_AUTHORITATIVE
 
 
 # -- what has its place among the messages
@@ -214,7 +218,7 @@ def test_cuts_and_the_end_keep_their_place() -> None:
     zone.table.commit(cut("z/x"))
     zone.authority.announce(cut("z/x"))
     zone.say("z/a", "2")
-    zone.table.release("z/x", TableState())
+    zone.table.release("z/x", DelegationState())
     zone.authority.announce_end("z/x", 1)
     zone.say("z/x", "3")
     zone.authority.close()
@@ -222,7 +226,7 @@ def test_cuts_and_the_end_keep_their_place() -> None:
     refused = zone.say("z/a", "4")
     zone.journal.sync()
 
-    assert ([], Verdict.NOT_AUTHORITATIVE) == (before, refused)
+    assert ([], PublishVerdict.NOT_AUTHORITATIVE) == (before, refused)
     assert [
         ("deliver", 1, "1"),
         ("cut", "z/x", 1),
@@ -242,7 +246,7 @@ def test_rest_of_a_handover_can_be_had_when_the_fence_has_settled() -> None:
     list(outgoing.bulk())
     zone.say("z/a", "last", retain=True)
     zone.authority.subtrees.fence(outgoing)
-    parts: list[Snapshot] = []
+    parts: list[ZoneSnapshot] = []
     zone.authority.in_order(lambda: parts.extend(outgoing.rest()))
     zone.say("elsewhere", "goes on")
     before = parts[:]
@@ -296,7 +300,7 @@ def test_position_that_is_told_survives() -> None:
     zone.say("a", "2")
     zone.journal.sync()
     accepted = zone.authority.reception.connect(
-        Greeting(edge="e", incarnation=1, filters=("#",), position=told[2]), EdgeRecorder()
+        EdgeGreeting(edge="e", incarnation=1, filters=("#",), position=told[2]), EdgeRecorder()
     )
     assert accepted is not None
     _, records = zone.authority.reception.backlog(*accepted, told[2], zone.authority.delivered)
@@ -308,7 +312,7 @@ def test_position_that_is_told_survives() -> None:
 def test_claim_that_was_not_finished_survives() -> None:
     """From where it began; and one that was is forgotten."""
     zone = Zone()
-    incoming = Incoming()
+    incoming = ReceivedZone()
     incoming.interests.append(EdgeInterest(edge="e", incarnation=1, filters=("#",)))
     zone.authority.absorb("z", incoming)
     zone.say("z/a", "1")
@@ -331,7 +335,7 @@ def test_what_an_edge_has_not_claimed_is_kept_for_it() -> None:
     zone = Zone()
     zone.say("a", "1")
     zone.journal.sync()
-    part, other = PartKey("", 1), PartKey("x", 4)
+    part, other = JournalId("", 1), JournalId("x", 4)
     zone.authority.reception.keep(zone.peer, {part: 9}, lambda: None)
     zone.peer.unclaimed["z"] = 1
     zone.authority.reception.keep(zone.peer, {part: 9, other: 3}, lambda: None)
@@ -344,7 +348,7 @@ def test_what_an_edge_has_not_claimed_is_kept_for_it() -> None:
 def test_marks_that_come_behind_a_fence_are_not_confirmed() -> None:
     """Those that go with the zone are of an earlier time; the next owner is told them."""
     zone = Zone()
-    part, kept = PartKey("", 1), list[str]()
+    part, kept = JournalId("", 1), list[str]()
     subtrees = zone.authority.subtrees
     zone.authority.reception.keep(zone.peer, {part: 3}, lambda: kept.append("before"))
     outgoing = subtrees.prepare("")
@@ -363,7 +367,7 @@ def test_hello_ends_the_earlier_link_before_it_is_answered() -> None:
     """The marks that it waits for are the last that the earlier one may set."""
     zone = Zone()
     zone.say("a", "1")
-    greeting = Greeting(edge="e", incarnation=1, filters=("#",), stream=2)
+    greeting = EdgeGreeting(edge="e", incarnation=1, filters=("#",), stream=2)
 
     assert zone.authority.reception.expect(greeting)
     assert [("close",)] == zone.events
@@ -376,7 +380,7 @@ def test_hello_that_comes_late_is_refused() -> None:
     newer = EdgeRecorder()
     zone.connect(newer, stream=2)
     zone.authority.marks["e", 1, "", 2] = 7
-    late = Greeting(edge="e", incarnation=1, filters=(), stream=1)
+    late = EdgeGreeting(edge="e", incarnation=1, filters=(), stream=1)
 
     assert not zone.authority.reception.expect(late)
     assert zone.authority.reception.connect(late, EdgeRecorder()) is None

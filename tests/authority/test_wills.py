@@ -6,12 +6,12 @@ import pytest
 
 from tests.support.journal import authority_of
 from tests.support.recorders import EdgeRecorder
+from txbroker.authority.accepted_wills import LIMIT, MOST, OTHERS_FOR, OWN_FOR, AcceptedWills
 from txbroker.authority.authority import Authority
-from txbroker.authority.handover import Incoming, MarkKey, mark_of_will, will_of_mark
-from txbroker.authority.peer import Greeting, Verdict
-from txbroker.authority.wills import LIMIT, MOST, OTHERS_FOR, OWN_FOR, TakenWills
-from txbroker.delegation.table import DelegationTable
-from txbroker.message import Message, WillId, owner_of_will
+from txbroker.authority.edge_peer import EdgeGreeting, PublishVerdict
+from txbroker.delegation.delegation_table import DelegationTable
+from txbroker.delegation.zone_snapshot import MarkKey, ReceivedZone, mark_of_will, will_of_mark
+from txbroker.mqtt.wire.message import Message, WillId, owner_of_will
 
 WILL: WillId = ("whose", 3, 7)
 
@@ -22,7 +22,7 @@ def will(number: int = 7, qos: int = 1) -> Message:
 
 def watched(authority: Authority) -> EdgeRecorder:
     port = EdgeRecorder()
-    assert authority.reception.connect(Greeting(edge="e", incarnation=1, filters=("#",)), port)
+    assert authority.reception.connect(EdgeGreeting(edge="e", incarnation=1, filters=("#",)), port)
     return port
 
 
@@ -37,7 +37,7 @@ def test_the_second_one_counts_as_taken_and_is_no_record(qos: int) -> None:
     """Those of other connections, and other messages, are."""
     authority, port, _ = serving()
     for message in (will(qos=qos), will(qos=qos), will(8, qos), Message("w", b"gone", qos)):
-        assert Verdict.TAKEN is authority.publish(message, ("edge", 1, "", 1), 1)
+        assert PublishVerdict.TAKEN is authority.publish(message, ("edge", 1, "", 1), 1)
 
     assert 3 == len([event for event in port.events if event[0] == "deliver"])
 
@@ -97,7 +97,7 @@ def test_beyond_the_limit_the_oldest_are_forgotten() -> None:
     stream: MarkKey = ("edge", 1, "", 1)
     first, second, third = (taken_from("k", number) for number in (1, 2, 3))
     marks = {stream: 5, mark(first): 1}
-    wills = TakenWills(marks, limit=2)
+    wills = AcceptedWills(marks, limit=2)
     wills.load()
     for message in (second, third):
         assert wills.begin(message)
@@ -111,7 +111,7 @@ def test_beyond_the_limit_the_oldest_are_forgotten() -> None:
 def test_a_will_that_its_own_node_sent_is_remembered_for_a_while(edge: str) -> None:
     """One that a keeper sent, for as long as the node may be cut off; by what the node lived."""
     marks: dict[MarkKey, int] = {}
-    wills = TakenWills(marks, node="n")
+    wills = AcceptedWills(marks, node="n")
     own, other = taken_from(edge, 1), taken_from("k", 2)
     for message in (own, other):
         assert wills.begin(message)
@@ -128,9 +128,9 @@ def test_a_will_that_its_own_node_sent_is_remembered_for_a_while(edge: str) -> N
         assert (left, left) == (len(wills), len(marks))
 
 
-def told(*zones: str, first: int = 0) -> Incoming:
+def told(*zones: str, first: int = 0) -> ReceivedZone:
     """Marks of a will for each zone, of connections that begin with `first`."""
-    incoming = Incoming()
+    incoming = ReceivedZone()
     incoming.marks = {
         mark_of_will(("whose", 3, first + place), zone): 1 for place, zone in enumerate(zones)
     }
@@ -153,7 +153,7 @@ def test_what_came_back_says_nothing_of_wills_elsewhere() -> None:
 
 def test_what_came_back_pushes_out_no_will_that_was_taken_here() -> None:
     authority, port, _ = serving()
-    authority.wills = TakenWills(authority.marks, limit=10)
+    authority.wills = AcceptedWills(authority.marks, limit=10)
     authority.publish(will(), ("edge", 1, "", 1), 1)
     authority.absorb("a", told(*["a"] * 30, first=100))
     authority.publish(will(), ("other", 1, "", 1), 1)
@@ -165,7 +165,7 @@ def test_what_came_back_pushes_out_no_will_that_was_taken_here() -> None:
 def test_there_is_a_bound_for_all_kinds_together() -> None:
     """Sent by their own nodes, by others, and told."""
     marks: dict[MarkKey, int] = {}
-    wills = TakenWills(marks, node="n")
+    wills = AcceptedWills(marks, node="n")
     for number in range(LIMIT + 5):
         for message in (taken_from("n", number), taken_from("k", number, node="other")):
             wills.settle(message)
@@ -187,7 +187,7 @@ def test_what_came_back_and_is_known_is_not_kept_twice() -> None:
 
 def test_a_will_is_remembered_until_slow_keepers_have_sent_theirs() -> None:
     """`will_after` may be longer than the while for which wills of living nodes are remembered."""
-    wills = TakenWills({}, node="n")
+    wills = AcceptedWills({}, node="n")
     hour = 3600
     wills.expect(hour)
     wills.forget_old(1)

@@ -10,9 +10,9 @@ import grpc
 import grpc.aio
 
 from tests.support.cluster import on_loop
-from txbroker.control.callers import Callers
-from txbroker.control.pieced import Pieces
-from txbroker.counters import Counters
+from txbroker.model.counters import Counters
+from txbroker.rpc.callers import Callers
+from txbroker.rpc.pieced_calls import Pieces
 
 MOST = 3
 OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)

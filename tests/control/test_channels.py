@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.support.cluster import on_loop
-from txbroker.control import channels
-from txbroker.control.channels import Channels
+from txbroker.rpc import channels
+from txbroker.rpc.channels import Channels
 
 
 @on_loop

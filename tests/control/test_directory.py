@@ -13,12 +13,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.store.test_committer import run_apart
-from txbroker.control import directory as directory_module
-from txbroker.control import directory_wire as wire
-from txbroker.control.directory import OWN_TABLES, DirectoryShell
-from txbroker.directory.entry import Entry
+from txbroker.directory.entry import DirectoryEntry
 from txbroker.directory.requests import Answers, Claim, Discard, Lookup, NotHeld, Request
-from txbroker.telemetry import TELL_AGAIN
+from txbroker.directory.rpc import directory_convert as wire
+from txbroker.directory.rpc import directory_service as directory_module
+from txbroker.directory.rpc.directory_service import OWN_TABLES, DirectoryService
+from txbroker.runtime.structured_log import TELL_AGAIN
 
 
 @attrs.define
@@ -41,10 +41,10 @@ def no_hurry() -> Any:
     yield
 
 
-def shell(disk: Disk) -> DirectoryShell:
+def shell(disk: Disk) -> DirectoryService:
     """One whose directory has the same answer for all."""
     none: Any = SimpleNamespace(end=lambda: None, hurry=no_hurry)
-    made = DirectoryShell(
+    made = DirectoryService(
         commit=disk,
         tables=disk,
         shares=none,
@@ -66,7 +66,9 @@ def shell(disk: Disk) -> DirectoryShell:
 
 
 LOOKUP = Lookup(view=bytes(8), client_ids=("a",))
-CLAIM = Claim(view=bytes(8), entry=Entry(client_id="a", node="b", incarnation=1, persistent=True))
+CLAIM = Claim(
+    view=bytes(8), entry=DirectoryEntry(client_id="a", node="b", incarnation=1, persistent=True)
+)
 DISCARD = Discard(client_id="a", incarnation=1, through=1, age=0)
 
 

@@ -17,22 +17,22 @@ import pytest
 from tests.store.test_committer import run_apart
 from tests.support.clock import Clock
 from tests.support.history import rows
-from txbroker.control import parts as parts_module
-from txbroker.control.journal_service import JournalService
-from txbroker.control.pace import Pace
-from txbroker.control.parts import Kept, Parts
-from txbroker.counters import Counters
-from txbroker.message import Message
-from txbroker.place import PartKey
-from txbroker.store.disk import Disk
-from txbroker.store.journals import Part
-from txbroker.turn import Turn
+from txbroker.data.data_directory import DataDirectory
+from txbroker.journal.history import journal_catalog as parts_module
+from txbroker.journal.history.journal_catalog import CatalogPart, JournalCatalog
+from txbroker.journal.history.journal_service import JournalService
+from txbroker.journal.history.read_throttle import ReadThrottle
+from txbroker.journal.store.journal_parts import JournalPart
+from txbroker.model.counters import Counters
+from txbroker.model.log_position import JournalId
+from txbroker.mqtt.wire.message import Message
+from txbroker.runtime.flush_queue import FlushQueue
 from txbroker.v1.journal_pb2 import PartsRequest, RecordsRequest, SeekRequest
 from txbroker.v1.journal_pb2_grpc import JournalStub
 
 T = TypeVar("T")
 
-KEY = PartKey("z", 1)
+KEY = JournalId("z", 1)
 
 
 class Node:
@@ -40,8 +40,8 @@ class Node:
 
     def __init__(self, folder: Path, durability: str = "sync") -> None:
         self.failed: list[str] = []
-        self.turn = Turn(lambda action: None)
-        self.disk = Disk(
+        self.turn = FlushQueue(lambda action: None)
+        self.disk = DataDirectory(
             folder,
             durability=durability,
             sync_interval=0.1,
@@ -54,13 +54,13 @@ class Node:
         self.standing = SimpleNamespace(zone="z", divergent=0, ended=0)
         self.authority = SimpleNamespace(apex="z", serving=True, epoch=1)
         loop = asyncio.get_running_loop()
-        self.parts = Parts(
+        self.parts = JournalCatalog(
             disk=self.disk,
             authority=self.authority,  # type: ignore[arg-type]
             standing=self.standing,  # type: ignore[arg-type]
             now=loop.time,
         )
-        self.pace = Pace()
+        self.pace = ReadThrottle()
         self.service = JournalService(
             node="n",
             parts=self.parts,
@@ -91,7 +91,7 @@ class Node:
             self.part.append(Message("t", payload, qos), None, 0, time=number)
             self.turn.end()
 
-    def kept(self, part: Part | None = None) -> Kept:
+    def kept(self, part: JournalPart | None = None) -> CatalogPart:
         return self.parts.describe(part or self.part)
 
 
@@ -322,7 +322,7 @@ def test_a_part_is_closed_when_nothing_will_be_added(
     async def scenario(node: Node, stub: Any) -> tuple[bool, bool]:
         vars(node.standing).update(standing)
         vars(node.authority).update(authority)
-        part = node.disk.journals.begin(PartKey(*key), None)
+        part = node.disk.journals.begin(JournalId(*key), None)
         kept = node.kept(part)
         return kept.is_closed, kept.is_cut_off
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tests.store.test_committer import run_apart
-from txbroker.control.pace import SHARE, Pace
+from txbroker.journal.history.read_throttle import SHARE, ReadThrottle
 
 PIECE = 0.002
 
@@ -24,7 +24,7 @@ def test_readers_of_an_idle_node_do_not_rest() -> None:
     """What they themselves have the loop do counts for nothing."""
 
     async def scenario() -> list[bool]:
-        pace, seen = Pace(), []
+        pace, seen = ReadThrottle(), []
 
         async def send() -> None:
             spin(PIECE)
@@ -48,7 +48,7 @@ def test_readers_of_a_busy_node_have_their_share() -> None:
     """Several of them together; when it is idle again, all."""
 
     async def scenario() -> tuple[float, bool]:
-        pace, is_ended = Pace(), False
+        pace, is_ended = ReadThrottle(), False
 
         async def clients() -> None:
             while not is_ended:
@@ -87,7 +87,7 @@ def test_readers_of_a_busy_node_have_their_share() -> None:
 
 def test_results_and_errors_come_through() -> None:
     async def scenario() -> tuple[int, str]:
-        pace = Pace()
+        pace = ReadThrottle()
 
         async def send(number: int) -> str:
             await asyncio.sleep(0)

@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
-from txbroker.control import pieces
-from txbroker.control.pieces import LARGEST, MIB, Room, Whole, split
-from txbroker.errors import PeerError
+from txbroker.model.errors import PeerError
+from txbroker.rpc import message_pieces
+from txbroker.rpc.message_pieces import LARGEST, MIB, PieceRoom, WholeMessage, split
 
 
-def whole(room: int = 64 * MIB, largest: int = 16 * MIB) -> Whole:
+def whole(room: int = 64 * MIB, largest: int = 16 * MIB) -> WholeMessage:
     """With a room of its own."""
-    return Whole(Room(room), largest)
+    return WholeMessage(PieceRoom(room), largest)
 
 
 @pytest.mark.parametrize("size", [LARGEST + 1, 5 * MIB, 16 * MIB])
@@ -29,17 +29,17 @@ def test_a_message_comes_together(size: int) -> None:
 
 def test_nothing_is_counted_when_a_message_is_complete() -> None:
     """A room has as much room as before, however many came through it."""
-    room = Room(6 * MIB)
-    parts = Whole(room, 16 * MIB)
+    room = PieceRoom(6 * MIB)
+    parts = WholeMessage(room, 16 * MIB)
     for _ in range(10):
         for piece in split(bytes(5 * MIB)):
             parts.add(piece)
-    Whole(room, 16 * MIB).add(next(split(bytes(5 * MIB))))
+    WholeMessage(room, 16 * MIB).add(next(split(bytes(5 * MIB))))
 
 
 def head(to_come: int, size: int) -> bytes:
     """A piece that says so much is to come, and has so much."""
-    return pieces._HEAD.pack(pieces._MARK, to_come) + bytes(size)
+    return message_pieces._HEAD.pack(message_pieces._MARK, to_come) + bytes(size)
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,8 @@ def test_a_lie_is_refused(lie: Callable[[], list[bytes]]) -> None:
 
 def test_all_together_are_bounded() -> None:
     """Whoever comes when there is no room is refused; what ends gives its room back."""
-    room = Room(4 * MIB)
-    first, second = Whole(room, 16 * MIB), Whole(room, 16 * MIB)
+    room = PieceRoom(4 * MIB)
+    first, second = WholeMessage(room, 16 * MIB), WholeMessage(room, 16 * MIB)
     for piece in list(split(bytes(8 * MIB)))[:4]:
         first.add(piece)
     with pytest.raises(PeerError, match="try again"):
@@ -79,11 +79,11 @@ def test_all_together_are_bounded() -> None:
 
 def test_the_oldest_stranger_goes_first() -> None:
     """Strangers that never end do not keep out who comes after them."""
-    room = Room(4 * MIB, drops_oldest=True)
-    idle = [Whole(room, 16 * MIB) for _ in range(4)]
+    room = PieceRoom(4 * MIB, drops_oldest=True)
+    idle = [WholeMessage(room, 16 * MIB) for _ in range(4)]
     for one in idle:
         one.add(head(8 * MIB, MIB))
-    late = Whole(room, 16 * MIB)
+    late = WholeMessage(room, 16 * MIB)
     for piece in list(split(bytes(8 * MIB)))[:3]:
         assert late.add(piece) is None
     assert idle[3].add(head(7 * MIB, 64 * 1024)) is None

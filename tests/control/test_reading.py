@@ -12,14 +12,14 @@ from structlog.testing import capture_logs
 
 from tests.support.cluster import on_loop
 from tests.support.recorders import cut
-from txbroker.control.reading import JournalReader, _chunk, _Search
 from txbroker.core import Exchange
-from txbroker.delegation.table import DelegationTable
-from txbroker.edge.chunks import Missing
-from txbroker.edge.zonemap import ZoneMap
-from txbroker.errors import PeerError
-from txbroker.mqtt.encoding import encode_publish
-from txbroker.place import PartKey
+from txbroker.delegation.delegation_table import DelegationTable
+from txbroker.edge.routing.resolver_cache import ResolverCache
+from txbroker.edge.sessions.journal_read_cache import ReadFailure
+from txbroker.journal.history.journal_reader import JournalReader, _chunk, _Search
+from txbroker.model.errors import PeerError
+from txbroker.model.log_position import JournalId
+from txbroker.mqtt.wire.encoder import encode_publish
 from txbroker.v1 import control_pb2
 
 ASKED = control_pb2.ReadRequest(zone="a", epoch=1, after=10, through=20)
@@ -99,7 +99,7 @@ def reader_of(table: DelegationTable, apex: str | None = None) -> JournalReader:
         channels=nothing,
         tasks=nothing,
     )
-    zones = ZoneMap(Exchange(lambda: None), 100)
+    zones = ResolverCache(Exchange(lambda: None), 100)
     if apex is not None:
         route = zones.add(cut(apex))
         route.is_local, route.cuts = True, {}
@@ -113,7 +113,7 @@ async def test_a_part_of_which_nobody_above_has_heard_is_not_gone() -> None:
     table = DelegationTable("")
     reader = reader_of(table, "")
     found: list[object] = []
-    await reader._ask(PartKey("a", 1), 0, 10, found.append)
+    await reader._ask(JournalId("a", 1), 0, 10, found.append)
     unheard = [reader.answer(control_pb2.ReadRequest(zone="a", epoch=1)).unheard]
     table.commit(cut("a", 1), ())
     unheard += [
@@ -121,13 +121,13 @@ async def test_a_part_of_which_nobody_above_has_heard_is_not_gone() -> None:
         for zone, epoch in (("a", 1), ("a", 2), ("", 9))
     ]
 
-    assert [Missing.CUT_OFF] == found
+    assert [ReadFailure.CUT_OFF] == found
     assert [True, False, True, False] == unheard
-    search = _Search(PartKey("a/b", 1), is_owner_known=True)
+    search = _Search(JournalId("a/b", 1), is_owner_known=True)
     search.note(control_pb2.ReadReply(unheard=True), cut(""))
     verdicts = [search.verdict]
     search.note(control_pb2.ReadReply(), cut("a"))
-    assert [Missing.CUT_OFF, Missing.GONE] == [*verdicts, search.verdict]
+    assert [ReadFailure.CUT_OFF, ReadFailure.GONE] == [*verdicts, search.verdict]
     assert not reader_of(table, "b").answer(control_pb2.ReadRequest(zone="c", epoch=1)).unheard
 
 
@@ -141,9 +141,9 @@ async def test_a_part_that_was_cut_off_is_told_once() -> None:
     found: list[object] = []
     with capture_logs() as logged:
         for _ in range(3):
-            await reader._ask(PartKey("a", 1), 0, 10, found.append)
+            await reader._ask(JournalId("a", 1), 0, 10, found.append)
 
-    assert 3 * [Missing.CUT_OFF] == found
+    assert 3 * [ReadFailure.CUT_OFF] == found
     assert ["journal.missing"] == [line["event"] for line in logged]
 
 
@@ -158,15 +158,15 @@ async def test_a_part_whose_node_is_silent_is_not_cut_off_with_the_zone_above() 
     reader._zones.add(cut("a/b", 2))
     reader._channels = SimpleNamespace(stub=lambda *_: SimpleNamespace(Read=silence))  # type: ignore[assignment]
     found: list[object] = []
-    for part in (PartKey("a/b", 2), PartKey("a/b", 1), PartKey("a", 1)):
+    for part in (JournalId("a/b", 2), JournalId("a/b", 1), JournalId("a", 1)):
         await reader._ask(part, 0, 10, found.append)
 
-    assert [Missing.UNREACHABLE, Missing.CUT_OFF, Missing.CUT_OFF] == found
-    search = _Search(PartKey("a/b", 2), is_owner_known=True)
+    assert [ReadFailure.UNREACHABLE, ReadFailure.CUT_OFF, ReadFailure.CUT_OFF] == found
+    search = _Search(JournalId("a/b", 2), is_owner_known=True)
     search.note(reader.answer(control_pb2.ReadRequest(zone="a/b", epoch=2)), cut(""))
     verdicts = [search.verdict]
     search.is_open = True
-    assert [Missing.CUT_OFF, Missing.UNREACHABLE] == [*verdicts, search.verdict]
+    assert [ReadFailure.CUT_OFF, ReadFailure.UNREACHABLE] == [*verdicts, search.verdict]
 
 
 async def silence(*_: object, timeout: float) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.support.cluster import on_loop
-from txbroker.control.requests import AT_ONCE, Requests
+from txbroker.rpc.request_queue import AT_ONCE, RequestQueue
 
 
 async def never() -> None:
@@ -23,7 +23,7 @@ async def at_once() -> str:
 @on_loop
 async def test_requests_that_do_not_come_make_way() -> None:
     """The oldest end, as many as are needed, and the place of each is free again."""
-    requests = Requests()
+    requests = RequestQueue()
     idle = [asyncio.ensure_future(requests.read("liar", never)) for _ in range(3 * AT_ONCE)]
     await asyncio.sleep(0)
     assert await asyncio.wait_for(requests.read("other", at_once), 5) == "request"
@@ -38,7 +38,7 @@ async def test_requests_that_do_not_come_make_way() -> None:
 @on_loop
 async def test_no_more_are_read_at_once() -> None:
     """However many there are; all come to their end."""
-    requests, reading, most = Requests(), 0, 0
+    requests, reading, most = RequestQueue(), 0, 0
 
     async def read() -> None:
         nonlocal reading, most

@@ -8,8 +8,8 @@ from typing import Any
 from unittest import mock
 
 from tests.support.cluster import on_loop
-from txbroker.aio import Tasks
-from txbroker.control.saving import Saving
+from txbroker.delegation.rpc.grant_saver import GrantSaver
+from txbroker.runtime.aio import Tasks
 
 
 class Slow:
@@ -31,7 +31,7 @@ class Slow:
 async def test_many_changes_are_few_saves() -> None:
     """A lone one is saved at once; those that come one after the other wait for each other."""
     slow: Any = Slow()
-    saving = Saving(slow, Tasks(mock.Mock()))
+    saving = GrantSaver(slow, Tasks(mock.Mock()))
     slow.changes = 1
     saving.save_soon()
     assert slow.saves == 1

@@ -8,16 +8,16 @@ from typing import Any, cast
 import pytest
 
 from tests.support.apart import run_apart
-from txbroker.authority.handover import mark_of_will
-from txbroker.control.takeback import TakeBack
-from txbroker.delegation.cut import Cut
-from txbroker.delegation.table import DelegationTable
-from txbroker.errors import PeerError, StoreError
-from txbroker.link.convert import mark_to_wire
-from txbroker.message import Message
-from txbroker.store.incoming import Arrived
-from txbroker.store.records import encode_records
-from txbroker.store.segment import FORMAT
+from txbroker.delegation.delegation_table import DelegationTable
+from txbroker.delegation.rpc.hand_back_parent import HandBackParent
+from txbroker.delegation.state.received_zone_file import StagedZone
+from txbroker.delegation.zone_snapshot import mark_of_will
+from txbroker.journal.store.record_format import encode_records
+from txbroker.model.errors import PeerError, StoreError
+from txbroker.model.zone_cut import ZoneCut
+from txbroker.mqtt.wire.message import Message
+from txbroker.rpc.link_convert import mark_to_wire
+from txbroker.storage.segment import FORMAT
 from txbroker.v1 import control_pb2
 from txbroker.v1.control_pb2 import HandBackBegin, HandBackRequest
 
@@ -59,7 +59,7 @@ class Parent:
 
     def __init__(self) -> None:
         table = DelegationTable("")
-        table.commit(Cut(apex="a", epoch=1, node="n", grpc="127.0.0.1:1"))
+        table.commit(ZoneCut(apex="a", epoch=1, node="n", grpc="127.0.0.1:1"))
         self.space = SimpleNamespace(is_full=False)
         self.arriving = Arriving()
         authority = SimpleNamespace(serving=True, apex="", epoch=1, offset=10, delivered=10)
@@ -70,12 +70,14 @@ class Parent:
             "space": self.space,
         }
         others = ("holding", "parent", "members", "turn", "ownership")
-        self.take_back = TakeBack(**fakes, **dict.fromkeys(others, cast(Any, None)))
+        self.take_back = HandBackParent(**fakes, **dict.fromkeys(others, cast(Any, None)))
 
-    def take(self, *said: HandBackRequest, then: tuple[HandBackRequest, ...] = (FENCE,)) -> Arrived:
+    def take(
+        self, *said: HandBackRequest, then: tuple[HandBackRequest, ...] = (FENCE,)
+    ) -> StagedZone:
         """The journal, and what comes behind it."""
 
-        async def scenario() -> Arrived:
+        async def scenario() -> StagedZone:
             journal = self.take_back.journal_of(BEGIN, cast(Any, self.arriving))
             context = cast(Any, Child(*said, COPIED, *then))
             await self.take_back._take_journal(BEGIN, journal, context)

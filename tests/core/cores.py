@@ -18,7 +18,7 @@ from txbroker.core.reference.outlet import Outlet
 from txbroker.core.reference.packets import encode_length
 from txbroker.core.reference.records import StoredRecords
 from txbroker.core.reference.run import Run
-from txbroker.matching.index import SubscriptionIndex
+from txbroker.core.subscription_index import SubscriptionIndex
 
 REFERENCE: Any = SimpleNamespace(
     Apexes=Apexes,

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tests.core.cores import COMPILED, CORES, REFERENCE, both, needs_compiled, publish
 from tests.store.test_records import Source, flat, pieces_of, sources
 from txbroker.core.reference.stored import MOST, PROBLEMS
-from txbroker.errors import PeerError
-from txbroker.message import Message
-from txbroker.store.records import encode_records
+from txbroker.journal.store.record_format import encode_records
+from txbroker.model.errors import PeerError
+from txbroker.mqtt.wire.message import Message
 
 Row = tuple[int, str, bytes, int, bool, str, str]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.core.cores import COMPILED, a_client, answer, both, needs_compiled, publish
-from txbroker.runs import MOST
+from txbroker.model.publish_run import MOST
 
 
 @both

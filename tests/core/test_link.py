@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.core.cores import both, publish
-from txbroker.runs import MOST
+from txbroker.model.publish_run import MOST
 
 
 def steps(inlet: Any) -> list[Any]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.core.cores import COMPILED, CORES, Client, Session, a_run, needs_compiled, publish
 from tests.core.test_trees import LEVELS, filters, topics
-from txbroker.topics import deepest_enclosing, matches
+from txbroker.model.topics import deepest_enclosing, matches
 
 changes = st.tuples(st.sampled_from(["interests", "targets", "routes", "bounds"]), st.booleans())
 

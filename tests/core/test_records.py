@@ -13,10 +13,10 @@ from tests.core.cores import COMPILED, CORES, REFERENCE, both, needs_compiled
 from tests.core.test_columns import body_of, damaged
 from tests.store.test_records import Source, flat, pieces_of, sources
 from txbroker.core.reference.stored import MOST
-from txbroker.errors import PeerError
-from txbroker.message import OVERHEAD, Message
-from txbroker.store.records import encode_records, to_batch
-from txbroker.topics import matches
+from txbroker.journal.store.record_format import encode_records, to_batch
+from txbroker.model.errors import PeerError
+from txbroker.model.topics import matches
+from txbroker.mqtt.wire.message import OVERHEAD, Message
 
 LEVELS = st.sampled_from(["", "a", "b", "ab", "ü", "$a", "a long level that has many bytes"])
 TOPICS = st.lists(LEVELS, min_size=1, max_size=4).map("/".join).filter(bool)

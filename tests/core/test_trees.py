@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.core.cores import CORES, both
 from tests.support.topics import EVERY_STEP, filters_of, topics_of
-from txbroker.topics import deepest_enclosing, matches
+from txbroker.model.topics import deepest_enclosing, matches
 
 LEVELS = ["a", "b", "", "$a", "\u00e9", "a level that is longer than most"]
 topics = topics_of(LEVELS)

@@ -8,8 +8,8 @@ from typing import Any
 
 from tests.core.cores import Client, Session, answer
 from txbroker.core.reference.link import COUNT
-from txbroker.mqtt.framing import Framer
-from txbroker.mqtt.return_codes import ProtocolViolation
+from txbroker.mqtt.wire.framing import Framer
+from txbroker.mqtt.wire.return_codes import ProtocolViolation
 
 NAMES = ["x", "y", "z"]
 SESSIONS = {name: Session(name) for name in NAMES}

@@ -8,18 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.recorders import cut
-from txbroker.delegation import join
-from txbroker.delegation.cut import Cut
-from txbroker.delegation.join import (
+from txbroker.delegation import join_rules
+from txbroker.delegation.delegation_table import DelegationState, DelegationTable
+from txbroker.delegation.join_rules import (
     Applicant,
     Decision,
-    Elsewhere,
-    Refused,
-    Renewed,
-    Transfer,
+    GrantRenewed,
+    JoinRefused,
+    ZoneElsewhere,
+    ZoneTransfer,
     decide,
 )
-from txbroker.delegation.table import DelegationTable, TableState
+from txbroker.model.zone_cut import ZoneCut
 
 ROOT = cut("", node="home")
 
@@ -45,21 +45,21 @@ def applicant(
     )
 
 
-def table_of(*cuts: Cut, apex: str | None = "") -> DelegationTable:
+def table_of(*cuts: ZoneCut, apex: str | None = "") -> DelegationTable:
     table = DelegationTable(apex)
     for known in cuts:
         table.commit(known)
     return table
 
 
-def ask(table: DelegationTable, asks: Applicant, *lineage: Cut, me: Cut = ROOT) -> Decision:
+def ask(table: DelegationTable, asks: Applicant, *lineage: ZoneCut, me: ZoneCut = ROOT) -> Decision:
     return decide(table, asks, lineage, me)
 
 
 def retired(epoch: int) -> DelegationTable:
     """A table whose zone `garage` was given back at this epoch."""
     table = table_of(cut("garage", epoch))
-    table.release("garage", TableState())
+    table.release("garage", DelegationState())
     return table
 
 
@@ -77,7 +77,7 @@ def test_free_zone_is_transferred_at_its_first_epoch() -> None:
     """Nobody held the zone yet: epoch 1."""
     table = table_of()
 
-    assert Transfer(cut=cut("garage")) == ask(table, applicant("garage"))
+    assert ZoneTransfer(cut=cut("garage")) == ask(table, applicant("garage"))
     assert table.cuts() == ()  # a decision changes nothing
 
 
@@ -86,7 +86,7 @@ def test_zone_that_was_given_back_is_handed_over_above_all_that_was(last_epoch: 
     """To the node that had it, or to a new one (rule 11)."""
     decision = ask(retired(4), applicant("garage", last_epoch=last_epoch))
 
-    assert Transfer(cut=cut("garage", 6)) == decision
+    assert ZoneTransfer(cut=cut("garage", 6)) == decision
 
 
 @pytest.mark.parametrize(("last_epoch", "prepared"), [(7, 0), (0, 7), (7, 3), (3, 7)])
@@ -94,14 +94,14 @@ def test_next_epoch_is_above_what_either_side_has_seen(last_epoch: int, prepared
     """The table may come from a lost disk; an epoch that was prepared in vain is not used again."""
     decision = ask(table_of(), applicant("garage", last_epoch=last_epoch, prepared=prepared))
 
-    assert Transfer(cut=cut("garage", 8)) == decision
+    assert ZoneTransfer(cut=cut("garage", 8)) == decision
 
 
 def test_zone_that_the_table_has_forgotten_is_renewed() -> None:
     """A parent that lost its disk believes the child's greater epoch; nothing is handed over."""
     decision = ask(table_of(), applicant("garage", last_epoch=3, holds=True))
 
-    assert Renewed(cut=cut("garage", 3), since=3) == decision
+    assert GrantRenewed(cut=cut("garage", 3), since=3) == decision
 
 
 def test_zone_below_another_cut_is_asked_for_there() -> None:
@@ -110,7 +110,7 @@ def test_zone_below_another_cut_is_asked_for_there() -> None:
 
     decision = ask(table, applicant("house/garage/door/lock"))
 
-    assert Elsewhere(cut=cut("house/garage")) == decision
+    assert ZoneElsewhere(cut=cut("house/garage")) == decision
 
 
 # -- a zone that the applicant holds
@@ -123,7 +123,7 @@ def test_node_that_has_its_zone_keeps_its_epoch(holds: bool) -> None:
 
     decision = ask(table_of(cut("garage", 4)), moved)
 
-    assert Renewed(cut=attrs.evolve(cut("garage", 4), grpc="elsewhere:9"), since=4) == decision
+    assert GrantRenewed(cut=attrs.evolve(cut("garage", 4), grpc="elsewhere:9"), since=4) == decision
 
 
 @pytest.mark.parametrize("last_epoch", [0, 2])
@@ -133,14 +133,14 @@ def test_node_that_missed_its_own_grant_has_it(last_epoch: int) -> None:
         table_of(cut("garage", 4)), applicant("garage", last_epoch=last_epoch, prepared=4)
     )
 
-    assert Renewed(cut=cut("garage", 4), since=4) == decision
+    assert GrantRenewed(cut=cut("garage", 4), since=4) == decision
 
 
 def test_node_that_knows_a_later_epoch_keeps_that() -> None:
     """The table comes from an older disk; the node's state is newer."""
     decision = ask(table_of(cut("garage", 1)), applicant("garage", last_epoch=7, holds=True))
 
-    assert Renewed(cut=cut("garage", 7), since=1) == decision
+    assert GrantRenewed(cut=cut("garage", 7), since=1) == decision
 
 
 @pytest.mark.parametrize(
@@ -156,14 +156,14 @@ def test_a_copy_keeps_its_zone_at_an_epoch_that_no_life_had(
 
     decision = ask(table, attrs.evolve(asks, restored=True))
 
-    assert Renewed(cut=cut("garage", epoch), since=4) == decision
+    assert GrantRenewed(cut=cut("garage", epoch), since=4) == decision
 
 
 def test_a_copy_from_before_a_handover_is_refused() -> None:
     """The zone was the parent's in between, and what it took then is not in the copy."""
     asks = attrs.evolve(applicant("garage", last_epoch=3, holds=True), restored=True)
 
-    assert isinstance(ask(table_of(cut("garage", 4)), asks), Refused)
+    assert isinstance(ask(table_of(cut("garage", 4)), asks), JoinRefused)
 
 
 def test_a_copy_whose_parent_has_forgotten_the_zone_has_a_new_epoch() -> None:
@@ -172,7 +172,7 @@ def test_a_copy_whose_parent_has_forgotten_the_zone_has_a_new_epoch() -> None:
 
     decision = decide(table_of(), asks, (), ROOT, left_out=1000)
 
-    assert Renewed(cut=cut("garage", 1004), since=3) == decision
+    assert GrantRenewed(cut=cut("garage", 1004), since=3) == decision
 
 
 @pytest.mark.parametrize("prepared", [0, 3])
@@ -180,7 +180,7 @@ def test_empty_data_is_refused_with_the_remedy(prepared: int) -> None:
     """It would serve an empty zone where others were told that their messages are safe."""
     decision = ask(table_of(cut("garage", 4)), applicant("garage", prepared=prepared))
 
-    assert isinstance(decision, Refused) and decision.cut_off == 0
+    assert isinstance(decision, JoinRefused) and decision.cut_off == 0
     assert "since epoch 4 and comes with an empty `data`" in decision.reason
     assert decision.reason.endswith("txbroker reclaim home:1 garage")
 
@@ -190,7 +190,7 @@ def test_data_of_an_older_epoch_is_refused(holds: bool, cut_off: int) -> None:
     """A copy from before; what it may have taken since it was started is kept as a branch."""
     decision = ask(table_of(cut("garage", 4)), applicant("garage", last_epoch=3, holds=holds))
 
-    assert isinstance(decision, Refused) and decision.cut_off == cut_off
+    assert isinstance(decision, JoinRefused) and decision.cut_off == cut_off
     assert "`data` of epoch 3" in decision.reason
     assert decision.reason.endswith("txbroker reclaim home:1 garage")
 
@@ -206,7 +206,7 @@ def test_zone_of_another_node_is_refused_with_the_remedy(last_epoch: int, cut_of
         applicant("garage", node="thief", last_epoch=last_epoch, holds=last_epoch > 0),
     )
 
-    assert isinstance(decision, Refused) and decision.cut_off == cut_off
+    assert isinstance(decision, JoinRefused) and decision.cut_off == cut_off
     assert "served by node 'node-garage'" in decision.reason
     assert "txbroker retire node-garage:1" in decision.reason
     assert "txbroker reclaim home:1 garage" in decision.reason
@@ -216,7 +216,7 @@ def test_node_with_another_zone_is_refused() -> None:
     """A node owns one zone, and its name is unique."""
     decision = ask(table_of(cut("garage", node="x")), applicant("kitchen", node="x"))
 
-    assert isinstance(decision, Refused)
+    assert isinstance(decision, JoinRefused)
     assert "serves zone 'garage' already" in decision.reason
 
 
@@ -227,7 +227,7 @@ def test_node_whose_zone_was_reclaimed_is_cut_off() -> None:
     """Its records since are a branch, to be settled by command (rule 15)."""
     decision = ask(reclaimed(4), applicant("garage", last_epoch=4, holds=True))
 
-    assert isinstance(decision, Refused) and decision.cut_off == 4
+    assert isinstance(decision, JoinRefused) and decision.cut_off == 4
     assert decision.reason.endswith("txbroker divergent list node-garage:1 garage")
 
 
@@ -235,35 +235,35 @@ def test_reclaim_during_a_hand_back_cuts_off_too() -> None:
     """The node died while it gave the zone back, and the parent never got it."""
     decision = ask(reclaimed(4), applicant("garage", last_epoch=4, holds=True, fenced=True))
 
-    assert isinstance(decision, Refused) and decision.cut_off == 4
+    assert isinstance(decision, JoinRefused) and decision.cut_off == 4
 
 
 def test_reclaim_after_a_handover_that_the_node_slept_through_cuts_off() -> None:
     """What was copied to it is kept there, as nobody else has it any more."""
     decision = ask(reclaimed(4), applicant("garage", last_epoch=2, prepared=4))
 
-    assert isinstance(decision, Refused) and decision.cut_off == 4
+    assert isinstance(decision, JoinRefused) and decision.cut_off == 4
 
 
 def test_settled_node_gets_the_zone_by_a_handover() -> None:
     """As any other node would."""
     decision = ask(reclaimed(4), applicant("garage", last_epoch=4))
 
-    assert Transfer(cut=cut("garage", 6)) == decision
+    assert ZoneTransfer(cut=cut("garage", 6)) == decision
 
 
 def test_node_that_died_after_it_gave_back_gets_a_new_handover() -> None:
     """It took nothing since its fence, so the parent has all of it."""
     decision = ask(retired(4), applicant("garage", last_epoch=4, holds=True, fenced=True))
 
-    assert Transfer(cut=cut("garage", 6)) == decision
+    assert ZoneTransfer(cut=cut("garage", 6)) == decision
 
 
 def test_copy_from_before_a_hand_back_is_cut_off() -> None:
     """It has served since it was started, at an epoch that is over."""
     decision = ask(retired(4), applicant("garage", last_epoch=4, holds=True))
 
-    assert isinstance(decision, Refused) and decision.cut_off == 4
+    assert isinstance(decision, JoinRefused) and decision.cut_off == 4
 
 
 # -- who may not ask at all
@@ -274,20 +274,20 @@ def test_zone_that_is_not_strictly_inside_is_refused(zone: str) -> None:
     """A parent delegates below its own apex only; what the node has stays its own."""
     decision = ask(table_of(apex="house"), applicant(zone, node="x", last_epoch=3, holds=True))
 
-    assert isinstance(decision, Refused) and decision.cut_off == 0
+    assert isinstance(decision, JoinRefused) and decision.cut_off == 0
     assert "is not inside zone 'house'" in decision.reason
 
 
 def test_pure_edge_delegates_nothing() -> None:
     """A node without a zone has nothing to give."""
-    assert isinstance(ask(table_of(apex=None), applicant("garage")), Refused)
+    assert isinstance(ask(table_of(apex=None), applicant("garage")), JoinRefused)
 
 
 def test_node_that_asks_itself_is_refused() -> None:
     """A `parent` that is the node itself would be a loop."""
     decision = ask(table_of(), applicant("garage", node="home"))
 
-    assert isinstance(decision, Refused)
+    assert isinstance(decision, JoinRefused)
     assert "above itself" in decision.reason
 
 
@@ -303,7 +303,7 @@ def test_node_that_asks_one_below_it_is_refused() -> None:
         me=cut("house/garage"),
     )
 
-    assert isinstance(decision, Refused)
+    assert isinstance(decision, JoinRefused)
     assert "above itself" in decision.reason
 
 
@@ -336,7 +336,7 @@ def test_no_epoch_is_given_twice(
         seen = table.epoch_of(zone)
         if step != "join" and table.get(zone) is not None:
             if step == "release":
-                table.release(zone, TableState())
+                table.release(zone, DelegationState())
             else:
                 table.reclaim(zone, 5)
         elif step == "join":
@@ -349,13 +349,13 @@ def test_no_epoch_is_given_twice(
                 node=f"n-{zone}",
             )
             decision = ask(table, asks)
-            if isinstance(decision, Transfer):
+            if isinstance(decision, ZoneTransfer):
                 assert decision.cut.epoch > max(seen, last_epoch, prepared)
                 assert decision.cut.epoch not in used.get(zone, ())
-            if isinstance(decision, Renewed):
+            if isinstance(decision, GrantRenewed):
                 assert decision.cut.epoch >= seen
                 assert decision.cut.epoch in (last_epoch, prepared)
-            if isinstance(decision, Renewed | Transfer):
+            if isinstance(decision, GrantRenewed | ZoneTransfer):
                 used.setdefault(zone, set()).add(decision.cut.epoch)
                 table.commit(decision.cut)
         assert table.epoch_of(zone) >= seen
@@ -364,9 +364,9 @@ def test_no_epoch_is_given_twice(
 
 def test_zones_that_ever_were_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """An epoch outlives its zone: no other zone begins, one that was there before may."""
-    monkeypatch.setattr(join, "APEXES", 1)
+    monkeypatch.setattr(join_rules, "APEXES", 1)
     table = retired(3)
 
     refused = ask(table, applicant("attic"))
-    assert isinstance(refused, Refused) and "1 zones" in refused.reason
-    assert isinstance(ask(table, applicant("garage")), Transfer)
+    assert isinstance(refused, JoinRefused) and "1 zones" in refused.reason
+    assert isinstance(ask(table, applicant("garage")), ZoneTransfer)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 
 from tests.support.recorders import cut
-from txbroker.delegation.cut import Cut
-from txbroker.delegation.passage import Passage
-from txbroker.delegation.table import (
+from txbroker.delegation.delegation_table import (
     PASSAGES,
     Delegation,
+    DelegationState,
     DelegationTable,
-    TableState,
     nest,
 )
-from txbroker.place import PartKey, Place
+from txbroker.model.epoch_transition import EpochTransition
+from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.model.zone_cut import ZoneCut
 
 
-def table_of(*cuts: Cut, apex: str | None = "") -> DelegationTable:
+def table_of(*cuts: ZoneCut, apex: str | None = "") -> DelegationTable:
     table = DelegationTable(apex)
     for known in cuts:
         table.commit(known)
@@ -30,7 +30,7 @@ def table_of(*cuts: Cut, apex: str | None = "") -> DelegationTable:
 def test_epoch_outlives_a_retirement() -> None:
     """A zone that was given back starts above all its earlier epochs (rule 11)."""
     table = table_of(cut("garage", 4))
-    table.release("garage", TableState())
+    table.release("garage", DelegationState())
 
     assert table.lookup("garage/x") is None
     assert table.epoch_of("garage") == 5
@@ -65,7 +65,7 @@ def test_state_brings_the_table_back() -> None:
     """A restart knows the delegations and the epochs of zones that nobody holds now."""
     table = table_of(cut("garage", 4), cut("house"))
     table.tell_below("house", 1, [cut("house/attic", 2)])
-    table.release("garage", TableState())
+    table.release("garage", DelegationState())
     table.commit(cut("shed", 2))
     table.reclaim("shed", 5)
 
@@ -84,7 +84,9 @@ def test_state_is_a_copy() -> None:
     state = table.state()
     table.commit(cut("kitchen"))
 
-    assert TableState(delegations=(Delegation(cut=cut("garage")),), epochs={"garage": 1}) == state
+    assert (
+        DelegationState(delegations=(Delegation(cut=cut("garage")),), epochs={"garage": 1}) == state
+    )
 
 
 # -- what the zone is made of
@@ -137,7 +139,7 @@ def test_zones_below_a_retired_one_are_the_parents_own() -> None:
 
     table.release(
         "house",
-        TableState(
+        DelegationState(
             delegations=(garage,),
             epochs={"house/garage": 5, "house/attic": 8},
             reclaimed=(cut("house/attic", 7),),
@@ -211,7 +213,7 @@ def test_what_is_known_of_a_subtree_moves_along() -> None:
     subtree = table.subtree("house")
     table.commit(cut("house", 2), [inner.cut, *inner.below])
 
-    assert subtree == TableState(
+    assert subtree == DelegationState(
         delegations=(inner,),
         epochs={"house/garage": 3, "house/garage/door": 1, "house/attic": 8},
         reclaimed=(cut("house/attic", 7),),
@@ -224,7 +226,9 @@ def test_new_owner_has_what_came_along_and_nothing_older() -> None:
     """A node that takes its zone again has delegations of its earlier time no more."""
     table = table_of(cut("house/gone", 4), apex="house")
     table.take_over(
-        TableState(delegations=(Delegation(cut=cut("house/garage", 3)),), epochs={"house/old": 6})
+        DelegationState(
+            delegations=(Delegation(cut=cut("house/garage", 3)),), epochs={"house/old": 6}
+        )
     )
 
     assert table.delegations() == (Delegation(cut=cut("house/garage", 3)),)
@@ -265,16 +269,16 @@ def test_cuts_nest_by_their_apexes() -> None:
 # -- passages
 
 
-def out(apex: str, epoch: int, offset: int = 5) -> Passage:
+def out(apex: str, epoch: int, offset: int = 5) -> EpochTransition:
     """The zone is delegated, from the root zone."""
-    left = Place(PartKey("", 1), offset)
-    return Passage(apex=apex, left=left, entered=Place(PartKey(apex, epoch), 0))
+    left = LogPosition(JournalId("", 1), offset)
+    return EpochTransition(apex=apex, left=left, entered=LogPosition(JournalId(apex, epoch), 0))
 
 
-def back(apex: str, epoch: int, offset: int = 7) -> Passage:
+def back(apex: str, epoch: int, offset: int = 7) -> EpochTransition:
     """It comes back to the root zone."""
-    entered = Place(PartKey("", 1), offset)
-    return Passage(apex=apex, left=Place(PartKey(apex, epoch), 3), entered=entered)
+    entered = LogPosition(JournalId("", 1), offset)
+    return EpochTransition(apex=apex, left=LogPosition(JournalId(apex, epoch), 3), entered=entered)
 
 
 def test_passages_move_along_with_their_topics() -> None:
@@ -311,4 +315,4 @@ def test_passage_is_met_where_it_begins_and_ends(
     zone: str, after: int, through: int, is_met: bool
 ) -> None:
     """A reader learns of it before it reads on."""
-    assert is_met == out("a", 1).is_met(PartKey(zone, 1), after, through)
+    assert is_met == out("a", 1).is_met(JournalId(zone, 1), after, through)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.support.keeping import MemoryTable
-from txbroker.directory.absence import WATCHERS, Absence
+from txbroker.directory.heartbeat import patience
 from txbroker.directory.members import Member, Members
-from txbroker.directory.pulse import patience
+from txbroker.directory.silent_members import WATCHERS, SilentMembers
 
 AFTER = 10.0
 
@@ -18,11 +18,11 @@ class Bench:
     def __init__(self, count: int) -> None:
         self.now = 100.0
         names = [f"n{number:02}" for number in range(count)]
-        self.all: dict[str, Absence] = {}
+        self.all: dict[str, SilentMembers] = {}
         for name in names:
             members = Members(name, "", MemoryTable(), is_root=True)
             members.merge(Member(name=n, grpc=f"{n}:1", site="", version=1) for n in names)
-            self.all[name] = Absence(members, AFTER, lambda: self.now)
+            self.all[name] = SilentMembers(members, AFTER, lambda: self.now)
 
     def watchers_of(self, name: str) -> set[str]:
         return {other for other, absence in self.all.items() if name in absence.watched}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from tests.support.keeping import MemoryTable
-from txbroker.directory.admission import (
+from txbroker.directory.member_admission import (
     AT_ONCE,
     BURST,
     FIRST_PAUSE,
@@ -13,8 +13,8 @@ from txbroker.directory.admission import (
     RATE,
     SHARED,
     WAITING,
-    Admission,
-    Asked,
+    MemberAdmission,
+    MemberProbe,
 )
 from txbroker.directory.members import Member, Members
 
@@ -30,11 +30,11 @@ class Bench:
         self.now = 0.0
         self.members = Members("a", "", MemoryTable(), is_root=True)
         self.members.announce("a:1")
-        self.admission = Admission(self.members, lambda: self.now, lambda: None)
+        self.admission = MemberAdmission(self.members, lambda: self.now, lambda: None)
         self.there: set[str] = set()
         self.asked: list[str] = []
 
-    def ask(self) -> list[Asked]:
+    def ask(self) -> list[MemberProbe]:
         due = self.admission.due()
         for asked in due:
             self.asked.append(asked.member.name)

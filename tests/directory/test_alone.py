@@ -8,18 +8,18 @@ import pytest
 
 from tests.support.edge_bench import EdgeBench
 from tests.support.roaming import Alone
-from txbroker.directory.arrival import Arrivals, Arrived
 from txbroker.directory.directory import Directory
-from txbroker.directory.entry import Entry
-from txbroker.directory.holdings import Tombstone
+from txbroker.directory.entry import DirectoryEntry
 from txbroker.directory.members import Member
 from txbroker.directory.requests import Taken
+from txbroker.directory.session_ownership import Tombstone
+from txbroker.directory.session_takeover import SessionFound, SessionTakeovers
 
 
-def entry(node: str, incarnation: int, *, persistent: bool = True) -> Entry:
+def entry(node: str, incarnation: int, *, persistent: bool = True) -> DirectoryEntry:
     """An entry for the id that the tests are about."""
     replaces = 0 if persistent else incarnation
-    return Entry(
+    return DirectoryEntry(
         client_id="c",
         node=node,
         incarnation=incarnation,
@@ -113,12 +113,12 @@ def test_it_asks_nobody_and_knows_the_same(
     at_once, with_steps = node(prepare), node(prepare)
     with pytest.raises(StopIteration) as outcome:
         next(at_once.directory.arrive("c", lambda: True))
-    monkeypatch.setattr(Arrivals, "_begin_alone", lambda self, search: None)
+    monkeypatch.setattr(SessionTakeovers, "_begin_alone", lambda self, search: None)
     outcomes: list[object] = []
     with_steps.run(with_steps.directory.arrive("c", lambda: True), outcomes.append)
 
-    assert Arrived(present=False) == outcome.value.value
-    assert [Arrived(present=False)] == outcomes
+    assert SessionFound(present=False) == outcome.value.value
+    assert [SessionFound(present=False)] == outcomes
     assert known(with_steps.directory) == known(at_once.directory)
 
 

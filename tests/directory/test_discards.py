@@ -7,11 +7,11 @@ import pytest
 from tests.directory.test_site import connect
 from tests.directory.test_sole import Story
 from tests.support.site import Site
-from txbroker.directory import clearing
-from txbroker.directory.entry import Entry
-from txbroker.directory.holdings import Holding
-from txbroker.directory.lookup import Lookup, Nowhere
+from txbroker.directory import session_discard
+from txbroker.directory.entry import DirectoryEntry
+from txbroker.directory.quorum_read import NoSession, QuorumRead
 from txbroker.directory.requests import Answer, Discard, Discarded, Kept, MovedTo
+from txbroker.directory.session_ownership import OwnedSession
 
 
 def two_sites(seed: int = 1, names: str = "ab") -> Site:
@@ -51,12 +51,12 @@ def test_what_one_of_two_says_alone_is_not_sure() -> None:
     nothing = Answer(settled=True)
     found = []
     for needed in (1, 2):
-        lookup = Lookup(("p", "q"), {}, needed)
+        lookup = QuorumRead(("p", "q"), {}, needed)
         lookup.take("p", nothing)
         lookup.take("q", nothing)
         found.append(lookup.decide())
 
-    assert [Nowhere(generation=0, is_sole=True), Nowhere(generation=0)] == found
+    assert [NoSession(generation=0, is_sole=True), NoSession(generation=0)] == found
 
 
 def test_discard_of_one_of_two_waits_for_the_other() -> None:
@@ -172,12 +172,12 @@ def test_session_at_a_node_that_joined_while_this_one_was_cut_off_is_discarded(
 
 def test_what_is_found_after_all_is_waited_for_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two looks with nothing between them end a discard."""
-    found = clearing._Found
-    monkeypatch.setattr(clearing, "SURE", 10.0)
+    found = session_discard._Found
+    monkeypatch.setattr(session_discard, "SURE", 10.0)
     whole = two_sites()
     clearings, clock = whole.nodes["a"].directory.clearings, whole.now
     clearings._now = lambda: clock
-    clearings._due["x"] = clearing._Due(generation=0)
+    clearings._due["x"] = session_discard._Due(generation=0)
     due = []
     for passed, is_whole in ((0.0, True), (9.0, True), (0.5, False), (1.0, True), (9.9, True)):
         clock += passed
@@ -200,12 +200,12 @@ def test_session_offered_to_one_that_was_discarded_ends_with_it() -> None:
     connect(whole, "a").lost(is_will_due=False)
     whole.run(5.0)
     node = whole.nodes["d"]
-    below = Holding(incarnation=1)
+    below = OwnedSession(incarnation=1)
     node.host.kept["x"] = set()
     node.directory.holdings.hold("x", below)
     whole.cut("d", "a")
     node.directory.conflicts.offers["x"] = "a"
-    node.directory.registrar.own["x"] = Entry(
+    node.directory.registrar.own["x"] = DirectoryEntry(
         client_id="x", node="d", incarnation=1, persistent=True
     )
     connect(whole, "b", clean=True).lost(is_will_due=False)
@@ -263,7 +263,7 @@ def test_what_was_ended_is_looked_for_anew() -> None:
     whole.heal()
     whole.run(5.0)
     before = whole.holders("x")
-    clearings._due["x"], clearings._whole["x"] = due, whole.now - clearing.SURE
+    clearings._due["x"], clearings._whole["x"] = due, whole.now - session_discard.SURE
     whole.run(5.0)
 
     assert (["c"], []) == (before, whole.holders("x"))

@@ -12,22 +12,24 @@ from hypothesis import strategies as st
 
 from tests.support.keeping import MemoryTable
 from txbroker.directory import entry as words
-from txbroker.directory.entries import Above, Entries, Full
-from txbroker.directory.entry import Entry, pack, unpack
-from txbroker.errors import StoreError
-from txbroker.mqtt.packets import Will
+from txbroker.directory.entry import DirectoryEntry, pack, unpack
+from txbroker.directory.entry_table import EntryTable, EntryTableFull, KnownAbove
+from txbroker.model.errors import StoreError
+from txbroker.mqtt.wire.packets import Will
 
 WILL = Will(topic="w", payload=b"\x00gone", qos=1, retain=True)
 
 
-def kept(node: str, incarnation: int, client_id: str = "x", **fields: Any) -> Entry:
+def kept(node: str, incarnation: int, client_id: str = "x", **fields: Any) -> DirectoryEntry:
     """An entry of a session that is kept."""
-    return Entry(client_id=client_id, node=node, incarnation=incarnation, persistent=True, **fields)
+    return DirectoryEntry(
+        client_id=client_id, node=node, incarnation=incarnation, persistent=True, **fields
+    )
 
 
-def clean(node: str, incarnation: int, replaces: int = 0, **fields: Any) -> Entry:
+def clean(node: str, incarnation: int, replaces: int = 0, **fields: Any) -> DirectoryEntry:
     """An entry of a clean session."""
-    return Entry(
+    return DirectoryEntry(
         client_id="x",
         node=node,
         incarnation=incarnation,
@@ -37,8 +39,8 @@ def clean(node: str, incarnation: int, replaces: int = 0, **fields: Any) -> Entr
     )
 
 
-def entries(table: MemoryTable | None = None, **keys: Any) -> Entries:
-    return Entries(table or MemoryTable(), **keys)
+def entries(table: MemoryTable | None = None, **keys: Any) -> EntryTable:
+    return EntryTable(table or MemoryTable(), **keys)
 
 
 ORDER = [
@@ -53,7 +55,7 @@ ORDER = [
 
 
 @pytest.mark.parametrize(("lower", "higher"), list(itertools.pairwise(ORDER)))
-def test_which_of_two_counts(lower: Entry, higher: Entry) -> None:
+def test_which_of_two_counts(lower: DirectoryEntry, higher: DirectoryEntry) -> None:
     """Whichever comes first."""
     for first, second in ((lower, higher), (higher, lower)):
         book = entries()
@@ -61,11 +63,11 @@ def test_which_of_two_counts(lower: Entry, higher: Entry) -> None:
         verdict = book.put(second)
 
         assert book.get("x") == higher
-        assert verdict == (Above(higher, False) if second == lower else None)
+        assert verdict == (KnownAbove(higher, False) if second == lower else None)
 
 
 entry_values = st.builds(
-    Entry,
+    DirectoryEntry,
     client_id=st.just("x"),
     node=st.sampled_from("abc"),
     incarnation=st.integers(0, 3),
@@ -75,7 +77,7 @@ entry_values = st.builds(
 
 
 @given(entry_values, entry_values)
-def test_raised_above_it_counts_above(one: Entry, other: Entry) -> None:
+def test_raised_above_it_counts_above(one: DirectoryEntry, other: DirectoryEntry) -> None:
     """And it is the same session still."""
     raised = one.above(other)
 
@@ -89,7 +91,7 @@ def test_of_two_claims_with_one_incarnation_the_first_stands() -> None:
     """Else both could have a majority; the same node may repeat its own."""
     book = entries()
     assert book.claim(kept("a", 1)) is None
-    assert book.claim(kept("b", 1)) == Above(kept("a", 1), False)
+    assert book.claim(kept("b", 1)) == KnownAbove(kept("a", 1), False)
     assert book.claim(kept("a", 1)) is None
     assert book.claim(kept("b", 2)) is None
 
@@ -99,7 +101,7 @@ def test_a_claim_stands_above_a_clean_session_only_if_it_has_seen_it() -> None:
     book = entries()
     book.put(clean("a", 1, 4))
 
-    assert book.claim(kept("b", 4)) == Above(clean("a", 1, 4), False)
+    assert book.claim(kept("b", 4)) == KnownAbove(clean("a", 1, 4), False)
     assert book.claim(kept("b", 5)) is None
 
 
@@ -111,7 +113,7 @@ def test_who_is_pushed_aside_is_remembered_until_told() -> None:
     book.end("x", "b", 3)
     assert book.get("x") is None
     assert book.generation("x") == 3
-    assert book.put(kept("a", 3)) == Above(clean("b", 1, 3), False)
+    assert book.put(kept("a", 3)) == KnownAbove(clean("b", 1, 3), False)
     assert ("a",) == book.losers()
     (due,) = book.due_to("a", 10)
     book.told("a", due)
@@ -126,7 +128,7 @@ def test_who_never_lost_may_count_itself_above_what_has_ended() -> None:
     book.put(clean("b", 1, 3))
     book.end("x", "b", 3)
 
-    assert book.put(kept("c", 1)) == Above(clean("b", 1, 3), True)
+    assert book.put(kept("c", 1)) == KnownAbove(clean("b", 1, 3), True)
     assert book.put(kept("c", 4)) is None
     assert book.get("x") == kept("c", 4)
 
@@ -192,7 +194,7 @@ def test_what_lasts_is_there_after_a_restart() -> None:
     """Kept sessions, wills, and those who lost a kept session; not mere connections."""
     table = MemoryTable()
     book = entries(table)
-    testament = words.Testament(life=2, number=5, will=WILL)
+    testament = words.DirectoryWill(life=2, number=5, will=WILL)
     book.put(kept("a", 1))
     book.put(kept("a", 1, "moved"))
     book.put(kept("b", 2, "moved"))
@@ -210,7 +212,7 @@ def test_what_lasts_is_there_after_a_restart() -> None:
     assert again.generation("x") == 1
 
 
-def asked(book: Entries, node: str = "a") -> tuple[Entry, ...]:
+def asked(book: EntryTable, node: str = "a") -> tuple[DirectoryEntry, ...]:
     """What the node is to be asked about."""
     return book.hearsay(node, 10)
 
@@ -289,8 +291,8 @@ def test_all_hearsay_comes_to_be_asked_about() -> None:
 
 def test_what_a_node_says_itself_counts_more_than_hearsay() -> None:
     """Others tell of a will that it had."""
-    old = kept("a", 1, testament=words.Testament(life=1, number=1, will=WILL))
-    new = kept("a", 1, testament=words.Testament(life=1, number=2, will=WILL))
+    old = kept("a", 1, testament=words.DirectoryWill(life=1, number=1, will=WILL))
+    new = kept("a", 1, testament=words.DirectoryWill(life=1, number=2, will=WILL))
     book = entries()
     book.put(new)
     book.put(old, is_hearsay=True)
@@ -311,8 +313,8 @@ def test_who_does_not_speak_here_any_more_is_asked() -> None:
 def test_a_will_is_kept_until_it_is_sent() -> None:
     """Or replaced, or its connection is gone."""
     book = entries()
-    first = kept("a", 1, testament=words.Testament(life=1, number=1, will=WILL))
-    second = kept("a", 1, testament=words.Testament(life=1, number=2, will=WILL))
+    first = kept("a", 1, testament=words.DirectoryWill(life=1, number=1, will=WILL))
+    second = kept("a", 1, testament=words.DirectoryWill(life=1, number=2, will=WILL))
     book.put(first)
     book.put(second)
     book.will_is_sent("x", "a", 1, 1)
@@ -346,7 +348,7 @@ def test_there_is_a_limit() -> None:
     book = entries(limit=1)
     book.put(kept("a", 1))
 
-    assert book.put(kept("a", 1, "y")) is Full.FULL
+    assert book.put(kept("a", 1, "y")) is EntryTableFull.FULL
     assert book.put(kept("b", 2)) is None
 
 
@@ -366,7 +368,7 @@ def test_a_record_of_another_version_is_refused(record: bytes) -> None:
 def test_what_says_what_is_known_is_not_written_again() -> None:
     """Each session says so more than once as it begins."""
     table = MemoryTable()
-    entries = Entries(table)
+    entries = EntryTable(table)
     verdicts = [entries.put(kept("a", incarnation)) for incarnation in (5, 5, 6)]
 
     assert ([None] * 3, 2) == (verdicts, table.puts)

@@ -8,10 +8,8 @@ import attrs
 import pytest
 
 from tests.support.keeping import MemoryTable
+from txbroker.directory.directory_ports import PendingPublishes
 from txbroker.directory.entry import pack
-from txbroker.directory.holdings import FREEZE_LIMIT, LEFT_LIMIT, PATIENCE, Holding, Holdings
-from txbroker.directory.moment import Moment
-from txbroker.directory.ports import Remains
 from txbroker.directory.requests import (
     Busy,
     Left,
@@ -24,7 +22,15 @@ from txbroker.directory.requests import (
     Take,
     Taken,
 )
+from txbroker.directory.session_ownership import (
+    FREEZE_LIMIT,
+    LEFT_LIMIT,
+    PATIENCE,
+    OwnedSession,
+    SessionOwnership,
+)
 from txbroker.directory.tombstone import Tombstone, tombstones_from, tombstones_record
+from txbroker.model.machine_time import MachineTime
 
 
 class Host:
@@ -65,10 +71,10 @@ class Host:
         self.events.append("discard")
         self.sessions.pop(client_id, None)
 
-    def remains(self, client_id: str) -> Remains:
-        return Remains(zones=self.zones)
+    def remains(self, client_id: str) -> PendingPublishes:
+        return PendingPublishes(zones=self.zones)
 
-    def await_remains(self, client_id: str, node: str, remains: Remains) -> None:
+    def await_remains(self, client_id: str, node: str, remains: PendingPublishes) -> None:
         self.events.append((node, remains.zones))
 
 
@@ -84,7 +90,7 @@ class Node:
 
     def restart(self) -> None:
         held, gone, arriving = self.tables
-        self.holdings = Holdings(
+        self.holdings = SessionOwnership(
             self.name,
             held=held,
             gone=gone,
@@ -100,7 +106,7 @@ class Node:
 
     def begin(self, state: bytes = b"state", incarnation: int = 1) -> None:
         self.host.sessions["x"] = state
-        self.holdings.hold("x", Holding(incarnation=incarnation))
+        self.holdings.hold("x", OwnedSession(incarnation=incarnation))
 
     def take(self, by: str, now: float = 0.0, **fields: Any) -> Reply:
         return self.holdings.take(by, Take(client_id="x", incarnation=1, **fields), now)
@@ -158,7 +164,7 @@ def test_nobody_has_it() -> None:
     """Neither here nor gone; or the session itself is not there."""
     a = Node("a")
     assert a.take("b") == NotHeld()
-    a.holdings.hold("x", Holding(incarnation=3))
+    a.holdings.hold("x", OwnedSession(incarnation=3))
 
     assert a.take("b") == NotHeld(incarnation=3)
     assert not a.has_it
@@ -283,8 +289,8 @@ def test_what_comes_to_a_session_is_taken_in(a: Node) -> None:
     """The greater incarnation, the sites not asked and the earlier holders of both; its CONNECT."""
     b = Node("b")
     b.begin(b"fresh,", 5)
-    since = Moment("boot", 5)
-    b.holdings.hold("x", Holding(incarnation=5, unasked=("far",), since=since))
+    since = MachineTime("boot", 5)
+    b.holdings.hold("x", OwnedSession(incarnation=5, unasked=("far",), since=since))
     taken = a.taken("b", holds=5)
     assert taken.incarnation == 6
     b.holdings.arrive("x", "a", taken)
@@ -305,14 +311,14 @@ def test_earlier_holders_are_followed_until_they_are_done(a: Node) -> None:
     c.restart()
     left = {left.node: left for _, left in c.holdings.left()}
     assert {"a": ("home",), "b": ()} == {name: one.remains.zones for name, one in left.items()}
-    c.holdings.on_remains("x", left["b"], Remains(), is_resolved=False)
-    c.holdings.on_remains("x", left["b"], Remains(), is_resolved=True)
-    c.holdings.on_remains("x", left["a"], Remains(zones=("home/x",)), is_resolved=True)
+    c.holdings.on_remains("x", left["b"], PendingPublishes(), is_resolved=False)
+    c.holdings.on_remains("x", left["b"], PendingPublishes(), is_resolved=True)
+    c.holdings.on_remains("x", left["a"], PendingPublishes(zones=("home/x",)), is_resolved=True)
     ((_, now),) = c.holdings.left()
-    assert now == Left(node="a", token=left["a"].token, remains=Remains(zones=("home/x",)))
-    c.holdings.on_remains("x", left["a"], Remains(), is_resolved=True)
+    assert now == Left(node="a", token=left["a"].token, remains=PendingPublishes(zones=("home/x",)))
+    c.holdings.on_remains("x", left["a"], PendingPublishes(), is_resolved=True)
     assert [now] == [one for _, one in c.holdings.left()]
-    c.holdings.on_remains("x", now, Remains(), is_resolved=True)
+    c.holdings.on_remains("x", now, PendingPublishes(), is_resolved=True)
 
     assert not list(c.holdings.left())
     assert ("a", ()) == c.host.events[-1]
@@ -326,7 +332,7 @@ def test_earlier_holder_is_needed_while_another_one_has_to_publish(a: Node) -> N
     move(b, c)
     left = {left.node: left for _, left in c.holdings.left()}
     before = {name: c.holdings.awaits_others("x", one) for name, one in left.items()}
-    c.holdings.on_remains("x", left["b"], Remains(), is_resolved=False)
+    c.holdings.on_remains("x", left["b"], PendingPublishes(), is_resolved=False)
     after = {name: c.holdings.awaits_others("x", one) for name, one in left.items()}
 
     assert ({"a": True, "b": False}, {"a": False, "b": False}) == (before, after)
@@ -341,7 +347,7 @@ def test_what_an_earlier_holder_tells_of_a_session_on_its_way_is_for_the_next_on
     taken = b.taken("c")
     on_its_way = list(b.holdings.left())
     told = len(b.host.events)
-    b.holdings.on_remains("x", left, Remains(), is_resolved=True)
+    b.holdings.on_remains("x", left, PendingPublishes(), is_resolved=True)
     after = b.host.events[told:]
     b.holdings.thaw("x")
 
@@ -377,12 +383,12 @@ def test_a_session_of_an_earlier_version() -> None:
     node.host.sessions["x"] = b"state"
     node.restart()
     before = node.holdings.held["x"]
-    node.holdings.hold("x", attrs.evolve(before, since=Moment("boot", 5)))
+    node.holdings.hold("x", attrs.evolve(before, since=MachineTime("boot", 5)))
     node.restart()
 
-    assert Holding(incarnation=3, unasked=("far",)) == before
+    assert OwnedSession(incarnation=3, unasked=("far",)) == before
     assert (
-        Holding(incarnation=3, unasked=("far",), since=Moment("boot", 5))
+        OwnedSession(incarnation=3, unasked=("far",), since=MachineTime("boot", 5))
         == (node.holdings.held["x"])
     )
 

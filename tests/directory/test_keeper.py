@@ -7,9 +7,9 @@ from typing import Any
 import attrs
 
 from tests.support.keeping import MemoryTable
-from txbroker.directory.entries import Entries
-from txbroker.directory.entry import Entry
-from txbroker.directory.keeper import Keeper
+from txbroker.directory.entry import DirectoryEntry
+from txbroker.directory.entry_replica import EntryReplica
+from txbroker.directory.entry_table import EntryTable
 from txbroker.directory.members import Member, Members
 from txbroker.directory.requests import (
     Answer,
@@ -25,8 +25,8 @@ from txbroker.directory.requests import (
 LIFE = 4
 
 
-def kept(node: str, incarnation: int, client_id: str = "x") -> Entry:
-    return Entry(client_id=client_id, node=node, incarnation=incarnation, persistent=True)
+def kept(node: str, incarnation: int, client_id: str = "x") -> DirectoryEntry:
+    return DirectoryEntry(client_id=client_id, node=node, incarnation=incarnation, persistent=True)
 
 
 class Bench:
@@ -36,7 +36,7 @@ class Bench:
         self.table = table or MemoryTable()
         self.members = Members("a", "", self.table, is_root=not others)
         self.members.announce("a:1")
-        self.keeper = Keeper(self.members, Entries(MemoryTable()), LIFE)
+        self.keeper = EntryReplica(self.members, EntryTable(MemoryTable()), LIFE)
         self.add(*others)
 
     def add(self, *others: str) -> None:
@@ -49,7 +49,9 @@ class Bench:
         )
         return self.keeper.register(source, batch)
 
-    def list(self, source: str, *entries: Entry, established: bool = True, sync: int = 1) -> None:
+    def list(
+        self, source: str, *entries: DirectoryEntry, established: bool = True, sync: int = 1
+    ) -> None:
         self.register(source, sync=sync, first=True)
         batch = Register(
             view=self.members.view,

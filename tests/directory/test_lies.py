@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from txbroker.delegation.peer_checks import AHEAD
 from txbroker.directory import entry as entries
-from txbroker.directory.lies import check_answer, check_request
+from txbroker.directory.member_checks import check_answer, check_request
 from txbroker.directory.requests import (
     Answer,
     Answers,
@@ -26,9 +27,8 @@ from txbroker.directory.requests import (
     Take,
     Taken,
 )
-from txbroker.errors import PeerError
-from txbroker.mqtt.packets import Will
-from txbroker.wire_checks import AHEAD
+from txbroker.model.errors import PeerError
+from txbroker.mqtt.wire.packets import Will
 
 FAR = 8 + AHEAD
 
@@ -37,18 +37,20 @@ def known(client_id: str) -> int:
     return 7 if client_id == "c" else 0
 
 
-def entry(number: int = 7, *, persistent: bool = True, **fields: object) -> entries.Entry:
+def entry(number: int = 7, *, persistent: bool = True, **fields: object) -> entries.DirectoryEntry:
     values = {"client_id": "c", "node": "n", "incarnation": number, "persistent": persistent}
-    return entries.Entry(**{**values, **fields})  # type: ignore[arg-type]
+    return entries.DirectoryEntry(**{**values, **fields})  # type: ignore[arg-type]
 
 
-def register(*own: entries.Entry, relayed: tuple[entries.Entry, ...] = ()) -> Register:
+def register(
+    *own: entries.DirectoryEntry, relayed: tuple[entries.DirectoryEntry, ...] = ()
+) -> Register:
     return Register(view=b"", established=True, life=1, keeper_life=1, entries=own, relayed=relayed)
 
 
-def with_will(topic: str, qos: int = 0) -> entries.Entry:
+def with_will(topic: str, qos: int = 0) -> entries.DirectoryEntry:
     will = Will(topic=topic, payload=b"", qos=qos, retain=False)
-    return entry(testament=entries.Testament(life=1, number=1, will=will))
+    return entry(testament=entries.DirectoryWill(life=1, number=1, will=will))
 
 
 def requests(number: int) -> list[Request]:

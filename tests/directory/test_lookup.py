@@ -6,34 +6,36 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txbroker.directory.entry import Entry
-from txbroker.directory.lookup import Decision, Lookup, MayExist, Nowhere
+from txbroker.directory.entry import DirectoryEntry
+from txbroker.directory.quorum_read import Decision, NoSession, QuorumRead, SessionMayExist
 from txbroker.directory.requests import Answer
 
 KEEPERS = ("p", "q", "r")
-MAY_EXIST = MayExist.MAY_EXIST
+MAY_EXIST = SessionMayExist.MAY_EXIST
 
 
-def kept(node: str, incarnation: int) -> Entry:
-    return Entry(client_id="x", node=node, incarnation=incarnation, persistent=True)
+def kept(node: str, incarnation: int) -> DirectoryEntry:
+    return DirectoryEntry(client_id="x", node=node, incarnation=incarnation, persistent=True)
 
 
-def clean(node: str, replaces: int) -> Entry:
-    return Entry(client_id="x", node=node, incarnation=1, persistent=False, replaces=replaces)
+def clean(node: str, replaces: int) -> DirectoryEntry:
+    return DirectoryEntry(
+        client_id="x", node=node, incarnation=1, persistent=False, replaces=replaces
+    )
 
 
-def found(entry: Entry, *, settled: bool = True) -> Answer:
+def found(entry: DirectoryEntry, *, settled: bool = True) -> Answer:
     return Answer(settled=settled, entry=entry, generation=entry.generation)
 
 
 NONE = Answer(settled=True)
-CLEAN = Nowhere(generation=3, clean=clean("a", 3))
+CLEAN = NoSession(generation=3, clean=clean("a", 3))
 UNSETTLED = Answer(settled=False)
 ENDED = Answer(settled=True, generation=6)
 
 
 def decide(*answers: Answer | None, void: dict[str, int] | None = None) -> Decision:
-    lookup = Lookup(KEEPERS[: len(answers)], void or {})
+    lookup = QuorumRead(KEEPERS[: len(answers)], void or {})
     for keeper, answer in zip(KEEPERS, answers, strict=False):
         lookup.take(keeper, answer)
     return lookup.decide()
@@ -42,13 +44,13 @@ def decide(*answers: Answer | None, void: dict[str, int] | None = None) -> Decis
 @pytest.mark.parametrize(
     ("answers", "decision"),
     [
-        ((NONE, NONE, None), Nowhere(generation=0)),
-        ((NONE, ENDED, None), Nowhere(generation=6, is_named=True)),
+        ((NONE, NONE, None), NoSession(generation=0)),
+        ((NONE, ENDED, None), NoSession(generation=6, is_named=True)),
         ((NONE, None, None), MAY_EXIST),
         ((NONE, UNSETTLED, None), MAY_EXIST),
         ((NONE, UNSETTLED, UNSETTLED), MAY_EXIST),
         ((None, None, None), MAY_EXIST),
-        ((NONE,), Nowhere(generation=0)),
+        ((NONE,), NoSession(generation=0)),
         ((NONE, None), MAY_EXIST),
         ((found(kept("a", 1)), None, None), kept("a", 1)),
         ((found(kept("a", 1)), found(kept("b", 2)), NONE), kept("b", 2)),
@@ -57,7 +59,7 @@ def decide(*answers: Answer | None, void: dict[str, int] | None = None) -> Decis
         ((found(clean("a", 3)), None, None), MAY_EXIST),
         (
             (found(clean("a", 3)), found(kept("b", 3)), None),
-            Nowhere(generation=3, clean=clean("a", 3)),
+            NoSession(generation=3, clean=clean("a", 3)),
         ),
         ((found(clean("a", 3)), found(kept("b", 4)), None), kept("b", 4)),
     ],
@@ -72,7 +74,7 @@ def test_what_its_node_denies_is_void() -> None:
     answers = (found(kept("a", 3)), found(kept("b", 2)), NONE)
 
     assert decide(*answers, void={"a": 3}) == kept("b", 2)
-    assert decide(*answers, void={"a": 3, "b": 2}) == Nowhere(generation=3, is_named=True)
+    assert decide(*answers, void={"a": 3, "b": 2}) == NoSession(generation=3, is_named=True)
     assert decide(*answers, void={"a": 2}) == kept("a", 3)
     assert decide(found(kept("a", 3)), None, None, void={"a": 3}) is MAY_EXIST
     assert decide(found(kept("a", 3), settled=False), NONE, None, void={"a": 3}) is MAY_EXIST
@@ -82,24 +84,24 @@ def test_who_discards_sees_kept_ones_behind_clean_ones() -> None:
     """Of those that are not void."""
     decided = []
     for void in ({}, {"b": 3}):
-        lookup = Lookup(KEEPERS, void, is_of_all=True)
+        lookup = QuorumRead(KEEPERS, void, is_of_all=True)
         for keeper, entry in zip(KEEPERS, (clean("a", 3), kept("b", 3)), strict=False):
             lookup.take(keeper, found(entry))
         decided.append(lookup.decide())
 
-    assert [kept("b", 3), Nowhere(generation=3, clean=clean("a", 3), is_named=True)] == decided
+    assert [kept("b", 3), NoSession(generation=3, clean=clean("a", 3), is_named=True)] == decided
 
 
 def test_a_majority_is_not_kept_waiting() -> None:
     """For the third, which may be dead."""
-    lookup = Lookup(KEEPERS, {})
+    lookup = QuorumRead(KEEPERS, {})
 
     assert [False, False, True] == [
         lookup.take("p", UNSETTLED),
         lookup.take("q", NONE),
         lookup.take("r", NONE),
     ]
-    assert Lookup(KEEPERS[:1], {}).take("p", None)
+    assert QuorumRead(KEEPERS[:1], {}).take("p", None)
 
 
 answers = st.sampled_from([None, NONE, UNSETTLED, ENDED, found(kept("a", 1)), found(clean("b", 2))])
@@ -113,7 +115,7 @@ def test_the_order_of_answers_does_not_matter(given: list[Answer | None], random
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     decisions = []
     for order in (pairs, shuffled):
-        lookup = Lookup(KEEPERS[: len(given)], {})
+        lookup = QuorumRead(KEEPERS[: len(given)], {})
         for keeper, answer in order:
             lookup.take(keeper, answer)
         decisions.append(lookup.decide())

@@ -5,22 +5,24 @@ from __future__ import annotations
 import pytest
 
 from tests.support.keeping import MemoryTable
-from txbroker.directory.absence import Absence
-from txbroker.directory.entries import Entries
-from txbroker.directory.entry import Entry
-from txbroker.directory.keeper import Keeper
-from txbroker.directory.lists import BATCH
+from txbroker.directory.entry import DirectoryEntry
+from txbroker.directory.entry_replica import EntryReplica
+from txbroker.directory.entry_replicator import SLICE, EntryReplicator
+from txbroker.directory.entry_table import EntryTable
+from txbroker.directory.entry_updates import BATCH
 from txbroker.directory.members import Member, Members
-from txbroker.directory.peer import PENDING
-from txbroker.directory.registrar import SLICE, Registrar
+from txbroker.directory.replica_peer import PENDING
 from txbroker.directory.requests import Ended, Register, Registered
+from txbroker.directory.silent_members import SilentMembers
 
 PULSE = 2.5
 """Seconds."""
 
 
-def kept(number: int = 1, node: str = "a", incarnation: int = 1) -> Entry:
-    return Entry(client_id=f"c{number}", node=node, incarnation=incarnation, persistent=True)
+def kept(number: int = 1, node: str = "a", incarnation: int = 1) -> DirectoryEntry:
+    return DirectoryEntry(
+        client_id=f"c{number}", node=node, incarnation=incarnation, persistent=True
+    )
 
 
 class Bench:
@@ -29,15 +31,15 @@ class Bench:
     def __init__(self) -> None:
         self.now = 0.0
         self.members = self._members("a")
-        self.here = Entries(MemoryTable())
-        self.conflicts: list[tuple[Entry, bool]] = []
+        self.here = EntryTable(MemoryTable())
+        self.conflicts: list[tuple[DirectoryEntry, bool]] = []
         self.known: list[str] = []
         self.kept: list[str] = []
-        self.registrar = Registrar(
+        self.registrar = EntryReplicator(
             self.members,
             self.here,
             7,
-            absence=Absence(self.members, 10.0, lambda: self.now),
+            absence=SilentMembers(self.members, 10.0, lambda: self.now),
             on_conflict=lambda entry, ended: self.conflicts.append((entry, ended)),
             kept=lambda: self.kept,
             on_known=self.known.append,
@@ -60,7 +62,7 @@ class Bench:
             members.merge([Member(name=name, grpc=f"{name}:1", site="", version=1)])
 
     def restart_keeper(self, life: int) -> None:
-        self.keeper = Keeper(self._members("b"), Entries(MemoryTable()), life)
+        self.keeper = EntryReplica(self._members("b"), EntryTable(MemoryTable()), life)
 
     def batch(self) -> Register | None:
         return self.registrar.batch("b", self.now)
@@ -81,7 +83,7 @@ class Bench:
                 sent.append(batch)
         return sent
 
-    def there(self, number: int = 1) -> Entry | None:
+    def there(self, number: int = 1) -> DirectoryEntry | None:
         return self.keeper.entries.get(f"c{number}")
 
 
@@ -403,7 +405,7 @@ def test_relays_for_a_keeper_that_needs_them() -> None:
     """What is kept here for others goes along with the list of one that is not settled."""
     bench = Bench()
     bench.here.put(kept(1, "dead", 4))
-    bench.here.put(Entry(client_id="c2", node="dead", incarnation=1, persistent=False))
+    bench.here.put(DirectoryEntry(client_id="c2", node="dead", incarnation=1, persistent=False))
     bench.keeper._members.is_settled = False
     sent = bench.pump()
 

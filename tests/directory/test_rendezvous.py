@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txbroker.directory.rendezvous import KEEPERS, Rendezvous, majority
+from txbroker.directory.rendezvous_hash import KEEPERS, RendezvousHash, majority
 
 names = st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=12, unique=True)
 
@@ -19,13 +19,13 @@ def test_the_order_of_names_does_not_matter(members: list[str], random: object, 
     shuffled = list(members)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
 
-    assert Rendezvous(members).keepers(name) == Rendezvous(shuffled).keepers(name)
+    assert RendezvousHash(members).keepers(name) == RendezvousHash(shuffled).keepers(name)
 
 
 @given(names, st.text())
 def test_three_or_all(members: list[str], name: str) -> None:
     """As many as there are, at most three, each once."""
-    keepers = Rendezvous(members).keepers(name)
+    keepers = RendezvousHash(members).keepers(name)
 
     assert min(KEEPERS, len(members)) == len(set(keepers)) == len(keepers)
     assert set(keepers) <= set(members)
@@ -34,15 +34,15 @@ def test_three_or_all(members: list[str], name: str) -> None:
 @given(names, st.text(min_size=1, max_size=8), st.text())
 def test_one_more_pushes_out_one_at_the_most(members: list[str], new: str, name: str) -> None:
     """And nobody but the new one keeps an id that it did not keep before."""
-    before = Rendezvous(members).keepers(name)
-    after = Rendezvous({*members, new}).keepers(name)
+    before = RendezvousHash(members).keepers(name)
+    after = RendezvousHash({*members, new}).keepers(name)
 
     assert set(after) - set(before) <= {new}
 
 
 def test_it_is_the_same_in_every_process() -> None:
     """Entries on disks are found again, by any version of this program."""
-    places = Rendezvous(["attic", "cellar", "garage", "kitchen"])
+    places = RendezvousHash(["attic", "cellar", "garage", "kitchen"])
 
     assert ("kitchen", "garage", "cellar") == places.keepers("panel")
     assert ("cellar", "kitchen", "attic") == places.keepers("panel-2")
@@ -50,7 +50,7 @@ def test_it_is_the_same_in_every_process() -> None:
 
 def test_ids_are_spread_evenly() -> None:
     """Each of ten members keeps about three tenths."""
-    places = Rendezvous(f"node{n}" for n in range(10))
+    places = RendezvousHash(f"node{n}" for n in range(10))
     counts = Counter(name for n in range(10_000) for name in places.keepers(f"client-{n}"))
 
     assert all(2_700 < count < 3_300 for count in counts.values())

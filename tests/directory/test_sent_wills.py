@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tests.support.keeping import MemoryTable
-from txbroker.directory import wills
+from txbroker.directory import client_wills
+from txbroker.directory.client_wills import SentWills
 from txbroker.directory.requests import WillSent
-from txbroker.directory.wills import SentWills
 
 
 def test_beyond_the_limit_the_oldest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """In memory and on the disk."""
-    monkeypatch.setattr(wills, "SENT_LIMIT", 2)
+    monkeypatch.setattr(client_wills, "SENT_LIMIT", 2)
     table = MemoryTable()
     sent = SentWills(table)
     for number, client_id in enumerate(("x", "y", "z"), 1):

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tests.support.site import Connection, Node, Site
-from txbroker.directory.entry import Entry
-from txbroker.directory.ports import Remains
-from txbroker.directory.presence import REMEMBERED
+from txbroker.directory.connected_clients import REMEMBERED
+from txbroker.directory.directory_ports import PendingPublishes
+from txbroker.directory.entry import DirectoryEntry
 from txbroker.directory.requests import (
     Lookup,
     Register,
@@ -23,7 +23,7 @@ from txbroker.directory.requests import (
     Take,
     Taken,
 )
-from txbroker.mqtt.packets import Will
+from txbroker.mqtt.wire.packets import Will
 
 WILL = Will(topic="w", payload=b"gone", qos=1, retain=False)
 NAMES = ("a", "b", "c", "d")
@@ -329,7 +329,7 @@ def test_publishes_wait_for_those_of_the_node_before() -> None:
     all_nodes = site()
     connect(all_nodes, "a")
     host = all_nodes.nodes["a"].host
-    host.open_zones["x"] = Remains(zones=("home",))
+    host.open_zones["x"] = PendingPublishes(zones=("home",))
     connect(all_nodes, "b")
     new = all_nodes.nodes["b"]
     assert new.host.awaited["x"]["a"].zones == ("home",)
@@ -691,7 +691,7 @@ def test_a_void_copy_that_is_let_go_is_denied() -> None:
     copy = Taken(incarnation=2, token=b"token", state=b"[]")
     whole.cut("b", "c")
     whole.nodes["b"].directory.holdings.arrive("x", "c", copy)
-    entry = Entry(client_id="x", node="b", incarnation=2, persistent=True)
+    entry = DirectoryEntry(client_id="x", node="b", incarnation=2, persistent=True)
     keeper.directory.keeper.entries.put(entry, is_hearsay=True)
     whole.run(5.0)
     before = keeper.directory.keeper.entries.get("x")
@@ -704,7 +704,7 @@ def test_a_void_copy_that_is_let_go_is_denied() -> None:
 def test_what_is_looked_for_is_neither_there_nor_denied() -> None:
     """Whoever asks about it asks again, when it has been found or not."""
     directory = site().nodes["b"].directory
-    entry = Entry(client_id="x", node="b", incarnation=2, persistent=True)
+    entry = DirectoryEntry(client_id="x", node="b", incarnation=2, persistent=True)
     directory.arrivals.busy.add("x")
     before = directory.handle("c", Supersede(entries=(entry,)))
     directory.arrivals.busy.clear()
@@ -718,7 +718,7 @@ def test_who_keeps_an_entry_no_more_is_answered_as_well() -> None:
     """Others have told it; to the node that it names it is no keeper of the id."""
     whole = site()
     other = next(node for name, node in whole.nodes.items() if name not in keepers(whole))
-    entry = Entry(client_id="x", node=keepers(whole)[0], incarnation=2, persistent=True)
+    entry = DirectoryEntry(client_id="x", node=keepers(whole)[0], incarnation=2, persistent=True)
     other.directory.keeper.entries.put(entry, is_hearsay=True)
     whole.run(5.0)
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from tests.directory.test_model import holders
 from tests.support.site import Connection, Node, Site
-from txbroker.directory import clearing
-from txbroker.directory.holdings import Holding
+from txbroker.directory import session_discard
 from txbroker.directory.requests import Discard, Discarded, Kept
+from txbroker.directory.session_ownership import OwnedSession
 
 NAMES = ("a", "b", "c", "d", "e")
 
@@ -247,7 +247,7 @@ def parted() -> Story:
 def test_discard_by_a_node_that_died_since_ends_what_was_used_before_it() -> None:
     """However often the session was used where nobody heard of it: how old the discard is lasts."""
     story = parted()
-    story.nodes[1].directory.holdings.hold("x", Holding(incarnation=9))
+    story.nodes[1].directory.holdings.hold("x", OwnedSession(incarnation=9))
     story.kept(1)
     story.answered()
     story.drop()
@@ -279,7 +279,7 @@ def test_discard_outlives_what_keepers_know_of_the_holder() -> None:
 
 def test_discards_beyond_the_limit_push_out_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which ids clients say is theirs to choose."""
-    monkeypatch.setattr(clearing, "LIMIT", 2)
+    monkeypatch.setattr(session_discard, "LIMIT", 2)
     story = left_at_1(5, 3)
     for client_id in ("y", "z"):
         story.connection = story.nodes[1].connect(client_id)

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txbroker.control import directory_wire as wire
 from txbroker.directory.members import Member
 from txbroker.directory.requests import Reply, Request
-from txbroker.errors import PeerError
+from txbroker.directory.rpc import directory_convert as wire
+from txbroker.model.errors import PeerError
 from txbroker.v1 import directory_pb2
 
 REQUESTS = typing.get_args(Request)

@@ -11,8 +11,8 @@ import pytest
 
 from tests.support.edge_bench import EdgeBench
 from tests.support.recorders import SinkRecorder
-from txbroker.mqtt.packets import Connect, Will
-from txbroker.mqtt.session import Session
+from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.wire.packets import Connect, Will
 
 
 class Connection(SinkRecorder):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.edge.test_publishing import LIMIT, Bench, client, from_client, publishes
-from txbroker.edge.congestion import CONGESTED, HOPE
-from txbroker.edge.route import QOS0_WAITING, Publication
-from txbroker.message import Message
+from txbroker.edge.routing.client_backpressure import CONGESTED, HOPE
+from txbroker.edge.routing.route import QOS0_WAITING, Publication
+from txbroker.mqtt.wire.message import Message
 
 # -- owners that cannot be reached
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from tests.support.edge_bench import Client, EdgeBench
-from txbroker.edge.chunks import RETRY, Missing
-from txbroker.edge.limits import EdgeLimits
-from txbroker.message import Message
-from txbroker.mqtt import window
-from txbroker.mqtt.cursor import Cursor, Subscription
-from txbroker.mqtt.packets import Publish, Pubrel
-from txbroker.mqtt.window import SessionLimits
-from txbroker.place import PartKey
+from txbroker.edge.routing.edge_limits import EdgeLimits
+from txbroker.edge.sessions.journal_read_cache import RETRY, ReadFailure
+from txbroker.model.log_position import JournalId
+from txbroker.mqtt.session import window
+from txbroker.mqtt.session.cursor import Cursor, Subscription
+from txbroker.mqtt.session.window import SessionLimits
+from txbroker.mqtt.wire.message import Message
+from txbroker.mqtt.wire.packets import Publish, Pubrel
 
-ROOT, A = PartKey("", 1), PartKey("a", 1)
+ROOT, A = JournalId("", 1), JournalId("a", 1)
 
 
 def bench_of(*apexes: str, **limits: int) -> EdgeBench:
@@ -203,7 +203,7 @@ def test_read_that_fails_is_tried_again() -> None:
     client.leave()
     say(bench, 1, 3)
     say(bench, 1, 3, "a/x")
-    bench.journals.missing[A] = Missing.UNREACHABLE
+    bench.journals.missing[A] = ReadFailure.UNREACHABLE
     client = Client(bench, "c", clean=False)
     at_first = everything(client)
     say(bench, 4, 4)
@@ -221,7 +221,7 @@ def test_part_that_nobody_keeps_is_given_up() -> None:
     client = subscribed(bench, "x")
     client.leave()
     say(bench, 1, 3)
-    bench.journals.missing[ROOT] = Missing.GONE
+    bench.journals.missing[ROOT] = ReadFailure.GONE
     client = Client(bench, "c", clean=False)
     before = everything(client)
     say(bench, 4, 4)
@@ -323,7 +323,7 @@ def test_zone_that_cannot_be_read_holds_back_its_own_messages_only() -> None:
     say(bench, 3, 3)
     bench.settle()
     bench = bench.restart()
-    bench.journals.missing[A] = Missing.UNREACHABLE
+    bench.journals.missing[A] = ReadFailure.UNREACHABLE
     client = Client(bench, "c", clean=False)
     bench.online("", "a", offset=3)
     bench.online("a", offset=3)
@@ -348,7 +348,7 @@ def test_what_is_in_flight_is_sent_once_on_a_connection_whoever_was_told_what_me
     bench.settle()
     bench = bench.restart()
     bench.online("", "a")
-    bench.journals.missing[A] = Missing.UNREACHABLE
+    bench.journals.missing[A] = ReadFailure.UNREACHABLE
     bench.journals.late = True
     client = Client(bench, "c", clean=False)
     bench.settle()

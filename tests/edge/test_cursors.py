@@ -33,18 +33,18 @@ from tests.support.reads import Reads
 from tests.support.recorders import OwnerRecorder, SinkRecorder, take
 from txbroker.core import Exchange
 from txbroker.core.reference import exchange, outlet
-from txbroker.edge import backlog, chunks
-from txbroker.edge.chunks import RETRY, Missing
-from txbroker.edge.limits import EdgeLimits
-from txbroker.edge.route import Position
-from txbroker.message import Message
-from txbroker.mqtt import window
-from txbroker.mqtt.encoding import encode
-from txbroker.mqtt.packets import Connect, Puback, Pubcomp, Publish, Pubrec, Pubrel, Subscribe
-from txbroker.mqtt.session import Session
-from txbroker.mqtt.window import SessionLimits
-from txbroker.place import PartKey
-from txbroker.topics import matches
+from txbroker.edge.routing.edge_limits import EdgeLimits
+from txbroker.edge.routing.route import StreamPosition
+from txbroker.edge.sessions import catch_up, journal_read_cache
+from txbroker.edge.sessions.journal_read_cache import RETRY, ReadFailure
+from txbroker.model.log_position import JournalId
+from txbroker.model.topics import matches
+from txbroker.mqtt.session import window
+from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.session.window import SessionLimits
+from txbroker.mqtt.wire.encoder import encode
+from txbroker.mqtt.wire.message import Message
+from txbroker.mqtt.wire.packets import Connect, Puback, Pubcomp, Publish, Pubrec, Pubrel, Subscribe
 from txbroker.v1 import state_pb2
 
 ZONES = ("", "a", "b")
@@ -169,7 +169,7 @@ class Owner(OwnerRecorder):
     def __init__(self, apex: str) -> None:
         super().__init__()
         self.apex = apex
-        self.part = PartKey(apex, 1)
+        self.part = JournalId(apex, 1)
         self.offset = 0
         self.stream: deque[tuple[str, int]] = deque()
         self.filters: set[str] = set()
@@ -217,7 +217,7 @@ class Machine(RuleBasedStateMachine):
 
     def promise(self, topic: str, payload: str, offset: int) -> None:
         """Who has a durable subscription that the zone has confirmed is to get it."""
-        part = PartKey(zone_of(topic), 1)
+        part = JournalId(zone_of(topic), 1)
         clean = self.bench.edge.clients.sessions.get("clean")
         for now in () if clean is None else clean.subscriptions.values():
             is_in_force = part.zone not in now.pending and now.held is None and now.qos > 0
@@ -280,7 +280,7 @@ class Machine(RuleBasedStateMachine):
 
     def arrive(self, apex: str, offsets: Iterable[int]) -> None:
         route = self.bench.route(apex)
-        records = {r.offset: r.message for r in self.journals.parts.get(PartKey(apex, 1), ())}
+        records = {r.offset: r.message for r in self.journals.parts.get(JournalId(apex, 1), ())}
         wanted = [
             (offset, records[offset])
             for offset in offsets
@@ -314,7 +314,7 @@ class Machine(RuleBasedStateMachine):
             owner,
             marks={},
             cuts=[cut for cut in cuts if cut is not None],
-            position=Position(epoch=1, offset=owner.offset),
+            position=StreamPosition(epoch=1, offset=owner.offset),
         )
 
     # the disk, and reads of journals
@@ -345,9 +345,9 @@ class Machine(RuleBasedStateMachine):
     def fail(self, apex: str, fails: bool) -> None:
         """Reads of a part come to nothing."""
         if fails:
-            self.journals.missing[PartKey(apex, 1)] = Missing.UNREACHABLE
+            self.journals.missing[JournalId(apex, 1)] = ReadFailure.UNREACHABLE
         else:
-            self.journals.missing.pop(PartKey(apex, 1), None)
+            self.journals.missing.pop(JournalId(apex, 1), None)
 
     @rule(limit=st.integers(1, 5))
     def cut_short(self, limit: int) -> None:
@@ -565,9 +565,9 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Everything that is counted in hundreds is a few here, so that borders are met."""
     monkeypatch.setattr(window, "QUEUE_MESSAGES", 3)
     monkeypatch.setattr(outlet, "QUEUE_MESSAGES", 3)
-    monkeypatch.setattr(chunks, "SPAN", 4)
-    monkeypatch.setattr(chunks, "CHUNKS", 2)
-    monkeypatch.setattr(backlog, "TURN", 2)
+    monkeypatch.setattr(journal_read_cache, "SPAN", 4)
+    monkeypatch.setattr(journal_read_cache, "CHUNKS", 2)
+    monkeypatch.setattr(catch_up, "TURN", 2)
     yield
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from tests.support.edge_bench import Client, EdgeBench
 from tests.support.recorders import OwnerRecorder, cut
-from txbroker.authority.handover import MarkKey
-from txbroker.edge.edge import ATTEMPTS
+from txbroker.delegation.zone_snapshot import MarkKey
+from txbroker.edge.sessions.edge import ATTEMPTS
 
 SENT: MarkKey = ("edge", 1, "", 1)
 """The stream of the publishes that the earlier owner has not answered."""

@@ -8,9 +8,9 @@ import attrs
 
 from tests.support.clock import Clock
 from txbroker.core import HIGH_MARK, Exchange
-from txbroker.edge import delivery
-from txbroker.edge.delivery import Delivery
-from txbroker.place import PartKey
+from txbroker.edge.sessions import delivery
+from txbroker.edge.sessions.delivery import Delivery
+from txbroker.model.log_position import JournalId
 
 
 @attrs.define
@@ -41,7 +41,7 @@ def flushes(takes: float, count: int = 20) -> list[int]:
         outlet.connection = Connection(clock, outlet, takes)
         outlet.send(bytes(HIGH_MARK))
         connections.append(outlet.connection)
-    tested.deliver_left(none, PartKey("", 1), [])
+    tested.deliver_left(none, JournalId("", 1), [])
     return [connection.flushes for connection in connections]
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.support.clock import Clock
-from txbroker.directory.steps import Procedure
-from txbroker.edge.doorway import AT_ONCE, PATIENCE, Doorway
-from txbroker.shares import CROWD
+from txbroker.directory.effects import Procedure
+from txbroker.edge.sessions.connect_throttle import AT_ONCE, PATIENCE, ConnectThrottle
+from txbroker.runtime.fair_shares import CROWD
 
 
 class Runner:
@@ -37,7 +37,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.clock, self.runner = Clock(), Runner()
-        self.doorway = Doorway(self.runner, self.clock)
+        self.doorway = ConnectThrottle(self.runner, self.clock)
         self.gone: set[Any] = set()
         self.found: list[Any] = []
         self.looked_at = 0

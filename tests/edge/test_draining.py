@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.support.edge_bench import Client, EdgeBench
-from txbroker.edge.edge import ATTEMPTS
+from txbroker.edge.sessions.edge import ATTEMPTS
 
 
 def test_outbox_gets_no_more_when_only_the_disk_is_waited_for() -> None:

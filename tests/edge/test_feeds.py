@@ -8,10 +8,10 @@ import pytest
 
 from tests.support.clock import Clock
 from tests.support.edge_bench import Client, EdgeBench
-from txbroker.edge.feeds import AT_ONCE, BYTES_A_STEP, Feeds
-from txbroker.message import Message
-from txbroker.mqtt.cursor import Subscription
-from txbroker.shares import Worker
+from txbroker.edge.sessions.retained_feeds import AT_ONCE, BYTES_A_STEP, RetainedFeeds
+from txbroker.mqtt.session.cursor import Subscription
+from txbroker.mqtt.wire.message import Message
+from txbroker.runtime.fair_shares import ShareWorker
 
 
 class Asked:
@@ -19,8 +19,8 @@ class Asked:
 
     def __init__(self) -> None:
         self.clock = Clock()
-        self.feeds = Feeds(self.clock)
-        self.waiting: list[Worker] = []
+        self.feeds = RetainedFeeds(self.clock)
+        self.waiting: list[ShareWorker] = []
         self.steps = 0
         self.feeds._serve = self.waiting.append
         self._session = Client(EdgeBench(), "c").session

@@ -6,13 +6,13 @@ import pytest
 
 from tests.edge.test_catch_up import bench_of, everything, numbers, say, subscribed
 from tests.support.edge_bench import Client, EdgeBench
-from txbroker.edge.limits import EdgeLimits
-from txbroker.mqtt.packets import Connect, Publish, Suback, Unsuback
-from txbroker.mqtt.session import Session
-from txbroker.mqtt.window import SessionLimits
-from txbroker.place import PartKey
+from txbroker.edge.routing.edge_limits import EdgeLimits
+from txbroker.model.log_position import JournalId
+from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.session.window import SessionLimits
+from txbroker.mqtt.wire.packets import Connect, Publish, Suback, Unsuback
 
-ROOT = PartKey("", 1)
+ROOT = JournalId("", 1)
 
 
 def rows(bench: EdgeBench) -> tuple[int, int, int]:
@@ -411,8 +411,8 @@ def test_owners_are_told_what_sessions_need() -> None:
     bench.settle()
     told = {event[0]: event[2] for event in bench.take() if event[1] == "keep"}
 
-    assert {PartKey("a", 1): 2} == told["a"]
-    assert 2 == told[""][PartKey("a", 1)], "the zone may come back to the root at any time"
+    assert {JournalId("a", 1): 2} == told["a"]
+    assert 2 == told[""][JournalId("a", 1)], "the zone may come back to the root at any time"
     assert told[""][ROOT] < 5
 
 
@@ -456,13 +456,13 @@ def test_part_that_has_ended_is_not_begun_again_after_a_crash(is_away: bool) -> 
     bench = bench.restart()
 
     assert ["1", "2"] == before
-    assert PartKey("a", 1) not in bench.edge.clients.sessions["c"].places.behind
+    assert JournalId("a", 1) not in bench.edge.clients.sessions["c"].places.behind
 
 
 @pytest.mark.parametrize("is_heard", [False, True])
 def test_part_that_was_read_to_its_end_is_not_read_again(is_heard: bool) -> None:
     """Whether the node has heard of that end, or not yet, when it crashes a second time."""
-    part = PartKey("a", 1)
+    part = JournalId("a", 1)
     bench = bench_of("a")
     client = subscribed(bench, "a/x")
     bench.edge.positions.checkpoint()

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from tests.edge.test_catch_up import bench_of, subscribed
 from tests.support.edge_bench import Client, EdgeBench
 from tests.support.keeping import CommitRecorder, MemoryTable
-from txbroker.edge import keeper
-from txbroker.edge.moving import Moving
-from txbroker.edge.roaming import Successions
-from txbroker.edge.stored import encode_subscriptions, encode_window
-from txbroker.mqtt.packets import Publish
-from txbroker.mqtt.session import Session
-from txbroker.place import PartKey
+from txbroker.edge.sessions import session_store
+from txbroker.edge.sessions.session_connect import PublishBarrier
+from txbroker.edge.sessions.session_format import encode_subscriptions, encode_window
+from txbroker.edge.sessions.session_transfer import SessionTransfer
+from txbroker.model.log_position import JournalId
+from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.wire.packets import Publish
 from txbroker.v1 import state_pb2
 
 NAME = "c"
@@ -120,7 +120,7 @@ def test_what_changes_of_a_filter_that_stays_is_kept(is_restarted: bool) -> None
     session = bench.edge.clients.sessions[NAME]
 
     session.subscriptions["f/5"].grant(2)
-    session.subscriptions["f/6"].begin(PartKey("", 1), 7)
+    session.subscriptions["f/6"].begin(JournalId("", 1), 7)
     bench.edge.keeper.save_all(session)
     bench.settle()
 
@@ -130,7 +130,7 @@ def test_what_changes_of_a_filter_that_stays_is_kept(is_restarted: bool) -> None
 def test_small_session_has_no_rows() -> None:
     """Most sessions: what they have stands in their own row, which takes less room."""
     bench = bench_of()
-    fill(bench, filters=keeper.LARGE, publishes=keeper.LARGE)
+    fill(bench, filters=session_store.LARGE, publishes=session_store.LARGE)
 
     assert 0 == rows(bench.commit)
 
@@ -142,7 +142,7 @@ def test_one_that_was_kept_as_a_whole_is_read(
     """As an earlier version wrote it; with the next write it is one with rows."""
     bench = bench_of()
     with monkeypatch.context() as patch:
-        patch.setattr(keeper, "LARGE", 1_000_000)
+        patch.setattr(session_store, "LARGE", 1_000_000)
         client = fill(bench, filters=filters, publishes=publishes)
     assert 0 == rows(bench.commit)
     before = parts_of(client.session)
@@ -205,8 +205,8 @@ def test_moved_session_takes_its_rows_along_and_leaves_none() -> None:
     there.edge.keeper.save_all(other.session)
     there.settle()
     before = parts_of(client.session)
-    leaving = Moving(here.edge, Successions(), MemoryTable(), MemoryTable())
-    coming = Moving(there.edge, Successions(), MemoryTable(), MemoryTable())
+    leaving = SessionTransfer(here.edge, PublishBarrier(), MemoryTable(), MemoryTable())
+    coming = SessionTransfer(there.edge, PublishBarrier(), MemoryTable(), MemoryTable())
     state = leaving.freeze(NAME)
     assert state is not None
     coming.adopt(NAME, state, 2)
@@ -300,7 +300,7 @@ def test_whatever_happens_to_it_is_found_by_a_start(
     monkeypatch: pytest.MonkeyPatch, steps: list[tuple[str, int]]
 ) -> None:
     """In any order, with the process killed in between."""
-    monkeypatch.setattr(keeper, "LARGE", 2)
+    monkeypatch.setattr(session_store, "LARGE", 2)
     story = Story()
     for name, which in steps:
         getattr(story, name)(which)

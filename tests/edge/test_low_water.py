@@ -5,15 +5,15 @@ from __future__ import annotations
 from tests.edge.test_catch_up import bench_of, say, subscribed
 from tests.support.edge_bench import Client, EdgeBench
 from tests.support.keeping import MemoryTable
-from txbroker.edge.low_water import AGAIN, UNCONFIRMED
-from txbroker.edge.moving import Moving
-from txbroker.edge.roaming import Successions
-from txbroker.place import PartKey, Place
+from txbroker.edge.sessions.low_water import AGAIN, UNCONFIRMED
+from txbroker.edge.sessions.session_connect import PublishBarrier
+from txbroker.edge.sessions.session_transfer import SessionTransfer
+from txbroker.model.log_position import JournalId, LogPosition
 
-ROOT, A, OLD = PartKey("", 1), PartKey("a", 1), PartKey("a", 0)
+ROOT, A, OLD = JournalId("", 1), JournalId("a", 1), JournalId("a", 0)
 
 
-def look(bench: EdgeBench) -> dict[str, dict[PartKey, int]]:
+def look(bench: EdgeBench) -> dict[str, dict[JournalId, int]]:
     """A second passes: what owners are told, by zone."""
     bench.clock.advance(1.0)
     bench.edge.positions.checkpoint()
@@ -65,23 +65,23 @@ def test_marks_are_counted_on_when_nothing_on_its_way_is_above() -> None:
     session.got()
     look(bench)
     port.kept()
-    before = low.is_kept([Place(ROOT, 3)]), low.is_kept([Place(ROOT, 2)])
+    before = low.is_kept([LogPosition(ROOT, 3)]), low.is_kept([LogPosition(ROOT, 2)])
     say(bench, 4, 9)
     session.got()
     look(bench)
-    on_its_way = low.is_kept([Place(ROOT, 3)])
-    low.lower([Place(ROOT, 2)])
-    low.wire(lambda: [Place(ROOT, 2)])
+    on_its_way = low.is_kept([LogPosition(ROOT, 3)])
+    low.lower([LogPosition(ROOT, 2)])
+    low.wire(lambda: [LogPosition(ROOT, 2)])
     look(bench)
-    unanswered = low.is_kept([Place(ROOT, 2)])
+    unanswered = low.is_kept([LogPosition(ROOT, 2)])
     port.kept()
 
     assert (True, False) == before
     assert not on_its_way
     assert not unanswered
-    assert low.is_kept([Place(ROOT, 2)])
+    assert low.is_kept([LogPosition(ROOT, 2)])
     bench.lose("")
-    assert not low.is_kept([Place(ROOT, 2)])
+    assert not low.is_kept([LogPosition(ROOT, 2)])
 
 
 def test_owner_that_never_answers_costs_a_few_tellings() -> None:
@@ -95,30 +95,30 @@ def test_owner_that_never_answers_costs_a_few_tellings() -> None:
 
     (told,) = bench.edge.low_water._told.values()
     assert len(told.sent) <= UNCONFIRMED
-    assert not bench.edge.low_water.is_kept([Place(ROOT, 1)])
+    assert not bench.edge.low_water.is_kept([LogPosition(ROOT, 1)])
 
 
 def test_part_of_an_earlier_epoch_is_asked_of_every_owner_above() -> None:
     """It goes up with its zone, once or several times, and its marks are to be there before."""
     bench = bench_of("a")
     low = bench.edge.low_water
-    low.wire(lambda: [Place(OLD, 4), Place(A, 7)])
+    low.wire(lambda: [LogPosition(OLD, 4), LogPosition(A, 7)])
     told = look(bench)
     bench.route("a").port.kept()  # type: ignore[union-attr]
-    at_child = low.is_kept([Place(OLD, 4)]), low.is_kept([Place(A, 7)])
+    at_child = low.is_kept([LogPosition(OLD, 4)]), low.is_kept([LogPosition(A, 7)])
     bench.route("").port.kept()  # type: ignore[union-attr]
 
     assert told["a"][OLD] == told[""][OLD] == 4
     assert told[""][A] <= 7
     assert (False, True) == at_child
-    assert low.is_kept([Place(OLD, 4)])
+    assert low.is_kept([LogPosition(OLD, 4)])
 
 
 def test_owner_that_nothing_else_is_wanted_of_is_connected_for_its_marks() -> None:
     """It may have a part that a session reads on in."""
     bench = EdgeBench("a")
     bench.online("a")
-    bench.edge.low_water.wire(lambda: [Place(ROOT, 4)])
+    bench.edge.low_water.wire(lambda: [LogPosition(ROOT, 4)])
     bench.take()
     bench.edge.low_water.look()
     bench.settle()
@@ -135,18 +135,18 @@ def test_places_of_a_session_that_left_are_kept_until_its_move_is_resolved() -> 
     """By token: a session that has come and gone again is another move."""
     bench = bench_of()
     table = MemoryTable()
-    moving = Moving(bench.edge, Successions(), MemoryTable(), table)
+    moving = SessionTransfer(bench.edge, PublishBarrier(), MemoryTable(), table)
     bench.edge.wire(moving.keys, moving.places)
     away(bench, "x", 5)
     moving.freeze("c")
     moving.release("c", b"one")
     before = look(bench)[""]
     moving.resolved("c", b"other")
-    kept = list(Moving(bench.edge, Successions(), MemoryTable(), table).places())
+    kept = list(SessionTransfer(bench.edge, PublishBarrier(), MemoryTable(), table).places())
     moving.resolved("c", b"one")
 
     assert {ROOT: 1} == before
-    assert [Place(ROOT, 1)] == kept
+    assert [LogPosition(ROOT, 1)] == kept
     assert {ROOT: 5} == look(bench)[""]
     assert not table.values
 
@@ -158,7 +158,7 @@ def test_session_that_comes_while_others_are_looked_at_counts_at_once() -> None:
     low = bench.edge.low_water
     bench.edge.positions.checkpoint()
     low.look()
-    low.lower([Place(ROOT, 0)])
+    low.lower([LogPosition(ROOT, 0)])
     bench.take()
     bench.settle()
     told = [event[2] for event in bench.take() if event[1] == "keep"]

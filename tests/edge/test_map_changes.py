@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from tests.support.clock import Clock
 from tests.support.edge_bench import Client, EdgeBench
 from tests.support.recorders import Events, cut
-from txbroker.edge.positions import Positions
-from txbroker.edge.route import Route
-from txbroker.edge.wanted import wanted
-from txbroker.link.edge_end import EdgeEnd
-from txbroker.matching.texts import Filters
-from txbroker.slices import LONGEST
+from txbroker.core.sorted_filters import SortedFilters
+from txbroker.edge.routing.route import Route
+from txbroker.edge.routing.zone_interest import wanted
+from txbroker.edge.sessions.session_cursors import SessionCursors
+from txbroker.link.link_client import LinkClient
+from txbroker.runtime.slices import LONGEST
 from txbroker.v1.link_pb2 import LinkFrame
 
 PROMPT = 0.001
@@ -84,20 +84,20 @@ def test_cut_costs_the_filters_that_meet_it() -> None:
     client.subscribe(*(f"{apex}/x/{n}" for apex in names for n in range(5)), "+/y", "new/z")
     seen: list[str] = []
     taken: list[Route] = []
-    touching = Filters.starting
+    touching = SortedFilters.starting
 
-    def counted(self: Filters, prefix: str) -> Any:
+    def counted(self: SortedFilters, prefix: str) -> Any:
         for texts in touching(self, prefix):
             seen.extend(texts)
             yield texts
 
-    def noted(zones: Any, filters: Filters, route: Route) -> set[str]:
+    def noted(zones: Any, filters: SortedFilters, route: Route) -> set[str]:
         taken.append(route)
         return wanted(zones, filters, route)
 
     with (
-        mock.patch.object(Filters, "starting", counted),
-        mock.patch("txbroker.edge.interests.wanted", noted),
+        mock.patch.object(SortedFilters, "starting", counted),
+        mock.patch("txbroker.edge.sessions.interests.wanted", noted),
     ):
         bench.edge.cuts.on_cut(bench.route(""), cut("new"))
         assert {"+/y", "new/z"} == bench.route("new").filters
@@ -116,7 +116,7 @@ def test_zone_that_comes_online_costs_itself() -> None:
     bench = EdgeBench(*zones(100))
     client = Client(bench, "c")
     client.subscribe(*(f"+/{n}" for n in range(100)))
-    with mock.patch("txbroker.edge.interests.wanted") as taken:
+    with mock.patch("txbroker.edge.sessions.interests.wanted") as taken:
         bench.online("z1")
         bench.online("", *zones(100))
 
@@ -134,13 +134,13 @@ def test_sessions_are_gone_through_once_for_all_cuts() -> None:
     clients[0].leave()
     bench.settle()
     looks: list[int] = []
-    everybody = Positions._all
+    everybody = SessionCursors._all
 
-    def counted(positions: Positions) -> Any:
+    def counted(positions: SessionCursors) -> Any:
         looks.append(1)
         return everybody(positions)
 
-    with mock.patch.object(Positions, "_all", counted):
+    with mock.patch.object(SessionCursors, "_all", counted):
         learn(bench, *zones(300))
 
     assert len(looks) < 5
@@ -222,7 +222,7 @@ def test_hello_has_the_whole_interest() -> None:
     last = bench.route("z49")
     assert set() == last.filters
     frames: list[bytes] = []
-    end = EdgeEnd(
+    end = LinkClient(
         bench.edge,
         last,
         write=lambda *pieces: frames.append(b"".join(map(bytes, pieces))),

@@ -7,14 +7,14 @@ import pytest
 from tests.edge.test_catch_up import bench_of, everything, say, subscribed
 from tests.support.edge_bench import Client, EdgeBench
 from tests.support.recorders import cut
-from txbroker.edge.merging import take_in
-from txbroker.message import Message
-from txbroker.mqtt.cursor import Cursor, Subscription
-from txbroker.mqtt.session import Session
-from txbroker.mqtt.window import Outgoing
-from txbroker.place import PartKey, Place
+from txbroker.edge.sessions.session_merge import take_in
+from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.mqtt.session.cursor import Cursor, Subscription
+from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.session.window import OutboundMessage
+from txbroker.mqtt.wire.message import Message
 
-ROOT, A = PartKey("", 1), PartKey("a", 1)
+ROOT, A = JournalId("", 1), JournalId("a", 1)
 
 
 def newer(bench: EdgeBench, *filters: str) -> Client:
@@ -48,8 +48,10 @@ def merge(bench: EdgeBench, client: Client, other: Session, *in_flight: int) -> 
         bench.answer("", topic_filter)
 
 
-def _entry(offset: int) -> Outgoing:
-    return Outgoing(message=None, qos=1, retain=False, place=Place(ROOT, offset), number=0)
+def _entry(offset: int) -> OutboundMessage:
+    return OutboundMessage(
+        message=None, qos=1, retain=False, place=LogPosition(ROOT, offset), number=0
+    )
 
 
 def test_what_the_older_one_waited_for_comes_and_nothing_else() -> None:
@@ -145,7 +147,7 @@ def test_what_lies_before_the_cut_comes_before_a_part_that_had_ended() -> None:
     bench.edge.on_reached(bench.route(""), 2)
     moved = bench.edge.clients.new_session("c")
     moved.subscriptions["#"] = Subscription("#", 1)
-    moved.places.behind = {A: Cursor(A, 0, after=Place(ROOT, 1)), ROOT: Cursor(ROOT, 0)}
+    moved.places.behind = {A: Cursor(A, 0, after=LogPosition(ROOT, 1)), ROOT: Cursor(ROOT, 0)}
     bench.edge.clients.adopt(moved, ["#"])
     bench.answer("", "#")
     client = Client(bench, "c", clean=False)

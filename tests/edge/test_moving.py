@@ -7,27 +7,27 @@ import pytest
 from tests.edge.test_catch_up import bench_of, everything, subscribed
 from tests.support.edge_bench import Client, EdgeBench
 from tests.support.keeping import MemoryTable
-from txbroker.directory.ports import Remains, SentAs
-from txbroker.edge.chunks import RETRY
-from txbroker.edge.moving import Moving
-from txbroker.edge.roaming import Successions
-from txbroker.message import Message
-from txbroker.mqtt.incoming import Incoming, OriginId, checksum_of
-from txbroker.place import PartKey
+from txbroker.directory.directory_ports import PendingPublishes, PublishOrigin
+from txbroker.edge.sessions.journal_read_cache import RETRY
+from txbroker.edge.sessions.session_connect import PublishBarrier
+from txbroker.edge.sessions.session_transfer import SessionTransfer
+from txbroker.model.log_position import JournalId
+from txbroker.mqtt.session.inbound_publish import InboundPublish, OriginId, checksum_of
+from txbroker.mqtt.wire.message import Message
 
-A = PartKey("a", 1)
+A = JournalId("a", 1)
 
 SENT = (("before", 1, "a", 5), 7)
 """As what the node that had the session before sent a publish."""
 
-FIRST = SentAs.of((SENT[0], 1))
+FIRST = PublishOrigin.of((SENT[0], 1))
 """The first one of that stream."""
 
 
 def moved_with_a_publish_in_doubt(bench: EdgeBench) -> Client:
     """A session that was at another node, which died over a QoS 2 publish; it is sent again."""
     client = Client(bench, "c", clean=False)
-    flow = Incoming(packet_id=1, qos=2, owed=0, origin=SENT, is_in_doubt=True)
+    flow = InboundPublish(packet_id=1, qos=2, owed=0, origin=SENT, is_in_doubt=True)
     client.session.restore((), (), [flow], 0)
     client.publish("a/x", "1", qos=2)
     return client
@@ -36,7 +36,7 @@ def moved_with_a_publish_in_doubt(bench: EdgeBench) -> Client:
 def test_node_before_keeps_its_stream_until_the_outbox_has_asked_for_it() -> None:
     """The client was answered when the publish was in the outbox; what became of it is open."""
     bench = EdgeBench("a")
-    moving = Moving(bench.edge, Successions(), MemoryTable(), MemoryTable())
+    moving = SessionTransfer(bench.edge, PublishBarrier(), MemoryTable(), MemoryTable())
     client = moved_with_a_publish_in_doubt(bench)
 
     def resolved() -> list[bool]:
@@ -63,7 +63,7 @@ def test_node_before_keeps_its_stream_until_the_outbox_has_asked_for_it() -> Non
 def test_what_a_session_left_behind_is_not_sent_anew() -> None:
     """Its new node asks what became of it as it was sent here; only a link that is lost tells."""
     bench = bench_of("a")
-    moving = Moving(bench.edge, Successions(), MemoryTable(), MemoryTable())
+    moving = SessionTransfer(bench.edge, PublishBarrier(), MemoryTable(), MemoryTable())
     client = Client(bench, "c", clean=False)
     for number in ("1", "2", "3"):
         client.publish("a/x", number, qos=1 + int(number) % 2)
@@ -85,7 +85,7 @@ def test_what_a_session_left_behind_is_not_sent_anew() -> None:
 def test_what_a_session_only_asked_about_here_is_not_put_down_when_it_has_left() -> None:
     """Its next node would never know that it is in an outbox here, and asks the owner itself."""
     bench = EdgeBench("a")
-    moving = Moving(bench.edge, Successions(), MemoryTable(), MemoryTable())
+    moving = SessionTransfer(bench.edge, PublishBarrier(), MemoryTable(), MemoryTable())
     moved_with_a_publish_in_doubt(bench)
     before = moving.remains("c").zones
     moving.freeze("c")
@@ -100,7 +100,7 @@ def test_what_a_session_only_asked_about_here_is_not_put_down_when_it_has_left()
 def test_what_became_of_a_publish_is_told_to_a_session_that_came_back_and_left_again() -> None:
     """It is one publish, however often the session comes by."""
     bench = bench_of("a")
-    moving = Moving(bench.edge, Successions(), MemoryTable(), MemoryTable())
+    moving = SessionTransfer(bench.edge, PublishBarrier(), MemoryTable(), MemoryTable())
     client = Client(bench, "c", clean=False)
     client.publish("a/x", "1", qos=2)
     (flow,) = client.session.receiver.open()
@@ -119,10 +119,10 @@ def test_what_became_of_a_publish_is_told_to_a_session_that_came_back_and_left_a
     assert ((), (FIRST,)) == (moving.remains("c").zones, moving.remains("c").taken)
 
 
-def left_in_doubt() -> tuple[EdgeBench, Moving, Incoming]:
+def left_in_doubt() -> tuple[EdgeBench, SessionTransfer, InboundPublish]:
     """A session went, and nobody knows what became of its QoS 2 publish."""
     bench = bench_of("a")
-    moving = Moving(bench.edge, Successions(), bench.commit.left, MemoryTable())
+    moving = SessionTransfer(bench.edge, PublishBarrier(), bench.commit.left, MemoryTable())
     client = Client(bench, "c", clean=False)
     client.publish("a/x", "1", qos=2)
     (flow,) = client.session.receiver.open()
@@ -134,10 +134,10 @@ def left_in_doubt() -> tuple[EdgeBench, Moving, Incoming]:
     return bench, moving, flow
 
 
-def restarted(bench: EdgeBench, entries: set[OriginId]) -> tuple[EdgeBench, Moving]:
+def restarted(bench: EdgeBench, entries: set[OriginId]) -> tuple[EdgeBench, SessionTransfer]:
     """The node died, and these entries of outboxes were safe."""
     after = bench.restart()
-    moving = Moving(after.edge, Successions(), after.commit.left, MemoryTable())
+    moving = SessionTransfer(after.edge, PublishBarrier(), after.commit.left, MemoryTable())
     moving.load(lambda entry: entry in entries)
     after.commit.commit()
     return after, moving
@@ -178,7 +178,7 @@ def test_what_did_not_get_to_the_outbox_is_told_by_no_start() -> None:
 def test_what_became_of_a_publish_while_its_session_moves_is_told() -> None:
     """Its copy at the new node was made before."""
     bench = bench_of("a")
-    moving = Moving(bench.edge, Successions(), bench.commit.left, MemoryTable())
+    moving = SessionTransfer(bench.edge, PublishBarrier(), bench.commit.left, MemoryTable())
     client = Client(bench, "c", clean=False)
     client.publish("a/x", "1", qos=2)
     (flow,) = client.session.receiver.open()
@@ -199,12 +199,12 @@ def test_what_became_of_a_publish_while_its_session_moves_is_told() -> None:
 def test_answer_about_an_earlier_publish_answers_no_other_with_its_packet_identifier() -> None:
     """The session came back to where it had left the first one, and uses the identifier again."""
     bench = EdgeBench("a")
-    moving = Moving(bench.edge, Successions(), bench.commit.left, MemoryTable())
+    moving = SessionTransfer(bench.edge, PublishBarrier(), bench.commit.left, MemoryTable())
     client = moved_with_a_publish_in_doubt(bench)
     (flow,) = client.session.receiver.open()
-    moving.await_remains("c", "before", Remains(taken=(FIRST,)))
+    moving.await_remains("c", "before", PendingPublishes(taken=(FIRST,)))
     before = flow.taken, client.got()
-    moving.await_remains("c", "before", Remains(taken=(SentAs.of(SENT),)))
+    moving.await_remains("c", "before", PendingPublishes(taken=(PublishOrigin.of(SENT),)))
 
     assert (False, []) == before
     assert (True, ["Pubrec"]) == (flow.taken, client.got())
@@ -213,9 +213,9 @@ def test_answer_about_an_earlier_publish_answers_no_other_with_its_packet_identi
 def test_answer_of_the_node_before_is_safe_in_the_turn_in_which_it_comes() -> None:
     """That node forgets what it was asked, once it is told that nobody has to know any more."""
     bench = EdgeBench("a")
-    moving = Moving(bench.edge, Successions(), bench.commit.left, MemoryTable())
+    moving = SessionTransfer(bench.edge, PublishBarrier(), bench.commit.left, MemoryTable())
     moved_with_a_publish_in_doubt(bench)
-    moving.await_remains("c", "before", Remains(taken=(SentAs.of(SENT),)))
+    moving.await_remains("c", "before", PendingPublishes(taken=(PublishOrigin.of(SENT),)))
     bench.settle()
     (flow,) = bench.restart().edge.clients.sessions["c"].receiver.open()
 
@@ -229,7 +229,7 @@ def test_session_that_moved_here_is_behind_until_its_filters_are_confirmed(
     """What others here want brings the position on, over what only the new session wants."""
     old = bench_of("a")
     subscribed(old, "#").leave()
-    state = Moving(old.edge, Successions(), MemoryTable(), MemoryTable()).freeze("c")
+    state = SessionTransfer(old.edge, PublishBarrier(), MemoryTable(), MemoryTable()).freeze("c")
     assert state is not None
     bench = EdgeBench("a")
     if not is_root_known:
@@ -238,7 +238,7 @@ def test_session_that_moved_here_is_behind_until_its_filters_are_confirmed(
     other = subscribed(bench, "a/y", name="other", clean=True)
     for offset in (1, 2):
         bench.journals.add(A, offset, Message("a/x", b"%d" % offset, 1))
-    Moving(bench.edge, Successions(), MemoryTable(), MemoryTable()).adopt("c", state, 2)
+    SessionTransfer(bench.edge, PublishBarrier(), MemoryTable(), MemoryTable()).adopt("c", state, 2)
     client = Client(bench, "c", clean=False)
     bench.clock.advance(5.0)  # the zones that do not answer are not waited for any more
     before = everything(client)
@@ -261,11 +261,13 @@ def taken_in(bench: EdgeBench, *, is_taken: bool = True) -> None:
     """A session at another node, of the same client, has its publish 1 of QoS 2 open."""
     other = EdgeBench()
     checksum = checksum_of("a/x", b"1")
-    flow = Incoming(packet_id=1, qos=2, taken=is_taken, owed=0, origin=SENT, checksum=checksum)
+    flow = InboundPublish(
+        packet_id=1, qos=2, taken=is_taken, owed=0, origin=SENT, checksum=checksum
+    )
     Client(other, "c", clean=False).session.restore((), (), [flow], 0)
-    state = Moving(other.edge, Successions(), MemoryTable(), MemoryTable()).freeze("c")
+    state = SessionTransfer(other.edge, PublishBarrier(), MemoryTable(), MemoryTable()).freeze("c")
     assert state is not None
-    Moving(bench.edge, Successions(), MemoryTable(), MemoryTable()).adopt("c", state, 2)
+    SessionTransfer(bench.edge, PublishBarrier(), MemoryTable(), MemoryTable()).adopt("c", state, 2)
     bench.settle()
     bench.take()
 

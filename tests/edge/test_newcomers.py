@@ -9,9 +9,9 @@ import pytest
 
 from tests.edge.test_doorway import Runner
 from tests.support.clock import Clock
-from txbroker.edge.doorway import AT_ONCE
-from txbroker.edge.roaming import Roaming
-from txbroker.mqtt.packets import Connect
+from txbroker.edge.sessions.connect_throttle import AT_ONCE
+from txbroker.edge.sessions.session_connect import SessionConnect
+from txbroker.mqtt.wire.packets import Connect
 
 
 class Bench:
@@ -29,7 +29,7 @@ class Bench:
             why_full=lambda packet: "", connect=lambda packet, accept, refuse: None
         )
         self.runner = Runner()
-        self.roaming = Roaming(clients, directory, self.runner, Clock())
+        self.roaming = SessionConnect(clients, directory, self.runner, Clock())
 
     def come(self, client_id: str, host: str, *, clean: bool) -> None:
         """A CONNECT."""

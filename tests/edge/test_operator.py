@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 
 from tests.support.edge_bench import Client, EdgeBench
 from tests.support.recorders import cut
-from txbroker.control import operator
-from txbroker.control.held import HeldBack
-from txbroker.edge.limits import EdgeLimits
-from txbroker.mqtt.session import Session
-from txbroker.mqtt.window import SessionLimits
+from txbroker.edge.routing.edge_limits import EdgeLimits
+from txbroker.journal.history.held_journals import HeldBack
+from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.session.window import SessionLimits
+from txbroker.node import session_listing
 from txbroker.v1.control_pb2 import SessionInfo, SessionsReply
 
 
@@ -20,7 +20,7 @@ def sessions(bench: EdgeBench) -> Iterator[Session]:
 
 def pages(bench: EdgeBench, held: Mapping[str, HeldBack] | None = None) -> list[SessionsReply]:
     distance, now = bench.edge.backlog.distance, bench.clock.now()
-    return list(operator.session_pages(sessions(bench), now, distance, held or {}))
+    return list(session_listing.session_pages(sessions(bench), now, distance, held or {}))
 
 
 def test_a_session_that_is_deleted_is_gone() -> None:
@@ -90,16 +90,16 @@ def test_pages_are_not_too_large() -> None:
     found = pages(bench)
 
     assert 20 == sum(len(page.sessions) for page in found)
-    assert all(page.ByteSize() < 2 * operator.PAGE_BYTES for page in found)
+    assert all(page.ByteSize() < 2 * session_listing.PAGE_BYTES for page in found)
 
 
 def test_the_worst_losses_are_named() -> None:
     """A hundred at the most, and nobody who lost nothing."""
     bench = EdgeBench()
-    for number in range(operator.LOSSES_SHOWN + 20):
+    for number in range(session_listing.LOSSES_SHOWN + 20):
         Client(bench, str(number)).session.sender.dropped = number
 
-    found = [(loss.client_id, loss.dropped) for loss in operator.losses(sessions(bench))]
+    found = [(loss.client_id, loss.dropped) for loss in session_listing.losses(sessions(bench))]
 
     assert [(str(n), n) for n in range(119, 19, -1)] == found
 

@@ -31,24 +31,24 @@ from tests.support.pair import Alarms, Host, Link, Recorder
 from tests.support.reads import Reads
 from tests.support.recorders import cut
 from txbroker.authority.authority import Authority
-from txbroker.authority.handover import Incoming, MarkKey
-from txbroker.authority.journal import Record, ZoneState
 from txbroker.core import Exchange, Outlet
-from txbroker.counters import Counters
-from txbroker.delegation.table import DelegationTable
-from txbroker.edge.edge import Edge
-from txbroker.edge.keeper import Keeper
-from txbroker.edge.limits import EdgeLimits
-from txbroker.edge.route import Route, State
+from txbroker.delegation.delegation_table import DelegationTable
+from txbroker.delegation.zone_snapshot import MarkKey, ReceivedZone
+from txbroker.edge.routing.edge_limits import EdgeLimits
+from txbroker.edge.routing.route import Route, RouteState
+from txbroker.edge.sessions.edge import Edge
+from txbroker.edge.sessions.session_store import SessionStore
+from txbroker.edge.store.outbox_store import OutboxFiles
+from txbroker.journal.zone_journal import Record, ZoneState
 from txbroker.link.frames import LinkError
-from txbroker.mqtt.codec import Framer, decode
-from txbroker.mqtt.encoding import encode, encode_publish
-from txbroker.mqtt.packets import Connect, Puback, Pubcomp, Pubrec, Pubrel
-from txbroker.mqtt.session import Session
-from txbroker.store.committer import Committer, Durability
-from txbroker.store.log import Log
-from txbroker.store.outboxes import StoredOutboxes
-from txbroker.store.tables import Tables
+from txbroker.model.counters import Counters
+from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.wire.decoder import Framer, decode
+from txbroker.mqtt.wire.encoder import encode, encode_publish
+from txbroker.mqtt.wire.packets import Connect, Puback, Pubcomp, Pubrec, Pubrel
+from txbroker.storage.committer import Committer, Durability
+from txbroker.storage.log import SegmentLog
+from txbroker.storage.tables import LogTables
 
 APEXES = ("", "a", "a/b")
 TOPICS = ("r", "a/x", "a/b/y")
@@ -270,9 +270,9 @@ class Disk:
             on_full=self._never,
             on_failed=self._never,
         )
-        self.tables_log = Log(folder / "tables", on_trimmed=self._never)
-        tables = Tables(self.tables_log, self.committer, lambda: 1)
-        self.outboxes = StoredOutboxes(
+        self.tables_log = SegmentLog(folder / "tables", on_trimmed=self._never)
+        tables = LogTables(self.tables_log, self.committer, lambda: 1)
+        self.outboxes = OutboxFiles(
             folder / "outbox",
             self.committer,
             tables,
@@ -280,7 +280,7 @@ class Disk:
             data=folder,
             now=lambda: 1,
         )
-        self.keeper = Keeper(
+        self.keeper = SessionStore(
             sessions=tables.table("sessions"),
             windows=tables.table("windows"),
             filters=tables.table("filters"),
@@ -312,8 +312,8 @@ class Disk:
     def is_quiet(self) -> bool:
         return not self.is_dirty and self._work is None
 
-    def _count_writes(self, log: Log) -> None:
-        plain = Log.write
+    def _count_writes(self, log: SegmentLog) -> None:
+        plain = SegmentLog.write
 
         def write(*, is_unread: bool = False, most: int = sys.maxsize) -> bool:
             if log.staged:
@@ -547,7 +547,7 @@ class Machine(RuleBasedStateMachine):
             self._answer(route)
         elif not route.is_needed:
             del self.wanted[route]
-            route.state = State.IDLE if route.port is None else route.state
+            route.state = RouteState.IDLE if route.port is None else route.state
         else:
             self._dial(route)
 
@@ -628,7 +628,7 @@ class Machine(RuleBasedStateMachine):
         (giver, taker), outgoing = self.pending
         self.pending = None
         giver.sync()
-        incoming = Incoming()
+        incoming = ReceivedZone()
         for part in (*outgoing.bulk(), *outgoing.rest()):
             incoming.take(part)
         apex = outgoing.apex

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from tests.edge.test_catch_up import bench_of
 from tests.support.edge_bench import Client
 from tests.support.keeping import MemoryTable
-from txbroker.edge.moving import Moving
-from txbroker.edge.roaming import Successions
-from txbroker.edge.stored import encode_window
-from txbroker.mqtt.incoming import Incoming
-from txbroker.mqtt.packets import Publish, Pubrec
-from txbroker.mqtt.session import Session
+from txbroker.edge.sessions.session_connect import PublishBarrier
+from txbroker.edge.sessions.session_format import encode_window
+from txbroker.edge.sessions.session_transfer import SessionTransfer
+from txbroker.mqtt.session.inbound_publish import InboundPublish
+from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.wire.packets import Publish, Pubrec
 
 NAME = "x"
 
@@ -51,9 +51,11 @@ class Story:
 
     def __init__(self) -> None:
         self.bench = bench_of()
-        self.moving = Moving(self.bench.edge, Successions(), MemoryTable(), MemoryTable())
+        self.moving = SessionTransfer(
+            self.bench.edge, PublishBarrier(), MemoryTable(), MemoryTable()
+        )
         self.clients: list[Client] = []
-        self.flows: list[tuple[Session, Incoming]] = []
+        self.flows: list[tuple[Session, InboundPublish]] = []
         self.copy: bytes | None = None
         self.offset = 0
 

@@ -6,15 +6,15 @@ from tests.edge.test_own_zone import OwnBench
 from tests.support.edge_bench import Client
 from tests.support.journal import authority_of
 from tests.support.recorders import cut
-from txbroker.authority.handover import EdgeInterest, Incoming
-from txbroker.edge.own_zone import OwnZone
-from txbroker.message import Message
+from txbroker.delegation.zone_snapshot import EdgeInterest, ReceivedZone
+from txbroker.edge.local.local_link import LocalLink
+from txbroker.mqtt.wire.message import Message
 
 
 def lazy_bench(apex: str = "") -> OwnBench:
     bench = OwnBench(apex)
     bench.authority, bench.journal = authority_of(apex, bench.table, lazy=True)
-    bench.own = OwnZone(bench.edge, bench.authority, bench.pressure)
+    bench.own = LocalLink(bench.edge, bench.authority, bench.pressure)
     bench.open()
     return bench
 
@@ -95,7 +95,7 @@ def test_claim_is_finished_when_it_was_made() -> None:
     bench = lazy_bench()
     client = Client(bench, "c")
     client.subscribe("#")
-    incoming = Incoming()
+    incoming = ReceivedZone()
     incoming.interests.append(EdgeInterest(edge="edge", incarnation=1, filters=("#",)))
     bench.authority.absorb("z", incoming)
     bench.authority.publish(Message("z/a", b"1", 1))

@@ -12,13 +12,13 @@ from tests.support.journal import authority_of
 from tests.support.recorders import EdgeRecorder, cut
 from txbroker import core
 from txbroker.authority.authority import Authority
-from txbroker.authority.handover import EdgeInterest, Incoming, Snapshot
-from txbroker.authority.peer import Greeting
-from txbroker.delegation.cut import Cut
-from txbroker.delegation.table import DelegationTable
-from txbroker.edge.own_zone import OwnZone
-from txbroker.message import Message
-from txbroker.mqtt.packets import Puback, Will
+from txbroker.authority.edge_peer import EdgeGreeting
+from txbroker.delegation.delegation_table import DelegationTable
+from txbroker.delegation.zone_snapshot import EdgeInterest, ReceivedZone, ZoneSnapshot
+from txbroker.edge.local.local_link import LocalLink
+from txbroker.model.zone_cut import ZoneCut
+from txbroker.mqtt.wire.message import Message
+from txbroker.mqtt.wire.packets import Puback, Will
 
 
 class OwnBench(EdgeBench):
@@ -28,11 +28,11 @@ class OwnBench(EdgeBench):
         super().__init__(*apexes)
         self.table = DelegationTable(apex)
         self.authority, self.journal = authority_of(apex, self.table)
-        self.own = OwnZone(self.edge, self.authority, self.pressure)
+        self.own = LocalLink(self.edge, self.authority, self.pressure)
         self.port = EdgeRecorder(self.events, "other edge")
 
     def open(
-        self, epoch: int = 1, incoming: Incoming | None = None, watched: str | None = None
+        self, epoch: int = 1, incoming: ReceivedZone | None = None, watched: str | None = None
     ) -> None:
         """The zone opens; with `watched`, another edge is there first."""
         self.authority.open(epoch, incoming)
@@ -42,10 +42,10 @@ class OwnBench(EdgeBench):
 
     def another_edge(self, *filters: str) -> None:
         """A recorder shows what the authority hands out."""
-        greeting = Greeting(edge="other", incarnation=1, filters=filters)
+        greeting = EdgeGreeting(edge="other", incarnation=1, filters=filters)
         assert self.authority.reception.connect(greeting, self.port)
 
-    def delegate(self, apex: str, epoch: int = 1) -> Cut:
+    def delegate(self, apex: str, epoch: int = 1) -> ZoneCut:
         outgoing = self.authority.subtrees.prepare(apex)
         self.authority.subtrees.fence(outgoing)
         given = cut(apex, epoch)
@@ -186,9 +186,9 @@ def test_own_clients_wait_for_the_earlier_owners_last_words() -> None:
     client = Client(bench, "c")
     client.subscribe("a/x")
     bench.answer("", "a/x")
-    incoming = Incoming()
+    incoming = ReceivedZone()
     interest = EdgeInterest(edge="edge", incarnation=1, filters=("a/x",))
-    incoming.take(Snapshot(interests=(interest,)))
+    incoming.take(ZoneSnapshot(interests=(interest,)))
     bench.open(1, incoming)
     bench.authority.publish(Message("a/x", b"child's", 1))
     bench.deliver("", "a/x", "parent's last")
@@ -274,7 +274,7 @@ class StraightBench(OwnBench):
         self.journal.keeps_qos0 = False
         self.authority = Authority("", self.table, self.journal, self.exchange)
         self.journal.authority = self.authority
-        self.own = OwnZone(self.edge, self.authority, self.pressure)
+        self.own = LocalLink(self.edge, self.authority, self.pressure)
         self.open()
         self.client = Client(self, "c")
         self.client.subscribe("#")

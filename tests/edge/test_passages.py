@@ -15,15 +15,15 @@ import pytest
 from tests.edge.test_catch_up import bench_of, everything, subscribed
 from tests.support.edge_bench import Client, EdgeBench
 from tests.support.recorders import OwnerRecorder, cut
-from txbroker.delegation.cut import Cut
-from txbroker.delegation.passage import END, FOREVER, Passage
-from txbroker.edge.chunks import RETRY, Missing
-from txbroker.edge.route import Position, Route
-from txbroker.message import Message
-from txbroker.place import PartKey, Place
-from txbroker.topics import matches
+from txbroker.edge.routing.route import Route, StreamPosition
+from txbroker.edge.sessions.journal_read_cache import RETRY, ReadFailure
+from txbroker.model.epoch_transition import END, FOREVER, EpochTransition
+from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.model.topics import matches
+from txbroker.model.zone_cut import ZoneCut
+from txbroker.mqtt.wire.message import Message
 
-ROOT = PartKey("", 1)
+ROOT = JournalId("", 1)
 
 
 class _Link(OwnerRecorder):
@@ -48,9 +48,9 @@ class World:
         self.linked = {""}
         self.epoch = 0
         self.is_out = False
-        self.ends: dict[PartKey, int] = {ROOT: 0}
+        self.ends: dict[JournalId, int] = {ROOT: 0}
         self.passages = self.bench.journals.passages
-        self.predecessor: Place | None = None
+        self.predecessor: LogPosition | None = None
         self.said: list[tuple[str, str]] = []
         self.count = 0
         self.came_back_at = 0
@@ -58,14 +58,14 @@ class World:
         self.is_stale = False
         self.lingers = False
         self.is_slow = is_slow
-        self.restored: set[PartKey] = set()  # parts that the zone's node still has
+        self.restored: set[JournalId] = set()  # parts that the zone's node still has
 
     @property
-    def child(self) -> PartKey:
-        return PartKey("a", self.epoch)
+    def child(self) -> JournalId:
+        return JournalId("a", self.epoch)
 
     @property
-    def cuts(self) -> list[Cut]:
+    def cuts(self) -> list[ZoneCut]:
         return [attrs.evolve(cut("a"), epoch=self.epoch)] if self.is_out else []
 
     # what happens
@@ -88,9 +88,9 @@ class World:
         self.epoch += 1
         self.is_out, self.lingers = True, False
         self.ends[self.child] = 0
-        self.predecessor = Place(ROOT, self.ends[ROOT])
-        entered = Place(self.child, 0)
-        self.passages.append(Passage(apex="a", left=self.predecessor, entered=entered))
+        self.predecessor = LogPosition(ROOT, self.ends[ROOT])
+        entered = LogPosition(self.child, 0)
+        self.passages.append(EpochTransition(apex="a", left=self.predecessor, entered=entered))
         self._see_what_is_readable()
         if "" in self.linked:
             self.bench.edge.cuts.on_cut(self.bench.route(""), self.cuts[0])
@@ -106,11 +106,13 @@ class World:
         self.came_back_at = self.ends[ROOT]
         self.is_unclaimed = "" in self.linked and not is_dead
         end = FOREVER if is_dead else self.ends[self.child]
-        entered = Place(ROOT, self.ends[ROOT])
-        self.passages.append(Passage(apex="a", left=Place(self.child, end), entered=entered))
+        entered = LogPosition(ROOT, self.ends[ROOT])
+        self.passages.append(
+            EpochTransition(apex="a", left=LogPosition(self.child, end), entered=entered)
+        )
         if is_dead:
             self.linked.discard("a")
-            self.bench.journals.missing[self.child] = Missing.CUT_OFF
+            self.bench.journals.missing[self.child] = ReadFailure.CUT_OFF
             self.said = [one for one in self.said if one[1] not in self._lost()]
         else:
             self.bench.journals.closed.add(self.child)
@@ -137,9 +139,9 @@ class World:
             self.lose("a")
         self.epoch += 1
         self.ends[self.child] = 0
-        self.predecessor = Place(before, self.ends[before])
-        left, entered = Place(before, END), Place(self.child, 0)
-        self.passages.append(Passage(apex="a", left=left, entered=entered))
+        self.predecessor = LogPosition(before, self.ends[before])
+        left, entered = LogPosition(before, END), LogPosition(self.child, 0)
+        self.passages.append(EpochTransition(apex="a", left=left, entered=entered))
         self.restored.add(before)
         self.bench.journals.closed.add(before)
         self.bench.journals.ends[before] = self.ends[before]
@@ -198,7 +200,7 @@ class World:
         if self.is_slow:
             self.bench.settle()
         if route.position is not None and route.position.epoch != part.epoch:
-            route.position = Position(epoch=part.epoch, offset=0)
+            route.position = StreamPosition(epoch=part.epoch, offset=0)
         if route.position is not None:
             for record in self.bench.journals.parts.get(part, []):
                 if record.offset > route.position.offset:
@@ -208,7 +210,7 @@ class World:
             _Link(self.bench, apex),
             marks={},
             cuts=[] if apex else self.cuts,
-            position=Position(epoch=part.epoch, offset=self.ends[part]),
+            position=StreamPosition(epoch=part.epoch, offset=self.ends[part]),
         )
         self._answer()
 
@@ -244,12 +246,12 @@ class World:
         for part in self.ends:
             is_childs = part == self.child or part in self.restored
             owner = "a" if self.is_out and is_childs else ""
-            if missing.get(part) is Missing.CUT_OFF:
+            if missing.get(part) is ReadFailure.CUT_OFF:
                 continue
             if owner in self.linked or (owner != part.zone and self.lingers):
                 missing.pop(part, None)
             else:
-                missing[part] = Missing.UNREACHABLE
+                missing[part] = ReadFailure.UNREACHABLE
 
     def _answer(self) -> None:
         root = self.bench.route("")

@@ -8,13 +8,13 @@ import pytest
 from tests.edge.test_catch_up import bench_of, everything, subscribed
 from tests.support.edge_bench import Client, EdgeBench
 from tests.support.recorders import cut
-from txbroker.edge.chunks import RETRY, Missing
-from txbroker.edge.route import Position
-from txbroker.message import Message
-from txbroker.mqtt.cursor import Cursor
-from txbroker.place import PartKey, Place
+from txbroker.edge.routing.route import StreamPosition
+from txbroker.edge.sessions.journal_read_cache import RETRY, ReadFailure
+from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.mqtt.session.cursor import Cursor
+from txbroker.mqtt.wire.message import Message
 
-ROOT, A = PartKey("", 1), PartKey("a", 1)
+ROOT, A = JournalId("", 1), JournalId("a", 1)
 
 
 def root_says(bench: EdgeBench, first: int, last: int) -> None:
@@ -33,7 +33,7 @@ def told(name: str, first: int, last: int) -> list[str]:
     return [f"{name} {number}" for number in range(first, last + 1)]
 
 
-def in_journal(bench: EdgeBench, part: PartKey, name: str, first: int, last: int) -> None:
+def in_journal(bench: EdgeBench, part: JournalId, name: str, first: int, last: int) -> None:
     """Records that this edge has not been sent."""
     for offset in range(first, last + 1):
         bench.journals.add(part, offset, Message("a/x", f"{name} {offset}".encode(), 1))
@@ -55,7 +55,7 @@ def test_session_that_is_away_reads_the_parent_up_to_the_cut_first(is_restarted:
         bench = bench.restart()
         bench.online("", "a", offset=3)
         bench.online("a", offset=3)
-    bench.journals.missing[ROOT] = Missing.UNREACHABLE
+    bench.journals.missing[ROOT] = ReadFailure.UNREACHABLE
     client = Client(bench, "c", clean=False)
     before = everything(client)
     del bench.journals.missing[ROOT]
@@ -101,7 +101,7 @@ def test_zone_that_was_cut_while_the_node_was_away_is_followed(followed: int, la
     bench = bench.restart()
     bench.edge.zones.add(cut("a"))
     bench.online("", "a", offset=last)
-    bench.edge.on_owner(bench.route("a"), 1, Place(ROOT, 5))
+    bench.edge.on_owner(bench.route("a"), 1, LogPosition(ROOT, 5))
     bench.online("a", offset=4)
     client = Client(bench, "c", clean=False)
 
@@ -118,12 +118,12 @@ def test_zone_that_was_cut_while_its_link_was_broken_is_followed(come: int) -> N
     bench.lose("")
     in_journal(bench, A, "child", 1, 4)
     bench.edge.zones.add(cut("a"))
-    bench.edge.on_owner(bench.route("a"), 1, Place(ROOT, come))
+    bench.edge.on_owner(bench.route("a"), 1, LogPosition(ROOT, come))
     bench.online("a", offset=4)
     bench.online("", "a", offset=come)
     position = bench.route("a").began
 
-    assert Position(epoch=1, offset=0) == position
+    assert StreamPosition(epoch=1, offset=0) == position
     assert told("root", 1, come) == before
 
 
@@ -142,8 +142,8 @@ def test_root_that_lost_its_disk_while_the_node_was_down_is_followed(
         bench.edge.positions.checkpoint()
     bench.settle()
     bench = bench.restart()
-    in_journal(bench, PartKey("", 2), "new", 1, 4)
-    bench.journals.missing[ROOT] = Missing.GONE
+    in_journal(bench, JournalId("", 2), "new", 1, 4)
+    bench.journals.missing[ROOT] = ReadFailure.GONE
     if is_here:
         client = Client(bench, "c", clean=False)
         assert [] == everything(client)
@@ -163,7 +163,7 @@ def test_zone_that_goes_back_is_read_to_its_end_first() -> None:
     child_says(bench, 1, 3)
     bench.edge.cuts.on_gone(bench.route("a"), is_whole=True)
     root_says(bench, 1, 2)
-    bench.journals.missing[A] = Missing.UNREACHABLE
+    bench.journals.missing[A] = ReadFailure.UNREACHABLE
     client = Client(bench, "c", clean=False)
     before = everything(client)
     root_says(bench, 3, 3)
@@ -223,9 +223,9 @@ def test_zone_that_came_back_and_went_out_again_meanwhile_is_read_in_that_order(
     in_journal(bench, A, "child", 4, 5)
     bench.journals.closed.add(A)
     in_journal(bench, ROOT, "root", 3, 4)
-    in_journal(bench, PartKey("a", 3), "again", 1, 2)
+    in_journal(bench, JournalId("a", 3), "again", 1, 2)
     bench.edge.zones.add(attrs.evolve(cut("a"), epoch=3))
-    bench.edge.on_owner(bench.route("a"), 3, Place(ROOT, 4))
+    bench.edge.on_owner(bench.route("a"), 3, LogPosition(ROOT, 4))
     bench.online("a", epoch=3, offset=2)
     first = everything(client)
     bench.online("", "a", offset=4)
@@ -303,7 +303,7 @@ def cut_off(bench: EdgeBench) -> Client:
     child_says(bench, 1, 2)
     assert told("child", 1, 2) == client.got()
     in_journal(bench, A, "child", 3, 5)
-    bench.journals.missing[A] = Missing.CUT_OFF
+    bench.journals.missing[A] = ReadFailure.CUT_OFF
     bench.lose("a")
     bench.come_back("a")
     root_says(bench, 1, 2)
@@ -349,7 +349,7 @@ def test_part_that_was_cut_off_and_is_live_again_is_read_first() -> None:
     del bench.journals.missing[A]
     bench.edge.cuts.on_found(bench.route(""), cut("a", 1))
     bench.edge.on_owner(bench.route("a"), 1, None)
-    bench.route("a").position = Position(epoch=1, offset=5)
+    bench.route("a").position = StreamPosition(epoch=1, offset=5)
     child_says(bench, 6, 7)  # its link brings it up to date first
     bench.online("a", offset=7)
     found = everything(client)
@@ -364,10 +364,10 @@ def test_part_that_was_cut_off_and_dropped_is_forgotten() -> None:
     bench = bench_of("a")
     client = cut_off(bench)
     assert told("root", 1, 2) == everything(client)
-    bench.journals.missing[A] = Missing.UNREACHABLE
+    bench.journals.missing[A] = ReadFailure.UNREACHABLE
     look_again(bench)
     assert {A: 2} == client.session.places.cut_off
-    bench.journals.missing[A] = Missing.GONE
+    bench.journals.missing[A] = ReadFailure.GONE
     look_again(bench)
 
     assert ([], {}, {}) == (
@@ -405,11 +405,11 @@ def test_session_is_not_current_where_something_is_to_be_taken_first() -> None:
     child_says(bench, 1, 2)
     assert told("root", 1, 2) + told("child", 1, 2) == everything(client)
     bench.lose("a")
-    bench.journals.missing[A] = Missing.UNREACHABLE
+    bench.journals.missing[A] = ReadFailure.UNREACHABLE
     in_journal(bench, A, "child", 3, 4)
     bench.route("a").over = 1
     client.session.places.begin(Cursor(A, 2))
-    client.session.places.begin(Cursor(ROOT, 2, stops=(Place(A, 4),)))
+    client.session.places.begin(Cursor(ROOT, 2, stops=(LogPosition(A, 4),)))
     bench.edge.positions.wake()
     bench.settle()
     root_says(bench, 3, 6)

@@ -18,18 +18,18 @@ from tests.support.recorders import (
     payloads,
     take,
 )
-from txbroker.authority.handover import MarkKey
 from txbroker.core import Exchange
-from txbroker.counters import Counters
-from txbroker.edge.congestion import Congestion
-from txbroker.edge.outboxes import Outboxes
-from txbroker.edge.publishing import Publisher
-from txbroker.edge.route import Doubt, Publication, Route, State
-from txbroker.edge.zonemap import ZoneMap
-from txbroker.message import Message
-from txbroker.mqtt.packets import Puback, Publish
-from txbroker.mqtt.session import Session
-from txbroker.mqtt.window import SessionLimits
+from txbroker.delegation.zone_snapshot import MarkKey
+from txbroker.edge.routing.client_backpressure import ClientBackpressure
+from txbroker.edge.routing.outbox_manager import OutboxManager
+from txbroker.edge.routing.publisher import Publisher
+from txbroker.edge.routing.resolver_cache import ResolverCache
+from txbroker.edge.routing.route import InDoubt, Publication, Route, RouteState
+from txbroker.model.counters import Counters
+from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.session.window import SessionLimits
+from txbroker.mqtt.wire.message import Message
+from txbroker.mqtt.wire.packets import Puback, Publish
 
 LIMIT = 4 * 1024 * 1024
 KEY: MarkKey = ("edge", 1, "", 1)
@@ -42,9 +42,9 @@ class Bench:
         self.events: Events = []
         self.clock = Clock()
         self.counters = Counters()
-        self.zones = ZoneMap(Exchange(lambda: None))
+        self.zones = ResolverCache(Exchange(lambda: None))
         commit = CommitRecorder()
-        outboxes = Outboxes(
+        outboxes = OutboxManager(
             edge="edge",
             incarnation=1,
             zones=self.zones,
@@ -55,7 +55,9 @@ class Bench:
             again=lambda: None,
             limit=LIMIT,
         )
-        self.congestion = Congestion(self.zones, outboxes, held_limit=LIMIT, now=self.clock.now)
+        self.congestion = ClientBackpressure(
+            self.zones, outboxes, held_limit=LIMIT, now=self.clock.now
+        )
         self.publisher = Publisher(
             self.zones,
             ConnectorRecorder(self.events),
@@ -84,7 +86,7 @@ class Bench:
         route = self.route(apex)
         port = OwnerRecorder(self.events, apex)
         route.port = port
-        route.state = State.ONLINE
+        route.state = RouteState.ONLINE
         told = {doubt.key: 0 for doubt in route.doubts}
         self.publisher.on_marks(route, told | (marks or {}))
         return port
@@ -92,7 +94,7 @@ class Bench:
     def lose(self, apex: str, key: MarkKey = KEY) -> None:
         route = self.route(apex)
         route.port = None
-        route.state = State.CONNECTING
+        route.state = RouteState.CONNECTING
         self.publisher.on_lost(route, key)
 
     def publish(self, *sayings: str, qos: int = 1) -> None:
@@ -352,7 +354,7 @@ def test_doubts_of_several_streams_are_settled_in_order() -> None:
     bench = Bench()
     below: MarkKey = ("edge", 1, "a", 1)
     of_a_zone_that_went = [Publication(Message("a/x", payload, 1)) for payload in (b"1", b"2")]
-    doubt = Doubt(key=below, first=7, publications=tuple(of_a_zone_that_went))
+    doubt = InDoubt(key=below, first=7, publications=tuple(of_a_zone_that_went))
     bench.connect("")
     bench.publish("x=3", "x=4")
     bench.lose("")

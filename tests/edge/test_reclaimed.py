@@ -6,13 +6,13 @@ import pytest
 
 from tests.edge.test_catch_up import bench_of, everything, subscribed
 from tests.support.edge_bench import Client, EdgeBench
-from txbroker.edge.chunks import RETRY, Missing
-from txbroker.edge.route import Position
-from txbroker.message import Message
-from txbroker.mqtt.cursor import Subscription
-from txbroker.place import PartKey
+from txbroker.edge.routing.route import StreamPosition
+from txbroker.edge.sessions.journal_read_cache import RETRY, ReadFailure
+from txbroker.model.log_position import JournalId
+from txbroker.mqtt.session.cursor import Subscription
+from txbroker.mqtt.wire.message import Message
 
-ROOT, A = PartKey("", 1), PartKey("a", 1)
+ROOT, A = JournalId("", 1), JournalId("a", 1)
 
 
 def in_journal(bench: EdgeBench, first: int, last: int, topic: str = "a/x") -> None:
@@ -23,8 +23,8 @@ def in_journal(bench: EdgeBench, first: int, last: int, topic: str = "a/x") -> N
 
 def reclaim(bench: EdgeBench, offset: int) -> None:
     """The root's stream says that it has `a` since this offset."""
-    bench.journals.missing[A] = Missing.CUT_OFF
-    bench.edge.cuts.on_reclaimed(bench.route(""), "a", 1, Position(epoch=1, offset=offset))
+    bench.journals.missing[A] = ReadFailure.CUT_OFF
+    bench.edge.cuts.on_reclaimed(bench.route(""), "a", 1, StreamPosition(epoch=1, offset=offset))
 
 
 def claimed(bench: EdgeBench) -> None:

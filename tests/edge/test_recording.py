@@ -6,15 +6,15 @@ from tests.edge.test_catch_up import numbers, say, subscribed
 from tests.support.edge_bench import Client, EdgeBench
 from tests.support.keeping import MemoryTable
 from tests.support.recorders import LedgerRecorder
-from txbroker.delegation.passage import FOREVER, Passage
-from txbroker.edge.limits import EdgeLimits
-from txbroker.edge.moving import Moving
-from txbroker.edge.recording import STATED_AT_ONCE
-from txbroker.edge.roaming import Successions
-from txbroker.ledger import Kind, Row
-from txbroker.mqtt.packets import Publish
-from txbroker.mqtt.window import SessionLimits
-from txbroker.place import PartKey, Place
+from txbroker.edge.routing.edge_limits import EdgeLimits
+from txbroker.edge.sessions.ledger_writer import STATED_AT_ONCE
+from txbroker.edge.sessions.session_connect import PublishBarrier
+from txbroker.edge.sessions.session_transfer import SessionTransfer
+from txbroker.journal.delivery_ledger import LedgerKind, LedgerRow
+from txbroker.model.epoch_transition import FOREVER, EpochTransition
+from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.mqtt.session.window import SessionLimits
+from txbroker.mqtt.wire.packets import Publish
 
 
 def recorded(*apexes: str, age: float = 1e6, **limits: int) -> tuple[EdgeBench, LedgerRecorder]:
@@ -164,7 +164,7 @@ def test_what_a_journal_has_no_more_is_dropped() -> None:
     client = subscribed(bench, "x")
     client.leave()
     say(bench, 6, 20)
-    bench.journals.trim(PartKey("", 1), 10)
+    bench.journals.trim(JournalId("", 1), 10)
     ledger.take()
     client = Client(bench, "c", clean=False)
 
@@ -181,10 +181,10 @@ def test_a_session_that_moves_does_not_end() -> None:
     client.got()
     client.leave()
     ledger.take()
-    moving = Moving(bench.edge, Successions(), MemoryTable(), MemoryTable())
+    moving = SessionTransfer(bench.edge, PublishBarrier(), MemoryTable(), MemoryTable())
     state = moving.freeze("c")
     assert state is not None
-    Moving(there.edge, Successions(), MemoryTable(), MemoryTable()).adopt("c", state, 2)
+    SessionTransfer(there.edge, PublishBarrier(), MemoryTable(), MemoryTable()).adopt("c", state, 2)
     moving.release("c", b"token")
 
     assert "c" not in bench.edge.clients.sessions
@@ -198,8 +198,10 @@ def test_what_holds_is_stated_a_few_sessions_at_a_time() -> None:
     for number in range(STATED_AT_ONCE + 1):
         subscribed(bench, "a/#", name=f"c{number}")
     ledger.take()
-    passage = Passage(
-        apex="a", left=Place(PartKey("a", 1), FOREVER), entered=Place(PartKey("", 1), 4)
+    passage = EpochTransition(
+        apex="a",
+        left=LogPosition(JournalId("a", 1), FOREVER),
+        entered=LogPosition(JournalId("", 1), 4),
     )
     recording = bench.edge.recording
     assert recording is not None
@@ -211,14 +213,14 @@ def test_what_holds_is_stated_a_few_sessions_at_a_time() -> None:
     ended.append(recording.go_on([passage]))
 
     assert (False, True, False) == (*ended, recording.is_stating)
-    expected = Row(
-        Kind.PASSAGE,
+    expected = LedgerRow(
+        LedgerKind.PASSAGE,
         0,
         topic_filter="a",
-        part=PartKey("", 1),
+        part=JournalId("", 1),
         offset=4,
         through=FOREVER,
-        left=PartKey("a", 1),
+        left=JournalId("a", 1),
     )
     assert (expected, 1 + 2 * STATED_AT_ONCE) == told
     assert [] == ledger.take()

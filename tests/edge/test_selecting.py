@@ -8,18 +8,18 @@ from hypothesis import strategies as st
 
 from tests.support.recorders import WatcherRecorder
 from tests.support.stored import GivenRecords
-from txbroker.authority.journal import Chunk, Record, Records
 from txbroker.core import StoredRecords
-from txbroker.edge import selecting
-from txbroker.edge.selecting import granted_qos, wanted
-from txbroker.message import Message
-from txbroker.mqtt.cursor import Subscription
-from txbroker.mqtt.session import Session
-from txbroker.mqtt.window import SessionLimits
-from txbroker.place import PartKey, Place
-from txbroker.store.records import encode_records
+from txbroker.edge.sessions import matching_records
+from txbroker.edge.sessions.matching_records import granted_qos, wanted
+from txbroker.journal.store.record_format import encode_records
+from txbroker.journal.zone_journal import JournalChunk, Record, Records
+from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.mqtt.session.cursor import Subscription
+from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.session.window import SessionLimits
+from txbroker.mqtt.wire.message import Message
 
-PART = PartKey("", 1)
+PART = JournalId("", 1)
 TOPICS = ("a", "a/b", "a/b/c", "b", "b/b", "a/", "$a/b")
 FILTERS = ("a", "a/b", "a/+", "a/#", "+/b", "+", "#", "+/#", "a/+/c", "$a/#", "b/b/b")
 
@@ -35,12 +35,12 @@ def session_with(*filters: str, starts: int = 0) -> Session:
     return session
 
 
-def chunk_of(*topics: str) -> Chunk:
+def chunk_of(*topics: str) -> JournalChunk:
     """Every second offset has a record, of QoS 1 and 2 in turn."""
     records = (
         Record(2 * at, Message(topic, b"", 1 + at % 2)) for at, topic in enumerate(topics, 1)
     )
-    return Chunk(records=GivenRecords(records), through=2 * len(topics), first=1)
+    return JournalChunk(records=GivenRecords(records), through=2 * len(topics), first=1)
 
 
 @given(
@@ -58,14 +58,17 @@ def test_session_gets_what_its_filters_match(
     every = [
         (
             one,
-            min(granted_qos(session, Place(PART, one.offset), one.message.topic), one.message.qos),
+            min(
+                granted_qos(session, LogPosition(PART, one.offset), one.message.topic),
+                one.message.qos,
+            ),
         )
         for one in chunk.records
     ]
     expected = [(record, qos) for record, qos in every if qos and record.offset > offset]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(selecting, "AT_ONCE", at_once)
+        patch.setattr(matching_records, "AT_ONCE", at_once)
         found = list(wanted(session, PART, chunk, offset))
     assert expected == [(chunk.records[place], qos) for place, *_, qos in found]
     assert [(one.offset, one.message.size) for one, _ in expected] == [
@@ -77,11 +80,11 @@ def test_session_is_not_asked_about_what_is_for_others(monkeypatch: pytest.Monke
     """Many that come back at once would look at the backlogs of all, each of them."""
     asked: list[str] = []
 
-    def noting(session: Session, place: Place, topic: str) -> int:
+    def noting(session: Session, place: LogPosition, topic: str) -> int:
         asked.append(topic)
         return granted_qos(session, place, topic)
 
-    monkeypatch.setattr(selecting, "granted_qos", noting)
+    monkeypatch.setattr(matching_records, "granted_qos", noting)
     chunk = chunk_of(*(f"to/{number}" for number in range(500)))
     given_to = [list(wanted(session_with(f"to/{n}"), PART, chunk, 0)) for n in (7, 450)]
 
@@ -94,7 +97,7 @@ def test_what_nobody_gets_is_never_made() -> None:
     body = encode_records([Message(f"to/{number}", b"", 1) for number in range(500)], {})
     stored = StoredRecords()
     stored.add(1, body, 500)
-    chunk = Chunk(records=Records(stored), through=500, first=1)
+    chunk = JournalChunk(records=Records(stored), through=500, first=1)
     before = chunk.records.size
 
     assert 3 == len(list(wanted(session_with("to/7", "to/8", "to/9"), PART, chunk, 0)))

@@ -11,7 +11,7 @@ from unittest import mock
 
 from tests.edge.test_map_changes import busy_bench
 from tests.support.edge_bench import Client, EdgeBench
-from txbroker.slices import LONGEST
+from txbroker.runtime.slices import LONGEST
 
 FILTERS = [f"a/{number}/+" for number in range(300)]
 

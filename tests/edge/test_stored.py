@@ -6,41 +6,41 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.edge_bench import EdgeBench
-from txbroker.edge.stored import decode_window, encode_window
-from txbroker.message import Message
-from txbroker.mqtt.session import Session
-from txbroker.mqtt.window import Outgoing
-from txbroker.place import PartKey, Place
+from txbroker.edge.sessions.session_format import decode_window, encode_window
+from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.session.window import OutboundMessage
+from txbroker.mqtt.wire.message import Message
 from txbroker.v1 import state_pb2
 
-PARTS = [PartKey("", 1), PartKey("", 2), PartKey("a", 1)]
+PARTS = [JournalId("", 1), JournalId("", 2), JournalId("a", 1)]
 
 
-def session_with(flows: dict[int, Outgoing]) -> Session:
+def session_with(flows: dict[int, OutboundMessage]) -> Session:
     session = EdgeBench().edge.clients.new_session("c")
     session.restore(flows.items(), (), (), last_id=max(flows, default=0))
     return session
 
 
-def shape(entry: Outgoing) -> tuple[object, ...]:
+def shape(entry: OutboundMessage) -> tuple[object, ...]:
     return entry.place, entry.qos, entry.retain, entry.released, entry.number
 
 
 entries = st.builds(
-    Outgoing,
+    OutboundMessage,
     st.just(Message("t", b"p", 2)),
     st.sampled_from([1, 2]),
     st.booleans(),
-    st.builds(Place, st.sampled_from(PARTS), st.integers(1, 1 << 62)),
+    st.builds(LogPosition, st.sampled_from(PARTS), st.integers(1, 1 << 62)),
     released=st.booleans(),
 )
 alike = st.integers(1, 1 << 40).map(
-    lambda offset: Outgoing(Message("t", b"p", 1), 1, False, Place(PARTS[0], offset))
+    lambda offset: OutboundMessage(Message("t", b"p", 1), 1, False, LogPosition(PARTS[0], offset))
 )
 
 
 @given(flows=st.dictionaries(st.integers(1, 65_535) | st.integers(1, 20), entries | alike))
-def test_flows_come_back_in_order(flows: dict[int, Outgoing]) -> None:
+def test_flows_come_back_in_order(flows: dict[int, OutboundMessage]) -> None:
     """Whatever is in flight, with any packet ids."""
     restored = decode_window(encode_window(session_with(flows)), session_with({}), lambda _: None)
 
@@ -52,7 +52,10 @@ def test_flows_come_back_in_order(flows: dict[int, Outgoing]) -> None:
 
 def test_run_is_one_flow() -> None:
     """A window full of what was caught up with takes two bytes a message."""
-    flows = {i: Outgoing(None, 1, False, Place(PARTS[0], 1_000_000 + 3 * i)) for i in range(1, 101)}
+    flows = {
+        i: OutboundMessage(None, 1, False, LogPosition(PARTS[0], 1_000_000 + 3 * i))
+        for i in range(1, 101)
+    }
     value = encode_window(session_with(flows))
 
     assert 1 == len(state_pb2.StoredWindow.FromString(value).flows)

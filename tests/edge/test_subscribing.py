@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.support.edge_bench import Client, EdgeBench
-from txbroker.edge import delivery as delivery_module
-from txbroker.edge import subscribing as module
-from txbroker.edge.edge import ATTEMPTS
-from txbroker.message import Message
-from txbroker.mqtt.cursor import Subscription
+from txbroker.edge.sessions import delivery as delivery_module
+from txbroker.edge.sessions import subscribe_request as module
+from txbroker.edge.sessions.edge import ATTEMPTS
+from txbroker.mqtt.session.cursor import Subscription
+from txbroker.mqtt.wire.message import Message
 
 
 def connected(*apexes: str) -> tuple[EdgeBench, Client]:

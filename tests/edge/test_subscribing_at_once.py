@@ -13,7 +13,7 @@ from tests.support.edge_bench import Client
 
 def retained(bench: OwnBench, topic: str, payload: str) -> None:
     """The zone has a retained message of QoS 1."""
-    from txbroker.message import Message
+    from txbroker.mqtt.wire.message import Message
 
     bench.authority.publish(Message(topic, payload.encode(), 1, True))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.edge_bench import Client, EdgeBench
 from tests.support.recorders import ConnectorRecorder
-from txbroker.edge.route import Route
+from txbroker.edge.routing.route import Route
 
 
 class Nobody(ConnectorRecorder):

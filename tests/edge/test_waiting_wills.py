@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.support.edge_bench import Client, EdgeBench
-from txbroker.edge import clients
-from txbroker.edge.limits import EdgeLimits
-from txbroker.mqtt.packets import Connect, Will
+from txbroker.edge.routing.edge_limits import EdgeLimits
+from txbroker.edge.sessions import client_sessions
+from txbroker.mqtt.wire.packets import Connect, Will
 
 HELD = 100_000
 
@@ -39,7 +39,7 @@ def test_no_client_begins_whose_will_would_be_too_much(
     monkeypatch: pytest.MonkeyPatch, count: int, size: int, most: int
 ) -> None:
     """By bytes or by number; others do, and it does when the zone is back."""
-    monkeypatch.setattr(clients, "WILLS", most)
+    monkeypatch.setattr(client_sessions, "WILLS", most)
     held = bench()
     leave(held, count - 2, size)
     assert may_begin(held, will())
@@ -54,7 +54,7 @@ def test_no_client_begins_whose_will_would_be_too_much(
 
 def test_wills_that_leave_at_once_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of those that were published nothing waits, however many they were."""
-    monkeypatch.setattr(clients, "WILLS", 2)
+    monkeypatch.setattr(client_sessions, "WILLS", 2)
     held = bench()
     for _ in range(5):
         Client(held, "c", will=will("elsewhere")).leave(will=True)

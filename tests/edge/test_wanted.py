@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from tests.support.recorders import cut
 from txbroker.core import Exchange
-from txbroker.edge.wanted import wanted, wanted_within
-from txbroker.edge.zonemap import ZoneMap
-from txbroker.matching.texts import Filters
-from txbroker.topics import is_filter_within, is_sys, is_within, may_match_within
+from txbroker.core.sorted_filters import SortedFilters
+from txbroker.edge.routing.resolver_cache import ResolverCache
+from txbroker.edge.routing.zone_interest import wanted, wanted_within
+from txbroker.model.topics import is_filter_within, is_sys, is_within, may_match_within
 
 APEXES = st.lists(st.sampled_from("ab"), min_size=1, max_size=4).map("/".join)
 FILTERS = st.builds(
@@ -21,9 +21,9 @@ FILTERS = st.builds(
 
 
 @st.composite
-def maps(draw: st.DrawFn) -> ZoneMap:
+def maps(draw: st.DrawFn) -> ResolverCache:
     """Zones that are known, and cuts that they told: maybe not all, maybe of another time."""
-    zones = ZoneMap(Exchange(lambda: None))
+    zones = ResolverCache(Exchange(lambda: None))
     for apex in draw(st.sets(APEXES, max_size=7)):
         zones.add(cut(apex))
     for route in zones:
@@ -37,10 +37,10 @@ def maps(draw: st.DrawFn) -> ZoneMap:
 
 @settings(max_examples=100, deadline=None)
 @given(maps(), st.sets(FILTERS, max_size=15))
-def test_both_sides_agree(zones: ZoneMap, filters: set[str]) -> None:
+def test_both_sides_agree(zones: ResolverCache, filters: set[str]) -> None:
     """Of each zone, of each pair, and below each apex."""
     filters |= {"#", "+", "$a/b"}
-    known = Filters()
+    known = SortedFilters()
     for text in filters:
         known.add(text)
     cover = {text: zones.cover(text) for text in filters}
@@ -56,7 +56,9 @@ def test_both_sides_agree(zones: ZoneMap, filters: set[str]) -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(maps(), st.sets(FILTERS, max_size=10), APEXES)
-def test_zone_or_what_stands_for_it_concerns(zones: ZoneMap, filters: set[str], apex: str) -> None:
+def test_zone_or_what_stands_for_it_concerns(
+    zones: ResolverCache, filters: set[str], apex: str
+) -> None:
     """Known or not."""
     for text in filters:
         expected = (

@@ -9,25 +9,25 @@ from hypothesis import strategies as st
 
 from tests.support.recorders import OwnerRecorder, cut
 from txbroker.core import Exchange
-from txbroker.edge.zonemap import ZoneMap
-from txbroker.topics import is_within
+from txbroker.edge.routing.resolver_cache import ResolverCache
+from txbroker.model.topics import is_within
 
 
-def map_of(*apexes: str, limit: int = 100) -> ZoneMap:
-    zones = ZoneMap(Exchange(lambda: None), limit)
+def map_of(*apexes: str, limit: int = 100) -> ResolverCache:
+    zones = ResolverCache(Exchange(lambda: None), limit)
     for apex in apexes:
         zones.add(cut(apex))
     return zones
 
 
-def tell(zones: ZoneMap, apex: str, *below: str) -> None:
+def tell(zones: ResolverCache, apex: str, *below: str) -> None:
     """The zone's node names all its cuts."""
     route = zones.get(apex)
     assert route is not None
     route.cuts = {known: cut(known) for known in below}
 
 
-def covered(zones: ZoneMap, topic_filter: str) -> list[str]:
+def covered(zones: ResolverCache, topic_filter: str) -> list[str]:
     return [route.apex for route in zones.cover(topic_filter)]
 
 

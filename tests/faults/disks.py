@@ -3,8 +3,8 @@ What can happen to a node's disk: slow syncs, a full disk, and a power cut that 
 synced.
 
 kill -9 loses nothing that was written, as the kernel has it. So nodes run with `disk.c` preloaded,
-which notes how to undo each write until it is synced; `Disk.lose_power` plays those notes back
-after a kill. Where the node's folder has a small file system of its own (a tmpfs, as root in a
+which notes how to undo each write until it is synced; `DataDirectory.lose_power` plays those notes
+back after a kill. Where the node's folder has a small file system of its own (a tmpfs, as root in a
 mount namespace of the harness), it can be filled.
 """
 

@@ -1,8 +1,9 @@
 """
 The network between the nodes, and what can be done to it: two ways with one interface.
 
-`Namespaces` (as root): real interfaces, every packet passes `switch`. `Relays`: every connection
-passes `relay`. Names of nodes are those of the tree; cuts are pairs (source, target), one way each.
+`Namespaces` (as root): real interfaces, every packet passes `switch`. `EntryRelays`: every
+connection passes `relay`. Names of nodes are those of the tree; cuts are pairs (source, target),
+one way each.
 """
 
 from __future__ import annotations

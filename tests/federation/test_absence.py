@@ -19,7 +19,7 @@ from tests.support import wire
 from tests.support.nodes import NodeProcess, topology
 from tests.support.rawclient import RawClient
 from tests.support.wire import PUBACK
-from txbroker.store import whole
+from txbroker.storage import atomic_file
 from txbroker.v1 import control_pb2, store_pb2
 from txbroker.v1.control_pb2_grpc import ControlStub
 
@@ -148,7 +148,7 @@ def test_edge_restarts_without_the_root(tree: Tree, make: Make) -> None:
 
 def known_zones(node: NodeProcess) -> set[str]:
     """The apexes of zones whose cuts the node has on disk."""
-    messages = whole.from_frames(node.data / "zones") or [b""]
+    messages = atomic_file.from_frames(node.data / "zones") or [b""]
     stored = store_pb2.KnownZones.FromString(messages[0])
     return {entry.zone.apex for entry in stored.zones if entry.has_cuts}
 

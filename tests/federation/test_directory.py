@@ -12,8 +12,8 @@ import pytest
 from tests.support.cluster import Cluster, on_loop
 from tests.support.mqttclient import until
 from tests.support.nodes import free_port
-from txbroker.control import directory_wire as wire
 from txbroker.directory.requests import Ping, Pong, Take
+from txbroker.directory.rpc import directory_convert as wire
 from txbroker.v1 import directory_pb2, directory_pb2_grpc
 
 ZONES = {"root": "", "a": "a", "ab": "a/b", "edge": None}

@@ -19,7 +19,7 @@ import pytest
 from tests.support.cluster import Cluster, on_loop
 from tests.support.load import Stream, check, stop_all
 from tests.support.mqttclient import Client, until
-from txbroker.control.times import PROTOCOL_VERSION
+from txbroker.delegation.rpc.timeouts import PROTOCOL_VERSION
 from txbroker.v1 import control_pb2
 from txbroker.v1.control_pb2_grpc import ControlStub
 
@@ -27,7 +27,7 @@ from txbroker.v1.control_pb2_grpc import ControlStub
 @pytest.fixture(autouse=True)
 def short_grace() -> Iterator[None]:
     """A retired node ends sooner than an operator's would."""
-    with mock.patch("txbroker.node.control.RETIRE_GRACE", 0.3):
+    with mock.patch("txbroker.node.control_plane.RETIRE_GRACE", 0.3):
         yield
 
 

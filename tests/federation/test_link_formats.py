@@ -10,11 +10,11 @@ from structlog.testing import capture_logs
 
 from tests.support.cluster import Cluster, on_loop
 from tests.support.mqttclient import until
-from txbroker.link.formats import Formats
+from txbroker.link.formats import LinkFormats
 from txbroker.link.frames import LINK_VERSION
 
 
-def formats_of(cluster: Cluster, name: str) -> list[Formats]:
+def formats_of(cluster: Cluster, name: str) -> list[LinkFormats]:
     """What the node knows of formats, as an owner and as an edge."""
     node: Any = cluster.nodes[name]
     return [node._owner.links.formats, node._edge_role._dialer.formats]
@@ -52,7 +52,7 @@ async def test_each_says_so_once(tmp_path: Path) -> None:
 
 def test_a_node_is_told_of_again() -> None:
     """After a time of agreement, or with another format; a node that names none is older."""
-    formats = Formats(ours=7)
+    formats = LinkFormats(ours=7)
     with capture_logs() as logged:
         answers = [formats.is_ours("n", version, "") for version in (6, 6, 8, 7, 8, 0, 0)]
 

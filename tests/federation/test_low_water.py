@@ -20,7 +20,7 @@ from tests.federation.test_handover import ask_to_retire
 from tests.federation.test_roaming import ready
 from tests.support.cluster import Cluster, on_loop
 from tests.support.mqttclient import Client, until
-from txbroker.link.owner_end import OwnerEnd
+from txbroker.link.link_server import LinkServer
 from txbroker.node import Node
 
 ZONES = {"root": "", "a": "a", "b": "b", "c": None}
@@ -68,14 +68,14 @@ async def hurried(cluster: Cluster) -> AsyncIterator[None]:
 @contextmanager
 def deaf_to(edge: str) -> Iterator[None]:
     """Owners do not hear the marks of this edge."""
-    on_frame = OwnerEnd._on_frame
+    on_frame = LinkServer._on_frame
 
-    def hear(end: OwnerEnd, frame: Any) -> None:
+    def hear(end: LinkServer, frame: Any) -> None:
         is_its = end.peer is not None and end.peer.edge == edge
         if not (is_its and frame.WhichOneof("kind") == "low_water"):
             on_frame(end, frame)
 
-    with mock.patch.object(OwnerEnd, "_on_frame", hear):
+    with mock.patch.object(LinkServer, "_on_frame", hear):
         yield
 
 

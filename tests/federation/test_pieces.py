@@ -18,7 +18,7 @@ from tests.support.history import History
 from tests.support.mqttclient import Client, until
 from tests.support.nodes import NodeProcess, topology
 from tests.system.commands import run
-from txbroker.control.pieces import LARGEST, MIB
+from txbroker.rpc.message_pieces import LARGEST, MIB
 from txbroker.v1 import journal_pb2
 from txbroker.v1.journal_pb2_grpc import JournalStub
 

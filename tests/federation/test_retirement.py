@@ -24,7 +24,7 @@ from tests.support.nodes import NodeProcess, topology
 from tests.support.rawclient import RawClient
 from tests.support.wire import PUBACK, PUBCOMP, PUBREC, PUBREL
 from tests.system.commands import run
-from txbroker.mqtt.packets import Will
+from txbroker.mqtt.wire.packets import Will
 from txbroker.v1 import control_pb2
 from txbroker.v1.control_pb2_grpc import ControlStub
 

@@ -65,7 +65,7 @@ async def test_a_session_is_found_at_another_node(tmp_path: Path) -> None:
 @on_loop
 async def test_the_old_connection_is_closed(tmp_path: Path) -> None:
     """[MQTT-3.1.4-2], over nodes; its will is published."""
-    from txbroker.mqtt.packets import Will
+    from txbroker.mqtt.wire.packets import Will
 
     async with Cluster(tmp_path, ZONES) as cluster:
         await ready(cluster)

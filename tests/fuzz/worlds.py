@@ -10,7 +10,7 @@ from tests.core import worlds
 from tests.core.cores import REFERENCE, publish
 from tests.core.worlds import VALUES
 from txbroker.core.reference.run import Entry
-from txbroker.errors import PeerError
+from txbroker.model.errors import PeerError
 
 SURELY_TAKEN = 30_000
 """Bytes that a new socket takes at once."""

@@ -6,10 +6,10 @@ from collections import deque
 
 from tests.link.test_ends import ROOT
 from tests.support.pair import Alarms, Client, Host, Link, Recorder, make_authority, make_edge
-from txbroker.link.answers import AT_ONCE, LOOK, WAITING
-from txbroker.link.deliveries import SHOWN
-from txbroker.message import Message
-from txbroker.shares import Worker
+from txbroker.link.delivery_sender import SHOWN
+from txbroker.link.interest_answers import AT_ONCE, LOOK, WAITING
+from txbroker.mqtt.wire.message import Message
+from txbroker.runtime.fair_shares import ShareWorker
 
 
 class SlowHost(Host):
@@ -17,10 +17,10 @@ class SlowHost(Host):
 
     def __init__(self, *given: object) -> None:
         super().__init__(*given)  # type: ignore[arg-type]
-        self.late: deque[Worker] = deque()
+        self.late: deque[ShareWorker] = deque()
         self.turns = 0
 
-    def serve(self, worker: Worker) -> None:
+    def serve(self, worker: ShareWorker) -> None:
         if worker not in self.late:
             self.late.append(worker)
 

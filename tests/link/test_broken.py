@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from tests.link.test_life import Pair, refuse
 from tests.support.pair import Link, receive
 from tests.support.recorders import cut
-from txbroker.delegation.cut import Cut
-from txbroker.edge.route import State
-from txbroker.link.convert import cut_to_wire
+from txbroker.edge.routing.route import RouteState
 from txbroker.link.frames import LINK_VERSION, LinkError, encode_frame
+from txbroker.model.zone_cut import ZoneCut
+from txbroker.rpc.link_convert import cut_to_wire
 from txbroker.v1 import link_pb2
 from txbroker.v1.link_pb2 import LinkFrame
 
@@ -33,7 +33,7 @@ NOWHERE = [cut("a"), cut("b"), cut("aa/x"), cut("")]
 
 @pytest.mark.parametrize("where", NOWHERE, ids=lambda where: where.apex or "root")
 @pytest.mark.parametrize("kind", ["cut", "online", "refusal"])
-def test_cut_that_does_not_lead_deeper_is_refused(kind: str, where: Cut) -> None:
+def test_cut_that_does_not_lead_deeper_is_refused(kind: str, where: ZoneCut) -> None:
     """It would lead a walk in a circle (rule 14)."""
     pair = Pair("a")
     pair.client.subscribe(("a/#", 1))
@@ -126,4 +126,4 @@ def test_unchanged_conversation_is_understood() -> None:
     receive(link.edge_end, DOWN)
 
     assert 3 == pair.authority.offset
-    assert State.ONLINE is pair.route.state
+    assert RouteState.ONLINE is pair.route.state

@@ -7,9 +7,9 @@ import pytest
 from tests.link.test_life import Pair
 from tests.support.pair import Client, Link, Recorder, make_edge
 from tests.support.recorders import cut
-from txbroker.authority.handover import EdgeInterest, Incoming
-from txbroker.delegation.table import TableState
-from txbroker.edge.route import Position
+from txbroker.delegation.delegation_table import DelegationState
+from txbroker.delegation.zone_snapshot import EdgeInterest, ReceivedZone
+from txbroker.edge.routing.route import StreamPosition
 
 
 def pair_that_inherits(*, lazy: bool = False) -> Pair:
@@ -28,10 +28,10 @@ def pair_that_inherits(*, lazy: bool = False) -> Pair:
 
 def give_back(pair: Pair) -> None:
     """A child that had z for a while, and whose edges are known, gives it back."""
-    incoming = Incoming()
+    incoming = ReceivedZone()
     incoming.interests.append(EdgeInterest(edge=pair.edge.name, incarnation=1, filters=("z/x",)))
     pair.table.commit(cut("z", 7))
-    pair.table.release("z", TableState())
+    pair.table.release("z", DelegationState())
     pair.authority.absorb("z", incoming)
     pair.authority.announce_end("z", 7)
 
@@ -191,7 +191,7 @@ def test_claims_of_an_earlier_epoch_say_nothing() -> None:
     start(pair).pump()
 
     assert expected == got(pair, b"z")[4:]
-    assert Position(epoch=2, offset=4) == pair.route.position
+    assert StreamPosition(epoch=2, offset=4) == pair.route.position
 
 
 def test_claim_waits_until_the_end_of_the_one_before_is_kept() -> None:

@@ -7,17 +7,17 @@ import pytest
 from tests.support.journal import MemoryJournal, authority_of
 from tests.support.recorders import cut
 from tests.support.runs import messages_in
-from txbroker.authority.journal import Record
-from txbroker.authority.peer import CatchUp, Greeting
-from txbroker.authority.retained import Asked
-from txbroker.counters import Counters
-from txbroker.delegation.cut import Cut
-from txbroker.delegation.table import DelegationTable
-from txbroker.link import deliveries as module
-from txbroker.link.convert import cut_to_wire
-from txbroker.link.deliveries import READS, Deliveries
+from txbroker.authority.edge_peer import EdgeCatchUp, EdgeGreeting
+from txbroker.authority.retained_messages import RetainedQuery
+from txbroker.delegation.delegation_table import DelegationTable
+from txbroker.journal.zone_journal import Record
+from txbroker.link import delivery_sender as module
+from txbroker.link.delivery_sender import READS, DeliverySender
 from txbroker.link.frames import FrameReader
-from txbroker.message import Message
+from txbroker.model.counters import Counters
+from txbroker.model.zone_cut import ZoneCut
+from txbroker.mqtt.wire.message import Message
+from txbroker.rpc.link_convert import cut_to_wire
 from txbroker.v1 import link_pb2, types_pb2
 from txbroker.v1.link_pb2 import LinkFrame
 
@@ -43,17 +43,17 @@ class Port:
         self.dropped += not self.lines.deliveries.live(record)
         self.lines.most = max(self.lines.most, self.lines.deliveries.queued)
 
-    def answer(self, request: int, offset: int, retained: Asked | None) -> None:
+    def answer(self, request: int, offset: int, retained: RetainedQuery | None) -> None:
         assert retained is not None
         found = retained.gather()
         list(found.steps())
         answer = link_pb2.InterestAnswer(request=request, offset=offset, retained=len(found))
         self.lines.deliveries.tell(LinkFrame(answer=answer), request, found)
 
-    def tell_cut(self, cut: Cut) -> None:
+    def tell_cut(self, cut: ZoneCut) -> None:
         self.lines.deliveries.tell(LinkFrame(cut=cut_to_wire(cut)))
 
-    def tell_found(self, cut: Cut) -> None:
+    def tell_found(self, cut: ZoneCut) -> None:
         raise NotImplementedError
 
     def tell_gone(self, apex: str, epoch: int, offset: int | None = None) -> None:
@@ -85,13 +85,15 @@ class Lines:
         self.got: list[str] = []
         self.connect()
 
-    def connect(self, position: int | None = None, *filters: str) -> CatchUp:
+    def connect(self, position: int | None = None, *filters: str) -> EdgeCatchUp:
         """A new link; the edge resumes behind a position."""
-        self.deliveries = Deliveries(
+        self.deliveries = DeliverySender(
             self.authority, self.counters, self.authority.exchange.make_outlet(), self._mark
         )
         self.port = Port(self)
-        greeting = Greeting(edge="e", incarnation=1, filters=filters or ("#",), position=position)
+        greeting = EdgeGreeting(
+            edge="e", incarnation=1, filters=filters or ("#",), position=position
+        )
         accepted = self.authority.reception.connect(greeting, self.port)
         assert accepted is not None
         self.deliveries.peer, catch_up = accepted

@@ -5,10 +5,10 @@ from __future__ import annotations
 from tests.link.test_life import Pair, refuse, taken, watch
 from tests.support.pair import Link, receive
 from tests.support.recorders import cut
-from txbroker.edge.route import State
-from txbroker.link.deliveries import OVERFLOW
+from txbroker.edge.routing.route import RouteState
+from txbroker.link.delivery_sender import OVERFLOW
 from txbroker.link.frames import encode_frame
-from txbroker.link.owner_end import HIGH_MARK
+from txbroker.link.link_server import HIGH_MARK
 from txbroker.v1 import link_pb2
 from txbroker.v1.link_pb2 import LinkFrame
 
@@ -69,8 +69,8 @@ def test_link_breaks_between_append_and_sync() -> None:
     link.pump()
     pair.journal.sync()
 
-    assert (State.CONNECTING, []) == before
-    assert (State.ONLINE, [1, 2, 3]) == (pair.route.state, pair.client.acknowledged)
+    assert (RouteState.CONNECTING, []) == before
+    assert (RouteState.ONLINE, [1, 2, 3]) == (pair.route.state, pair.client.acknowledged)
     assert ["0", "1", "2"] == taken(port)
 
 

@@ -18,26 +18,26 @@ from tests.support.pair import (
     make_edge,
     receive,
 )
-from txbroker.delegation.cut import Cut
-from txbroker.edge.edge import Edge
-from txbroker.edge.route import State
-from txbroker.errors import PeerError
-from txbroker.link.batches import CREDIT_BYTES
-from txbroker.link.consumer import STEPS
-from txbroker.link.deliveries import WINDOW
+from txbroker.edge.routing.route import RouteState
+from txbroker.edge.sessions.edge import Edge
+from txbroker.link.batch_headers import CREDIT_BYTES
+from txbroker.link.delivery_receiver import STEPS
+from txbroker.link.delivery_sender import WINDOW
 from txbroker.link.frames import LINK_VERSION, LinkError, encode_frame, packets_of
-from txbroker.link.owner_end import HELD_AT_ONCE
-from txbroker.message import Message
+from txbroker.link.link_server import HELD_AT_ONCE
+from txbroker.model.errors import PeerError
+from txbroker.model.zone_cut import ZoneCut
+from txbroker.mqtt.wire.message import Message
 from txbroker.v1 import link_pb2, types_pb2
 from txbroker.v1.link_pb2 import LinkFrame
 
-ROOT = Cut(apex="", epoch=1, node="root", grpc="h:1")
+ROOT = ZoneCut(apex="", epoch=1, node="root", grpc="h:1")
 
 
 class Bench:
     """One edge, one owner of the root zone, and links between them."""
 
-    def __init__(self, *cuts: Cut) -> None:
+    def __init__(self, *cuts: ZoneCut) -> None:
         self.alarms = Alarms()
         self.recorder = Recorder()
         self.edge: Edge = make_edge(self.alarms, self.recorder)
@@ -198,7 +198,7 @@ def test_filter_that_changed_between_hello_and_online() -> None:
 
 def test_refused_publish_follows_the_cut() -> None:
     """What lies under a cut comes back, in order, and waits for the child's link."""
-    child = Cut(apex="a", epoch=1, node="n", grpc="h:2")
+    child = ZoneCut(apex="a", epoch=1, node="n", grpc="h:2")
     bench = Bench(child)
     bench.route.cuts = {}
     bench.edge.zones.get("a")
@@ -493,7 +493,7 @@ def test_edge_counts_what_it_does_not_know() -> None:
     receive(bench.link.edge_end, encode_frame(LinkFrame()))
 
     assert bench.edge.counters.get("link.unknown_frame") == 1
-    assert bench.route.state is State.ONLINE
+    assert bench.route.state is RouteState.ONLINE
 
 
 def test_a_short_disk_holds_what_must_be_kept() -> None:

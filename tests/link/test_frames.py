@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from txbroker.link.frames import LINK_VERSION, FrameReader, LinkError, encode_frame, packets_of
-from txbroker.message import Message
-from txbroker.mqtt.encoding import encode
-from txbroker.mqtt.packets import Pingreq, Publish
+from txbroker.mqtt.wire.encoder import encode
+from txbroker.mqtt.wire.message import Message
+from txbroker.mqtt.wire.packets import Pingreq, Publish
 from txbroker.v1 import link_pb2, types_pb2
 from txbroker.v1.link_pb2 import LinkFrame
 

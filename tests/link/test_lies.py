@@ -9,9 +9,9 @@ import pytest
 from tests.link.test_life import Pair
 from tests.support.pair import Link, receive
 from tests.support.recorders import cut
-from txbroker.link import live_stream
+from txbroker.link import publish_sender
 from txbroker.link.frames import LINK_VERSION, LinkError, encode_frame
-from txbroker.mqtt.encoding import encode_publish
+from txbroker.mqtt.wire.encoder import encode_publish
 from txbroker.v1 import link_pb2, types_pb2
 from txbroker.v1.link_pb2 import LinkFrame
 
@@ -79,7 +79,7 @@ def test_lie_that_waits_for_its_turn_ends_its_link_alone() -> None:
 
 def test_no_owner_gives_credit_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """An owner that reads nothing would fill the edge's memory."""
-    monkeypatch.setattr(live_stream, "MOST_CREDIT", 1000)
+    monkeypatch.setattr(publish_sender, "MOST_CREDIT", 1000)
     pair = Pair("a")
     pair.link.cut()
     fresh = Link(pair.edge, pair.route, pair.host)

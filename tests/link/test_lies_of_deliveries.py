@@ -8,10 +8,10 @@ from tests.link.test_life import Pair
 from tests.link.test_senders import Owner, is_taken
 from tests.support.pair import receive
 from tests.support.recorders import cut
-from txbroker.link.convert import cut_to_wire
 from txbroker.link.frames import LinkError, encode_frame
-from txbroker.mqtt.encoding import encode_publish
-from txbroker.place import PartKey, Place
+from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.mqtt.wire.encoder import encode_publish
+from txbroker.rpc.link_convert import cut_to_wire
 from txbroker.v1 import link_pb2, types_pb2
 from txbroker.v1.link_pb2 import Batch, LinkFrame
 
@@ -140,7 +140,7 @@ def test_what_was_claimed_ends_where_the_new_owner_begins(is_told: bool) -> None
     liar.pair.link.edge_end.sync(["#"], ["a/b"])
     liar.cut("a/b")
     below = liar.pair.edge.zones.add(cut("a/b", 5))
-    liar.pair.edge.on_owner(below, 5, Place(PartKey("a", 1 if is_told else 2), 2))
+    liar.pair.edge.on_owner(below, 5, LogPosition(JournalId("a", 1 if is_told else 2), 2))
     liar.deliver("a/b/1", "a/b/2", qos=1, kind=Batch.CATCH_UP)
     if is_told:
         with pytest.raises(LinkError, match="not of zone 'a'"):

@@ -17,16 +17,16 @@ from tests.support.pair import (
     receive,
 )
 from tests.support.recorders import EdgeRecorder, cut
-from txbroker.authority import reception
-from txbroker.authority.handover import EdgeInterest, Incoming, Snapshot
-from txbroker.authority.peer import Greeting
-from txbroker.delegation.table import DelegationTable
-from txbroker.link.convert import mark_to_wire
-from txbroker.link.deliveries import OVERFLOW, WINDOW
+from txbroker.authority import edge_registry
+from txbroker.authority.edge_peer import EdgeGreeting
+from txbroker.delegation.delegation_table import DelegationTable
+from txbroker.delegation.zone_snapshot import EdgeInterest, ReceivedZone, ZoneSnapshot
+from txbroker.link.delivery_sender import OVERFLOW, WINDOW
 from txbroker.link.frames import LinkError, encode_frame
-from txbroker.link.intake import MANY_MARKS
-from txbroker.link.owner_end import HIGH_MARK
-from txbroker.message import Message
+from txbroker.link.link_server import HIGH_MARK
+from txbroker.link.publish_receiver import MANY_MARKS
+from txbroker.mqtt.wire.message import Message
+from txbroker.rpc.link_convert import mark_to_wire
 from txbroker.v1 import link_pb2
 from txbroker.v1.link_pb2 import LinkFrame
 
@@ -69,7 +69,7 @@ class Pair:
 def watch(pair: Pair) -> EdgeRecorder:
     """Another edge, which sees in which order the owner takes what."""
     port = EdgeRecorder()
-    greeting = Greeting(edge="other", incarnation=1, filters=("#",))
+    greeting = EdgeGreeting(edge="other", incarnation=1, filters=("#",))
     assert pair.authority.reception.connect(greeting, port)
     return port
 
@@ -206,7 +206,7 @@ def test_edge_gets_all_that_came_since_the_owner_was_restarted(epoch: int, offse
     pair.link.pump()
     pair.link.cut()
     pair.restart_owner(epoch)
-    known = Greeting(edge="edge", incarnation=1, filters=("x",))
+    known = EdgeGreeting(edge="edge", incarnation=1, filters=("x",))
     pair.authority.reception.connect(known, EdgeRecorder())
     pair.say("x", b"new")
     pair.connect()
@@ -224,9 +224,9 @@ def test_inherited_deliveries_come_when_they_are_claimed() -> None:
     pair.client.subscribe(("a/x", 1))
     pair.link.pump()
     pair.link.cut()
-    incoming = Incoming()
+    incoming = ReceivedZone()
     interest = EdgeInterest(edge="edge", incarnation=1, filters=("a/x",))
-    incoming.take(Snapshot(interests=(interest,)))
+    incoming.take(ZoneSnapshot(interests=(interest,)))
     pair.host = Host(make_authority("a"), pair.alarms)
     pair.authority.open(2, incoming)
     pair.say("a/x", b"kept")
@@ -421,7 +421,7 @@ def test_rule_broken_under_pressure_closes_that_link() -> None:
 
 def test_at_the_limit_of_marks_no_stream_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     """No mark goes for another one; an edge that comes again has closed its last stream."""
-    monkeypatch.setattr(reception, "MARKS", 2)
+    monkeypatch.setattr(edge_registry, "MARKS", 2)
     pair = Pair()
     pair.authority.marks["other", 1, "", 1] = 5
     pair.client.publish("x", b"1")

@@ -12,17 +12,17 @@ import pytest
 from twisted.internet.task import Clock
 
 from tests.support.journal import authority_of
-from txbroker.counters import Counters
-from txbroker.delegation.passage import Passage
-from txbroker.delegation.table import DelegationTable
+from txbroker.delegation.delegation_table import DelegationTable
 from txbroker.link.frames import LinkError, encode_frame
-from txbroker.link.greeting import LARGEST_HEAD, Head, head_of
+from txbroker.link.hello import LARGEST_HEAD, HelloHead, head_of
 from txbroker.link.listener import LinkListener
-from txbroker.link.silent import MOST_SILENT, Silent
+from txbroker.link.silent_connections import MOST_SILENT, SilentConnections
 from txbroker.link.tokens import TOKEN_LIFE, EdgeLife
-from txbroker.place import PartKey, Place
-from txbroker.pressure import Pressure
-from txbroker.strangers import MOST_HALVES, Halves, Strangers
+from txbroker.model.counters import Counters
+from txbroker.model.epoch_transition import EpochTransition
+from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.runtime.backpressure import Backpressure
+from txbroker.runtime.unauthenticated import MOST_HALVES, HalfPackets, Unauthenticated
 from txbroker.v1 import link_pb2
 
 NOBODY = EdgeLife(identity="", life="", grpc="")
@@ -56,13 +56,13 @@ class Bench:
         self.counters = counters = Counters()
         self.links = LinkListener(
             authority=authority,
-            pressure=Pressure(cast(Any, timers)),
+            pressure=Backpressure(cast(Any, timers)),
             space=cast(Any, SimpleNamespace(is_short=False, when_changed=lambda _: None)),
             counters=counters,
             turn=cast(Any, None),
             clock=cast(Any, self.clock),
             max_links=10,
-            strangers=Strangers(counters),
+            strangers=Unauthenticated(counters),
             shares=cast(Any, None),
         )
 
@@ -75,7 +75,7 @@ class Bench:
     def redeem(self, token: bytes, edge: str = "e", incarnation: int = 1) -> bool:
         """Whether a Hello with it is let in."""
         try:
-            head = Head(token=token, edge=edge, incarnation=incarnation)
+            head = HelloHead(token=token, edge=edge, incarnation=incarnation)
             self.links.show(Connection(), "host", head)
         except LinkError:
             return False
@@ -111,11 +111,11 @@ def test_token_does_not_outlive_what_was_told_with_it() -> None:
     that says so, and its sessions would never read the part in between.
     """
     bench = Bench()
-    root, child = Place(PartKey("", 1), 5), Place(PartKey("z", 7), 0)
+    root, child = LogPosition(JournalId("", 1), 5), LogPosition(JournalId("z", 7), 0)
     before = bench.token("1")
-    bench.table.note(Passage(apex="z", left=root, entered=child))
+    bench.table.note(EpochTransition(apex="z", left=root, entered=child))
     between = bench.token("2")
-    bench.table.note(Passage(apex="z", left=child, entered=root))
+    bench.table.note(EpochTransition(apex="z", left=child, entered=root))
     after = bench.token("3")
 
     found = [bench.redeem(one, str(n)) for n, one in enumerate((before, between, after), 1)]
@@ -124,7 +124,7 @@ def test_token_does_not_outlive_what_was_told_with_it() -> None:
 
 def test_silent_connections_make_room_for_the_next() -> None:
     """Those of the address that has most of them, the oldest first."""
-    silent, lonely = Silent(), Connection()
+    silent, lonely = SilentConnections(), Connection()
     assert silent.add(lonely, "lonely") is None
     crowd = [Connection() for _ in range(MOST_SILENT)]
     pushed = [silent.add(one, "crowd") for one in crowd]
@@ -136,7 +136,7 @@ def test_silent_connections_make_room_for_the_next() -> None:
 def test_strangers_hold_so_much_together() -> None:
     """Beyond it the oldest is closed, and nobody whose bytes are let go of."""
     counters, (a, b, c) = Counters(), (Connection() for _ in range(3))
-    strangers = Strangers(counters, 100)
+    strangers = Unauthenticated(counters, 100)
     for one, size in ((a, 40), (b, 40), (a, 60), (c, 40)):
         strangers.hold(one, size)
     assert ["pushed out"] == a.dropped
@@ -149,8 +149,8 @@ def test_strangers_hold_so_much_together() -> None:
 
 def test_halves_have_room_for_two_of_the_largest() -> None:
     """Else nobody could send a packet of a size that is allowed."""
-    assert MOST_HALVES == Halves(Counters(), 1_000).most
-    assert 2 * MOST_HALVES == Halves(Counters(), MOST_HALVES).most
+    assert MOST_HALVES == HalfPackets(Counters(), 1_000).most
+    assert 2 * MOST_HALVES == HalfPackets(Counters(), MOST_HALVES).most
 
 
 def hello(**fields: Any) -> bytes:
@@ -159,7 +159,7 @@ def hello(**fields: Any) -> bytes:
     return encode_frame(link_pb2.LinkFrame(hello=link_pb2.Hello(**{**right, **fields})))
 
 
-HEAD = Head(token=b"t" * 16, edge="e", incarnation=300)
+HEAD = HelloHead(token=b"t" * 16, edge="e", incarnation=300)
 
 
 def test_head_of_a_short_hello() -> None:

@@ -22,14 +22,14 @@ from tests.support.journal import authority_of, authority_over
 from tests.support.keeping import CommitRecorder
 from tests.support.pair import Alarms, Client, Host, Link, Recorder, make_edge, receive
 from tests.support.recorders import cut
-from txbroker.authority.handover import EdgeInterest, Incoming
-from txbroker.authority.outgoing import Outgoing
+from txbroker.authority.handover_source import HandoverSource
 from txbroker.core import Run
-from txbroker.delegation.table import DelegationTable, TableState
-from txbroker.edge.edge import Edge
-from txbroker.edge.route import Route
-from txbroker.message import Message
-from txbroker.topics import is_within, matches, may_match_within
+from txbroker.delegation.delegation_table import DelegationState, DelegationTable
+from txbroker.delegation.zone_snapshot import EdgeInterest, ReceivedZone
+from txbroker.edge.routing.route import Route
+from txbroker.edge.sessions.edge import Edge
+from txbroker.model.topics import is_within, matches, may_match_within
+from txbroker.mqtt.wire.message import Message
 
 FILTERS = {"all": ["#"], "some": ["x", "y/+", "z/#"]}
 TOPICS = ["x", "y/1", "z/1", "z/2"]
@@ -38,15 +38,15 @@ TOPICS = ["x", "y/1", "z/1", "z/2"]
 @contextmanager
 def small_limits() -> Iterator[None]:
     """Windows and queues of a few messages."""
-    deliveries = "txbroker.link.deliveries"
+    deliveries = "txbroker.link.delivery_sender"
     with (
         patch(f"{deliveries}.WINDOW", 1200),
-        patch("txbroker.link.consumer.CREDIT_BYTES", 1),
+        patch("txbroker.link.delivery_receiver.CREDIT_BYTES", 1),
         patch(f"{deliveries}.OVERFLOW", 1000),
         patch(f"{deliveries}.BATCH_BYTES", 300),
         patch(f"{deliveries}.READS", 2),
-        patch("txbroker.link.owner_end.HIGH_MARK", 700),
-        patch("txbroker.link.owner_end.LOW_MARK", 300),
+        patch("txbroker.link.link_server.HIGH_MARK", 700),
+        patch("txbroker.link.link_server.LOW_MARK", 300),
     ):
         yield
 
@@ -219,7 +219,7 @@ class World:
             self.authority.subtrees.fence(outgoing)
             self.authority.in_order(lambda: self.commit(outgoing))
 
-    def commit(self, outgoing: Outgoing) -> None:
+    def commit(self, outgoing: HandoverSource) -> None:
         self.is_moving, self.is_away = False, True
         self.epoch += 1
         self.table.commit(cut("z", self.epoch))
@@ -228,7 +228,7 @@ class World:
     def take_back(self) -> None:
         if self.is_away:
             self.is_away = False
-            incoming = Incoming()
+            incoming = ReceivedZone()
             incoming.interests = [
                 EdgeInterest(
                     edge=site.edge.name,
@@ -237,7 +237,7 @@ class World:
                 )
                 for site in self.sites
             ]
-            self.table.release("z", TableState())
+            self.table.release("z", DelegationState())
             self.authority.absorb("z", incoming)
             self.authority.announce_end("z", self.epoch)
 

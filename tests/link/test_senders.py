@@ -8,14 +8,14 @@ from typing import Any
 
 from tests.link.test_ends import Bench
 from tests.support.pair import Client
-from txbroker.authority.peer import Peer, Verdict
+from txbroker.authority.edge_peer import EdgePeer, PublishVerdict
 from txbroker.core import FED, Exchange, LinkInlet, Run, Sender
-from txbroker.edge.route import Publication
-from txbroker.link.batches import CREDIT_BYTES
-from txbroker.link.deliveries import WINDOW
-from txbroker.message import Message
-from txbroker.mqtt.encoding import encode_publish
-from txbroker.pressure import PATIENCE
+from txbroker.edge.routing.route import Publication
+from txbroker.link.batch_headers import CREDIT_BYTES
+from txbroker.link.delivery_sender import WINDOW
+from txbroker.mqtt.wire.encoder import encode_publish
+from txbroker.mqtt.wire.message import Message
+from txbroker.runtime.backpressure import PATIENCE
 
 
 def a_run(exchange: Exchange, *payloads: bytes, client_id: str = "c") -> Run:
@@ -46,7 +46,7 @@ def is_taken(exchange: Exchange, inlet: LinkInlet, data: bytes, way: Any = None)
         ours.setblocking(False)
         watching.register(ours.fileno(), EPOLLIN)
         sockets = exchange.make_sockets()
-        sockets.wire_zone(lambda: way, lambda run, left: None, Peer.sender)
+        sockets.wire_zone(lambda: way, lambda run, left: None, EdgePeer.sender)
         sockets.add(ours.fileno(), inlet)
         far.sendall(data)
         interest = bytearray(ours.fileno()) + bytes((EPOLLIN,))
@@ -65,7 +65,7 @@ class Owner:
         bench.link.pump()
         self.authority = bench.authority
         self.authority.exchange.routes.set("", "here")
-        self.way = ("here", Verdict.TAKEN, None, None)
+        self.way = ("here", PublishVerdict.TAKEN, None, None)
 
     def publish(self, *payloads: bytes) -> bytes:
         """The bytes that these publishes come as."""

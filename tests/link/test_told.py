@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from txbroker.link.told import REMEMBERED, Told
+from txbroker.runtime.log_once import REMEMBERED, LogOnce
 
 
 def test_the_same_is_no_news_until_all_was_well() -> None:
-    told = Told()
+    told = LogOnce()
     assert [True, False, True, False] == [told.is_news("a", n) for n in (1, 1, 2, 2)]
     assert told.is_news("b", 2)
     told.forget("a")
@@ -15,7 +15,7 @@ def test_the_same_is_no_news_until_all_was_well() -> None:
 
 
 def test_names_beyond_the_bound_push_out_the_oldest_news() -> None:
-    told = Told()
+    told = LogOnce()
     for number in range(REMEMBERED):
         assert told.is_news(str(number), 1)
     assert told.is_news("0", 2)

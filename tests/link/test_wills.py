@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.link.test_life import Pair, taken, watch
-from txbroker.edge.route import Publication
-from txbroker.message import Message, WillId
+from txbroker.edge.routing.route import Publication
+from txbroker.mqtt.wire.message import Message, WillId
 
 
 def test_wills_among_other_publishes_are_taken_once() -> None:

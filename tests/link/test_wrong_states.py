@@ -10,9 +10,9 @@ import pytest
 from tests.link.test_life import Pair
 from tests.support.pair import Link, receive
 from tests.support.recorders import cut
-from txbroker.link.convert import cut_to_wire
 from txbroker.link.frames import LINK_VERSION, LinkError, encode_frame
-from txbroker.mqtt.encoding import encode_publish
+from txbroker.mqtt.wire.encoder import encode_publish
+from txbroker.rpc.link_convert import cut_to_wire
 from txbroker.v1 import link_pb2, types_pb2
 from txbroker.v1.link_pb2 import Batch, LinkFrame
 

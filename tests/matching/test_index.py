@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.topics import EVERY_STEP, filters_of, topics_of
-from txbroker.matching import index as index_module
-from txbroker.matching.index import SubscriptionIndex
-from txbroker.topics import matches
+from txbroker.core import subscription_index as index_module
+from txbroker.core.subscription_index import SubscriptionIndex
+from txbroker.model.topics import matches
 
 LEVELS = ["a", "b", "", "$a"]
 topics = topics_of(LEVELS)

@@ -6,12 +6,12 @@ import tracemalloc
 
 import pytest
 
-from txbroker.matching.remembered import LONGEST, Remembered
+from txbroker.core.topic_cache import LONGEST, TopicCache
 
 MIB = 1024 * 1024
 
 
-def look(known: Remembered[str], topic: str) -> bool:
+def look(known: TopicCache[str], topic: str) -> bool:
     """True if the topic was known; it is now."""
     if known.young.get(topic) or known.again(topic):
         return True
@@ -21,7 +21,7 @@ def look(known: Remembered[str], topic: str) -> bool:
 
 def test_topic_that_is_used_outlives_those_that_come_once() -> None:
     """However many these are."""
-    known: Remembered[str] = Remembered(100)
+    known: TopicCache[str] = TopicCache(100)
     look(known, "used")
     hits = 0
     for number in range(1, 3001):
@@ -33,7 +33,7 @@ def test_topic_that_is_used_outlives_those_that_come_once() -> None:
 
 def test_number_is_bounded() -> None:
     """And what goes is counted."""
-    known: Remembered[str] = Remembered(10)
+    known: TopicCache[str] = TopicCache(10)
     for number in range(100):
         look(known, str(number))
         assert len(known) <= 10
@@ -44,7 +44,7 @@ def test_number_is_bounded() -> None:
 @pytest.mark.parametrize("length", [40, LONGEST])
 def test_hundred_thousand_topics_take_at_most_16_mib(length: int) -> None:
     """Long ones as well: then they are fewer."""
-    known: Remembered[str] = Remembered(100_000)
+    known: TopicCache[str] = TopicCache(100_000)
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
@@ -60,8 +60,8 @@ def test_hundred_thousand_topics_take_at_most_16_mib(length: int) -> None:
 
 def test_topics_that_are_very_long_are_not_kept() -> None:
     """And none where none is to be."""
-    known: Remembered[str] = Remembered(10)
-    none: Remembered[str] = Remembered(0)
+    known: TopicCache[str] = TopicCache(10)
+    none: TopicCache[str] = TopicCache(0)
 
     assert [False, False] == [look(known, "x" * (LONGEST + 1)) for _ in range(2)]
     assert [False, False] == [look(none, "x") for _ in range(2)]
@@ -70,7 +70,7 @@ def test_topics_that_are_very_long_are_not_kept() -> None:
 
 def test_values_count_with_their_size() -> None:
     """Which their owner knows."""
-    known: Remembered[str] = Remembered(1000, 10_000, size_of=len)
+    known: TopicCache[str] = TopicCache(1000, 10_000, size_of=len)
     for number in range(100):
         known.put(str(number), "x" * 1000)
     known.put("large", "x" * 6000)
@@ -81,7 +81,7 @@ def test_values_count_with_their_size() -> None:
 
 def test_nothing_is_left_after_a_change() -> None:
     """Of either generation."""
-    known: Remembered[str] = Remembered(10)
+    known: TopicCache[str] = TopicCache(10)
     young = known.young
     for number in range(8):
         look(known, str(number))

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.matching.test_index import filters, topics
-from txbroker.matching.retained import LOAD, RetainedTree
-from txbroker.topics import is_within, matches
+from txbroker.core.retained_tree import LOAD, RetainedTree
+from txbroker.model.topics import is_within, matches
 
 
 def tree_of(*names: str) -> RetainedTree[str]:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from txbroker.matching import texts
-from txbroker.matching.texts import Apexes, Filters, Texts
-from txbroker.topics import is_filter_within, may_match_within
+from txbroker.core import sorted_filters
+from txbroker.core.sorted_filters import SortedApexes, SortedFilters, SortedTexts
+from txbroker.model.topics import is_filter_within, may_match_within
 
 # `!` sorts before a slash, `0` right behind it, the rest around them.
 LEVELS = st.sampled_from(["a", "b", "a!", "a0", "", "ü"])
@@ -31,11 +31,11 @@ FILTERS = st.builds(
 @pytest.fixture(autouse=True)
 def small_lists() -> Iterator[None]:
     """Lists that are split early."""
-    with mock.patch.object(texts, "LOAD", 2):
+    with mock.patch.object(sorted_filters, "LOAD", 2):
         yield
 
 
-def filled(known: Texts, *contents: str) -> None:
+def filled(known: SortedTexts, *contents: str) -> None:
     for text in contents:
         known.add(text)
 
@@ -48,7 +48,7 @@ def gathered(found: Iterable[list[str]]) -> list[str]:
 @given(st.lists(FILTERS, max_size=20), st.lists(FILTERS, max_size=10), APEXES | st.just(""))
 def test_filters_that_meet_an_apex_are_found(came: list[str], went: list[str], apex: str) -> None:
     """Each once, and no other; whatever came and went."""
-    known = Filters()
+    known = SortedFilters()
     filled(known, *came)
     for text in went:
         known.discard(text)
@@ -63,7 +63,7 @@ def test_filters_that_meet_an_apex_are_found(came: list[str], went: list[str], a
 @given(st.sets(APEXES, max_size=12), FILTERS)
 def test_apexes_that_a_filter_meets_are_found(apexes: set[str], topic_filter: str) -> None:
     """Each once, and no other."""
-    known = Apexes()
+    known = SortedApexes()
     filled(known, *apexes)
 
     expected = sorted(a for a in apexes if may_match_within(topic_filter, a))
@@ -73,16 +73,16 @@ def test_apexes_that_a_filter_meets_are_found(apexes: set[str], topic_filter: st
 
 def test_look_costs_what_it_finds() -> None:
     """Not what there is."""
-    known = Filters()
+    known = SortedFilters()
     filled(known, *(f"z{n}/x" for n in range(5000)), *(f"+/y{n}" for n in range(5)))
     looks = 0
-    seek = Filters._seek
+    seek = SortedFilters._seek
 
-    def counted(self: Filters, text: str) -> tuple[int, int]:
+    def counted(self: SortedFilters, text: str) -> tuple[int, int]:
         nonlocal looks
         looks += 1
         return seek(self, text)
 
-    with mock.patch.object(Filters, "_seek", counted):
+    with mock.patch.object(SortedFilters, "_seek", counted):
         assert ["+/y0", "+/y1", "+/y2", "+/y3", "+/y4", "z7/x"] == gathered(known.touching("z7"))
     assert looks < 20

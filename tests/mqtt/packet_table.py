@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import attrs
 
-from txbroker.mqtt.packets import (
+from txbroker.mqtt.wire.packets import (
     Connack,
     Connect,
     Disconnect,

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.mqtt.packet_table import ILLEGAL, LEGAL, Illegal, Legal
-from txbroker.errors import CallerError
-from txbroker.mqtt.codec import Framer, decode
-from txbroker.mqtt.encoding import encode, encode_publish, pack_packet_id, publish_head
-from txbroker.mqtt.packets import (
+from txbroker.model.errors import CallerError
+from txbroker.mqtt.wire.decoder import Framer, decode
+from txbroker.mqtt.wire.encoder import encode, encode_publish, pack_packet_id, publish_head
+from txbroker.mqtt.wire.packets import (
     Connect,
     Packet,
     Puback,
@@ -20,7 +20,7 @@ from txbroker.mqtt.packets import (
     Unsubscribe,
     Will,
 )
-from txbroker.mqtt.return_codes import ProtocolViolation
+from txbroker.mqtt.wire.return_codes import ProtocolViolation
 
 LIMIT = 1024
 

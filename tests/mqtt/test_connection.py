@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from tests.mqtt.packet_table import LEGAL as PACKETS
-from txbroker.mqtt.codec import Framer
-from txbroker.mqtt.connection import LEGAL, judge, judge_beginning
-from txbroker.mqtt.encoding import encode
-from txbroker.mqtt.packets import Connect, Packet, Publish
-from txbroker.mqtt.return_codes import ConnackCode, ProtocolViolation
+from txbroker.mqtt.session.connection_rules import LEGAL, judge, judge_beginning
+from txbroker.mqtt.wire.decoder import Framer
+from txbroker.mqtt.wire.encoder import encode
+from txbroker.mqtt.wire.packets import Connect, Packet, Publish
+from txbroker.mqtt.wire.return_codes import ConnackCode, ProtocolViolation
 
 CONNECT = encode(Connect(client_id="c"))
 KINDS = {type(row.packet): row.packet for row in PACKETS if not isinstance(row.packet, Connect)}

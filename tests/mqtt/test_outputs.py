@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from txbroker.core import Exchange
-from txbroker.mqtt.service import Outputs
-from txbroker.turn import Turn
+from txbroker.mqtt.transport.service import SocketOutputs
+from txbroker.runtime.flush_queue import FlushQueue
 
 
 class Looked:
@@ -24,9 +24,9 @@ class Looked:
 def test_a_crowd_gets_its_output_in_turns_of_their_own() -> None:
     """Whatever of the loop is ready comes in between; nobody has to ask for what is left."""
     later: list[Callable[[], None]] = []
-    turn = Turn(later.append)
+    turn = FlushQueue(later.append)
     exchange = Exchange(lambda: turn.mark_dirty(outputs))
-    outputs = Outputs(exchange, turn.mark_next)
+    outputs = SocketOutputs(exchange, turn.mark_next)
     crowd = [Looked(exchange) for _ in range(1_000)]
     for one in crowd:
         one.outlet.send(b"1")

@@ -14,19 +14,19 @@ from twisted.internet.testing import StringTransport
 from tests.support import wire
 from tests.support.edge_bench import EdgeBench
 from tests.support.roaming import Alone
-from txbroker.alarms import ReactorTimers
-from txbroker.config import Reserve
-from txbroker.deadlines import GRAIN
-from txbroker.mqtt import protocol
-from txbroker.mqtt.deaf import DEAF_TIMEOUT, Deaf
-from txbroker.mqtt.hold import HOLD_TIMEOUT
-from txbroker.mqtt.protocol import MqttFactory, MqttProtocol
-from txbroker.mqtt.requests import PIECE
-from txbroker.mqtt.service import MqttService, Outputs
-from txbroker.shares import Shares
-from txbroker.store.space import DiskSpace
-from txbroker.strangers import Halves, Strangers
-from txbroker.turn import Turn
+from txbroker.config import ReserveSize
+from txbroker.mqtt.transport import protocol
+from txbroker.mqtt.transport.protocol import MqttFactory, MqttProtocol
+from txbroker.mqtt.transport.read_pause import HOLD_TIMEOUT
+from txbroker.mqtt.transport.service import MqttService, SocketOutputs
+from txbroker.mqtt.transport.subscribe_packets import PIECE
+from txbroker.mqtt.transport.unread_answers import DEAF_TIMEOUT, UnreadAnswers
+from txbroker.runtime.deadlines import GRAIN
+from txbroker.runtime.fair_shares import FairShares
+from txbroker.runtime.flush_queue import FlushQueue
+from txbroker.runtime.periodic import ReactorTimers
+from txbroker.runtime.unauthenticated import HalfPackets, Unauthenticated
+from txbroker.storage.disk_watermark import DiskWatermark
 
 FULL, EMPTY = (0, 1000), (1000, 1000)
 
@@ -72,16 +72,16 @@ class Bench:
         self.edge.online("x")
         self.edge.take()
         self.clock = TwistedClock()
-        self.turn = Turn(lambda action: None)
+        self.turn = FlushQueue(lambda action: None)
         self.disk = EMPTY
-        self.space = DiskSpace(
+        self.space = DiskWatermark(
             Path("data"),
-            Reserve(share=0.1),
+            ReserveSize(share=0.1),
             timers=ReactorTimers(self.clock, self.turn),
             counters=self.edge.counters,
             measure=lambda _: self.disk,
         )
-        outputs = Outputs(self.edge.exchange, self.turn.mark_next)
+        outputs = SocketOutputs(self.edge.exchange, self.turn.mark_next)
         self.edge.on_output = lambda: self.turn.mark_dirty(outputs)
         alone = Alone(self.edge.edge, self.clock.seconds)
         self.directory = alone.directory
@@ -95,9 +95,9 @@ class Bench:
             pressure=self.edge.pressure,
             space=self.space,
             counters=self.edge.counters,
-            strangers=Strangers(self.edge.counters),
-            halves=Halves(self.edge.counters),
-            shares=Shares(
+            strangers=Unauthenticated(self.edge.counters),
+            halves=HalfPackets(self.edge.counters),
+            shares=FairShares(
                 later=lambda action: self.clock.callLater(0, action),
                 now=self.clock.seconds,
                 worked=self.clock.seconds,
@@ -374,7 +374,9 @@ def test_a_client_that_reads_nothing_for_long_is_closed(bench: Bench) -> None:
     """It is told apart from one that is slow."""
     left = [1_000]
     closed: list[bool] = []
-    Deaf(bench.service.clock, "c", left=lambda: left[0], give_up=lambda: closed.append(True))
+    UnreadAnswers(
+        bench.service.clock, "c", left=lambda: left[0], give_up=lambda: closed.append(True)
+    )
     left[0] = 900
     bench.clock.advance(DEAF_TIMEOUT)
     assert not closed

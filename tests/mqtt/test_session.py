@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from tests.support.recorders import SinkRecorder, WatcherRecorder
-from txbroker.message import Message
-from txbroker.mqtt import window as module
-from txbroker.mqtt.cursor import Cursor
-from txbroker.mqtt.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
-from txbroker.mqtt.return_codes import ProtocolViolation
-from txbroker.mqtt.session import Session
-from txbroker.mqtt.window import SessionLimits
-from txbroker.place import PartKey, Place
+from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.mqtt.session import window as module
+from txbroker.mqtt.session.cursor import Cursor
+from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.session.window import SessionLimits
+from txbroker.mqtt.wire.message import Message
+from txbroker.mqtt.wire.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
+from txbroker.mqtt.wire.return_codes import ProtocolViolation
 
-PART = PartKey("", 1)
+PART = JournalId("", 1)
 
 
 class Bench:
@@ -45,7 +45,7 @@ class Bench:
         taken = []
         for payload in payloads:
             self._offset += 1
-            place = None if retain else Place(PART, self._offset)
+            place = None if retain else LogPosition(PART, self._offset)
             message = Message("t", payload.encode(), qos)
             taken.append(self.session.sender.deliver(message, qos, place, retain=retain))
         self._saved()
@@ -245,7 +245,7 @@ def test_room_is_told_when_half_of_the_queue_is_gone(monkeypatch: pytest.MonkeyP
     bench.deliver("1", "2", "3", "4", "5")
     bench.session.sender.on_pubacks((1,))
     bench.take()
-    bench.session.places.fall_behind(Place(PART, 6))
+    bench.session.places.fall_behind(LogPosition(PART, 6))
     heard = []
     for packet_id in (2, 3, 4):
         bench.session.sender.on_pubacks((packet_id,))
@@ -271,7 +271,7 @@ def test_session_falls_behind_at_the_first_message_that_it_misses() -> None:
     """Later ones change nothing, whatever their order."""
     bench = Bench()
     for offset in (7, 9, 5):
-        bench.session.places.fall_behind(Place(PART, offset))
+        bench.session.places.fall_behind(LogPosition(PART, offset))
 
     assert [4] == [cursor.offset for cursor in bench.session.places.behind.values()]
 
@@ -327,7 +327,7 @@ def test_clean_session_waits_for_nothing() -> None:
     bench.deliver("1", qos=2)
     bench.session.sender.on_pubrec(1)
     bench.session.sender.on_pubcomp(1)
-    bench.session.places.fall_behind(Place(PART, 2))
+    bench.session.places.fall_behind(LogPosition(PART, 2))
 
     assert [sent("1", 1, 2), Pubrel(1)] == bench.take()
     assert [] == [event for event in bench.watcher.events if event[0] == "save"]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from txbroker.mqtt.incoming import Incoming
-from txbroker.mqtt.turns import Turns
+from txbroker.mqtt.session.ack_order import AckOrder
+from txbroker.mqtt.session.inbound_publish import InboundPublish
 
 
 def test_new_publish_waits_behind_a_repeat_that_waits() -> None:
     """Also where what that waits for turns out to be another zone's, and is answered later."""
-    first, repeat, new = (Incoming(packet_id, 2) for packet_id in (1, 2, 3))
-    turns = Turns([2])
+    first, repeat, new = (InboundPublish(packet_id, 2) for packet_id in (1, 2, 3))
+    turns = AckOrder([2])
     turns.enter(first, "x", "", is_repeat=False)
     turns.enter(repeat, "x", "", is_repeat=True)
     turns.enter(new, "x", "", is_repeat=False)
@@ -23,8 +23,8 @@ def test_new_publish_waits_behind_a_repeat_that_waits() -> None:
 
 def test_topic_keeps_its_place_when_its_zone_is_found() -> None:
     """A repeat waits in the zone above, in which its topic was when it came."""
-    other, repeat, new = (Incoming(packet_id, 1) for packet_id in (1, 2, 3))
-    turns = Turns([2])
+    other, repeat, new = (InboundPublish(packet_id, 1) for packet_id in (1, 2, 3))
+    turns = AckOrder([2])
     turns.enter(other, "a/x", "a", is_repeat=False)
     turns.enter(repeat, "a/b/y", "a", is_repeat=True)
     turns.enter(new, "a/b/y", "a/b", is_repeat=False)
@@ -36,8 +36,8 @@ def test_topic_keeps_its_place_when_its_zone_is_found() -> None:
 
 def test_new_publish_has_its_turn_by_itself() -> None:
     """What is taken in the order in which it came needs no turns."""
-    first, new = Incoming(1, 1), Incoming(2, 1)
-    turns = Turns([])
+    first, new = InboundPublish(1, 1), InboundPublish(2, 1)
+    turns = AckOrder([])
     turns.enter(first, "x", "", is_repeat=False)
     turns.enter(new, "x", "", is_repeat=False)
 
@@ -46,11 +46,11 @@ def test_new_publish_has_its_turn_by_itself() -> None:
 
 def test_topics_are_forgotten_when_all_of_them_is_answered() -> None:
     """However many a connection brings while one repeat is still to come."""
-    turns = Turns([1])
-    before = Incoming(2, 1)
+    turns = AckOrder([1])
+    before = InboundPublish(2, 1)
     turns.enter(before, "x", "", is_repeat=False)
     for number in range(1_000):
-        repeat, new = Incoming(3, 1), Incoming(4, 1)
+        repeat, new = InboundPublish(3, 1), InboundPublish(4, 1)
         turns.enter(repeat, f"t/{number}", "", is_repeat=True)
         turns.enter(new, f"t/{number}", f"t/{number}", is_repeat=False)
         assert turns.has_to_wait(repeat) and turns.has_to_wait(new)

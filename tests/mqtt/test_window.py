@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from txbroker.message import Message
-from txbroker.mqtt.window import Outgoing, Window
-from txbroker.place import PartKey, Place
+from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.mqtt.session.window import OutboundMessage, Window
+from txbroker.mqtt.wire.message import Message
 
-HERE, THERE = PartKey("", 1), PartKey("a", 1)
+HERE, THERE = JournalId("", 1), JournalId("a", 1)
 
 
-def queue(window: Window, part: PartKey, offset: int) -> None:
-    window.wait(Outgoing(Message("t", b"p", 1), 1, False, Place(part, offset)))
+def queue(window: Window, part: JournalId, offset: int) -> None:
+    window.wait(OutboundMessage(Message("t", b"p", 1), 1, False, LogPosition(part, offset)))
 
 
 def test_queue_begins_somewhere_in_each_part() -> None:
@@ -18,7 +18,7 @@ def test_queue_begins_somewhere_in_each_part() -> None:
     window = Window()
     for part, offset in ((HERE, 5), (THERE, 2), (HERE, 6), (THERE, 9)):
         queue(window, part, offset)
-    window.wait(Outgoing(Message("t", b"cannot be read again", 1), 1, True))
+    window.wait(OutboundMessage(Message("t", b"cannot be read again", 1), 1, True))
     begins = [window.first_queued()]
     while window.next_waiting() is not None:
         begins.append(window.first_queued())
@@ -40,5 +40,5 @@ def test_queue_that_is_left_begins_nowhere() -> None:
     left = window.leave_queue()
     queue(window, THERE, 2)
 
-    assert [Place(HERE, 5)] == left
+    assert [LogPosition(HERE, 5)] == left
     assert {THERE: 2} == window.first_queued()

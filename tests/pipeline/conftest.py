@@ -18,7 +18,7 @@ REASON = "PySpark is not installed: pip install 'txbroker[pipeline]'"
 def start_spark(master: str, **settings: str) -> Any:
     """A session on this machine; its workers run this checkout."""
     pytest.importorskip("pyspark", reason=REASON)
-    from txbroker.pipeline.spark import session
+    from txbroker.pipeline.spark.spark_session import session
 
     defaults = {
         "spark.sql.shuffle.partitions": "2",

@@ -16,9 +16,9 @@ from typing import Any
 import attrs
 import pyarrow as pa
 
-from txbroker.pipeline.commits import Commits
-from txbroker.pipeline.ledger import LedgerSpan
-from txbroker.pipeline.ledger_archive import LedgerCopy, _copy_planned
+from txbroker.pipeline.archive.commits import Commits
+from txbroker.pipeline.audit.ledger_archive import LedgerCopy, _copy_planned
+from txbroker.pipeline.audit.ledgers import LedgerSpan
 
 
 class CopyHere(LedgerCopy):

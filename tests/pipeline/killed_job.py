@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.pipeline.conftest import start_spark
+from txbroker.pipeline.archive.upkeep import KeepRules
 from txbroker.pipeline.jobs import archive
-from txbroker.pipeline.rows import MESSAGE_COLUMNS
-from txbroker.pipeline.upkeep import Keep
+from txbroker.pipeline.source.row_schema import MESSAGE_COLUMNS
 
 
 def main(given: str, folder: str, last: str) -> None:
@@ -27,7 +27,7 @@ def main(given: str, folder: str, last: str) -> None:
     reader = (
         start_spark("local[2]").readStream.schema(MESSAGE_COLUMNS).option("maxFilesPerTrigger", 1)
     )
-    archive.archive_stream(reader.parquet(given), Path(folder), once=True, keep=Keep())
+    archive.archive_stream(reader.parquet(given), Path(folder), once=True, keep=KeepRules())
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from txbroker.pipeline.rows import MESSAGE_ARROW
+from txbroker.pipeline.source.row_schema import MESSAGE_ARROW
 
 START = datetime(2026, 3, 1, 22, tzinfo=UTC)
 
@@ -58,7 +58,9 @@ def in_order(rows: Iterable[Any]) -> list[tuple[Any, ...]]:
 
 
 class Published:
-    """In place of `txbroker.pipeline.sink.Topics`: topics and JSON that were published."""
+    """
+    In place of `txbroker.pipeline.source.sink.SinkTopics`: topics and JSON that were published.
+    """
 
     def __init__(self) -> None:
         self.messages: list[tuple[str, dict[str, Any]]] = []

@@ -20,7 +20,7 @@ import pyspark
 from tests.pipeline.kills import processes
 from tests.support.java_classes import java_options
 from tests.support.nodes import ROOT, free_port
-from txbroker.pipeline.java import find_java
+from txbroker.pipeline.spark.java import find_java
 
 PATIENCE = 60.0  # seconds for a Java to begin, on a busy machine
 WORKERS = 2

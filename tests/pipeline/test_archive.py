@@ -20,22 +20,23 @@ from pyspark.sql import functions as F
 
 from tests.pipeline.rows import START, Row, in_order, message, messages, shuffled, table
 from tests.pipeline.test_commits import data_file
-from txbroker.errors import PipelineError
-from txbroker.pipeline import archive, streams
-from txbroker.pipeline.archives import read_archive, write_batch
-from txbroker.pipeline.commits import Commits
-from txbroker.pipeline.compaction import TARGET, plan_merges
+from txbroker.model.errors import PipelineError
+from txbroker.pipeline import archive
+from txbroker.pipeline.archive.archives import read_archive, write_batch
+from txbroker.pipeline.archive.commits import Commits
+from txbroker.pipeline.archive.compaction import TARGET, plan_merges
+from txbroker.pipeline.archive.upkeep import ArchiveUpkeep, KeepRules
+from txbroker.pipeline.archive.writer import MESSAGES
 from txbroker.pipeline.jobs.archive import archive_stream
-from txbroker.pipeline.lookups import looked_up
-from txbroker.pipeline.reasons import SLOW_START, told_at
-from txbroker.pipeline.rows import MESSAGE_COLUMNS
-from txbroker.pipeline.streams import JobLock
-from txbroker.pipeline.upkeep import Keep, Upkeep
-from txbroker.pipeline.writer import MESSAGES
+from txbroker.pipeline.source.error_reasons import SLOW_START, told_at
+from txbroker.pipeline.source.lookups import looked_up
+from txbroker.pipeline.source.row_schema import MESSAGE_COLUMNS
+from txbroker.pipeline.spark import journal_jobs
+from txbroker.pipeline.spark.journal_jobs import JobLock
 
 ROOT = Path(__file__).resolve().parents[2]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-FOREVER = Keep(age=timedelta(days=100_000))
+FOREVER = KeepRules(age=timedelta(days=100_000))
 ZONES = ["", "home", "home/kitchen", "50% off/[a]*?{x}\\ü .", "a" * 300]
 
 
@@ -190,7 +191,7 @@ def feed(folder: Path, batches: Sequence[list[Row]]) -> None:
         os.utime(path, (1_800_000_000 + number, 1_800_000_000 + number))
 
 
-def run_once(spark: SparkSession, given: Path, folder: Path, keep: Keep = FOREVER) -> None:
+def run_once(spark: SparkSession, given: Path, folder: Path, keep: KeepRules = FOREVER) -> None:
     archive_stream(parquet_stream(spark, given), folder, once=True, keep=keep)
 
 
@@ -231,7 +232,7 @@ def test_a_query_that_dies_unnoticed_is_no_success(
     def die(*_: object) -> None:
         (archive / "_checkpoint" / "commits" / "0").unlink()
 
-    monkeypatch.setattr(streams, "_await", lambda query, *_: (query.awaitTermination(), die()))
+    monkeypatch.setattr(journal_jobs, "_await", lambda query, *_: (query.awaitTermination(), die()))
     with pytest.raises(PipelineError, match="ended before its work was done; run it again"):
         run_once(spark, given, archive)
 
@@ -253,10 +254,10 @@ def test_a_query_whose_python_is_slow_is_started_again(
         if outcome is not None:
             raise outcome
 
-    monkeypatch.setattr(streams, "_follow", run)
+    monkeypatch.setattr(journal_jobs, "_follow", run)
 
     def follow() -> None:
-        streams.follow(None, tmp_path, no_commit, once=True)  # type: ignore[arg-type]
+        journal_jobs.follow(None, tmp_path, no_commit, once=True)  # type: ignore[arg-type]
 
     if ends:
         follow()
@@ -347,14 +348,14 @@ def test_small_files_are_merged(spark: SparkSession, tmp_path: Path) -> None:
     commits = Commits(tmp_path)
     assert 18 == len(commits.load().files)
 
-    assert 16 == Upkeep(spark, commits, MESSAGES, FOREVER, grace=3600).after_batch().merged
+    assert 16 == ArchiveUpkeep(spark, commits, MESSAGES, FOREVER, grace=3600).after_batch().merged
     assert 2 == len(commits.load().files)
     assert in_order(rows) == in_order(before.collect())
     assert in_order(rows) == in_order(read_archive(spark, tmp_path).collect())
     for path in commits.load().files:
         offsets = pq.ParquetFile(tmp_path / path).read().column("offset").to_pylist()
         assert sorted(offsets) == offsets
-    done = Upkeep(spark, commits, MESSAGES, FOREVER, grace=0).all()
+    done = ArchiveUpkeep(spark, commits, MESSAGES, FOREVER, grace=0).all()
     assert 18 == done.deleted
     assert 2 == len(list(tmp_path.rglob("*.parquet")))
     assert in_order(rows) == in_order(read_archive(spark, tmp_path).collect())
@@ -365,9 +366,9 @@ def test_rows_are_kept_for_their_zones_age(spark: SparkSession, tmp_path: Path) 
     write_batch(frame(spark, messages(["home", "", "x"], range(240))), tmp_path, "q", 0)
     commits = Commits(tmp_path)
     age = timedelta(microseconds=commits.now()) - (START.replace(hour=0) - EPOCH)
-    keep = Keep(age=age - timedelta(days=1), zones={"home": age, "x": age - timedelta(days=2)})
+    keep = KeepRules(age=age - timedelta(days=1), zones={"home": age, "x": age - timedelta(days=2)})
 
-    assert 3 == Upkeep(spark, commits, MESSAGES, keep).all().expired
+    assert 3 == ArchiveUpkeep(spark, commits, MESSAGES, keep).all().expired
     by_zone = read_archive(spark, tmp_path).groupBy("zone").agg(F.count("*").alias("n"))
     assert {("home", 240), ("", 120)} == {(row["zone"], row["n"]) for row in by_zone.collect()}
     assert dict.fromkeys(("home", "", "x"), (1, 240)) == commits.load().positions

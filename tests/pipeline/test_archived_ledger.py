@@ -19,18 +19,19 @@ from tests.pipeline.site import PATIENCE, house, numbered, publish, until
 from tests.pipeline.test_audit_nodes import subscribe, take
 from tests.support.nodes import NodeProcess
 from tests.system import commands
-from txbroker.errors import PipelineError
-from txbroker.ledger import Kind, Row, encode_rows
-from txbroker.pipeline import archive, ledger_archive, read_archive, traffic
-from txbroker.pipeline import ledger as ledgers
-from txbroker.pipeline.archives import write_batch
-from txbroker.pipeline.commits import Commits
-from txbroker.pipeline.evidence import NO_NODES, Evidence, gather, without_nodes
+from txbroker.journal.delivery_ledger import LedgerKind, LedgerRow, encode_rows
+from txbroker.model.errors import PipelineError
+from txbroker.model.log_position import JournalId
+from txbroker.pipeline import archive, read_archive, traffic
+from txbroker.pipeline.archive.archives import write_batch
+from txbroker.pipeline.archive.commits import Commits
+from txbroker.pipeline.audit import ledger_archive
+from txbroker.pipeline.audit import ledgers as ledgers
+from txbroker.pipeline.audit.evidence import NO_NODES, Evidence, gather, without_nodes
+from txbroker.pipeline.audit.ledger_archive import LedgerCopy, next_spans
+from txbroker.pipeline.audit.ledgers import LedgerSpan, read_span
 from txbroker.pipeline.jobs.audit import compare
-from txbroker.pipeline.ledger import LedgerSpan, read_span
-from txbroker.pipeline.ledger_archive import LedgerCopy, next_spans
-from txbroker.pipeline.rows import LEDGER_COLUMNS
-from txbroker.place import PartKey
+from txbroker.pipeline.source.row_schema import LEDGER_COLUMNS
 from txbroker.v1.journal_pb2 import LedgerReply, LedgerState
 
 
@@ -195,7 +196,7 @@ def test_an_archive_without_a_ledger(spark: SparkSession, tmp_path: Path) -> Non
 
 def test_what_retention_took_is_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row in place of those that are gone, with the time of the next one."""
-    delivery = Row(Kind.DELIVERY, 1000, "c", part=PartKey("home", 1), offset=7)
+    delivery = LedgerRow(LedgerKind.DELIVERY, 1000, "c", part=JournalId("home", 1), offset=7)
 
     class Stub:
         def __init__(self, channel: object) -> None: ...

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from txbroker.pipeline.evidence import Evidence
+from txbroker.pipeline.audit.evidence import Evidence
 from txbroker.pipeline.jobs.audit import compare
-from txbroker.pipeline.rows import (
+from txbroker.pipeline.source.row_schema import (
     CURSOR_ARROW,
     CURSOR_COLUMNS,
     LEDGER_ARROW,

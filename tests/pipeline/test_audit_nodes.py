@@ -19,11 +19,11 @@ from tests.support.nodes import NodeProcess, topology
 from tests.support.rawclient import RawClient
 from tests.system.commands import output, run, wait_until
 from txbroker.cli import main
-from txbroker.pipeline.evidence import gather
+from txbroker.pipeline.audit.evidence import gather
 from txbroker.pipeline.jobs.audit import compare, count
-from txbroker.store.committer import Committer, Durability
-from txbroker.store.log import Log
-from txbroker.store.tables import Tables
+from txbroker.storage.committer import Committer, Durability
+from txbroker.storage.log import SegmentLog
+from txbroker.storage.tables import LogTables
 
 
 class Tree:
@@ -165,8 +165,8 @@ def forget_window(data: Path, name: bytes) -> None:
         on_full=lambda is_full, _: None,
         on_failed=lambda error: None,
     )
-    log = Log(data / "tables", on_trimmed=lambda *_: None)
-    tables = Tables(log, committer, lambda: 0)
+    log = SegmentLog(data / "tables", on_trimmed=lambda *_: None)
+    tables = LogTables(log, committer, lambda: 0)
     assert tables.table("windows").get(name)
     tables.table("windows").delete(name)
     committer.close()

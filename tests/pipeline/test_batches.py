@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from txbroker.core import Columns, Filled
-from txbroker.message import Message
-from txbroker.pipeline.batches import to_arrow
-from txbroker.pipeline.rows import MESSAGE_ARROW
-from txbroker.store.records import encode_records
+from txbroker.journal.store.record_format import encode_records
+from txbroker.mqtt.wire.message import Message
+from txbroker.pipeline.source.arrow_batches import to_arrow
+from txbroker.pipeline.source.row_schema import MESSAGE_ARROW
 
 TIME = datetime(2026, 1, 2, 3, 4, 5, 678_901, UTC)
 STAMP = (TIME - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)

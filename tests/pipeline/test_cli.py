@@ -19,8 +19,8 @@ from click.testing import CliRunner
 from tests.support.nodes import ROOT, NodeProcess, topology
 from txbroker import pipeline as package
 from txbroker.cli import main
-from txbroker.cli.progress import Reporter
-from txbroker.errors import PipelineError
+from txbroker.cli.progress import ProgressReporter
+from txbroker.model.errors import PipelineError
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     leader, follower = pty.openpty()
     with os.fdopen(follower, "w") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)
-        with Reporter("replay") as report:
+        with ProgressReporter("replay") as report:
             report("begin", {"messages": 1500})
             report("acknowledged", {"messages": 1234})
         terminal.flush()

@@ -13,10 +13,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from txbroker.errors import PipelineError
-from txbroker.pipeline import manifest
-from txbroker.pipeline.commits import Commits
-from txbroker.pipeline.manifest import Change, DataFile, State, Verdict
+from txbroker.model.errors import PipelineError
+from txbroker.pipeline.archive import manifest
+from txbroker.pipeline.archive.commits import Commits
+from txbroker.pipeline.archive.manifest import ArchiveChange, ArchiveState, ChangeVerdict, DataFile
 
 HOUR = 3600.0
 DAY = 86_400.0
@@ -86,7 +86,7 @@ class Writer:
     """A process: its own view of the archive, and what it is about to commit."""
 
     commits: Commits
-    change: Change | None = None
+    change: ArchiveChange | None = None
     numbers: list[int] = attrs.field(factory=list)
 
 
@@ -156,11 +156,11 @@ class Interleavings(RuleBasedStateMachine):
         if writer.change is None:
             return
         verdict = writer.commits.commit(writer.change, "messages")
-        if writer.change.query and verdict is Verdict.FITS:
+        if writer.change.query and verdict is ChangeVerdict.FITS:
             assert all(batch < writer.change.batch for batch in self.committed)
             self.committed.add(writer.change.batch)
             self.expected = sorted(self.expected + writer.numbers)
-        if verdict is Verdict.DONE:
+        if verdict is ChangeVerdict.DONE:
             assert max(self.committed) >= writer.change.batch
         writer.change = None
 
@@ -202,7 +202,7 @@ TestInterleavings.settings = settings(max_examples=150, stateful_step_count=40, 
 # -- single cases
 
 
-def added(commits: Commits, name: str, **fields: object) -> Verdict:
+def added(commits: Commits, name: str, **fields: object) -> ChangeVerdict:
     """Commit a file that is on disk."""
     file = data_file(name, **fields)  # type: ignore[arg-type]
     path = commits.archive / file.path
@@ -211,7 +211,7 @@ def added(commits: Commits, name: str, **fields: object) -> Verdict:
     return commits.commit(commits.change(added=(file,)), "messages")
 
 
-def names(state: State) -> set[str]:
+def names(state: ArchiveState) -> set[str]:
     return {Path(path).stem for path in state.files}
 
 
@@ -223,7 +223,7 @@ def test_of_many_writers_none_is_lost(tmp_path: Path) -> None:
         commits = Commits(tmp_path)
         start.wait()
         for k in range(25):
-            assert added(commits, f"{n}-{k}") is Verdict.FITS
+            assert added(commits, f"{n}-{k}") is ChangeVerdict.FITS
 
     threads = [threading.Thread(target=write, args=(n,)) for n in range(4)]
     for thread in threads:
@@ -246,12 +246,18 @@ def test_a_condemned_file_is_not_named(tmp_path: Path) -> None:
     clock.now += DAY + 1
     assert 1 == commits.vacuum("messages").condemned
 
-    assert Commits(tmp_path).commit(Change(time=0, added=(slow,)), "messages") is Verdict.LOST
+    assert (
+        Commits(tmp_path).commit(ArchiveChange(time=0, added=(slow,)), "messages")
+        is ChangeVerdict.LOST
+    )
     clock.now += HOUR + 1
     assert 1 == commits.vacuum("messages").deleted
     commits.vacuum("messages")
     assert not commits.load().removed
-    assert Commits(tmp_path).commit(Change(time=0, added=(slow,)), "messages") is Verdict.LOST
+    assert (
+        Commits(tmp_path).commit(ArchiveChange(time=0, added=(slow,)), "messages")
+        is ChangeVerdict.LOST
+    )
 
 
 def test_old_manifests_go_and_the_state_stays(tmp_path: Path) -> None:
@@ -277,7 +283,7 @@ def test_old_manifests_go_and_the_state_stays(tmp_path: Path) -> None:
 def test_whole_and_changes_say_the_same(tmp_path: Path) -> None:
     """What a whole holds is what its changes lead to."""
     commits = Commits(tmp_path)
-    state = State()
+    state = ArchiveState()
     for k in range(31):
         added(commits, str(k))
     commits.commit(
@@ -352,8 +358,8 @@ def test_of_two_merges_of_a_file_one_counts(tmp_path: Path) -> None:
     commits.commit(commits.change(added=(one,)), "messages")
     merges = [commits.change(added=(disk.write([1]),), removed=(one.path,)) for _ in range(2)]
 
-    assert Verdict.FITS is commits.commit(merges[0], "messages")
-    assert Verdict.LOST is Commits(tmp_path).commit(merges[1], "messages")
+    assert ChangeVerdict.FITS is commits.commit(merges[0], "messages")
+    assert ChangeVerdict.LOST is Commits(tmp_path).commit(merges[1], "messages")
     for _ in range(3):
         clock.now += DAY + 1
         commits.vacuum("messages")

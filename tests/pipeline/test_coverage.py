@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-from txbroker.delegation.passage import FOREVER, Passage
-from txbroker.pipeline.coverage import END, Covered, Event, covered
-from txbroker.place import PartKey, Place
+from txbroker.model.epoch_transition import FOREVER, EpochTransition
+from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.pipeline.audit.coverage import END, Coverage, SubscriptionEvent, covered
 
-ROOT = PartKey("", 1)
-CHILD, AGAIN = PartKey("a", 1), PartKey("a", 2)
-
-
-def start(offset: int, part: PartKey = ROOT, *, qos: int = 1, time: int = 0) -> Event:
-    return Event(part=part, offset=offset, qos=qos, time=time)
+ROOT = JournalId("", 1)
+CHILD, AGAIN = JournalId("a", 1), JournalId("a", 2)
 
 
-def end(offset: int, part: PartKey = ROOT, *, time: int = 0) -> Event:
-    return Event(part=part, offset=offset, qos=None, time=time)
+def start(offset: int, part: JournalId = ROOT, *, qos: int = 1, time: int = 0) -> SubscriptionEvent:
+    return SubscriptionEvent(part=part, offset=offset, qos=qos, time=time)
 
 
-def cut(offset: int, part: PartKey = CHILD) -> Passage:
-    return Passage(apex="a", left=Place(ROOT, offset), entered=Place(part, 0))
+def end(offset: int, part: JournalId = ROOT, *, time: int = 0) -> SubscriptionEvent:
+    return SubscriptionEvent(part=part, offset=offset, qos=None, time=time)
 
 
-def came_back(last: int, offset: int, part: PartKey = CHILD) -> Passage:
-    return Passage(apex="a", left=Place(part, last), entered=Place(ROOT, offset))
+def cut(offset: int, part: JournalId = CHILD) -> EpochTransition:
+    return EpochTransition(apex="a", left=LogPosition(ROOT, offset), entered=LogPosition(part, 0))
+
+
+def came_back(last: int, offset: int, part: JournalId = CHILD) -> EpochTransition:
+    return EpochTransition(
+        apex="a", left=LogPosition(part, last), entered=LogPosition(ROOT, offset)
+    )
 
 
 def spans(
-    topic_filter: str, events: list[Event], *passages: Passage
-) -> set[tuple[PartKey, int, int, str]]:
+    topic_filter: str, events: list[SubscriptionEvent], *passages: EpochTransition
+) -> set[tuple[JournalId, int, int, str]]:
     """(part, since, until, within) of each."""
     return {
         (span.part, span.since, span.until, span.within)
@@ -56,7 +58,7 @@ def test_nothing_is_owed_at_qos_0() -> None:
     """Neither from the beginning nor after a change."""
     found = covered("x", [start(1), start(5, qos=0), start(9, qos=2)], ())
 
-    assert [Covered(part=ROOT, since=1, until=5, qos=1, time=0)] == [
+    assert [Coverage(part=ROOT, since=1, until=5, qos=1, time=0)] == [
         span for span in found if span.since == 1
     ]
     assert {1, 9} == {span.since for span in found}
@@ -106,11 +108,13 @@ def test_an_older_epoch_says_nothing_of_a_newer_one() -> None:
 
 def test_a_zone_within_the_zone_that_came_back_goes_out_with_less() -> None:
     """What a passage brought is for its topics; a cut within takes its share."""
-    inner = PartKey("a/b", 1)
+    inner = JournalId("a/b", 1)
     passages = (
         came_back(30, 12),
-        Passage(apex="a/b", left=Place(ROOT, 20), entered=Place(inner, 0)),
-        Passage(apex="c", left=Place(ROOT, 20), entered=Place(PartKey("c", 1), 0)),
+        EpochTransition(apex="a/b", left=LogPosition(ROOT, 20), entered=LogPosition(inner, 0)),
+        EpochTransition(
+            apex="c", left=LogPosition(ROOT, 20), entered=LogPosition(JournalId("c", 1), 0)
+        ),
     )
     found = spans("#", [start(4, CHILD)], *passages)
 

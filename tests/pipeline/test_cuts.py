@@ -10,21 +10,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.pipeline.workload import HARMONIC
-from txbroker.pipeline.cuts import Cuts, Tree, choose_cuts, host_loads, may_be_zone, own_loads
+from txbroker.pipeline.planner.cuts import (
+    LoadTree,
+    PlannedCuts,
+    choose_cuts,
+    host_loads,
+    may_be_zone,
+    own_loads,
+)
 
 
-def tree_of(topics: Mapping[str, float], zones: Mapping[str, str] | None = None) -> Tree:
+def tree_of(topics: Mapping[str, float], zones: Mapping[str, str] | None = None) -> LoadTree:
     """A tree out of the loads of topics alone."""
     loads: dict[str, float] = {}
     for topic, load in topics.items():
         levels = topic.split("/")
         for top in {"/".join(levels[:n]) for n in range(len(levels) + 1)}:
             loads[top] = loads.get(top, 0.0) + load
-    return Tree(loads=loads, zones=zones or {"": "old"})
+    return LoadTree(loads=loads, zones=zones or {"": "old"})
 
 
 def loads_after(
-    topics: Mapping[str, float], tree: Tree, cuts: Mapping[str, str]
+    topics: Mapping[str, float], tree: LoadTree, cuts: Mapping[str, str]
 ) -> dict[str, float]:
     """The load of each host, topic by topic: the longest apex wins."""
     zones = {**tree.zones, **cuts}
@@ -35,7 +42,9 @@ def loads_after(
     return loads
 
 
-def check(topics: Mapping[str, float], tree: Tree, cuts: Cuts, hosts: list[str], most: int) -> None:
+def check(
+    topics: Mapping[str, float], tree: LoadTree, cuts: PlannedCuts, hosts: list[str], most: int
+) -> None:
     """What holds for every choice."""
     after = loads_after(topics, tree, cuts.hosts)
     assert max(after.values()) == pytest.approx(cuts.busiest)

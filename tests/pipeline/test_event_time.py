@@ -13,11 +13,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.pipeline.rows import Published, Row, message
 from tests.pipeline.test_archive import feed, frame, parquet_stream
-from txbroker.errors import PipelineError
+from txbroker.model.errors import PipelineError
 from txbroker.pipeline import rollup
 from txbroker.pipeline.jobs import rollup as rollup_module
 from txbroker.pipeline.jobs.rollup import read_rollup
-from txbroker.pipeline.windows import rollup_rows
+from txbroker.pipeline.report.windows import rollup_rows
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 RECEIVED = NOON + timedelta(days=2)

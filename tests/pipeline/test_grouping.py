@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txbroker.pipeline.grouping import regroup
+from txbroker.pipeline.planner.grouping import regroup
 
 HOSTS = ("h1", "h2", "h3")
 

@@ -18,7 +18,7 @@ find = importlib.util.find_spec
 importlib.util.find_spec = lambda name: None if name == "pyspark" else find(name)
 try:
     txbroker.pipeline.register(None)
-except txbroker.errors.PipelineError as error:
+except txbroker.model.errors.PipelineError as error:
     print(error)
 """
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.nodes import ROOT
-from txbroker.errors import PipelineError
-from txbroker.pipeline import java
-from txbroker.pipeline.java import find_java
+from txbroker.model.errors import PipelineError
+from txbroker.pipeline.spark import java
+from txbroker.pipeline.spark.java import find_java
 
 
 def a_java(folder: Path, version: str) -> Path:
@@ -87,7 +87,7 @@ def test_spark_runs_on_the_packaged_one(tmp_path: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"}
     environment |= {"PATH": str(tools), "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
     program = """
-from txbroker.pipeline.spark import session
+from txbroker.pipeline.spark.spark_session import session
 
 spark = session("local[1]")
 print(spark.range(5).count(), spark._jvm.System.getProperty("java.version"))

@@ -9,43 +9,43 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txbroker.errors import PipelineError
-from txbroker.ledger import BATCH_ROWS, Kind, Row, batches, encode_rows
-from txbroker.pipeline.ledger_batches import ledger_to_arrow
-from txbroker.pipeline.rows import LEDGER_ARROW
-from txbroker.place import PartKey
+from txbroker.journal.delivery_ledger import BATCH_ROWS, LedgerKind, LedgerRow, batches, encode_rows
+from txbroker.model.errors import PipelineError
+from txbroker.model.log_position import JournalId
+from txbroker.pipeline.audit.ledger_batches import ledger_to_arrow
+from txbroker.pipeline.source.row_schema import LEDGER_ARROW
 from txbroker.v1.ledger_pb2 import LedgerRows
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
 numbers = st.integers(0, (1 << 62) - 1)
-parts = st.builds(PartKey, st.text("ab/", max_size=3), st.integers(1, 1 << 40))
+parts = st.builds(JournalId, st.text("ab/", max_size=3), st.integers(1, 1 << 40))
 times = st.integers(0, 1 << 52)
 
 
 @st.composite
-def _row(draw: st.DrawFn) -> Row:
+def _row(draw: st.DrawFn) -> LedgerRow:
     """Any, with what its kind speaks of."""
-    kind, time, offset = draw(st.sampled_from(Kind)), draw(times), draw(numbers)
-    if kind is Kind.GAP:
-        return Row(kind, time, offset=offset)
+    kind, time, offset = draw(st.sampled_from(LedgerKind)), draw(times), draw(numbers)
+    if kind is LedgerKind.GAP:
+        return LedgerRow(kind, time, offset=offset)
     part = draw(parts)
-    if kind is Kind.PASSAGE:
+    if kind is LedgerKind.PASSAGE:
         through, left = draw(numbers), draw(parts)
-        return Row(kind, time, "", draw(names), 0, part, offset, through, left)
-    if kind is Kind.DELIVERY:
-        return Row(kind, time, draw(names), part=part, offset=offset)
-    if kind is Kind.DROPPED:
-        return Row(kind, time, draw(names), part=part, offset=offset, through=draw(numbers))
-    return Row(kind, time, draw(names), draw(names), draw(st.integers(0, 2)), part, offset)
+        return LedgerRow(kind, time, "", draw(names), 0, part, offset, through, left)
+    if kind is LedgerKind.DELIVERY:
+        return LedgerRow(kind, time, draw(names), part=part, offset=offset)
+    if kind is LedgerKind.DROPPED:
+        return LedgerRow(kind, time, draw(names), part=part, offset=offset, through=draw(numbers))
+    return LedgerRow(kind, time, draw(names), draw(names), draw(st.integers(0, 2)), part, offset)
 
 
 rows = _row()
 
 
-def shown(number: int, row: Row) -> dict[str, Any]:
+def shown(number: int, row: LedgerRow) -> dict[str, Any]:
     """What a reader sees of a row."""
-    has_qos = row.kind in (Kind.START, Kind.END)
-    has_through = row.kind in (Kind.DROPPED, Kind.PASSAGE)
+    has_qos = row.kind in (LedgerKind.START, LedgerKind.END)
+    has_through = row.kind in (LedgerKind.DROPPED, LedgerKind.PASSAGE)
     return {
         "node": "n",
         "ledger": "l",
@@ -67,7 +67,9 @@ def shown(number: int, row: Row) -> dict[str, Any]:
 
 
 @given(st.lists(rows, min_size=1, max_size=20), st.integers(1, 10**6), st.data())
-def test_rows_come_back_as_they_were(some: list[Row], first: int, data: st.DataObject) -> None:
+def test_rows_come_back_as_they_were(
+    some: list[LedgerRow], first: int, data: st.DataObject
+) -> None:
     """Of all kinds, beside one another; and any range of them."""
     start = data.draw(st.integers(first - 2, first + len(some)))
     end = data.draw(st.integers(start, first + len(some) + 2))
@@ -82,8 +84,14 @@ def test_rows_come_back_as_they_were(some: list[Row], first: int, data: st.DataO
 
 def test_batches_have_bounds() -> None:
     """In rows, and in bytes of names; nothing is left out."""
-    short = [Row(Kind.DELIVERY, 0, "c", part=PartKey("", 1), offset=n) for n in range(10_000)]
-    long = [Row(Kind.DELIVERY, 0, "c" * 60_000, part=PartKey("", 1), offset=n) for n in range(10)]
+    short = [
+        LedgerRow(LedgerKind.DELIVERY, 0, "c", part=JournalId("", 1), offset=n)
+        for n in range(10_000)
+    ]
+    long = [
+        LedgerRow(LedgerKind.DELIVERY, 0, "c" * 60_000, part=JournalId("", 1), offset=n)
+        for n in range(10)
+    ]
 
     assert [BATCH_ROWS, BATCH_ROWS, 10_000 - 2 * BATCH_ROWS] == [len(b) for b in batches(short)]
     assert short == [row for batch in batches(short) for row in batch]

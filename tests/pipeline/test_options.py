@@ -6,18 +6,18 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from txbroker.errors import PipelineError
-from txbroker.pipeline.options import (
+from txbroker.model.errors import PipelineError
+from txbroker.pipeline.source.positions import ZonePosition
+from txbroker.pipeline.source.source_options import (
     MAX_RECORDS,
     RESERVED,
-    Bound,
+    OffsetBound,
     SourceOptions,
     microseconds,
     parse_time,
     sink_options,
     source_options,
 )
-from txbroker.pipeline.positions import Position
 
 ROOT = {"root": "127.0.0.1:7001"}
 
@@ -41,8 +41,8 @@ def test_all_of_them_whatever_their_case() -> None:
     assert SourceOptions(
         root="[::1]:1",
         filter="+/a",
-        start=Bound(is_earliest=True),
-        end=Bound(positions={"a": Position(1, 2)}),
+        start=OffsetBound(is_earliest=True),
+        end=OffsetBound(positions={"a": ZonePosition(1, 2)}),
         max_records=5,
         fail_on_loss=False,
         push_down=True,

@@ -25,9 +25,9 @@ from tests.pipeline.workload import (
 )
 from txbroker.cli import main
 from txbroker.config import Address, load_files
-from txbroker.errors import PipelineError
+from txbroker.model.errors import PipelineError
 from txbroker.pipeline.jobs.plan import Plan, plan
-from txbroker.pipeline.planned import Host, Member, members_of, write_files
+from txbroker.pipeline.planner.planned import PlannedHost, PresentNode, members_of, write_files
 
 HOUSE = """
 node: house
@@ -36,8 +36,8 @@ mqtt: ["tcp:1883:interface=127.0.0.1"]
 grpc: 127.0.0.1:7001
 data: var/house
 """
-THREE = [Host(name=f"host-{number}", address="127.0.0.1") for number in (1, 2, 3)]
-ROOT = Member(node="house", zone="", grpc=Address("10.0.0.1", 7001))
+THREE = [PlannedHost(name=f"host-{number}", address="127.0.0.1") for number in (1, 2, 3)]
+ROOT = PresentNode(node="house", zone="", grpc=Address("10.0.0.1", 7001))
 
 
 @attrs.frozen(kw_only=True)
@@ -133,12 +133,15 @@ def shared(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tup
         for number in range(1, 1601)
     ]
     made = [delivery(row, "wall", "porch") for row in rows if row["topic"].startswith("m00")]
-    members = [ROOT, Member(node="porch", zone=None, grpc=Address("10.0.0.2", 7001))]
+    members = [ROOT, PresentNode(node="porch", zone=None, grpc=Address("10.0.0.2", 7001))]
     done = plan(
         spark.read.parquet(write(folder / "messages.parquet", rows)),
         spark.read.parquet(write(folder / "ledger.parquet", made, LEDGER_ARROW)),
         members=members,
-        hosts=[Host(name="b", address="10.0.0.3"), Host(name="c", address="10.0.0.4")],
+        hosts=[
+            PlannedHost(name="b", address="10.0.0.3"),
+            PlannedHost(name="c", address="10.0.0.4"),
+        ],
     )
     return done, rows
 
@@ -190,13 +193,13 @@ def test_crossings_are_those_of_the_rows(shared: tuple[Plan, list[Row]]) -> None
 def test_what_cannot_be_planned_is_one_line(spark: SparkSession, tmp_path: Path) -> None:
     """No messages, no hosts, no root."""
     nothing = spark.read.parquet(write(tmp_path / "none.parquet", []))
-    kitchen = Member(node="kitchen", zone="home/kitchen", grpc=Address("10.0.0.1", 7001))
+    kitchen = PresentNode(node="kitchen", zone="home/kitchen", grpc=Address("10.0.0.1", 7001))
 
     with pytest.raises(PipelineError, match="no messages to plan from"):
         plan(nothing, members=[ROOT], hosts=THREE)
     with pytest.raises(PipelineError, match="no hosts"):
         plan(nothing, members=[ROOT], hosts=[])
     with pytest.raises(PipelineError, match=r"10\.0\.0\.1 has a node already"):
-        plan(nothing, members=[ROOT], hosts=[Host(name="10.0.0.1", address="10.0.0.1")])
+        plan(nothing, members=[ROOT], hosts=[PlannedHost(name="10.0.0.1", address="10.0.0.1")])
     with pytest.raises(PipelineError, match="root zone"):
         plan(nothing, members=[kitchen], hosts=THREE)

@@ -18,28 +18,31 @@ from hypothesis import strategies as st
 
 from tests.support.nodes import ROOT, free_port
 from txbroker.config import Address, inspect_files, load_files
-from txbroker.errors import PipelineError
-from txbroker.pipeline.cuts import Tree, choose_cuts, may_be_zone
-from txbroker.pipeline.planned import (
-    Host,
-    Member,
-    Ports,
+from txbroker.model.errors import PipelineError
+from txbroker.pipeline.planner.cuts import LoadTree, choose_cuts, may_be_zone
+from txbroker.pipeline.planner.planned import (
+    PlannedHost,
+    PlannedPorts,
+    PresentNode,
     members_of,
     plan_nodes,
     write_files,
 )
 
-HOUSE = Member(node="house", zone="", grpc=Address("10.0.0.1", 7001), ports=frozenset({1883, 7001}))
-EAST = Host(name="east", address="10.0.0.2")
+HOUSE = PresentNode(
+    node="house", zone="", grpc=Address("10.0.0.1", 7001), ports=frozenset({1883, 7001})
+)
+EAST = PlannedHost(name="east", address="10.0.0.2")
 
 
 def test_parents_are_the_nearest_zones_above() -> None:
     """Those of today, or new ones; never a pure edge."""
-    kitchen = Member(node="kitchen", zone="home/kitchen", grpc=Address("10.0.0.1", 7002))
-    porch = Member(node="porch", zone=None, grpc=Address("10.0.0.1", 7003))
+    kitchen = PresentNode(node="kitchen", zone="home/kitchen", grpc=Address("10.0.0.1", 7002))
+    porch = PresentNode(node="porch", zone=None, grpc=Address("10.0.0.1", 7003))
     zones = dict.fromkeys(("home/kitchen/oven", "garden", "garden/shed/door"), "east")
     nodes = {
-        node.zone: node for node in plan_nodes(zones, [EAST], [HOUSE, kitchen, porch], Ports())
+        node.zone: node
+        for node in plan_nodes(zones, [EAST], [HOUSE, kitchen, porch], PlannedPorts())
     }
 
     assert kitchen.grpc == nodes["home/kitchen/oven"].parent
@@ -49,15 +52,15 @@ def test_parents_are_the_nearest_zones_above() -> None:
 
 def test_ports_are_counted_up_and_those_taken_left_out() -> None:
     """On each address by itself; new nodes beside the root have none of its ports."""
-    beside = Host(name="beside", address="10.0.0.1")
+    beside = PlannedHost(name="beside", address="10.0.0.1")
     zones = {"a": "east", "b": "east", "c": "beside"}
-    a, b, c = plan_nodes(zones, [EAST, beside], [HOUSE], Ports())
+    a, b, c = plan_nodes(zones, [EAST, beside], [HOUSE], PlannedPorts())
 
     assert ("tcp:1883:interface=10.0.0.2", 7001, 8001) == (a.mqtt, a.grpc.port, a.link.port)
     assert ("tcp:1884:interface=10.0.0.2", 7002, 8002) == (b.mqtt, b.grpc.port, b.link.port)
     assert ("tcp:1884:interface=10.0.0.1", 7002, 8001) == (c.mqtt, c.grpc.port, c.link.port)
     with pytest.raises(PipelineError, match=r"no port is left on 10\.0\.0\.2"):
-        plan_nodes(zones, [EAST, beside], [HOUSE], Ports(grpc=65535))
+        plan_nodes(zones, [EAST, beside], [HOUSE], PlannedPorts(grpc=65535))
 
 
 @pytest.mark.parametrize(
@@ -70,8 +73,8 @@ def test_ports_are_counted_up_and_those_taken_left_out() -> None:
 )
 def test_endpoints_of_names_and_addresses(address: str, endpoint: str, tmp_path: Path) -> None:
     """A name binds all interfaces, as Twisted binds addresses only; `check` takes all of them."""
-    hosts = [Host(name="new", address=address)]
-    (node,) = plan_nodes({"a": "new"}, hosts, [HOUSE], Ports())
+    hosts = [PlannedHost(name="new", address=address)]
+    (node,) = plan_nodes({"a": "new"}, hosts, [HOUSE], PlannedPorts())
 
     assert endpoint == node.mqtt
     write_files(tmp_path, [node], hosts, [])
@@ -79,9 +82,9 @@ def test_endpoints_of_names_and_addresses(address: str, endpoint: str, tmp_path:
 
 def test_names_are_good_and_differ() -> None:
     """In topics, in files and from the ones there are."""
-    house = Member(node="a-b", zone="", grpc=Address("10.0.0.1", 7001))
+    house = PresentNode(node="a-b", zone="", grpc=Address("10.0.0.1", 7001))
     zones = dict.fromkeys(("a/b", "a b", "a-b", "..", "ä/ö", "x" * 300), "east")
-    names = [node.node for node in plan_nodes(zones, [EAST], [house], Ports())]
+    names = [node.node for node in plan_nodes(zones, [EAST], [house], PlannedPorts())]
 
     assert {"a-b-2", "a-b-3", "a-b-4", "zone", "zone-2", "x" * 60} == set(names)
 
@@ -96,7 +99,7 @@ def test_any_apex_survives_the_file(
 ) -> None:
     """Whatever a client may publish to, the file names that zone."""
     folder = tmp_path_factory.mktemp("any")
-    nodes = plan_nodes(dict.fromkeys(apexes, "east"), [EAST], [HOUSE], Ports())
+    nodes = plan_nodes(dict.fromkeys(apexes, "east"), [EAST], [HOUSE], PlannedPorts())
     configs, errors = inspect_files(write_files(folder, nodes, [EAST], []))
 
     assert () == errors
@@ -106,11 +109,11 @@ def test_any_apex_survives_the_file(
 def test_files_of_an_earlier_plan_are_replaced(tmp_path: Path) -> None:
     """Others stay; and what does not go with today's files is told."""
     (tmp_path / "host-9.yaml").write_text("# mine\n")
-    west = Host(name="west", address="10.0.0.3")
+    west = PlannedHost(name="west", address="10.0.0.3")
     hosts = [EAST, west]
-    write_files(tmp_path, plan_nodes({"a": "west"}, hosts, [HOUSE], Ports()), hosts, [])
+    write_files(tmp_path, plan_nodes({"a": "west"}, hosts, [HOUSE], PlannedPorts()), hosts, [])
     assert {"host-2.yaml", "host-9.yaml"} == {file.name for file in tmp_path.iterdir()}
-    nodes = plan_nodes({"a": "east"}, hosts, [HOUSE], Ports())
+    nodes = plan_nodes({"a": "east"}, hosts, [HOUSE], PlannedPorts())
     assert [tmp_path / "host-1.yaml"] == write_files(tmp_path, nodes, hosts, [])
     assert {"host-1.yaml", "host-9.yaml"} == {file.name for file in tmp_path.iterdir()}
 
@@ -149,9 +152,9 @@ def test_zones_move_to_the_nodes_of_the_files(tmp_path: Path) -> None:
     loads = {f"plant/s{rank}": 60.0 / rank for rank in range(1, 6)}
     loads |= {"": sum(loads.values()), "plant": sum(loads.values())}
     members = members_of(load_files([today]))
-    cuts = choose_cuts(Tree(loads=loads, zones={"": "127.0.0.1"}), ["one", "two"], zones=1)
-    hosts = [Host(name=name, address="127.0.0.1") for name in ("one", "two")]
-    ports = Ports(mqtt=free_ports(2), grpc=free_ports(2), link=free_ports(2))
+    cuts = choose_cuts(LoadTree(loads=loads, zones={"": "127.0.0.1"}), ["one", "two"], zones=1)
+    hosts = [PlannedHost(name=name, address="127.0.0.1") for name in ("one", "two")]
+    ports = PlannedPorts(mqtt=free_ports(2), grpc=free_ports(2), link=free_ports(2))
     nodes = plan_nodes(cuts.hosts, hosts, members, ports)
     files = write_files(tmp_path / "out", nodes, hosts, [today])
     planned = {"": "house"} | {node.zone: node.node for node in nodes}

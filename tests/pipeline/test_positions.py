@@ -8,15 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txbroker.errors import PipelineError
-from txbroker.pipeline.positions import Position, parse_positions, positions_from, positions_to
+from txbroker.model.errors import PipelineError
+from txbroker.pipeline.source.positions import (
+    ZonePosition,
+    parse_positions,
+    positions_from,
+    positions_to,
+)
 
 NUMBERS = st.integers(1, 2**63 - 1)
 ZONES = st.sampled_from(["", "home", "home/kitchen", "küche/süd", "a b/c"])
 
 
-@given(st.dictionaries(ZONES, st.builds(Position, NUMBERS, NUMBERS)))
-def test_what_is_written_is_read(positions: dict[str, Position]) -> None:
+@given(st.dictionaries(ZONES, st.builds(ZonePosition, NUMBERS, NUMBERS)))
+def test_what_is_written_is_read(positions: dict[str, ZonePosition]) -> None:
     text = json.dumps(positions_to(positions))
 
     assert positions == parse_positions(text, "x")
@@ -25,7 +30,7 @@ def test_what_is_written_is_read(positions: dict[str, Position]) -> None:
 def test_the_form_of_the_contract() -> None:
     positions = parse_positions('{"": {"epoch": 1, "offset": 5}}', "x")
 
-    assert {"": Position(1, 5)} == positions
+    assert {"": ZonePosition(1, 5)} == positions
     assert {"": {"epoch": 1, "offset": 5}} == positions_to(positions)
 
 
@@ -51,4 +56,4 @@ def test_what_is_wrong_is_said_in_one_line(text: str, problem: str) -> None:
 
 
 def test_a_checkpoint_holds_values() -> None:
-    assert {"a": Position(2, 3)} == positions_from({"a": {"epoch": 2, "offset": 3}}, "x")
+    assert {"a": ZonePosition(2, 3)} == positions_from({"a": {"epoch": 2, "offset": 3}}, "x")

@@ -13,13 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from txbroker.pipeline.positions import Position
-from txbroker.pipeline.ranges import (
+from txbroker.model.log_position import JournalId
+from txbroker.pipeline.source.positions import ZonePosition
+from txbroker.pipeline.source.ranges import (
     MOST_OFFSETS,
-    Gap,
-    Log,
-    Part,
-    Span,
+    HistoryGap,
+    JournalRange,
+    ReadSpan,
+    ZoneHistory,
     advance,
     is_known,
     logs_of,
@@ -27,19 +28,20 @@ from txbroker.pipeline.ranges import (
     spans,
     split,
 )
-from txbroker.place import PartKey
 
 
-def part(epoch: int, first: int, end: int, *, closed: bool = False, **more: object) -> Part:
+def part(epoch: int, first: int, end: int, *, closed: bool = False, **more: object) -> JournalRange:
     fields = {"zone": "z", "epoch": epoch, "first": first, "end": end, "is_closed": closed}
-    return Part(**{**fields, **more})
+    return JournalRange(**{**fields, **more})
 
 
-def log(*parts: Part, whole: bool = True, cut_off: frozenset[int] = frozenset()) -> Log:
-    return Log(zone="z", parts=parts, is_whole=whole, cut_off=cut_off)
+def log(
+    *parts: JournalRange, whole: bool = True, cut_off: frozenset[int] = frozenset()
+) -> ZoneHistory:
+    return ZoneHistory(zone="z", parts=parts, is_whole=whole, cut_off=cut_off)
 
 
-def offsets(found: list[Span]) -> list[tuple[int, int]]:
+def offsets(found: list[ReadSpan]) -> list[tuple[int, int]]:
     return [(span.epoch, offset) for span in found for offset in range(span.start, span.end)]
 
 
@@ -47,85 +49,96 @@ def offsets(found: list[Span]) -> list[tuple[int, int]]:
 
 
 def test_an_open_part_is_read_to_its_end() -> None:
-    step = advance(log(part(1, 1, 11)), Position(1, 4))
+    step = advance(log(part(1, 1, 11)), ZonePosition(1, 4))
 
-    assert (Position(1, 11), 7, None) == (step.position, step.count, step.gap)
+    assert (ZonePosition(1, 11), 7, None) == (step.position, step.count, step.gap)
 
 
 def test_a_limit_holds() -> None:
-    assert Position(1, 6) == advance(log(part(1, 1, 11)), Position(1, 4), 2).position
+    assert ZonePosition(1, 6) == advance(log(part(1, 1, 11)), ZonePosition(1, 4), 2).position
 
 
 def test_a_closed_part_that_was_read_is_left_though_nothing_follows() -> None:
-    assert Position(4, 1) == advance(log(part(3, 1, 11, closed=True)), Position(3, 4)).position
-    assert Position(4, 1) == advance(log(part(3, 1, 11, closed=True)), Position(3, 11)).position
+    assert (
+        ZonePosition(4, 1) == advance(log(part(3, 1, 11, closed=True)), ZonePosition(3, 4)).position
+    )
+    assert (
+        ZonePosition(4, 1)
+        == advance(log(part(3, 1, 11, closed=True)), ZonePosition(3, 11)).position
+    )
 
 
 def test_an_open_part_is_not_left() -> None:
-    step = advance(log(part(3, 1, 11), part(5, 1, 9)), Position(3, 11))
+    step = advance(log(part(3, 1, 11), part(5, 1, 9)), ZonePosition(3, 11))
 
-    assert Position(3, 11) == step.position
+    assert ZonePosition(3, 11) == step.position
 
 
 def test_the_next_part_may_have_any_higher_epoch() -> None:
     known = log(part(3, 1, 11, closed=True), part(7, 1, 9))
 
-    assert Position(7, 9) == advance(known, Position(4, 1)).position
+    assert ZonePosition(7, 9) == advance(known, ZonePosition(4, 1)).position
 
 
 def test_nobody_goes_on_while_a_node_that_may_keep_more_is_away() -> None:
     known = log(part(7, 1, 9), whole=False)
 
-    assert Position(4, 1) == advance(known, Position(4, 1)).position
-    assert Position(3, 5) == advance(known, Position(3, 5)).position
+    assert ZonePosition(4, 1) == advance(known, ZonePosition(4, 1)).position
+    assert ZonePosition(3, 5) == advance(known, ZonePosition(3, 5)).position
     assert known.tail is None
 
 
 def test_a_part_that_is_here_is_read_whoever_is_away() -> None:
-    assert Position(3, 11) == advance(log(part(3, 1, 11), whole=False), Position(3, 5)).position
+    assert (
+        ZonePosition(3, 11)
+        == advance(log(part(3, 1, 11), whole=False), ZonePosition(3, 5)).position
+    )
 
 
 def test_what_retention_took_is_a_gap() -> None:
-    step = advance(log(part(1, 6, 11)), Position(1, 2), 3)
+    step = advance(log(part(1, 6, 11)), ZonePosition(1, 2), 3)
 
-    assert Gap(zone="z", epoch=1, start=2, end=6) == step.gap
-    assert Position(1, 9) == step.position
+    assert HistoryGap(zone="z", epoch=1, start=2, end=6) == step.gap
+    assert ZonePosition(1, 9) == step.position
     assert "zone 'z', epoch 1: the offsets 2 to 5" in str(step.gap)
 
 
 @pytest.mark.parametrize("parts", [(), (part(5, 1, 3),)])
-def test_a_part_that_nobody_keeps_is_a_gap(parts: tuple[Part, ...]) -> None:
-    step = advance(log(*parts), Position(3, 5))
+def test_a_part_that_nobody_keeps_is_a_gap(parts: tuple[JournalRange, ...]) -> None:
+    step = advance(log(*parts), ZonePosition(3, 5))
 
-    assert Gap(zone="z", epoch=3, start=5, end=None) == step.gap
+    assert HistoryGap(zone="z", epoch=3, start=5, end=None) == step.gap
 
 
 def test_a_part_that_was_read_may_vanish() -> None:
-    assert None is advance(log(part(5, 1, 3)), Position(4, 1)).gap
-    assert None is advance(log(), Position(4, 1)).gap
+    assert None is advance(log(part(5, 1, 3)), ZonePosition(4, 1)).gap
+    assert None is advance(log(), ZonePosition(4, 1)).gap
 
 
 def test_what_is_cut_off_is_held_until_the_zone_goes_on() -> None:
     cut_off = frozenset({3})
     branch = part(3, 1, 11)
 
-    assert Position(3, 5) == advance(log(branch, cut_off=cut_off), Position(3, 5)).position
-    step = advance(log(branch, part(5, 1, 3), cut_off=cut_off), Position(3, 5))
-    assert (Position(5, 3), None) == (step.position, step.gap)
-    assert Position(5, 3) == advance(log(part(5, 1, 3), cut_off=cut_off), Position(3, 5)).position
+    assert ZonePosition(3, 5) == advance(log(branch, cut_off=cut_off), ZonePosition(3, 5)).position
+    step = advance(log(branch, part(5, 1, 3), cut_off=cut_off), ZonePosition(3, 5))
+    assert (ZonePosition(5, 3), None) == (step.position, step.gap)
+    assert (
+        ZonePosition(5, 3)
+        == advance(log(part(5, 1, 3), cut_off=cut_off), ZonePosition(3, 5)).position
+    )
 
 
 def test_a_branch_that_is_replayed_is_read_on() -> None:
     known = log(part(3, 1, 11, closed=True), part(5, 1, 3))
 
-    assert Position(4, 1) == advance(known, Position(3, 5)).position
+    assert ZonePosition(4, 1) == advance(known, ZonePosition(3, 5)).position
 
 
 # -- between two positions
 
 
 def test_a_batch_of_one_part() -> None:
-    found, gaps = spans(log(part(1, 1, 20)), Position(1, 3), Position(1, 5))
+    found, gaps = spans(log(part(1, 1, 20)), ZonePosition(1, 3), ZonePosition(1, 5))
 
     assert [(1, 3), (1, 4)] == offsets(found)
     assert [] == gaps
@@ -134,7 +147,7 @@ def test_a_batch_of_one_part() -> None:
 def test_over_epochs() -> None:
     known = log(part(1, 1, 4, closed=True), part(3, 1, 3, closed=True), part(6, 1, 9))
 
-    found, gaps = spans(known, Position(1, 2), Position(6, 2))
+    found, gaps = spans(known, ZonePosition(1, 2), ZonePosition(6, 2))
 
     assert [(1, 2), (1, 3), (3, 1), (3, 2), (6, 1)] == offsets(found)
     assert [] == gaps
@@ -143,34 +156,34 @@ def test_over_epochs() -> None:
 def test_what_is_missing_is_told() -> None:
     known = log(part(1, 3, 4, closed=True), part(6, 1, 9))
 
-    assert [Gap(zone="z", epoch=1, start=2, end=3)] == spans(known, Position(1, 2), Position(2, 1))[
-        1
-    ]
-    gone = log(part(6, 1, 9))
-    assert [Gap(zone="z", epoch=1, start=2, end=None)] == spans(
-        gone, Position(1, 2), Position(2, 1)
+    assert [HistoryGap(zone="z", epoch=1, start=2, end=3)] == spans(
+        known, ZonePosition(1, 2), ZonePosition(2, 1)
     )[1]
-    assert [Gap(zone="z", epoch=1, start=2, end=9)] == spans(gone, Position(1, 2), Position(1, 9))[
-        1
-    ]
-    assert [Gap(zone="z", epoch=6, start=9, end=12)] == spans(
-        gone, Position(6, 8), Position(6, 12)
+    gone = log(part(6, 1, 9))
+    assert [HistoryGap(zone="z", epoch=1, start=2, end=None)] == spans(
+        gone, ZonePosition(1, 2), ZonePosition(2, 1)
+    )[1]
+    assert [HistoryGap(zone="z", epoch=1, start=2, end=9)] == spans(
+        gone, ZonePosition(1, 2), ZonePosition(1, 9)
+    )[1]
+    assert [HistoryGap(zone="z", epoch=6, start=9, end=12)] == spans(
+        gone, ZonePosition(6, 8), ZonePosition(6, 12)
     )[1]
 
 
 def test_a_batch_that_began_before_the_reclaim_can_be_read_again() -> None:
     known = log(part(3, 1, 11), cut_off=frozenset({3}))
 
-    assert [(3, 5)] == offsets(spans(known, Position(3, 5), Position(3, 6))[0])
+    assert [(3, 5)] == offsets(spans(known, ZonePosition(3, 5), ZonePosition(3, 6))[0])
 
 
 def test_when_a_batch_is_known() -> None:
-    assert not is_known(None, Position(1, 1), Position(1, 2))
-    assert not is_known(log(part(1, 1, 5)), Position(1, 2), Position(1, 9))
-    assert not is_known(log(part(1, 1, 5)), Position(1, 2), Position(2, 1))
-    assert not is_known(log(part(2, 1, 5)), Position(1, 2), Position(2, 1))
-    assert is_known(log(part(1, 1, 5, closed=True)), Position(1, 2), Position(2, 1))
-    assert is_known(log(part(3, 1, 5)), Position(2, 1), Position(3, 5))
+    assert not is_known(None, ZonePosition(1, 1), ZonePosition(1, 2))
+    assert not is_known(log(part(1, 1, 5)), ZonePosition(1, 2), ZonePosition(1, 9))
+    assert not is_known(log(part(1, 1, 5)), ZonePosition(1, 2), ZonePosition(2, 1))
+    assert not is_known(log(part(2, 1, 5)), ZonePosition(1, 2), ZonePosition(2, 1))
+    assert is_known(log(part(1, 1, 5, closed=True)), ZonePosition(1, 2), ZonePosition(2, 1))
+    assert is_known(log(part(3, 1, 5)), ZonePosition(2, 1), ZonePosition(3, 5))
 
 
 # -- the reader's whole life
@@ -180,7 +193,7 @@ def test_when_a_batch_is_known() -> None:
 class World:
     """Parts of a zone as they change; `records` is all that was ever in them."""
 
-    parts: list[Part] = attrs.field(factory=lambda: [part(1, 1, 1)])
+    parts: list[JournalRange] = attrs.field(factory=lambda: [part(1, 1, 1)])
     records: list[tuple[int, int]] = attrs.field(factory=list)
 
     def grow(self, count: int) -> None:
@@ -196,7 +209,7 @@ class World:
         if self.parts[-1].is_closed:
             self.parts.append(part(self.parts[-1].epoch + skip, 1, 1))
 
-    def trim(self, at: Position) -> None:
+    def trim(self, at: ZonePosition) -> None:
         """Retention takes what was read, whole parts too."""
         kept = [p for p in self.parts if p.epoch >= at.epoch or not p.is_closed]
         self.parts = [
@@ -218,7 +231,7 @@ ACTIONS = st.one_of(
 @settings(max_examples=300)
 @given(st.lists(ACTIONS, max_size=40))
 def test_every_record_once_and_the_same_again(actions: list[tuple[str, int | None]]) -> None:
-    world, at = World(), Position(1, 1)
+    world, at = World(), ZonePosition(1, 1)
     got: list[tuple[int, int]] = []
     for action, number in [*actions, *[("read", None)] * 40]:
         if action == "read":
@@ -241,7 +254,7 @@ def test_every_record_once_and_the_same_again(actions: list[tuple[str, int | Non
             world.close()
         else:
             getattr(world, action)(number)
-    read = [record for record in world.records if Position(*record) < at]
+    read = [record for record in world.records if ZonePosition(*record) < at]
 
     assert read == got
 
@@ -262,7 +275,9 @@ def test_a_batch_is_shared_fairly(waiting: dict[str, int], most: int) -> None:
 
 @given(st.lists(st.integers(1, 3_000_000), max_size=6), st.integers(1, 40))
 def test_pieces_cover_all_and_are_not_too_large(counts: list[int], pieces: int) -> None:
-    whole = [Span(zone=str(n), epoch=1, start=7, end=7 + count) for n, count in enumerate(counts)]
+    whole = [
+        ReadSpan(zone=str(n), epoch=1, start=7, end=7 + count) for n, count in enumerate(counts)
+    ]
 
     cut = split(whole, pieces=pieces, least=1000)
 
@@ -281,7 +296,7 @@ def test_logs_by_zone() -> None:
         part(1, 1, 3, zone="c"),
     ]
 
-    logs = logs_of(parts, {"a"}, [PartKey("c", 4)])
+    logs = logs_of(parts, {"a"}, [JournalId("c", 4)])
 
     assert ["a/b", "c"] == list(logs)
     assert [(1, "z"), (2, "y")] == [(p.epoch, p.address) for p in logs["a/b"].parts]

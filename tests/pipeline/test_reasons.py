@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from txbroker.errors import PipelineError
-from txbroker.pipeline.checkpoints import check_checkpoint
-from txbroker.pipeline.masters import addresses, is_here, is_master
-from txbroker.pipeline.reasons import known_line, line_of
+from txbroker.model.errors import PipelineError
+from txbroker.pipeline.source.error_reasons import known_line, line_of
+from txbroker.pipeline.spark.checkpoints import check_checkpoint
+from txbroker.pipeline.spark.masters import addresses, is_here, is_master
 
 TRACE = """An error occurred while calling o12.start.
 : org.apache.spark.SparkException: {}

@@ -18,9 +18,9 @@ from pyspark.sql import SparkSession
 from tests.pipeline.rows import START, Row, message, shuffled
 from tests.pipeline.test_archive import frame
 from tests.support.nodes import NodeProcess, free_port, topology
-from txbroker.errors import PipelineError
+from txbroker.model.errors import PipelineError
 from txbroker.pipeline import replay
-from txbroker.pipeline.archives import read_archive, write_batch
+from txbroker.pipeline.archive.archives import read_archive, write_batch
 from txbroker.pipeline.jobs.replay import ordered_rows
 
 TIMEOUT = 20.0

@@ -21,13 +21,13 @@ from tests.pipeline.rows import Published, Row, message, shuffled, table
 from tests.pipeline.site import publish, publishers
 from tests.pipeline.test_archive import feed, frame, parquet_stream
 from tests.support.nodes import NodeProcess, topology
-from txbroker.errors import PipelineError
+from txbroker.model.errors import PipelineError
 from txbroker.pipeline import rollup
-from txbroker.pipeline.archives import write_batch
-from txbroker.pipeline.commits import Commits
+from txbroker.pipeline.archive.archives import write_batch
+from txbroker.pipeline.archive.commits import Commits
 from txbroker.pipeline.jobs import rollup as rollup_module
 from txbroker.pipeline.jobs.rollup import read_rollup
-from txbroker.pipeline.windows import Windows, rollup_rows
+from txbroker.pipeline.report.windows import Windows, rollup_rows
 
 START = datetime(2026, 3, 1, 23, 50, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

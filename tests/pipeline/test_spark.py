@@ -30,8 +30,8 @@ from tests.pipeline.site import (
     until,
 )
 from tests.support.nodes import NodeProcess, topology
-from txbroker.errors import PipelineError
-from txbroker.pipeline.spark import one_line
+from txbroker.model.errors import PipelineError
+from txbroker.pipeline.spark.spark_session import one_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from txbroker import topics
-from txbroker.pipeline.topic_filters import matches, pattern
+from txbroker.model import topics
+from txbroker.pipeline.source.topic_filters import matches, pattern
 
 level = st.sampled_from(["", "a", "b", "$x", "a.b", "(", "\\E", "a\nb", "\u2028", "ü", " "])
 topic_names = st.lists(level, min_size=1, max_size=4).map("/".join).filter(bool)

@@ -6,29 +6,29 @@ from typing import Any
 
 import pytest
 
-from txbroker.delegation.passage import Passage
-from txbroker.pipeline.verdicts import SLACK, has_passed, verdict
-from txbroker.place import PartKey, Place
+from txbroker.model.epoch_transition import EpochTransition
+from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.pipeline.audit.verdicts import SLACK, has_passed, verdict
 
-ROOT, CHILD = PartKey("", 1), PartKey("a", 2)
-BACK = Passage(apex="a", left=Place(CHILD, 9), entered=Place(ROOT, 40))
+ROOT, CHILD = JournalId("", 1), JournalId("a", 2)
+BACK = EpochTransition(apex="a", left=LogPosition(CHILD, 9), entered=LogPosition(ROOT, 40))
 
 
 @pytest.mark.parametrize(
     ("reaches", "passages", "expected"),
     [
         ({CHILD: 5}, (), True),
-        ({PartKey("a", 3): 0}, (), True),
-        ({PartKey("a", 1): 7}, (), False),
+        ({JournalId("a", 3): 0}, (), True),
+        ({JournalId("a", 1): 7}, (), False),
         ({ROOT: 50}, (), False),
         ({ROOT: 40}, (BACK,), True),
         ({ROOT: 39}, (BACK,), False),
-        ({PartKey("", 2): 1}, (BACK,), True),
+        ({JournalId("", 2): 1}, (BACK,), True),
         ({}, (BACK,), False),
     ],
 )
 def test_a_part_is_passed_or_ahead(
-    reaches: dict[PartKey, int], passages: tuple[Passage, ...], expected: bool
+    reaches: dict[JournalId, int], passages: tuple[EpochTransition, ...], expected: bool
 ) -> None:
     """By the part itself, by the zone's epoch, or by where its topics went on."""
     assert expected is has_passed(CHILD, reaches, passages)

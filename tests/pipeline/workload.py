@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from txbroker.pipeline.rows import MESSAGE_ARROW, TIME
+from txbroker.pipeline.source.row_schema import MESSAGE_ARROW, TIME
 
 BEGIN = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 HARMONIC = 7.485470860550343

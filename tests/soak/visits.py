@@ -15,7 +15,7 @@ from random import Random
 
 from tests.support.mqttclient import Client
 from tests.support.nodes import Address
-from txbroker.mqtt.packets import Will
+from txbroker.mqtt.wire.packets import Will
 
 GAPS = (0.0, 0.0, 0.02, 0.05, 0.1, 0.3)
 """Seconds between a client's steps."""

@@ -10,25 +10,25 @@ from pathlib import Path
 import attrs
 
 from tests.support.clock import Clock
-from txbroker import hooks
-from txbroker.counters import Counters
-from txbroker.edge.outbox import DrainState, OutboxState
-from txbroker.errors import StoreError
-from txbroker.ledger import Kind, Row
-from txbroker.message import Message
-from txbroker.place import PartKey
-from txbroker.store.backup import Backups
-from txbroker.store.disk import Disk
-from txbroker.store.journals import Part
-from txbroker.store.outboxes import EntryLog
-from txbroker.store.records import encode_records
-from txbroker.store.segment import Batch
-from txbroker.store.state import DataFolder
-from txbroker.turn import Turn
+from txbroker.data.backups import Backups
+from txbroker.data.data_directory import DataDirectory
+from txbroker.delegation.state.node_state import DataFolder
+from txbroker.edge.routing.outbox import DrainState, OutboxState
+from txbroker.edge.store.outbox_store import OutboxEntryLog
+from txbroker.journal.delivery_ledger import LedgerKind, LedgerRow
+from txbroker.journal.store.journal_parts import JournalPart
+from txbroker.journal.store.record_format import encode_records
+from txbroker.model.counters import Counters
+from txbroker.model.errors import StoreError
+from txbroker.model.log_position import JournalId
+from txbroker.mqtt.wire.message import Message
+from txbroker.runtime import hooks
+from txbroker.runtime.flush_queue import FlushQueue
+from txbroker.storage.segment import Batch
 
-ZONE = PartKey("z", 2)
-EARLIER = PartKey("z", 1)
-BELOW = PartKey("z/b", 1)
+ZONE = JournalId("z", 2)
+EARLIER = JournalId("z", 1)
+BELOW = JournalId("z/b", 1)
 OUTBOX = OutboxState(zone="y", incarnation=1, stream=1, drains=(DrainState(apex="y"),))
 EDGE = ("e", 1, "z", 1)
 BODY = encode_records([Message("z/b/t", b"below", 1)], {})
@@ -51,13 +51,13 @@ class Promises:
     Of the latter a later one may be there, up to the one that was asked for.
     """
 
-    records: dict[tuple[PartKey, int], bytes] = attrs.field(factory=dict)
+    records: dict[tuple[JournalId, int], bytes] = attrs.field(factory=dict)
     entries: dict[int, bytes] = attrs.field(factory=dict)
     value: int = 0
     asked_value: int = 0
     state: int = 0
     asked_state: int = 0
-    dropped: set[PartKey] = attrs.field(factory=set)
+    dropped: set[JournalId] = attrs.field(factory=set)
     adopted: bool = False
     trimmed: int = 0
     drained: int = 0
@@ -110,7 +110,7 @@ class Life:
         self.is_full = False
         self.stage = "start"
         self._clock = Clock()
-        self.turn = Turn(lambda action: None)
+        self.turn = FlushQueue(lambda action: None)
         hooks.when_failed(self._crash)
         try:
             self.folder = DataFolder(data, on_failed=self._end)
@@ -120,7 +120,7 @@ class Life:
             self.state = self.folder.load("n", "z")
             self.found = self.state.incarnation
             self._save_state()
-            self.disk = Disk(
+            self.disk = DataDirectory(
                 data,
                 durability=durability,
                 sync_interval=0.1,
@@ -177,24 +177,26 @@ class Life:
                 look_at(error)
         return False
 
-    def begin(self, key: PartKey) -> Part | None:
+    def begin(self, key: JournalId) -> JournalPart | None:
         if not self.attempt(lambda: self.disk.journals.begin(key, None)):
             return None
         return self.disk.journals.parts[key]
 
-    def publish(self, part: Part, *sizes: int) -> None:
+    def publish(self, part: JournalPart, *sizes: int) -> None:
         """Messages in one turn, with the table's next value."""
         self.told.asked_value += 1
         value = self.told.asked_value
         self.table.put(b"k", value.to_bytes(8))
-        said: dict[tuple[PartKey, int], bytes] = {}
+        said: dict[tuple[JournalId, int], bytes] = {}
         for size in sizes:
             payload = random.Random(value).randbytes(size)
             offset = part.append(Message("t", payload, 1), EDGE, value, time=value)
             assert (part.key, offset) not in self.told.records, "an offset is given twice"
             said[part.key, offset] = payload
         assert self.disk.ledger is not None
-        self.disk.ledger.add(Row(Kind.DELIVERY, value, client_id="c", part=part.key, offset=value))
+        self.disk.ledger.add(
+            LedgerRow(LedgerKind.DELIVERY, value, client_id="c", part=part.key, offset=value)
+        )
 
         def safe() -> None:
             self.told.records |= said
@@ -202,7 +204,7 @@ class Life:
 
         self.disk.committer.when_durable(safe)
 
-    def put_out(self, log: EntryLog, size: int) -> None:
+    def put_out(self, log: OutboxEntryLog, size: int) -> None:
         """An entry for an owner that is away."""
         payload = bytes(size)
         number = log.append(Message("y", payload, 1), None)
@@ -272,7 +274,7 @@ class Life:
         self.attempt(lambda: log.trim(log.durable))
         return True
 
-    async def _tidy(self, part: Part, old: Part | None) -> bool:
+    async def _tidy(self, part: JournalPart, old: JournalPart | None) -> bool:
         last = part.log.excess(70_000)
         self.told.trimmed = max(self.told.trimmed, last)
         if not self.attempt(lambda: part.log.trim(last)):

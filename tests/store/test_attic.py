@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from txbroker.errors import StoreError
-from txbroker.packed import Packed
-from txbroker.store.attic import LONG, Attic
+from txbroker.model.errors import StoreError
+from txbroker.model.stored_value import StoredValue
+from txbroker.storage.value_file import LONG, ValueFile
 
 
-def on_disk(attic: Attic) -> int:
+def on_disk(attic: ValueFile) -> int:
     """Bytes of blocks that its file has."""
     return os.fstat(attic._file).st_blocks * 512
 
 
 def test_long_values_are_in_a_file_without_a_name(tmp_path: Path) -> None:
-    attic = Attic(tmp_path)
+    attic = ValueFile(tmp_path)
     values = [os.urandom(size) for size in (0, 1, LONG - 1, LONG, LONG + 1, 3 * LONG, 1_000_000)]
     kept = [attic.keep(value) for value in values]
 
@@ -31,8 +31,8 @@ def test_long_values_are_in_a_file_without_a_name(tmp_path: Path) -> None:
 
 
 def test_the_place_of_a_value_that_nobody_knows_any_more_is_used_again(tmp_path: Path) -> None:
-    attic = Attic(tmp_path)
-    kept: list[Packed] = [attic.keep(bytes([number]) * 50_000) for number in range(100)]
+    attic = ValueFile(tmp_path)
+    kept: list[StoredValue] = [attic.keep(bytes([number]) * 50_000) for number in range(100)]
     held, used = attic.held, on_disk(attic)
     for number in range(1_000):
         kept[number % 99] = attic.keep(bytes([number % 256]) * 50_000)
@@ -47,12 +47,12 @@ def test_the_place_of_a_value_that_nobody_knows_any_more_is_used_again(tmp_path:
 
 def test_a_disk_that_takes_nothing_leaves_a_value_in_memory(tmp_path: Path) -> None:
     value = bytes(LONG)
-    assert Attic(tmp_path / "nowhere").keep(value) is value
+    assert ValueFile(tmp_path / "nowhere").keep(value) is value
 
 
 def test_nothing_is_read_after_the_end(tmp_path: Path) -> None:
     """The descriptor is another file's by then."""
-    attic = Attic(tmp_path)
+    attic = ValueFile(tmp_path)
     kept = attic.keep(bytes(LONG))
     attic.close()
     with pytest.raises(StoreError):

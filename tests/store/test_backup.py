@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.apart import run_apart
-from txbroker.errors import StoreError
-from txbroker.store import backup
-from txbroker.store.backup import LATEST, MARKER, SPREAD, Backups, Copied
-from txbroker.store.state import DataFolder, NodeState
+from txbroker.data import backups
+from txbroker.data.backups import LATEST, MARKER, SPREAD, Backups, Copied
+from txbroker.delegation.state.node_state import DataFolder, NodeState
+from txbroker.model.errors import StoreError
 
 NOW = 1_700_000_000.0
 
@@ -133,7 +133,7 @@ def test_a_disk_that_is_too_small(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Is told before anything is copied."""
-    monkeypatch.setattr(backup, "measure", lambda folder: (1000, 1 << 30))
+    monkeypatch.setattr(backups, "measure", lambda folder: (1000, 1 << 30))
 
     with pytest.raises(StoreError, match="3000115 bytes do not fit, 1000 are free"):
         copy(data, tmp_path / "copy")
@@ -210,17 +210,17 @@ def test_a_restored_node_has_a_number_that_no_life_had(data: Path, tmp_path: Pat
     copy(data, tmp_path / "copy")
     state = NodeState(node="n", zone="", incarnation=7)
 
-    assert (None, NOW) == (backup.made_at(data), backup.made_at(tmp_path / "copy"))
+    assert (None, NOW) == (backups.made_at(data), backups.made_at(tmp_path / "copy"))
     for later in (60, -1e9, 1e10):  # seconds; the clock may be wrong
-        found = {backup.restored(state, NOW + later).incarnation for _ in range(8)}
+        found = {backups.restored(state, NOW + later).incarnation for _ in range(8)}
         assert 1 < len(found)
         assert 7 <= min(found)
         assert max(found) < LATEST + SPREAD
-    assert NOW <= backup.restored(state, NOW).incarnation
-    assert 8 == len({backup.restored(state, NOW).copy for _ in range(8)})
-    backup.forget(tmp_path / "copy")
-    backup.forget(tmp_path / "copy")
-    assert backup.made_at(tmp_path / "copy") is None
+    assert NOW <= backups.restored(state, NOW).incarnation
+    assert 8 == len({backups.restored(state, NOW).copy for _ in range(8)})
+    backups.forget(tmp_path / "copy")
+    backups.forget(tmp_path / "copy")
+    assert backups.made_at(tmp_path / "copy") is None
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"format": 1}', '{"format": 2, "time": 1}'])
@@ -229,4 +229,4 @@ def test_a_marker_that_cannot_be_read(tmp_path: Path, text: str) -> None:
     (tmp_path / MARKER).write_text(text)
 
     with pytest.raises(StoreError, match=MARKER):
-        backup.made_at(tmp_path)
+        backups.made_at(tmp_path)

@@ -24,16 +24,16 @@ from tests.store.lives import ZONE, Ended, InlineThread, Life, Promises, check
 from tests.store.test_committer import Bench
 from tests.support.apart import run_apart
 from tests.support.calls import ALL, SYNCS, WRITES, Calls, Fault, Image
-from txbroker import hooks
-from txbroker.place import PartKey
-from txbroker.store import part_folders
-from txbroker.store.arriving import Arrivals
-from txbroker.store.backup import Copied
-from txbroker.store.committer import Durability
-from txbroker.store.journals import Journals, zone_folder
-from txbroker.store.log import CorruptLog, Log
-from txbroker.store.renumber import renumber_parts
-from txbroker.store.repair import repair
+from txbroker.data.backups import Copied
+from txbroker.data.data_repair import repair
+from txbroker.delegation.state.staged_journal import StagedJournals
+from txbroker.journal.store import part_folders
+from txbroker.journal.store.journal_parts import Journals, zone_folder
+from txbroker.journal.store.part_renumber import renumber_parts
+from txbroker.model.log_position import JournalId
+from txbroker.runtime import hooks
+from txbroker.storage.committer import Durability
+from txbroker.storage.log import CorruptLog, SegmentLog
 
 EVERY_CALL = bool(os.environ.get("EVERY_CALL"))
 pytestmark = [pytest.mark.timeout(0)] if EVERY_CALL else []
@@ -73,10 +73,10 @@ def folder() -> Iterator[Path]:
 @pytest.fixture
 def calls(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Calls:
     """On a disk of which nothing is used, by a store that rotates and cleans early."""
-    monkeypatch.setattr("txbroker.store.disk.WorkThread", InlineThread)
-    monkeypatch.setattr("txbroker.store.disk.SEGMENT_BYTES", 64 * 1024)
-    monkeypatch.setattr("txbroker.store.tables.SLACK", 0)
-    monkeypatch.setattr("txbroker.store.backup._in_thread", at_once)
+    monkeypatch.setattr("txbroker.data.data_directory.WorkThread", InlineThread)
+    monkeypatch.setattr("txbroker.data.data_directory.SEGMENT_BYTES", 64 * 1024)
+    monkeypatch.setattr("txbroker.storage.tables.SLACK", 0)
+    monkeypatch.setattr("txbroker.data.backups._in_thread", at_once)
     monkeypatch.setattr(hooks, "_ends", [])
     (folder / "disk").mkdir()
     return Calls(folder / "disk", monkeypatch)
@@ -272,7 +272,7 @@ class Twice:
         self.committer = Bench(folder / "others", Durability.SYNC).committer
         self.folder = folder
         self.journals = self.open(folder / "journal")
-        self.arrivals = Arrivals(
+        self.arrivals = StagedJournals(
             folder / "arriving", self.committer, lambda *_: None, segment_bytes=64 * 1024
         )
 
@@ -332,11 +332,11 @@ def test_a_part_that_is_half_deleted_stops_nobody(tmp_path: Path, is_restarted: 
     (gone / "part.json").unlink()
     next(gone.glob("*.log")).unlink()
 
-    renumber_parts(tmp_path / "journal", ZONE, PartKey(ZONE.zone, 9), data=tmp_path)
+    renumber_parts(tmp_path / "journal", ZONE, JournalId(ZONE.zone, 9), data=tmp_path)
     assert [] == repair(tmp_path)
     if is_restarted:
         journals = twice.open(tmp_path / "journal")
-        assert [PartKey(ZONE.zone, 9)] == list(journals.parts) and not gone.exists()
+        assert [JournalId(ZONE.zone, 9)] == list(journals.parts) and not gone.exists()
     else:
         part_folders.delete(folder.with_name("9"))
         part_folders.delete(make_again(folder))
@@ -372,8 +372,8 @@ DAMAGES: dict[str, Callable[[list[Path]], object]] = {
 }
 
 
-def opened(folder: Path) -> Log:
-    return Log(folder, segment_bytes=65536, on_trimmed=lambda *_: None)
+def opened(folder: Path) -> SegmentLog:
+    return SegmentLog(folder, segment_bytes=65536, on_trimmed=lambda *_: None)
 
 
 @pytest.mark.parametrize("name", DAMAGES)

@@ -8,15 +8,15 @@ import pytest
 
 from tests.support.apart import run_apart
 from tests.support.clock import Clock
-from txbroker.counters import Counters
-from txbroker.message import Message
-from txbroker.place import PartKey
-from txbroker.store import ceiling
-from txbroker.store.ceiling import BLOCK, Ceiling
-from txbroker.store.disk import Disk
-from txbroker.turn import Turn
+from txbroker.authority.store import offset_reservation
+from txbroker.authority.store.offset_reservation import BLOCK, OffsetReservation
+from txbroker.data.data_directory import DataDirectory
+from txbroker.model.counters import Counters
+from txbroker.model.log_position import JournalId
+from txbroker.mqtt.wire.message import Message
+from txbroker.runtime.flush_queue import FlushQueue
 
-PART = PartKey("z", 3)
+PART = JournalId("z", 3)
 
 
 class Lives:
@@ -31,8 +31,8 @@ class Lives:
         return run_apart(self._life(payloads, killed))
 
     async def _life(self, payloads: tuple[bytes, ...], killed: bool) -> list[int]:
-        turn = Turn(lambda action: None)
-        disk = Disk(
+        turn = FlushQueue(lambda action: None)
+        disk = DataDirectory(
             self.data,
             durability=self.durability,
             sync_interval=0.1,
@@ -43,7 +43,7 @@ class Lives:
             on_failed=lambda _: None,
         )
         table = disk.tables.table("zone")
-        bound = Ceiling(table, Counters(), survives_kill=self.durability != "memory")
+        bound = OffsetReservation(table, Counters(), survives_kill=self.durability != "memory")
         part = disk.journals.begin(PART, None)
         bound.open(part)
         offsets = [part.append(Message("z", payload, 0), None, 0, time=1) for payload in payloads]
@@ -69,7 +69,7 @@ def test_a_crash_of_the_machine_does(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """And the hole stays, when nothing is published before the next orderly end."""
     lives = Lives(tmp_path)
     lives.life(b"1", killed=True)
-    monkeypatch.setattr(ceiling, "boot_id", lambda: "another")
+    monkeypatch.setattr(offset_reservation, "boot_id", lambda: "another")
     bound = BLOCK
 
     assert [] == lives.life()
@@ -81,7 +81,7 @@ def test_a_run_that_is_not_known_is_another_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where /proc is missing, nobody can say that the machine did not crash."""
-    monkeypatch.setattr(ceiling, "boot_id", lambda: "")
+    monkeypatch.setattr(offset_reservation, "boot_id", lambda: "")
     lives = Lives(tmp_path)
     lives.life(b"1", killed=True)
 

@@ -15,19 +15,19 @@ import pytest
 
 from tests.store.test_log import Disk
 from tests.support.clock import Clock
-from txbroker.errors import StoreError
-from txbroker.store import committer as committer_module
-from txbroker.store.committer import MEMORY_BYTES, RETRY, Committer, Durability
-from txbroker.store.log import DiskFull, Log
-from txbroker.store.threads import WorkThread
-from txbroker.turn import Turn
+from txbroker.model.errors import StoreError
+from txbroker.runtime.flush_queue import FlushQueue
+from txbroker.storage import committer as committer_module
+from txbroker.storage.committer import MEMORY_BYTES, RETRY, Committer, Durability
+from txbroker.storage.log import DiskFull, SegmentLog
+from txbroker.storage.work_thread import WorkThread
 
 T = TypeVar("T")
 
 Done = Callable[[BaseException | None], None]
 
 
-class Recording(Log):
+class Recording(SegmentLog):
     """A log that writes down what is done with it."""
 
     def __init__(self, folder: Path, events: list[str]) -> None:
@@ -59,7 +59,7 @@ class Bench:
         self.awaited: list[bool] = []
         self.clock = Clock()
         self.work: list[tuple[Callable[[], None], Done]] = []
-        self.turn = Turn(lambda action: None)
+        self.turn = FlushQueue(lambda action: None)
         self.committer = Committer(
             durability=durability,
             sync_interval=0.1,
@@ -76,7 +76,7 @@ class Bench:
         self.committer.add(self.a)
         self.committer.add(self.b)
 
-    def stage(self, log: Log, name: str = "", size: int = 10) -> None:
+    def stage(self, log: SegmentLog, name: str = "", size: int = 10) -> None:
         """Append something; with a name, an action waits for it."""
         log.append(bytes(size), time=0)
         self.committer.touch(log)
@@ -593,8 +593,8 @@ def test_a_thread_syncs_while_the_loop_goes_on(
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         thread = WorkThread(loop)
-        turn = Turn(loop.call_soon)
-        log = Log(tmp_path / "log", on_trimmed=lambda *_: None)
+        turn = FlushQueue(loop.call_soon)
+        log = SegmentLog(tmp_path / "log", on_trimmed=lambda *_: None)
         committer = Committer(
             durability=Durability.SYNC,
             sync_interval=0.1,

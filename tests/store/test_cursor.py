@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.store.test_log import fill, opened
-from txbroker.store.cursor import Cursor, Trimmed
-from txbroker.store.log import Batch, CorruptLog, Log
-from txbroker.store.segment import Whole
+from txbroker.storage.log import Batch, CorruptLog, SegmentLog
+from txbroker.storage.log_cursor import EntryTrimmed, LogCursor
+from txbroker.storage.segment import Whole
 
 SEGMENT = 64 * 1024
 
 
-def pieces(cursor: Cursor, size: int) -> list[list[Batch]]:
+def pieces(cursor: LogCursor, size: int) -> list[list[Batch]]:
     """All that there is."""
     found = []
     while cursor.look():
@@ -43,16 +43,16 @@ def test_all_from_any_entry_on(tmp_path: Path, size: int, is_reopened: bool) -> 
         log = opened(tmp_path, segment_bytes=SEGMENT)
 
     for entry in (1, 2, 700, made[-1].first, made[-1].last):
-        found = pieces(Cursor(log, entry), size)
+        found = pieces(LogCursor(log, entry), size)
         assert [one for one in made if one.last >= entry] == flat(found)
         assert all(sum(len(one.body) for one in piece[:-1]) < size for piece in found if piece)
-    assert [] == flat(pieces(Cursor(log, made[-1].last + 1), size))
-    assert [] == flat(pieces(Cursor(log, 10**9), size))
+    assert [] == flat(pieces(LogCursor(log, made[-1].last + 1), size))
+    assert [] == flat(pieces(LogCursor(log, 10**9), size))
 
 
 def test_an_empty_log(tmp_path: Path) -> None:
     log = opened(tmp_path)
-    cursor = Cursor(log, 1)
+    cursor = LogCursor(log, 1)
     assert 1 == log.kept_from
 
     assert not cursor.look()
@@ -64,7 +64,7 @@ def test_what_is_appended_meanwhile_comes(tmp_path: Path) -> None:
     """In the same file, and in the next ones."""
     log = opened(tmp_path, segment_bytes=SEGMENT)
     made = fill(log, 10)
-    cursor = Cursor(log, 1)
+    cursor = LogCursor(log, 1)
     found: list[Batch] = []
 
     for _ in range(30):
@@ -85,7 +85,7 @@ def test_holes_are_passed(tmp_path: Path) -> None:
 
     for entry in range(1, made[-1].first, 500):
         left = [one for one in made if one.first >= entry]
-        assert left == flat(pieces(Cursor(log, entry), 20_000))
+        assert left == flat(pieces(LogCursor(log, entry), 20_000))
 
 
 def test_a_hole_at_the_beginning_is_no_loss(tmp_path: Path) -> None:
@@ -94,11 +94,11 @@ def test_a_hole_at_the_beginning_is_no_loss(tmp_path: Path) -> None:
     log.append(b"x", 2, time=7, first=4097)
     log.write()
 
-    assert [4097] == [batch.first for batch in flat(pieces(Cursor(log, 1), 10))]
+    assert [4097] == [batch.first for batch in flat(pieces(LogCursor(log, 1), 10))]
     assert (1, 4097) == (log.kept_from, log.first)
 
 
-def trimmed(log: Log) -> int:
+def trimmed(log: SegmentLog) -> int:
     """Let the first half go."""
     log.trim(log.next // 2)
     assert log.first > 1
@@ -110,20 +110,20 @@ def test_who_begins_before_the_first_is_told(tmp_path: Path) -> None:
     made = fill(log, 1000, 1000)
     first = trimmed(log)
 
-    with pytest.raises(Trimmed):
-        Cursor(log, first - 1).look()
-    assert [one for one in made if one.first >= first] == flat(pieces(Cursor(log, first), 1000))
+    with pytest.raises(EntryTrimmed):
+        LogCursor(log, first - 1).look()
+    assert [one for one in made if one.first >= first] == flat(pieces(LogCursor(log, first), 1000))
 
 
 def test_who_is_overtaken_is_told_and_has_missed_nothing_before(tmp_path: Path) -> None:
     log = opened(tmp_path, segment_bytes=SEGMENT)
     made = fill(log, 1000, 1000)
-    cursor = Cursor(log, 1)
+    cursor = LogCursor(log, 1)
     assert cursor.look()
     found = [plain(whole) for whole in cursor.read(100)]
     trimmed(log)
 
-    with pytest.raises(Trimmed):
+    with pytest.raises(EntryTrimmed):
         while cursor.look():
             found += [plain(whole) for whole in cursor.read(1000)]
     assert made[: len(found)] == found
@@ -138,7 +138,7 @@ def test_damage_is_an_error_and_nothing_behind_it_comes(tmp_path: Path, which: i
     raw = bytearray(file.read_bytes())
     raw[20_000] ^= 1
     file.write_bytes(raw)
-    cursor, found = Cursor(log, 1), []
+    cursor, found = LogCursor(log, 1), []
 
     with pytest.raises(CorruptLog, match=file.name):
         while cursor.look():
@@ -150,14 +150,14 @@ def test_who_reads_a_log_that_is_deleted_is_told(tmp_path: Path) -> None:
     """A part that moved to its parent is no damage: its reader, and the scan, end in order."""
     log = opened(tmp_path, segment_bytes=SEGMENT)
     fill(log, 1000, 1000)
-    cursor, scan, batches = Cursor(log, 1), log.verify(), log.batches()
+    cursor, scan, batches = LogCursor(log, 1), log.verify(), log.batches()
     assert cursor.look() and cursor.read(1)
     next(scan), next(batches)
 
     log.discard()
     shutil.rmtree(log.folder)
 
-    with pytest.raises(Trimmed):
+    with pytest.raises(EntryTrimmed):
         while cursor.look():
             cursor.read(10**9)
     assert [] == list(scan)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from txbroker.store import files
-from txbroker.store.files import Tail
+from txbroker.storage import files
+from txbroker.storage.files import LogTail
 
 MIB = 1 << 20
 
@@ -23,7 +23,7 @@ def test_taken_ahead_is_a_small_part_of_what_is_free(
     """And of the file: a disk's reserve is still there when the watermark is reached."""
     monkeypatch.setattr(files, "_free", lambda fd: free)
     file = tmp_path / "log"
-    tail = Tail(file, is_new=True, step=64 * MIB)
+    tail = LogTail(file, is_new=True, step=64 * MIB)
     ahead = []
     for position in range(0, 80 * MIB, MIB // 2):
         tail.write([bytes(MIB // 2)], position, 128 * MIB)
@@ -46,7 +46,7 @@ def test_what_nobody_reads_soon_is_not_kept_in_memory_where_the_system_can_do_th
         return real(fd, buffers, position)
 
     monkeypatch.setattr(os, "pwritev", pwritev)
-    tail = Tail(tmp_path / "log", is_new=True, step=MIB)
+    tail = LogTail(tmp_path / "log", is_new=True, step=MIB)
     tail.write([b"a", b"b"], 0, MIB, is_unread=True)
     tail.write([b"c"], 2, MIB, is_unread=True)
     tail.write([b"d"], 3, MIB)

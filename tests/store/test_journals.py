@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from tests.store.test_committer import Bench
-from txbroker.authority.journal import Record
-from txbroker.errors import StoreError
-from txbroker.message import Message
-from txbroker.place import PartKey
-from txbroker.store.committer import Durability
-from txbroker.store.journals import BATCH_BYTES, Journals, Part, zone_folder
-from txbroker.store.log import Batch
-from txbroker.store.meta import FORMAT
-from txbroker.store.records import decode_records
-from txbroker.store.repair import repair
+from txbroker.data.data_repair import repair
+from txbroker.journal.store.journal_parts import BATCH_BYTES, JournalPart, Journals, zone_folder
+from txbroker.journal.store.part_meta import FORMAT
+from txbroker.journal.store.record_format import decode_records
+from txbroker.journal.zone_journal import Record
+from txbroker.model.errors import StoreError
+from txbroker.model.log_position import JournalId
+from txbroker.mqtt.wire.message import Message
+from txbroker.storage.committer import Durability
+from txbroker.storage.log import Batch
 
-KEY = PartKey(zone="home/garage", epoch=3)
+KEY = JournalId(zone="home/garage", epoch=3)
 LIVE = ("e1", 7, "home/garage", 1)
 OUTBOX = ("e2", 8, "home/garage", 2)
 
@@ -63,7 +63,7 @@ class Store:
             events += self.bench.sync()
         return events
 
-    def part(self) -> Part:
+    def part(self) -> JournalPart:
         """A part to work with."""
         return self.journals.begin(KEY, None)
 
@@ -221,7 +221,7 @@ def test_retained_messages_are_found_without_the_others(
         decoded.append(batch.first)
         return decode_records(batch, *args)
 
-    monkeypatch.setattr("txbroker.store.journals.decode_records", counting)
+    monkeypatch.setattr("txbroker.journal.store.journal_parts.decode_records", counting)
 
     assert [8, 9, 31] == [record.offset for record in part.retained()]
     assert [1, 31] == decoded
@@ -237,7 +237,7 @@ def test_parts_are_there_after_a_start(tmp_path: Path) -> None:
     old = store.journals.begin(KEY, None)
     old.append(message("a"), LIVE, 1, time=0)
     store.end_turn()
-    new = PartKey(zone=KEY.zone, epoch=4)
+    new = JournalId(zone=KEY.zone, epoch=4)
     store.journals.begin(new, (KEY, 1))
     for _ in range(2):
         assert {KEY, new} == set(store.journals.parts)
@@ -252,17 +252,17 @@ def test_a_part_that_is_there_is_begun_once(tmp_path: Path) -> None:
     store = Store(tmp_path)
     part = store.part()
 
-    assert store.journals.begin(KEY, (PartKey(zone="x", epoch=1), 5)) is part
+    assert store.journals.begin(KEY, (JournalId(zone="x", epoch=1), 5)) is part
     assert store.journals.get(KEY) is part
     assert part.predecessor is None
-    assert store.journals.get(PartKey(zone="x", epoch=1)) is None
+    assert store.journals.get(JournalId(zone="x", epoch=1)) is None
 
 
 def test_a_dropped_part_is_gone(tmp_path: Path) -> None:
     """With its files; others stay, and it can begin anew."""
     store = Store(tmp_path)
     store.part().append(message("a"), LIVE, 1, time=0)
-    store.journals.begin(PartKey(zone=KEY.zone, epoch=4), None)
+    store.journals.begin(JournalId(zone=KEY.zone, epoch=4), None)
     store.part().append(message("b"), LIVE, 2, time=0)
     store.bench.end_turn()  # a sync is to come
     store.part().append(message("c"), LIVE, 3, time=0)
@@ -310,7 +310,7 @@ def test_a_drop_or_a_beginning_cut_short_leaves_nothing(tmp_path: Path) -> None:
 
     assert {} == store.journals.parts
     assert [begun] == list(folder.parent.iterdir())
-    assert store.journals.begin(PartKey(zone=KEY.zone, epoch=5), None).next == 1
+    assert store.journals.begin(JournalId(zone=KEY.zone, epoch=5), None).next == 1
 
 
 ZONES = ["", ".", "..", "...", "home", "home/garage", "%2E", "%2e", "ü/ö", "a b", "x" * 3000]
@@ -326,7 +326,7 @@ def test_any_zone_has_a_folder_of_its_own(tmp_path: Path) -> None:
     assert not any("/" in name or len(name) > 255 for name in names)
     store = Store(tmp_path)
     for zone in ZONES + long:
-        store.journals.begin(PartKey(zone=zone, epoch=1), None)
+        store.journals.begin(JournalId(zone=zone, epoch=1), None)
     store.start()
     assert {*ZONES, *long} == {key.zone for key in store.journals.parts}
 

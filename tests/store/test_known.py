@@ -9,15 +9,15 @@ import pytest
 from tests.support.cluster import on_loop
 from tests.support.recorders import cut
 from txbroker.core import Exchange
-from txbroker.edge.zonemap import ZoneMap
-from txbroker.store import whole
-from txbroker.store.known import KnownZones
+from txbroker.edge.routing.resolver_cache import ResolverCache
+from txbroker.edge.store.resolver_cache_file import ResolverCacheFile
+from txbroker.storage import atomic_file
 from txbroker.v1 import store_pb2
 
 
-def zones() -> ZoneMap:
+def zones() -> ResolverCache:
     """A root with two cuts, one of them with cuts of its own, one not asked yet."""
-    known = ZoneMap(Exchange(lambda: None))
+    known = ResolverCache(Exchange(lambda: None))
     known.add(cut("")).cuts = {"a": cut("a", 3), "ü": cut("ü")}
     known.add(cut("a", 3)).cuts = {"a/b": cut("a/b", 2)}
     known.add(cut("ü"))
@@ -25,13 +25,13 @@ def zones() -> ZoneMap:
     return known
 
 
-async def save(path: Path, known: ZoneMap) -> None:
-    await KnownZones(path).save(known.known())
+async def save(path: Path, known: ResolverCache) -> None:
+    await ResolverCacheFile(path).save(known.known())
 
 
-def restored(path: Path) -> ZoneMap:
-    fresh = ZoneMap(Exchange(lambda: None))
-    fresh.restore(KnownZones(path).load())
+def restored(path: Path) -> ResolverCache:
+    fresh = ResolverCache(Exchange(lambda: None))
+    fresh.restore(ResolverCacheFile(path).load())
     return fresh
 
 
@@ -64,9 +64,9 @@ async def test_own_zone_is_not_kept(tmp_path: Path) -> None:
 async def test_what_is_known_better_stays(tmp_path: Path) -> None:
     """The lineage on disk, say, has a later epoch."""
     await save(tmp_path / "zones", zones())
-    fresh = ZoneMap(Exchange(lambda: None))
+    fresh = ResolverCache(Exchange(lambda: None))
     fresh.add(cut("a", 5))
-    fresh.restore(KnownZones(tmp_path / "zones").load())
+    fresh.restore(ResolverCacheFile(tmp_path / "zones").load())
     found = fresh.get("a")
 
     assert found is not None and found.epoch == 5
@@ -76,7 +76,7 @@ async def test_what_is_known_better_stays(tmp_path: Path) -> None:
 @on_loop
 async def test_it_is_written_when_it_changed(tmp_path: Path) -> None:
     """And not once a second for nothing."""
-    file = KnownZones(tmp_path / "zones")
+    file = ResolverCacheFile(tmp_path / "zones")
     known = zones()
     before = file.is_news(known.known())
     await file.save(known.known())
@@ -84,7 +84,7 @@ async def test_it_is_written_when_it_changed(tmp_path: Path) -> None:
     known.add(cut("b"))
 
     assert (before, saved, file.is_news(known.known())) == (True, False, True)
-    assert not KnownZones(tmp_path / "none").load()
+    assert not ResolverCacheFile(tmp_path / "none").load()
 
 
 @pytest.mark.parametrize(
@@ -92,8 +92,8 @@ async def test_it_is_written_when_it_changed(tmp_path: Path) -> None:
     [
         b"",
         b"garbage",
-        b"".join(whole.to_frames([b"\xff" * 9])),
-        b"".join(whole.to_frames([store_pb2.KnownZones(format=99).SerializeToString()])),
+        b"".join(atomic_file.to_frames([b"\xff" * 9])),
+        b"".join(atomic_file.to_frames([store_pb2.KnownZones(format=99).SerializeToString()])),
     ],
     ids=["empty", "foreign", "not-protobuf", "newer"],
 )
@@ -102,4 +102,4 @@ def test_file_of_no_use_is_done_without(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "zones"
     path.write_bytes(data)
 
-    assert KnownZones(path).load() == ()
+    assert ResolverCacheFile(path).load() == ()

@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 
 from tests.support.clock import Clock
-from txbroker.counters import Counters
-from txbroker.ledger import Kind, Row
-from txbroker.pipeline.ledger_batches import ledger_to_arrow
-from txbroker.place import PartKey
-from txbroker.store.committer import Committer, Durability
-from txbroker.store.disk import FOLDER
-from txbroker.store.ledger import MOST_GATHERED, STATED_EVERY, Ledger, forget, pause
-from txbroker.store.log import Log
-from txbroker.store.retention import Policy
-from txbroker.store.tables import Tables
-from txbroker.turn import Turn
+from txbroker.data.data_directory import FOLDER
+from txbroker.journal.delivery_ledger import LedgerKind, LedgerRow
+from txbroker.journal.store.ledger_log import MOST_GATHERED, STATED_EVERY, LedgerLog, forget, pause
+from txbroker.journal.store.retention import RetentionPolicy
+from txbroker.model.counters import Counters
+from txbroker.model.log_position import JournalId
+from txbroker.pipeline.audit.ledger_batches import ledger_to_arrow
+from txbroker.runtime.flush_queue import FlushQueue
+from txbroker.storage.committer import Committer, Durability
+from txbroker.storage.log import SegmentLog
+from txbroker.storage.tables import LogTables
 
-ROOT = PartKey("", 1)
+ROOT = JournalId("", 1)
 
 
 class Bench:
@@ -34,7 +34,7 @@ class Bench:
         self.is_full = False
         self.counters = Counters()
         self.clock = Clock()
-        self.turn = Turn(lambda action: None)
+        self.turn = FlushQueue(lambda action: None)
         self.told: list[bool] = []
         self.committer = Committer(
             durability=durability,
@@ -46,13 +46,13 @@ class Bench:
             on_full=lambda is_full, _: self.told.append(is_full),
             on_failed=lambda error: None,
         )
-        self._tables_log = Log(folder / "tables", on_trimmed=lambda *_: None)
-        self.tables = Tables(self._tables_log, self.committer, lambda: self.now)
+        self._tables_log = SegmentLog(folder / "tables", on_trimmed=lambda *_: None)
+        self.tables = LogTables(self._tables_log, self.committer, lambda: self.now)
         self.table = self.tables.table(FOLDER)
         self._folder = folder
 
-    def open(self) -> Ledger:
-        self.ledger = Ledger(
+    def open(self) -> LedgerLog:
+        self.ledger = LedgerLog(
             self._folder,
             committer=self.committer,
             table=self.table,
@@ -67,7 +67,9 @@ class Bench:
 
     def deliver(self, *offsets: int, name: str = "c") -> None:
         for offset in offsets:
-            self.ledger.add(Row(Kind.DELIVERY, self.now, name, part=ROOT, offset=offset))
+            self.ledger.add(
+                LedgerRow(LedgerKind.DELIVERY, self.now, name, part=ROOT, offset=offset)
+            )
 
     def end_turn(self) -> None:
         """With what is put off for a while, as nobody waits for it."""
@@ -126,13 +128,13 @@ def test_rows_are_written_before_what_they_tell_of(
     bench = opened(tmp_path)
     bench.turn.end()
     written: list[str] = []
-    write = Log.write
+    write = SegmentLog.write
 
-    def note(log: Log, **options: Any) -> bool:
+    def note(log: SegmentLog, **options: Any) -> bool:
         written.append(log.folder.name)
         return write(log, **options)
 
-    monkeypatch.setattr(Log, "write", note)
+    monkeypatch.setattr(SegmentLog, "write", note)
     bench.tables.table("windows").put(b"c", b"has forgotten it")
     bench.deliver(1)
     bench.turn.end()
@@ -268,7 +270,7 @@ def test_what_holds_is_due_when_it_was_never_or_long_ago(tmp_path: Path) -> None
 def test_retention_takes_whole_segments(tmp_path: Path) -> None:
     """By size and by age, as of journals; never the last one."""
     bench = opened(tmp_path)
-    unlimited = Policy(age=40.0, size=1 << 40, session_age=1, session_size=1)
+    unlimited = RetentionPolicy(age=40.0, size=1 << 40, session_age=1, session_size=1)
     for _ in range(40):
         for number in range(100):
             bench.deliver(1, name=f"{number:060}")
@@ -276,10 +278,10 @@ def test_retention_takes_whole_segments(tmp_path: Path) -> None:
         bench.ledger.trim(unlimited)
         bench.now += 1_000_000
     before = bench.ledger.log.size
-    policy = Policy(age=10**6, size=128 * 1024, session_age=1, session_size=1)
+    policy = RetentionPolicy(age=10**6, size=128 * 1024, session_age=1, session_size=1)
     bench.ledger.trim(policy)
     by_size = bench.ledger.first
-    bench.ledger.trim(Policy(age=2.0, size=1 << 40, session_age=1, session_size=1))
+    bench.ledger.trim(RetentionPolicy(age=2.0, size=1 << 40, session_age=1, session_size=1))
 
     assert before > 4 * 64 * 1024
     assert 1 < by_size < bench.ledger.first <= 4000

@@ -7,7 +7,14 @@ from random import Random
 import pytest
 
 from tests.support.keeping import MemoryTable
-from txbroker.store.lived import LONGEST_GAP, NOTED_EVERY, SECOND, STEPS, Ages, Lived
+from txbroker.storage.lived_time import (
+    LONGEST_GAP,
+    NOTED_EVERY,
+    SECOND,
+    STEPS,
+    EntryAges,
+    LivedTime,
+)
 
 DAY = 86_400 * SECOND
 BEGUN = 1_700_000_000 * SECOND
@@ -21,16 +28,16 @@ class World:
         self.monotonic = 5 * SECOND
         self.wall = BEGUN
 
-    def start(self, last: int = 0) -> Lived:
-        """A process begins; `last` see `Lived`."""
-        return Lived(
+    def start(self, last: int = 0) -> LivedTime:
+        """A process begins; `last` see `LivedTime`."""
+        return LivedTime(
             self.table,  # type: ignore[arg-type]
             now=lambda: self.monotonic / SECOND,
             wall=lambda: self.wall,
             last=last,
         )
 
-    def run(self, lived: Lived, seconds: int) -> None:
+    def run(self, lived: LivedTime, seconds: int) -> None:
         """Time passes on both clocks, and the node looks each second."""
         for _ in range(seconds):
             self.monotonic += SECOND
@@ -126,7 +133,7 @@ def test_marks_of_a_log_are_few_and_never_early() -> None:
     """An entry is let go between its age and a 64th more; marks beyond the age go."""
     now = 0
     table = MemoryTable()
-    ages = Ages(table, lambda: now)  # type: ignore[arg-type]
+    ages = EntryAges(table, lambda: now)  # type: ignore[arg-type]
     age = 640.0
     for second in range(3_000):
         now = second * SECOND

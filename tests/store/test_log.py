@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
-from txbroker.errors import CallerError, StoreError
-from txbroker.store.log import Batch, DiskFull, Log
+from txbroker.model.errors import CallerError, StoreError
+from txbroker.storage.log import Batch, DiskFull, SegmentLog
 
 
-def opened(folder: Path, **options: Any) -> Log:
+def opened(folder: Path, **options: Any) -> SegmentLog:
     """A log of which nothing may be cut."""
 
     def fail(*what: object) -> None:
         raise AssertionError(f"cut off: {what}")
 
-    return Log(folder / "log", on_trimmed=fail, **options)
+    return SegmentLog(folder / "log", on_trimmed=fail, **options)
 
 
 def batch(first: int, body: bytes, count: int = 1, time: int = 0) -> Batch:
@@ -31,7 +31,7 @@ def batch(first: int, body: bytes, count: int = 1, time: int = 0) -> Batch:
     return Batch(first=first, count=count, time=time, body=body)
 
 
-def fill(log: Log, number: int, size: int = 100, *, together: int = 1) -> list[Batch]:
+def fill(log: SegmentLog, number: int, size: int = 100, *, together: int = 1) -> list[Batch]:
     """Write batches of different sizes, some with several entries; the time counts them."""
     chance = random.Random(number)
     made = []
@@ -44,7 +44,7 @@ def fill(log: Log, number: int, size: int = 100, *, together: int = 1) -> list[B
     return made
 
 
-def last_segment(log: Log) -> Path:
+def last_segment(log: SegmentLog) -> Path:
     """The file that is appended to."""
     return max(log.folder.glob("*.log"))
 
@@ -188,7 +188,7 @@ def test_a_reader_sees_what_is_written_meanwhile(tmp_path: Path) -> None:
     assert len(found) >= 150
 
 
-def fill_more(log: Log, number: int) -> list[Batch]:
+def fill_more(log: SegmentLog, number: int) -> list[Batch]:
     """As `fill`, numbered from 1 on."""
     before = log.next - 1
     return [
@@ -247,7 +247,7 @@ def test_pieces_without_a_head_are_nothing(tmp_path: Path, calls: int) -> None:
     killed.append(os.urandom(3 << 20), time=0)
     for _ in range(calls):
         assert not killed.write(most=1 << 20)
-    log = Log(tmp_path / "log", on_trimmed=lambda *_: None)
+    log = SegmentLog(tmp_path / "log", on_trimmed=lambda *_: None)
     log.append(b"after", time=0)
     log.write()
 
@@ -331,7 +331,7 @@ def test_segments_are_limited_in_size_and_number_of_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that a start, which scans one of them, takes a moment."""
-    monkeypatch.setattr("txbroker.store.log._MAX_BATCHES", 1000)
+    monkeypatch.setattr("txbroker.storage.log._MAX_BATCHES", 1000)
     log = opened(tmp_path, segment_bytes=200_000)
     made = fill(log, 5000)
     log.sync()
@@ -629,7 +629,7 @@ def test_what_a_full_disk_cut_short_is_a_torn_tail(
     with pytest.raises(DiskFull):
         log.write()
     cut: list[tuple[int, int]] = []
-    log = Log(log.folder, on_trimmed=lambda file, last, size: cut.append((last, size)))
+    log = SegmentLog(log.folder, on_trimmed=lambda file, last, size: cut.append((last, size)))
 
     assert [(log.next - 1, 10_000 - log.size)] == cut
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.store.test_committer import Bench
-from txbroker.edge.outbox import Entry
-from txbroker.message import Message, WillId
-from txbroker.mqtt.incoming import OriginId
-from txbroker.store.committer import Durability
-from txbroker.store.log import Log
-from txbroker.store.outboxes import EntryLog
+from txbroker.edge.routing.outbox import OutboxEntry
+from txbroker.edge.store.outbox_store import OutboxEntryLog
+from txbroker.mqtt.session.inbound_publish import OriginId
+from txbroker.mqtt.wire.message import Message, WillId
+from txbroker.storage.committer import Durability
+from txbroker.storage.log import SegmentLog
 
 
 def test_origins_and_wills_are_read_back(tmp_path: Path) -> None:
     """Runs of sequences, wills among them, and wills that were sent before."""
     bench = Bench(tmp_path / "others", Durability.SYNC)
-    log = Log(tmp_path / "log", on_trimmed=lambda *_: None)
-    entries = EntryLog(log, bench.committer, lambda: 1)
+    log = SegmentLog(tmp_path / "log", on_trimmed=lambda *_: None)
+    entries = OutboxEntryLog(log, bench.committer, lambda: 1)
     key = ("edge", 1, "", 4)
     kept: list[tuple[str, OriginId | None, WillId | None]] = [
         ("1", None, None),
@@ -35,7 +35,7 @@ def test_origins_and_wills_are_read_back(tmp_path: Path) -> None:
     while bench.work:
         bench.sync()
 
-    found: list[Entry] = []
+    found: list[OutboxEntry] = []
     while len(found) < len(kept):
         found += entries.read(len(found)).entries
     assert kept == [(e.message.payload.decode(), e.origin, e.message.will) for e in found]

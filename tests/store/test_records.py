@@ -10,10 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.runs import PlainRun, run_of
-from txbroker.authority.journal import Record
-from txbroker.message import Message
-from txbroker.store.records import MOST_RECORDS, Piece, decode_records, encode_records, read_marks
-from txbroker.store.segment import Batch
+from txbroker.journal.store.record_format import (
+    MOST_RECORDS,
+    Piece,
+    decode_records,
+    encode_records,
+    read_marks,
+)
+from txbroker.journal.zone_journal import Record
+from txbroker.mqtt.wire.message import Message
+from txbroker.storage.segment import Batch
 
 Plain = tuple[int, str, bytes, int, bool, str, str]
 Source = Message | tuple[list[Message], str]

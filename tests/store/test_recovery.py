@@ -14,23 +14,25 @@ from hypothesis import strategies as st
 
 from tests.store.test_log import batch, fill, last_segment, opened
 from tests.support.crash import SECTOR, crash, snapshot
-from txbroker.errors import StoreError
-from txbroker.store import newest, segment
-from txbroker.store.log import Batch, CorruptLog, Log
-from txbroker.store.repair import repair
-from txbroker.store.segment import BATCH_HEAD, FORMAT, SEGMENT_HEAD
+from txbroker.data.data_repair import repair
+from txbroker.model.errors import StoreError
+from txbroker.storage import newest_segment, segment
+from txbroker.storage.log import Batch, CorruptLog, SegmentLog
+from txbroker.storage.segment import BATCH_HEAD, FORMAT, SEGMENT_HEAD
 
 Cut = tuple[str, int, int]
 
 
-def reopened(log: Log) -> tuple[Log, list[Cut]]:
+def reopened(log: SegmentLog) -> tuple[SegmentLog, list[Cut]]:
     """The log as a new process finds it, and what was cut off."""
     cut: list[Cut] = []
-    again = Log(log.folder, on_trimmed=lambda file, last, size: cut.append((file.name, last, size)))
+    again = SegmentLog(
+        log.folder, on_trimmed=lambda file, last, size: cut.append((file.name, last, size))
+    )
     return again, cut
 
 
-def write_synced(log: Log, *bodies: bytes) -> list[Batch]:
+def write_synced(log: SegmentLog, *bodies: bytes) -> list[Batch]:
     """Each batch is written and synced before the next."""
     made = []
     for body in bodies:
@@ -40,7 +42,7 @@ def write_synced(log: Log, *bodies: bytes) -> list[Batch]:
     return made
 
 
-def write_together(log: Log, *bodies: bytes) -> list[Batch]:
+def write_together(log: SegmentLog, *bodies: bytes) -> list[Batch]:
     """All batches are written at once, and not synced."""
     made = [batch(log.append(body, time=0), body) for body in bodies]
     log.write()
@@ -324,11 +326,11 @@ def test_a_torn_line_of_the_newest_segment_tells_nothing(tmp_path: Path, line: b
     """A crash may leave any of these; the log is whole."""
     log = opened(tmp_path)
     made = write_synced(log, b"one", b"two")
-    (log.folder / newest.NAME).write_bytes(line)
+    (log.folder / newest_segment.NAME).write_bytes(line)
     again, _ = reopened(log)
     assert made == list(again.batches())
     write_synced(again, b"three")
-    assert 1 == newest.read(log.folder)
+    assert 1 == newest_segment.read(log.folder)
 
 
 def test_a_segment_under_another_name_is_refused(tmp_path: Path) -> None:
@@ -545,7 +547,7 @@ class Crashes:
 
     def open(self) -> None:
         """As a process that starts."""
-        self.log = Log(self.folder, segment_bytes=self.segment, on_trimmed=lambda *_: None)
+        self.log = SegmentLog(self.folder, segment_bytes=self.segment, on_trimmed=lambda *_: None)
         self.synced = snapshot(self.folder)
 
     def append(self) -> None:
@@ -645,6 +647,6 @@ def test_any_flipped_bit_is_found(tmp_path: Path, place: float, bit: int) -> Non
             break
         at -= len(whole)
     with pytest.raises(StoreError):
-        log = Log(folder, on_trimmed=lambda *_: None)
+        log = SegmentLog(folder, on_trimmed=lambda *_: None)
         list(log.verify())
         list(log.batches())

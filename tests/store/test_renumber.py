@@ -9,34 +9,34 @@ import pytest
 
 from tests.store.test_journals import Store, message, plain
 from tests.store.test_tables import Store as TableStore
-from txbroker.place import PartKey
-from txbroker.store import meta
-from txbroker.store.renumber import renumber_parts, renumber_tables
+from txbroker.journal.store import part_meta
+from txbroker.journal.store.part_renumber import renumber_parts, renumber_tables
+from txbroker.model.log_position import JournalId
 from txbroker.v1 import state_pb2
 
-OLD, NEW, OTHER = PartKey("", 1), PartKey("", 7), PartKey("a", 1)
+OLD, NEW, OTHER = JournalId("", 1), JournalId("", 7), JournalId("a", 1)
 
 
-def placed(part: PartKey, offset: int) -> state_pb2.StoredPlace:
+def placed(part: JournalId, offset: int) -> state_pb2.StoredPlace:
     """A place as messages hold it."""
     return state_pb2.StoredPlace(
         part=state_pb2.StoredPart(zone=part.zone, epoch=part.epoch), offset=offset
     )
 
 
-def session(*parts: PartKey) -> bytes:
+def session(*parts: JournalId) -> bytes:
     """A session that stands in these parts."""
     kept = state_pb2.StoredSubscription(filter="#", starts=[placed(part, 5) for part in parts])
     return state_pb2.StoredSession(subscriptions=[kept]).SerializeToString()
 
 
-def subscription(*parts: PartKey) -> bytes:
+def subscription(*parts: JournalId) -> bytes:
     """One of a large session, which stands in a row of its own."""
     kept = state_pb2.StoredSubscription(qos=1, starts=[placed(part, 6) for part in parts])
     return kept.SerializeToString()
 
 
-def window(*parts: PartKey) -> bytes:
+def window(*parts: JournalId) -> bytes:
     """A window with a cursor that waits for another part."""
     stored = state_pb2.StoredWindow()
     for index, part in enumerate(parts):
@@ -52,7 +52,7 @@ def point(epoch: int) -> bytes:
     return state_pb2.Checkpoint(epoch=epoch, offset=44).SerializeToString()
 
 
-def rows(old: PartKey) -> dict[str, dict[bytes, bytes]]:
+def rows(old: JournalId) -> dict[str, dict[bytes, bytes]]:
     """What tables hold where the part is `old`."""
     ceiling = state_pb2.StoredCeiling(epoch=old.epoch, offset=99, boot="b")
     kept = state_pb2.StoredKept(told=1, places=[placed(old, 4), placed(OTHER, 4)])
@@ -100,7 +100,7 @@ def test_part_has_its_records_under_the_new_epoch(store: Store, times: int) -> N
 def test_start_after_a_crash_between_file_and_folder(store: Store) -> None:
     """The file names the new epoch, the folder the old one."""
     folder = store.folder / "journal" / "%2E" / "1"
-    meta.save(folder, meta.Meta(key=NEW))
+    part_meta.save(folder, part_meta.PartMeta(key=NEW))
 
     renumber_parts(store.folder / "journal", OLD, NEW, data=store.folder)
 

@@ -9,34 +9,34 @@ import pytest
 
 from tests.store.test_committer import Bench
 from tests.support.keeping import MemoryTable
-from txbroker.counters import Counters
-from txbroker.message import Message
-from txbroker.place import Holder, PartKey
-from txbroker.store import retention
-from txbroker.store.committer import Durability
-from txbroker.store.journals import Journals, Part
-from txbroker.store.lived import SECOND, Ages
-from txbroker.store.retention import Policy, Retention
+from txbroker.journal.store import retention
+from txbroker.journal.store.journal_parts import JournalPart, Journals
+from txbroker.journal.store.retention import Retention, RetentionPolicy
+from txbroker.model.counters import Counters
+from txbroker.model.log_position import JournalHolder, JournalId
+from txbroker.mqtt.wire.message import Message
+from txbroker.storage.committer import Durability
+from txbroker.storage.lived_time import SECOND, EntryAges
 
-KEY = PartKey("z", 1)
+KEY = JournalId("z", 1)
 SEGMENT = 64 * 1024
 
 
 class Keeping:
     """A zone's journal of 100 records, one each second, about 6 in a segment."""
 
-    def __init__(self, folder: Path, policy: Policy) -> None:
+    def __init__(self, folder: Path, policy: RetentionPolicy) -> None:
         self.counters = Counters()
         self.time = 0
         bench = Bench(folder / "others", Durability.SYNC)
         self.journals = Journals(
             folder / "journal", bench.committer, lambda *_: None, segment_bytes=SEGMENT
         )
-        self.part: Part = self.journals.begin(KEY, None)
+        self.part: JournalPart = self.journals.begin(KEY, None)
         self.table = MemoryTable()
         self.kept = MemoryTable()
         self.policy = policy
-        self.ages = Ages(self.table, self.lived)  # type: ignore[arg-type]
+        self.ages = EntryAges(self.table, self.lived)  # type: ignore[arg-type]
         for second in range(100):
             utc = (second + (second % 3) * 10**6) * SECOND  # a clock that steps all the time
             self.part.append(Message("t", bytes(10_000), 1), None, 0, time=utc)
@@ -68,7 +68,7 @@ class Keeping:
         return self.part.log.first
 
 
-POLICY = Policy(age=1000.0, size=10**9, session_age=1000.0, session_size=10**9)
+POLICY = RetentionPolicy(age=1000.0, size=10**9, session_age=1000.0, session_size=10**9)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ POLICY = Policy(age=1000.0, size=10**9, session_age=1000.0, session_size=10**9)
     ids=["all", "age", "size", "nothing"],
 )
 def test_history_within_age_and_size(
-    tmp_path: Path, policy: Policy, lowest: int, highest: int
+    tmp_path: Path, policy: RetentionPolicy, lowest: int, highest: int
 ) -> None:
     """By whole segments, and the last one stays; each offset that went is counted once."""
     keeping = Keeping(tmp_path, policy)
@@ -166,7 +166,7 @@ def test_how_long_an_edge_has_not_been_heard(tmp_path: Path) -> None:
     """Beside what it holds back, and its sessions as it named them last."""
     keeping = Keeping(tmp_path, POLICY)
     keeping.retention.keep("a", {KEY: 20})
-    keeping.retention.note_holders("a", {KEY: (Holder("panel", 20),)})
+    keeping.retention.note_holders("a", {KEY: (JournalHolder("panel", 20),)})
     keeping.time += 300
 
     (held,) = keeping.retention.held()
@@ -187,7 +187,7 @@ def test_journal_is_kept_from_where_a_zone_was_reclaimed(tmp_path: Path) -> None
     assert later > 90
 
 
-NEXT = PartKey("z", 2)
+NEXT = JournalId("z", 2)
 
 
 @pytest.mark.parametrize("offset", [20, 100], ids=["needs some", "needs nothing"])
@@ -199,7 +199,7 @@ def test_edges_of_an_earlier_part_need_all_of_one_that_begins(
     keeping = Keeping(tmp_path, POLICY)
     kept = keeping.retention
     kept.keep("a", {KEY: offset})
-    kept.keep("elsewhere", {PartKey("y", 1): 5})
+    kept.keep("elsewhere", {JournalId("y", 1): 5})
     kept.reserve("z/dead", KEY, 40)
     kept.begin_part(NEXT)
     if is_restarted:
@@ -212,7 +212,7 @@ def test_edges_of_an_earlier_part_need_all_of_one_that_begins(
     kept.keep("a", {KEY: 100})
 
     reserved = {KEY: 40, NEXT: 0}
-    elsewhere = {PartKey("y", 1): 5}
+    elsewhere = {JournalId("y", 1): 5}
     assert {"a": {KEY: 100, NEXT: 0}, "elsewhere": elsewhere, "reclaimed/z/dead": reserved} == (
         unheard
     )
@@ -225,12 +225,12 @@ def test_an_edge_that_names_a_later_part_has_heard_of_the_earlier_ones(tmp_path:
     kept = keeping.retention
     kept.keep("a", {KEY: 20})
     kept.begin_part(NEXT)
-    kept.begin_part(PartKey("z", 3))
+    kept.begin_part(JournalId("z", 3))
     away = kept.needs("")
-    kept.keep("a", {PartKey("z", 3): 0})
+    kept.keep("a", {JournalId("z", 3): 0})
 
-    assert {"a": {KEY: 20, NEXT: 0, PartKey("z", 3): 0}} == away
-    assert {"a": {PartKey("z", 3): 0}} == kept.needs("")
+    assert {"a": {KEY: 20, NEXT: 0, JournalId("z", 3): 0}} == away
+    assert {"a": {JournalId("z", 3): 0}} == kept.needs("")
 
 
 def test_a_part_that_begins_makes_no_edge_younger(tmp_path: Path) -> None:

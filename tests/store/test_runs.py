@@ -12,13 +12,13 @@ from tests.store.test_journals import KEY, LIVE, OUTBOX, Store, message
 from tests.store.test_zone import Zone
 from tests.support.apart import run_apart
 from tests.support.runs import PlainRun, run_of
-from txbroker.control.journals import Receiver
-from txbroker.errors import CallerError, StoreError
-from txbroker.message import Message
-from txbroker.store import ceiling
-from txbroker.store.arriving import Arrivals
-from txbroker.store.journals import BATCH_BYTES, BATCH_RECORDS, Part
-from txbroker.store.segment import FORMAT
+from txbroker.authority.store import offset_reservation
+from txbroker.delegation.rpc.journal_transfer import JournalReceiver
+from txbroker.delegation.state.staged_journal import StagedJournals
+from txbroker.journal.store.journal_parts import BATCH_BYTES, BATCH_RECORDS, JournalPart
+from txbroker.model.errors import CallerError, StoreError
+from txbroker.mqtt.wire.message import Message
+from txbroker.storage.segment import FORMAT
 from txbroker.v1 import control_pb2
 
 KEY_OF_LINK = ("edge", 7, "", 1)
@@ -35,7 +35,7 @@ def tiny(count: int) -> PlainRun:
     return attrs.evolve(run("x", qos=0), count=count, size=0, raw=packet * count)
 
 
-def payloads(part: Part, after: int = 0, limit: int = 512) -> list[str]:
+def payloads(part: JournalPart, after: int = 0, limit: int = 512) -> list[str]:
     return [record.message.payload.decode() for record in part.read(after, limit).records]
 
 
@@ -162,7 +162,7 @@ def test_offsets_of_runs_are_not_used_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bound is raised by a run as by its last message."""
-    monkeypatch.setattr(ceiling, "BLOCK", 100)
+    monkeypatch.setattr(offset_reservation, "BLOCK", 100)
 
     async def scenario() -> int:
         zone = Zone(tmp_path)
@@ -170,7 +170,7 @@ def test_offsets_of_runs_are_not_used_again(
         texts = [str(number) for number in range(80)]
         assert 1 == zone.store.append_run(run(*texts), None, 0)
         zone.turn.end()
-        monkeypatch.setattr(ceiling, "boot_id", lambda: "another")
+        monkeypatch.setattr(offset_reservation, "boot_id", lambda: "another")
         zone = Zone(tmp_path)
         zone.open(1)
         return zone.store.offset
@@ -236,7 +236,7 @@ def test_a_record_names_the_edge_that_it_came_in_on(tmp_path: Path) -> None:
         zone.store.append_run(run("x", client="b"), None, 0)
         zone.turn.end()
         parent = Store(tmp_path / "parent")
-        arrivals = Arrivals(
+        arrivals = StagedJournals(
             tmp_path / "arriving", parent.bench.committer, lambda *_: None, segment_bytes=1 << 20
         )
         arriving = arrivals.begin("")
@@ -257,7 +257,7 @@ def test_a_record_names_the_edge_that_it_came_in_on(tmp_path: Path) -> None:
 def test_a_journal_of_another_format_does_not_arrive(tmp_path: Path, other: int) -> None:
     """Its batches go as they are stored."""
     store = Store(tmp_path)
-    arrivals = Arrivals(
+    arrivals = StagedJournals(
         tmp_path / "arriving", store.bench.committer, lambda *_: None, segment_bytes=1 << 20
     )
 
@@ -265,7 +265,9 @@ def test_a_journal_of_another_format_does_not_arrive(tmp_path: Path, other: int)
         header = control_pb2.JournalPart(zone=KEY.zone, epoch=KEY.epoch, format=version)
         return control_pb2.HandBackRequest(part=header)
 
-    receiver = Receiver(arrivals.begin(KEY.zone), KEY, is_full=lambda: False, known=lambda _: 0)
+    receiver = JournalReceiver(
+        arrivals.begin(KEY.zone), KEY, is_full=lambda: False, known=lambda _: 0
+    )
     assert run_apart(receiver.take(part(FORMAT)))
     with pytest.raises(StoreError, match=f"comes in format {other}") as error:
         run_apart(receiver.take(part(other)))

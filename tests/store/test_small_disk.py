@@ -11,10 +11,10 @@ import pytest
 
 from tests.store.test_committer import Bench
 from tests.store.test_journals import KEY, LIVE
-from txbroker.message import Message
-from txbroker.place import PartKey
-from txbroker.store.committer import RETRY, Durability
-from txbroker.store.journals import Journals
+from txbroker.journal.store.journal_parts import Journals
+from txbroker.model.log_position import JournalId
+from txbroker.mqtt.wire.message import Message
+from txbroker.storage.committer import RETRY, Durability
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_many_small_logs_fit(disk: Path, tmp_path: Path) -> None:
     bench = Bench(tmp_path / "others", Durability.SYNC)
     journals = opened(disk, bench)
     for epoch in range(100):
-        part = journals.begin(PartKey(zone="z", epoch=epoch), None)
+        part = journals.begin(JournalId(zone="z", epoch=epoch), None)
         part.append(Message("t", b"x", 1), LIVE, 1, time=0)
     bench.wait("safe")
     bench.turn.end()

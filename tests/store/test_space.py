@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.clock import Clock
-from txbroker.config import Reserve
-from txbroker.counters import Counters
-from txbroker.store import space
-from txbroker.store.space import LOOK_OFTEN, DiskSpace
+from txbroker.config import ReserveSize
+from txbroker.model.counters import Counters
+from txbroker.storage import disk_watermark
+from txbroker.storage.disk_watermark import LOOK_OFTEN, DiskWatermark
 
 TOTAL = 64 << 20
 TENTH = TOTAL // 10
@@ -24,9 +24,9 @@ class Disk:
         self.error: OSError | None = None
         self.clock = Clock()
         self.counters = Counters()
-        self.space = DiskSpace(
+        self.space = DiskWatermark(
             Path("data"),
-            Reserve(share=0.1),
+            ReserveSize(share=0.1),
             timers=self.clock,
             counters=self.counters,
             measure=self.measure,
@@ -74,7 +74,7 @@ def test_what_was_written_may_make_it_short_before_the_next_look() -> None:
 
 def test_a_roomy_disk_is_not_measured_at_each_write(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody fills it between two looks."""
-    monkeypatch.setattr(space, "ROOMY", TOTAL // 2)
+    monkeypatch.setattr(disk_watermark, "ROOMY", TOTAL // 2)
     disk = Disk()
     disk.free = TENTH - 1
     disk.space.note_written()
@@ -106,7 +106,7 @@ def test_a_short_disk_is_looked_at_often() -> None:
 def test_most_of_a_tiny_disk_is_usable() -> None:
     """The default, and a reserve that was meant for a large one."""
     disk = Disk()
-    for reserve in (Reserve(share=0.05), Reserve(size=10 << 30)):
+    for reserve in (ReserveSize(share=0.05), ReserveSize(size=10 << 30)):
         disk.space.set_reserve(reserve)
 
         assert not disk.is_short(TOTAL * 3 // 8)
@@ -118,7 +118,7 @@ def test_another_watermark_counts_at_once() -> None:
     disk = Disk()
     assert disk.is_short(TENTH - 1)
 
-    disk.space.set_reserve(Reserve(share=0.05))
+    disk.space.set_reserve(ReserveSize(share=0.05))
 
     assert not disk.space.is_short
 
@@ -167,8 +167,8 @@ def test_a_folder_that_cannot_be_measured_changes_nothing() -> None:
 
 def test_a_real_folder(tmp_path: Path) -> None:
     """Its disk has a size, and some of that is free; a missing folder raises."""
-    free, total = space.measure(tmp_path)
+    free, total = disk_watermark.measure(tmp_path)
 
     assert 0 < free <= total
     with pytest.raises(OSError, match="missing"):
-        space.measure(tmp_path / "missing")
+        disk_watermark.measure(tmp_path / "missing")

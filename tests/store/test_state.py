@@ -15,11 +15,11 @@ import cattrs
 import pytest
 
 from tests.support.recorders import cut
-from txbroker.delegation.table import Delegation, TableState
-from txbroker.errors import StoreError
-from txbroker.store.repair import repair
-from txbroker.store.state import FORMAT, RESERVE, DataFolder, NodeState, StateText
-from txbroker.store.whole import InDoubt
+from txbroker.data.data_repair import repair
+from txbroker.delegation.delegation_table import Delegation, DelegationState
+from txbroker.delegation.state.node_state import FORMAT, RESERVE, DataFolder, NodeState, StateText
+from txbroker.model.errors import StoreError
+from txbroker.storage.atomic_file import FileInDoubt
 
 STATE = NodeState(
     node="garage",
@@ -30,7 +30,7 @@ STATE = NodeState(
     parent="home:1",
     configured_parent="old:1",
     lineage=(cut("", node="home"), cut("home", 4)),
-    table=TableState(
+    table=DelegationState(
         delegations=(Delegation(cut=cut("home/garage/ü", 2), below=(cut("home/garage/ü/x"),)),),
         epochs={"home/garage/ü": 5},
     ),
@@ -225,7 +225,7 @@ def test_an_outdated_copy_is_not_left(
 def test_a_large_table_is_saved_in_a_moment(folder: DataFolder) -> None:
     """The loop waits for it at each cut: 5,000 of them, below one child."""
     below = tuple(cut(f"home/garage/ü/floor{i // 100}/room{i}", i) for i in range(5000))
-    table = TableState(
+    table = DelegationState(
         delegations=(Delegation(cut=cut("home/garage/ü", 2), below=below),),
         epochs={one.apex: one.epoch for one in below},
     )
@@ -331,7 +331,7 @@ def test_a_state_in_doubt_ends_the_node(tmp_path: Path, monkeypatch: pytest.Monk
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(InDoubt):
+    with pytest.raises(FileInDoubt):
         folder.save(attrs.evolve(STATE, epoch=9))
     folder.close()
     file = tmp_path / "data" / "state.json"
@@ -352,7 +352,7 @@ def big(count: int) -> NodeState:
         Delegation(cut=cut(f'zone"{n}', epoch=n + 1), below=(cut(f'zone"{n}/below'),))
         for n in range(count)
     )
-    table = TableState(delegations=entries, epochs={e.cut.apex: e.cut.epoch for e in entries})
+    table = DelegationState(delegations=entries, epochs={e.cut.apex: e.cut.epoch for e in entries})
     return NodeState(node="n", zone="", table=table, above={"a": 1}, incarnation=7)
 
 
@@ -382,7 +382,7 @@ def test_only_what_has_changed_is_encoded() -> None:
     entries = list(state.table.delegations)
     entries[7] = attrs.evolve(entries[7], below=())
     with mock.patch(
-        "txbroker.store.state.cattrs.unstructure", side_effect=cattrs.unstructure
+        "txbroker.delegation.state.node_state.cattrs.unstructure", side_effect=cattrs.unstructure
     ) as encoded:
         text.of(attrs.evolve(state, table=attrs.evolve(state.table, delegations=tuple(entries))))
     assert [Delegation, NodeState] == [type(call.args[0]) for call in encoded.call_args_list]

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from tests.store.test_committer import Bench
 from tests.store.test_log import Disk
 from tests.support.crash import crash, snapshot
-from txbroker.errors import CallerError, StoreError
-from txbroker.store import tables
-from txbroker.store.committer import Durability
-from txbroker.store.log import Log
-from txbroker.store.tables import Tables
+from txbroker.model.errors import CallerError, StoreError
+from txbroker.storage import tables
+from txbroker.storage.committer import Durability
+from txbroker.storage.log import SegmentLog
+from txbroker.storage.tables import LogTables
 
 Model = dict[tuple[str, bytes], bytes]
 
@@ -33,8 +33,8 @@ class Store:
     def start(self) -> None:
         """A process begins."""
         self.bench = Bench(self.folder / "others", self.durability)
-        self.log = Log(self.folder / "log", segment_bytes=65536, on_trimmed=lambda *_: None)
-        self.tables = Tables(self.log, self.bench.committer, lambda: 7)
+        self.log = SegmentLog(self.folder / "log", segment_bytes=65536, on_trimmed=lambda *_: None)
+        self.tables = LogTables(self.log, self.bench.committer, lambda: 7)
 
     def end_turn(self) -> None:
         """A turn ends and what the thread has to do is done."""

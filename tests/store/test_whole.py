@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.recorders import cut
-from txbroker.authority.handover import EdgeInterest, Incoming, Snapshot
-from txbroker.delegation.table import Delegation, TableState
-from txbroker.errors import StoreError
-from txbroker.message import Message
-from txbroker.store import whole
-from txbroker.store.incoming import FORMAT, Arrived, IncomingFile
+from txbroker.delegation.delegation_table import Delegation, DelegationState
+from txbroker.delegation.state.received_zone_file import FORMAT, ReceivedZoneFile, StagedZone
+from txbroker.delegation.zone_snapshot import EdgeInterest, ReceivedZone, ZoneSnapshot
+from txbroker.model.errors import StoreError
+from txbroker.mqtt.wire.message import Message
+from txbroker.storage import atomic_file
 from txbroker.v1 import store_pb2
 
 
@@ -23,21 +23,21 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "incoming"
 
 
-def zone(payload: bytes = b"on", count: int = 3) -> Arrived:
+def zone(payload: bytes = b"on", count: int = 3) -> StagedZone:
     """All that moves with a zone."""
-    incoming = Incoming()
+    incoming = ReceivedZone()
     incoming.take(
-        Snapshot(
+        ZoneSnapshot(
             retained=tuple(Message(f"a/ü/{n}", payload, n % 3, True) for n in range(count)),
             interests=(EdgeInterest(edge="porch", incarnation=2, filters=("a/#", "+/x")),),
             marks=((("porch", 2, "a", 5), 17),),
         )
     )
-    return Arrived(
+    return StagedZone(
         apex="a",
         epoch=4,
         incoming=incoming,
-        subtree=TableState(
+        subtree=DelegationState(
             delegations=(Delegation(cut=cut("a/b", 2), below=(cut("a/b/c"),)),),
             epochs={"a/b": 2, "a/d": 7},
             reclaimed=(cut("a/d", 6),),
@@ -45,7 +45,7 @@ def zone(payload: bytes = b"on", count: int = 3) -> Arrived:
     )
 
 
-def contents(arrived: Arrived | None) -> tuple[object, ...]:
+def contents(arrived: StagedZone | None) -> tuple[object, ...]:
     """What can be compared."""
     assert arrived is not None
     incoming = arrived.incoming
@@ -62,25 +62,25 @@ def contents(arrived: Arrived | None) -> tuple[object, ...]:
 
 def test_zone_is_loaded_as_it_was_saved(path: Path) -> None:
     """Every part of it, and the last one saved."""
-    file = IncomingFile(path)
+    file = ReceivedZoneFile(path)
     file.save(zone(b"old"))
     file.save(zone())
 
-    assert contents(zone()) == contents(IncomingFile(path).load())
+    assert contents(zone()) == contents(ReceivedZoneFile(path).load())
 
 
 def test_large_zone_is_kept_in_parts(path: Path) -> None:
     """A message of protobuf has its limits."""
     large = zone(b"x" * 400_000, count=10)
-    IncomingFile(path).save(large)
+    ReceivedZoneFile(path).save(large)
 
-    assert contents(large) == contents(IncomingFile(path).load())
-    assert len(whole.from_frames(path) or ()) > 3
+    assert contents(large) == contents(ReceivedZoneFile(path).load())
+    assert len(atomic_file.from_frames(path) or ()) > 3
 
 
 def test_nothing_arrived(path: Path) -> None:
     """Neither at first nor after it was removed."""
-    file = IncomingFile(path)
+    file = ReceivedZoneFile(path)
     before = file.load()
     file.save(zone())
     file.remove()
@@ -92,32 +92,32 @@ def test_nothing_arrived(path: Path) -> None:
 def test_newer_format_is_refused(path: Path) -> None:
     """Not guessed at."""
     newer = store_pb2.Arrived(format=FORMAT + 1).SerializeToString()
-    whole.replace(path, whole.to_frames([newer]))
+    atomic_file.replace(path, atomic_file.to_frames([newer]))
 
     with pytest.raises(StoreError, match=f"format {FORMAT + 1} is newer"):
-        IncomingFile(path).load()
+        ReceivedZoneFile(path).load()
 
 
 def test_every_damage_is_found(path: Path) -> None:
     """One byte changed, or the end missing: never half a zone."""
-    IncomingFile(path).save(zone())
+    ReceivedZoneFile(path).save(zone())
     good = path.read_bytes()
     for position in range(len(good)):
         path.write_bytes(good[:position])
         with pytest.raises(StoreError):
-            IncomingFile(path).load()
+            ReceivedZoneFile(path).load()
         changed = bytes([good[position] ^ 0x10])
         path.write_bytes(good[:position] + changed + good[position + 1 :])
         with pytest.raises(StoreError):
-            IncomingFile(path).load()
+            ReceivedZoneFile(path).load()
 
 
 def test_file_without_its_head_is_refused(path: Path) -> None:
     """Whole as a file, and yet no zone."""
-    whole.replace(path, whole.to_frames([]))
+    atomic_file.replace(path, atomic_file.to_frames([]))
 
     with pytest.raises(StoreError, match="not readable as a zone's state"):
-        IncomingFile(path).load()
+        ReceivedZoneFile(path).load()
 
 
 def test_it_is_durable_when_save_returns(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,20 +129,20 @@ def test_it_is_durable_when_save_returns(path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(
         Path, "replace", lambda self, to: (events.append("name"), replace(self, to))[1]
     )
-    IncomingFile(path).save(zone())
+    ReceivedZoneFile(path).save(zone())
 
     assert ["data", "name", "folder"] == events
 
 
 def test_full_disk_leaves_the_old_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And is told with the file's name."""
-    IncomingFile(path).save(zone(b"old"))
+    ReceivedZoneFile(path).save(zone(b"old"))
 
     def fail(fd: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fdatasync", fail)
     with pytest.raises(StoreError, match=r"incoming: cannot be written: No space left"):
-        IncomingFile(path).save(zone())
+        ReceivedZoneFile(path).save(zone())
 
-    assert contents(zone(b"old")) == contents(IncomingFile(path).load())
+    assert contents(zone(b"old")) == contents(ReceivedZoneFile(path).load())

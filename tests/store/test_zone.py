@@ -13,25 +13,25 @@ from tests.support.clock import Clock
 from tests.support.recorders import EdgeRecorder
 from tests.support.runs import run_of
 from txbroker.authority.authority import Authority
-from txbroker.authority.handover import EdgeInterest, Incoming
-from txbroker.authority.journal import Record
-from txbroker.authority.peer import Greeting
+from txbroker.authority.edge_peer import EdgeGreeting
+from txbroker.authority.store.offset_reservation import OffsetReservation
+from txbroker.authority.store.zone_store import STEP_TOPICS, ZoneStore
 from txbroker.core import Exchange
-from txbroker.counters import Counters
-from txbroker.delegation.table import DelegationTable
-from txbroker.message import Message
-from txbroker.place import PartKey, Place
-from txbroker.store import committer as committer_module
-from txbroker.store import journals
-from txbroker.store.attic import RETAINED
-from txbroker.store.ceiling import Ceiling
-from txbroker.store.committer import Committer
-from txbroker.store.disk import Disk
-from txbroker.store.journals import Part
-from txbroker.store.lived import Ages
-from txbroker.store.retention import Policy, Retention
-from txbroker.store.zone import STEP_TOPICS, ZoneStore
-from txbroker.turn import Turn
+from txbroker.data.data_directory import DataDirectory
+from txbroker.delegation.delegation_table import DelegationTable
+from txbroker.delegation.zone_snapshot import EdgeInterest, ReceivedZone
+from txbroker.journal.store import journal_parts
+from txbroker.journal.store.journal_parts import JournalPart
+from txbroker.journal.store.retention import Retention, RetentionPolicy
+from txbroker.journal.zone_journal import Record
+from txbroker.model.counters import Counters
+from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.mqtt.wire.message import Message
+from txbroker.runtime.flush_queue import FlushQueue
+from txbroker.storage import committer as committer_module
+from txbroker.storage.committer import Committer
+from txbroker.storage.lived_time import EntryAges
+from txbroker.storage.value_file import RETAINED
 
 
 class Syncs(EdgeRecorder):
@@ -50,10 +50,10 @@ class Zone:
     """The root zone of a node that was just started."""
 
     def __init__(self, data: Path, *, keeps_qos0: bool = True) -> None:
-        self.turn = Turn(lambda action: None)
+        self.turn = FlushQueue(lambda action: None)
         self.is_short = False
         self.counters = Counters()
-        self.disk = Disk(
+        self.disk = DataDirectory(
             data,
             durability="sync",
             sync_interval=0.1,
@@ -66,9 +66,9 @@ class Zone:
         self.retention = Retention(
             journals=self.disk.journals,
             table=self.disk.tables.table("kept"),
-            policy=Policy(age=10**9, size=1, session_age=1, session_size=1),
+            policy=RetentionPolicy(age=10**9, size=1, session_age=1, session_size=1),
             counters=Counters(),
-            ages=Ages(self.disk.tables.table("ages"), lambda: 1),
+            ages=EntryAges(self.disk.tables.table("ages"), lambda: 1),
             now=lambda: 1,
         )
         store = self.store = ZoneStore(
@@ -77,7 +77,9 @@ class Zone:
             disk=self.disk,
             now=lambda: 1,
             retention=self.retention,
-            ceiling=Ceiling(self.disk.tables.table("zone"), Counters(), survives_kill=True),
+            ceiling=OffsetReservation(
+                self.disk.tables.table("zone"), Counters(), survives_kill=True
+            ),
             keeps_qos0=keeps_qos0,
             is_short=lambda: self.is_short,
             counters=self.counters,
@@ -88,14 +90,14 @@ class Zone:
 
     def open(self, epoch: int) -> None:
         self.authority.open(epoch)
-        greeting = Greeting(edge="e", incarnation=1, filters=("#",), stream=epoch)
+        greeting = EdgeGreeting(edge="e", incarnation=1, filters=("#",), stream=epoch)
         assert self.authority.reception.connect(greeting, self.port)
 
     def say(self, text: str) -> None:
         self.authority.publish(Message("t", text.encode(), 1))
 
     @property
-    def part(self) -> Part:
+    def part(self) -> JournalPart:
         """What is appended to."""
         key = self.store.present
         assert key is not None
@@ -111,7 +113,7 @@ class Zone:
 def begin_alone(data: Path, end: int) -> None:
     """A process dies when the part of epoch 4 is there, and nothing that it begins with."""
     zone = Zone(data)
-    zone.disk.journals.begin(PartKey("", 4), (PartKey("", 1), end))
+    zone.disk.journals.begin(JournalId("", 4), (JournalId("", 1), end))
     zone.disk.close()
 
 
@@ -331,7 +333,7 @@ def test_a_crash_at_the_beginning_of_an_epoch_brings_nothing_of_the_last_one_bac
         first.store.close()
         first.disk.close()
         crashed = Zone(tmp_path)
-        crashed.disk.journals.begin(PartKey("", 2), None)
+        crashed.disk.journals.begin(JournalId("", 2), None)
         crashed.disk.close()
         found: list[object] = []
         for _ in range(2):
@@ -371,7 +373,7 @@ def test_qos_0_is_not_kept_where_others_would_wait_for_it(
 ) -> None:
     """A flood of it made a sync of 64 MiB, behind which all QoS 1 was late."""
     monkeypatch.setattr(committer_module, "LADEN", 10_000)
-    monkeypatch.setattr(journals, "BATCH_BYTES", 1_000)
+    monkeypatch.setattr(journal_parts, "BATCH_BYTES", 1_000)
 
     async def scenario() -> list[object]:
         zone = Zone(tmp_path)
@@ -422,7 +424,7 @@ def test_another_epoch_of_the_same_data_goes_on(tmp_path: Path, is_killed: bool)
             again.disk.close()
         return seen
 
-    before = Place(PartKey("", 1), 2)
+    before = LogPosition(JournalId("", 1), 2)
     assert [b"late", 8, 1, before, b"late", 8, 2, before] == run_apart(scenario())
 
 
@@ -433,7 +435,7 @@ def test_edges_that_are_away_keep_what_another_epoch_takes(tmp_path: Path, is_ki
     async def scenario() -> list[object]:
         zone = Zone(tmp_path)
         zone.open(1)
-        zone.store.keep("away", {PartKey("", 1): 1}, {})
+        zone.store.keep("away", {JournalId("", 1): 1}, {})
         zone.say("early")
         await zone.settle()
         zone.disk.close()
@@ -449,33 +451,33 @@ def test_edges_that_are_away_keep_what_another_epoch_takes(tmp_path: Path, is_ki
             again.disk.close()
         return seen
 
-    marks = {PartKey("", 1): 1, PartKey("", 4): 0}
+    marks = {JournalId("", 1): 1, JournalId("", 4): 0}
     assert [marks, marks] == run_apart(scenario())
 
 
 def test_edges_of_an_earlier_time_keep_nothing_of_a_zone_that_comes(tmp_path: Path) -> None:
     """Those that want something of it come along; others would hold the journal for a week."""
 
-    async def scenario() -> set[PartKey]:
+    async def scenario() -> set[JournalId]:
         zone = Zone(tmp_path)
         zone.open(1)
-        zone.store.keep("gone", {PartKey("", 1): 0}, {})
-        incoming = Incoming()
+        zone.store.keep("gone", {JournalId("", 1): 0}, {})
+        incoming = ReceivedZone()
         incoming.predecessor = ("above", 4, 9)
         zone.authority.open(3, incoming)
         await zone.settle()
         zone.disk.close()
         return set(zone.retention.needs("")["gone"])
 
-    assert {PartKey("", 1)} == run_apart(scenario())
+    assert {JournalId("", 1)} == run_apart(scenario())
 
 
 def test_edges_that_come_with_a_zone_keep_what_it_takes(tmp_path: Path) -> None:
     """They told their marks to the owner before, and may be away until much has gone."""
 
-    async def scenario() -> dict[str, dict[PartKey, int]]:
+    async def scenario() -> dict[str, dict[JournalId, int]]:
         zone = Zone(tmp_path)
-        incoming = Incoming()
+        incoming = ReceivedZone()
         incoming.interests.append(EdgeInterest(edge="away", incarnation=3, filters=("t",)))
         zone.authority.open(2, incoming)
         zone.say("new")
@@ -483,4 +485,4 @@ def test_edges_that_come_with_a_zone_keep_what_it_takes(tmp_path: Path) -> None:
         zone.disk.close()
         return zone.retention.needs("")
 
-    assert {"away": {PartKey("", 2): 0}} == run_apart(scenario())
+    assert {"away": {JournalId("", 2): 0}} == run_apart(scenario())

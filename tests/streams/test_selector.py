@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.cluster import on_loop
 from tests.support.mqttclient import until
-from txbroker.streams.selector import Selector
+from txbroker.runtime.sockets.selector import Selector
 
 
 @contextmanager

@@ -20,13 +20,13 @@ from twisted.python.failure import Failure
 
 from tests.support.cluster import on_loop
 from tests.support.mqttclient import until
-from txbroker import hooks
 from txbroker.core import Exchange
-from txbroker.streams import poller, stream
-from txbroker.streams.accepted import GONE, has_left
-from txbroker.streams.poller import Poller
-from txbroker.streams.reactor import StreamReactor
-from txbroker.turn import Turn
+from txbroker.runtime import hooks
+from txbroker.runtime.flush_queue import FlushQueue
+from txbroker.runtime.sockets import poller, stream
+from txbroker.runtime.sockets.accepted import GONE, has_left
+from txbroker.runtime.sockets.poller import Poller
+from txbroker.runtime.sockets.reactor import StreamReactor
 
 MUCH = bytes(range(256)) * (32 * 1024)  # 8 MiB
 
@@ -84,7 +84,7 @@ class Bench:
     poller: Poller
     reactor: StreamReactor
     exchange: Exchange
-    turn: Turn
+    turn: FlushQueue
     port: Any
     peers: list[Peer] = attrs.field(factory=list)
     make: Callable[[], Peer] = Peer
@@ -103,7 +103,7 @@ async def streams() -> AsyncIterator[Bench]:
     from twisted.internet import reactor
 
     loop = asyncio.get_running_loop()
-    turn = Turn(loop.call_soon)
+    turn = FlushQueue(loop.call_soon)
     exchange = Exchange(lambda: None)
     poller = Poller(reactor.seconds, turn, exchange.make_sockets())
     bench = Bench(poller, StreamReactor(reactor, poller), exchange, turn, None)
@@ -368,7 +368,7 @@ async def test_an_error_of_one_is_not_of_the_others() -> None:
             raise RuntimeError("a mistake")
 
         bench.peers[0].on_data = fail
-        with mock.patch("txbroker.streams.poller.log") as log:
+        with mock.patch("txbroker.runtime.sockets.poller.log") as log:
             for client in clients:
                 client.sendall(b"x")
             await until(lambda: all(peer.received for peer in bench.peers))

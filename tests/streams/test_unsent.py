@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from txbroker.streams.unsent import Unsent
+from txbroker.runtime.sockets.unsent import Unsent
 
 
 @settings(max_examples=50, deadline=None)

@@ -30,14 +30,14 @@ import yaml
 from twisted.internet.defer import Deferred
 
 from txbroker.config import load_file
-from txbroker.control.servicer import ControlServicer
-from txbroker.link.edge_end import EdgeEnd
 from txbroker.link.frames import FrameReader
-from txbroker.link.owner_end import OwnerEnd
-from txbroker.link.wire import LinkProtocol
+from txbroker.link.link_client import LinkClient
+from txbroker.link.link_protocol import LinkProtocol
+from txbroker.link.link_server import LinkServer
+from txbroker.model.publish_run import Octets
+from txbroker.model.topics import is_within
 from txbroker.node import Node
-from txbroker.runs import Octets
-from txbroker.topics import is_within
+from txbroker.node.control_service import ControlService
 from txbroker.v1 import link_pb2
 
 from .mqttclient import Client, until
@@ -132,8 +132,8 @@ class Tap:
         if link not in self._readers:
             self._readers[link] = (FrameReader(1 << 28), {"edge": "", "zone": "", "kind": 0})
         reader, state = self._readers[link]
-        is_up = isinstance(link.end, EdgeEnd)
-        if isinstance(link.end, OwnerEnd) and link.end.peer is not None:
+        is_up = isinstance(link.end, LinkClient)
+        if isinstance(link.end, LinkServer) and link.end.peer is not None:
             state["edge"] = link.end.peer.edge
         for item in reader.read(data):
             if not isinstance(item, link_pb2.LinkFrame):
@@ -380,13 +380,13 @@ class Cluster:
 
     @contextmanager
     def _counted_questions(self) -> Iterator[None]:
-        resolve: Callable[..., Awaitable[Any]] = ControlServicer.Resolve
+        resolve: Callable[..., Awaitable[Any]] = ControlService.Resolve
 
-        async def counted(servicer: ControlServicer, request: Any, context: Any) -> Any:
+        async def counted(servicer: ControlService, request: Any, context: Any) -> Any:
             self.asked.append((servicer._standing.node, request.question))
             return await resolve(servicer, request, context)
 
-        with mock.patch.object(ControlServicer, "Resolve", counted):
+        with mock.patch.object(ControlService, "Resolve", counted):
             yield
 
     @contextmanager

@@ -18,15 +18,15 @@ from tests.support.recorders import (
     cut,
 )
 from txbroker.core import Exchange, Flows, Run
-from txbroker.counters import Counters
-from txbroker.edge.edge import Edge
-from txbroker.edge.limits import EdgeLimits
-from txbroker.edge.route import Position, Route
-from txbroker.message import Message
-from txbroker.mqtt.encoding import encode_publish
-from txbroker.mqtt.packets import Connect, Packet, Publish, Suback, Subscribe, Unsuback, Will
-from txbroker.mqtt.session import Session
-from txbroker.pressure import Pressure
+from txbroker.edge.routing.edge_limits import EdgeLimits
+from txbroker.edge.routing.route import Route, StreamPosition
+from txbroker.edge.sessions.edge import Edge
+from txbroker.model.counters import Counters
+from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.wire.encoder import encode_publish
+from txbroker.mqtt.wire.message import Message
+from txbroker.mqtt.wire.packets import Connect, Packet, Publish, Suback, Subscribe, Unsuback, Will
+from txbroker.runtime.backpressure import Backpressure
 
 
 class Client:
@@ -133,7 +133,7 @@ class EdgeBench:
         self.clock = Clock()
         self.counters = Counters()
         self.reporter = ReporterRecorder()
-        self.pressure = Pressure(self.clock)
+        self.pressure = Backpressure(self.clock)
         self.commit = commit or CommitRecorder()
         self.journals = journals or JournalsRecorder()
         self.outboxes = MemoryOutboxes(self.commit)
@@ -217,7 +217,7 @@ class EdgeBench:
             port,
             marks={},
             cuts=[cut(known) for known in below],
-            position=Position(epoch=epoch, offset=offset),
+            position=StreamPosition(epoch=epoch, offset=offset),
         )
         return port
 

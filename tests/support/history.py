@@ -10,7 +10,7 @@ from typing import Any, Self
 import grpc
 
 from txbroker.core import Columns
-from txbroker.pipeline.channel import open_channel
+from txbroker.pipeline.source.channel import open_channel
 from txbroker.v1 import journal_pb2
 from txbroker.v1.journal_pb2_grpc import JournalStub
 

@@ -1,4 +1,4 @@
-"""A zone's journal in memory (`Journal`): durable at once, or when the test says `sync`."""
+"""A zone's journal in memory (`ZoneJournal`): durable at once, or when the test says `sync`."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import attrs
 
 from tests.support.stored import GivenRecords
 from txbroker.authority.authority import Authority
-from txbroker.authority.handover import MarkKey
-from txbroker.authority.journal import Chunk, Record, ZoneState
-from txbroker.authority.peer import CatchUp, Peer
+from txbroker.authority.edge_peer import EdgeCatchUp, EdgePeer
 from txbroker.core import Exchange
 from txbroker.core import Run as CoreRun
-from txbroker.delegation.table import DelegationTable
-from txbroker.message import Message
-from txbroker.place import PartKey, Place
-from txbroker.runs import Run
+from txbroker.delegation.delegation_table import DelegationTable
+from txbroker.delegation.zone_snapshot import MarkKey
+from txbroker.journal.zone_journal import JournalChunk, Record, ZoneState
+from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.model.publish_run import PublishRun
+from txbroker.mqtt.wire.message import Message
 
 
 class MemoryJournal:
@@ -32,7 +32,7 @@ class MemoryJournal:
         self.first = 1
         self.offset = 0
         self.durable = 0
-        self.predecessor: Place | None = None
+        self.predecessor: LogPosition | None = None
         self.keeps_qos0 = True
         self.noted: list[str] = []
         self.state = ZoneState()
@@ -64,7 +64,7 @@ class MemoryJournal:
         self.first = through + 1
         self.records = [record for record in self.records if record.offset > through]
 
-    def open(self, epoch: int, predecessor: Place | None) -> ZoneState:
+    def open(self, epoch: int, predecessor: LogPosition | None) -> ZoneState:
         if epoch != self._epoch:
             self._epoch = epoch
             self.records.clear()
@@ -91,7 +91,7 @@ class MemoryJournal:
             self.durable = self.offset
         return self.offset
 
-    def append_run(self, run: Run, key: MarkKey | None, sequence: int) -> int:
+    def append_run(self, run: PublishRun, key: MarkKey | None, sequence: int) -> int:
         first = self.offset + 1
         assert isinstance(run, CoreRun)
         for index in range(run.count):
@@ -101,18 +101,18 @@ class MemoryJournal:
         self._ends.update(dict.fromkeys(range(first, self.offset + 1), self.offset))
         return first
 
-    def append_qos0(self, runs: Sequence[Run]) -> int:
+    def append_qos0(self, runs: Sequence[PublishRun]) -> int:
         if not self.keeps_qos0:
             return 0
         for run in runs:
             self.append_run(run, None, 0)
         return self.offset
 
-    def read(self, after: int, through: int) -> Chunk:
+    def read(self, after: int, through: int) -> JournalChunk:
         due = [r for r in self.records if after < r.offset <= through and r.message.qos]
         records = due[:3]
         end = through if len(due) <= 3 else records[-1].offset
-        return Chunk(records=GivenRecords(records), through=end, first=self.first)
+        return JournalChunk(records=GivenRecords(records), through=end, first=self.first)
 
     def note_retained(self, topics: Iterable[str]) -> None:
         self.noted.extend(topics)
@@ -127,7 +127,7 @@ class MemoryJournal:
     def note_edge(self, edge: str, offset: int) -> None:
         self.noted.append(f"{edge} from {offset}")
 
-    def keep(self, edge: str, places: dict[PartKey, int], holders: object = None) -> None:
+    def keep(self, edge: str, places: dict[JournalId, int], holders: object = None) -> None:
         self.noted.extend(f"{edge} {part.zone} {offset}" for part, offset in places.items())
 
     def when_kept(self, action: Callable[[], None]) -> None:
@@ -142,7 +142,7 @@ class MemoryJournal:
         self.state = attrs.evolve(self.state, unclaimed=tuple(self.authority.unclaimed()))
 
 
-def caught_up(authority: Authority, accepted: tuple[Peer, CatchUp] | None) -> list[Record]:
+def caught_up(authority: Authority, accepted: tuple[EdgePeer, EdgeCatchUp] | None) -> list[Record]:
     """All records of a catch-up, read as a link does."""
     assert accepted is not None
     peer, catch_up = accepted

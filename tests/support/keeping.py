@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from tests.support.stored import GivenRecords
-from txbroker.authority.journal import Chunk, Record
-from txbroker.delegation.passage import Passage
-from txbroker.edge.chunks import Missing
-from txbroker.edge.keeper import Keeper
-from txbroker.message import Message
-from txbroker.place import PartKey
-from txbroker.timers import Timers
+from txbroker.edge.sessions.journal_read_cache import ReadFailure
+from txbroker.edge.sessions.session_store import SessionStore
+from txbroker.journal.zone_journal import JournalChunk, Record
+from txbroker.model.epoch_transition import EpochTransition
+from txbroker.model.log_position import JournalId
+from txbroker.model.timers import Timers
+from txbroker.mqtt.wire.message import Message
 
 WALL = 1_700_000_000_000_000
 """The wall clock of tests at their beginning, in microseconds UTC."""
@@ -115,9 +115,9 @@ class CommitRecorder:
         after._durable = [dict(values) for values in self._durable]
         return after
 
-    def keeper(self, timers: Timers) -> Keeper:
+    def keeper(self, timers: Timers) -> SessionStore:
         """A keeper over these tables."""
-        return Keeper(
+        return SessionStore(
             sessions=self.sessions,
             windows=self.windows,
             filters=self.filters,
@@ -145,28 +145,32 @@ class JournalsRecorder:
     """
 
     def __init__(self) -> None:
-        self.parts: dict[PartKey, list[Record]] = {}
-        self.trimmed: dict[PartKey, int] = {}
-        self.missing: dict[PartKey, Missing] = {}
-        self.closed: set[PartKey] = set()
-        self.ends: dict[PartKey, int] = {}
-        self.passages: list[Passage] = []
-        self.reads: list[tuple[PartKey, int, int]] = []
+        self.parts: dict[JournalId, list[Record]] = {}
+        self.trimmed: dict[JournalId, int] = {}
+        self.missing: dict[JournalId, ReadFailure] = {}
+        self.closed: set[JournalId] = set()
+        self.ends: dict[JournalId, int] = {}
+        self.passages: list[EpochTransition] = []
+        self.reads: list[tuple[JournalId, int, int]] = []
         self.late = False
         self.limit = 512
         self._open: deque[Callable[[], None]] = deque()
 
-    def add(self, part: PartKey, offset: int, message: Message) -> None:
+    def add(self, part: JournalId, offset: int, message: Message) -> None:
         """A durable record."""
         self.parts.setdefault(part, []).append(Record(offset, message))
 
-    def trim(self, part: PartKey, through: int) -> None:
+    def trim(self, part: JournalId, through: int) -> None:
         """Keep only what is above this offset."""
         self.trimmed[part] = through
         self.parts[part] = [r for r in self.parts.get(part, []) if r.offset > through]
 
     def read(
-        self, part: PartKey, after: int, through: int, done: Callable[[Chunk | Missing], None]
+        self,
+        part: JournalId,
+        after: int,
+        through: int,
+        done: Callable[[JournalChunk | ReadFailure], None],
     ) -> None:
         self.reads.append((part, after, through))
         if self.late:
@@ -188,7 +192,7 @@ class JournalsRecorder:
         """Questions without an answer."""
         return len(self._open)
 
-    def _find(self, part: PartKey, after: int, through: int) -> Chunk | Missing:
+    def _find(self, part: JournalId, after: int, through: int) -> JournalChunk | ReadFailure:
         if part in self.missing:
             return self.missing[part]
         kept = self.parts.get(part, [])
@@ -197,7 +201,7 @@ class JournalsRecorder:
         due = [r for r in kept if after < r.offset <= through and r.message.qos]
         if len(due) > self.limit:
             through = due[self.limit - 1].offset
-        return Chunk(
+        return JournalChunk(
             records=GivenRecords(due[: self.limit]),
             through=through,
             first=self.trimmed.get(part, 0) + 1,

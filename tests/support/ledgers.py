@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from txbroker.pipeline.ledger import Holder, cursors, ledgers_of, read_span
+from txbroker.pipeline.audit.ledgers import SessionHolder, cursors, ledgers_of, read_span
 
 from .nodes import NodeProcess
 
 
-def holder(node: NodeProcess) -> Holder:
+def holder(node: NodeProcess) -> SessionHolder:
     """As readers know it."""
-    return Holder(node=node.name, grpc=node.grpc)
+    return SessionHolder(node=node.name, grpc=node.grpc)
 
 
 def ledger_rows(*nodes: NodeProcess) -> list[dict[str, Any]]:

@@ -12,9 +12,9 @@ import itertools
 from collections.abc import Callable
 from typing import Any, Self
 
-from txbroker.mqtt.codec import Framer, decode
-from txbroker.mqtt.encoding import encode
-from txbroker.mqtt.packets import (
+from txbroker.mqtt.wire.decoder import Framer, decode
+from txbroker.mqtt.wire.encoder import encode
+from txbroker.mqtt.wire.packets import (
     Connack,
     Connect,
     Disconnect,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.support.keeping import CommitRecorder
-from txbroker.edge.outbox import Chunk, Entry, OutboxState
-from txbroker.message import Message
-from txbroker.mqtt.incoming import OriginId
+from txbroker.edge.routing.outbox import OutboxChunk, OutboxEntry, OutboxState
+from txbroker.mqtt.session.inbound_publish import OriginId
+from txbroker.mqtt.wire.message import Message
 
 CHUNK = 5
 """Entries in one chunk, so that a test sees several."""
@@ -16,7 +16,7 @@ CHUNK = 5
 class MemoryLog:
     """The entries of one outbox (`OutboxLog`)."""
 
-    def __init__(self, commit: CommitRecorder, entries: list[Entry]) -> None:
+    def __init__(self, commit: CommitRecorder, entries: list[OutboxEntry]) -> None:
         self.on_durable: Callable[[], None] = lambda: None
         self.entries = entries
         self.durable = len(entries)
@@ -31,7 +31,7 @@ class MemoryLog:
 
     def append(self, message: Message, origin: OriginId | None, *, holds: int = 0) -> int:
         number = self.next
-        self.entries.append(Entry(number, message, origin))
+        self.entries.append(OutboxEntry(number, message, origin))
         if holds:
             self._holds[number] = holds
         else:
@@ -44,9 +44,9 @@ class MemoryLog:
             del self._holds[number]
             self._commit.before_write(self._write)
 
-    def read(self, after: int) -> Chunk:
+    def read(self, after: int) -> OutboxChunk:
         through = max(after, min(after + CHUNK, self.durable))
-        return Chunk(self.entries[after:through], through)
+        return OutboxChunk(self.entries[after:through], through)
 
     def trim(self, through: int) -> None:
         self.trimmed = max(self.trimmed, through)

@@ -18,21 +18,21 @@ from tests.support.outboxes import MemoryOutboxes
 from tests.support.reads import Reads
 from tests.support.recorders import SinkRecorder
 from txbroker.authority.authority import Authority
-from txbroker.authority.peer import Opened
+from txbroker.authority.edge_peer import OpenedLink
 from txbroker.core import Exchange
-from txbroker.counters import Counters
-from txbroker.delegation.cut import Cut
-from txbroker.delegation.table import DelegationTable
-from txbroker.edge.edge import Edge
-from txbroker.edge.limits import EdgeLimits
-from txbroker.edge.route import Route
-from txbroker.link.edge_end import EdgeEnd
-from txbroker.link.owner_end import OwnerEnd
-from txbroker.mqtt.encoding import encode_publish
-from txbroker.mqtt.packets import Connect, Puback, Publish, Pubrec, Subscribe
-from txbroker.mqtt.session import Session
-from txbroker.pressure import Pressure
-from txbroker.shares import Worker
+from txbroker.delegation.delegation_table import DelegationTable
+from txbroker.edge.routing.edge_limits import EdgeLimits
+from txbroker.edge.routing.route import Route
+from txbroker.edge.sessions.edge import Edge
+from txbroker.link.link_client import LinkClient
+from txbroker.link.link_server import LinkServer
+from txbroker.model.counters import Counters
+from txbroker.model.zone_cut import ZoneCut
+from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.wire.encoder import encode_publish
+from txbroker.mqtt.wire.packets import Connect, Puback, Publish, Pubrec, Subscribe
+from txbroker.runtime.backpressure import Backpressure
+from txbroker.runtime.fair_shares import ShareWorker
 
 
 class Alarms:
@@ -158,16 +158,16 @@ class Host:
     def __init__(self, authority: Authority, alarms: Alarms, incarnation: int = 1) -> None:
         self.authority = authority
         self.incarnation = incarnation
-        self.pressure = Pressure(alarms)
+        self.pressure = Backpressure(alarms)
         self.counters = Counters()
         self.is_disk_short = False
         self.tokens = {b"token"}
         self.dirty: list[Any] = []
 
-    def redeem(self, token: bytes, edge: str, incarnation: int) -> Opened | None:
-        return Opened("", 0) if token in self.tokens else None
+    def redeem(self, token: bytes, edge: str, incarnation: int) -> OpenedLink | None:
+        return OpenedLink("", 0) if token in self.tokens else None
 
-    def serve(self, worker: Worker) -> None:
+    def serve(self, worker: ShareWorker) -> None:
         while worker.work():
             pass
 
@@ -206,7 +206,7 @@ def make_edge(
     )
 
 
-def make_authority(apex: str, epoch: int = 1, *cuts: Cut) -> Authority:
+def make_authority(apex: str, epoch: int = 1, *cuts: ZoneCut) -> Authority:
     """A zone that is served."""
     table = DelegationTable(apex)
     for cut in cuts:
@@ -216,7 +216,7 @@ def make_authority(apex: str, epoch: int = 1, *cuts: Cut) -> Authority:
     return authority
 
 
-def receive(end: EdgeEnd | OwnerEnd, data: bytes) -> None:
+def receive(end: LinkClient | LinkServer, data: bytes) -> None:
     """Bytes from the other end of the link."""
     end.inlet.feed(data)
     end.work()
@@ -236,17 +236,17 @@ class Link:
     went_down: bytearray = attrs.Factory(bytearray)
     closed: list[str] = attrs.Factory(list)
     dirty: list[Any] = attrs.Factory(list)
-    pressure: Pressure = attrs.Factory(lambda: Pressure(Alarms()))
-    edge_end: EdgeEnd = attrs.field(init=False)
-    owner_end: OwnerEnd = attrs.field(init=False)
+    pressure: Backpressure = attrs.Factory(lambda: Backpressure(Alarms()))
+    edge_end: LinkClient = attrs.field(init=False)
+    owner_end: LinkServer = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.owner_end = OwnerEnd(
+        self.owner_end = LinkServer(
             self.host,
             write=lambda *pieces: self.down.extend(b"".join(pieces)),
             close=self.closed.append,
         )
-        self.edge_end = EdgeEnd(
+        self.edge_end = LinkClient(
             self.edge,
             self.route,
             write=lambda *pieces: self.up.extend(b"".join(pieces)),

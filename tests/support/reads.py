@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from txbroker.core import Exchange, Flows, Outlet
-from txbroker.edge.edge import Edge
-from txbroker.mqtt.codec import decode
-from txbroker.mqtt.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
-from txbroker.mqtt.session import Session
+from txbroker.edge.sessions.edge import Edge
+from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.wire.decoder import decode
+from txbroker.mqtt.wire.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
 
 
 class Reads:

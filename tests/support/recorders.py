@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from txbroker.authority.handover import MarkKey
-from txbroker.authority.journal import Record
-from txbroker.authority.retained import Asked
+from txbroker.authority.retained_messages import RetainedQuery
 from txbroker.core import Exchange, Run
-from txbroker.delegation.cut import Cut
-from txbroker.edge.outbox import Entry
-from txbroker.edge.route import Publication, Route, StreamUser
-from txbroker.ledger import Kind, Row
-from txbroker.message import Message
-from txbroker.mqtt.codec import Framer, decode
-from txbroker.mqtt.packets import Packet
-from txbroker.mqtt.ports import DeliveryRecorder
-from txbroker.mqtt.session import Session
-from txbroker.place import PartKey
+from txbroker.delegation.zone_snapshot import MarkKey
+from txbroker.edge.routing.outbox import OutboxEntry
+from txbroker.edge.routing.route import Publication, Route, StreamUser
+from txbroker.journal.delivery_ledger import LedgerKind, LedgerRow
+from txbroker.journal.zone_journal import Record
+from txbroker.model.log_position import JournalId
+from txbroker.model.zone_cut import ZoneCut
+from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.session.session_ports import DeliveryRecorder
+from txbroker.mqtt.wire.decoder import Framer, decode
+from txbroker.mqtt.wire.message import Message
+from txbroker.mqtt.wire.packets import Packet
 
 Events = list[tuple[Any, ...]]
 
@@ -32,10 +32,10 @@ FULL = 512 * 1024
 """Bytes that are more than a connection takes at once."""
 
 
-def cut(apex: str, epoch: int = 1, node: str | None = None) -> Cut:
+def cut(apex: str, epoch: int = 1, node: str | None = None) -> ZoneCut:
     """A cut with a node that is named after its apex."""
     name = f"node-{apex.rpartition('/')[2] or 'root'}" if node is None else node
-    return Cut(apex=apex, epoch=epoch, node=name, grpc=f"{name}:1")
+    return ZoneCut(apex=apex, epoch=epoch, node=name, grpc=f"{name}:1")
 
 
 def take(events: list[T]) -> list[T]:
@@ -65,14 +65,14 @@ class EdgeRecorder:
             for index in range(run.count):
                 self.deliver(Record(run.offset(index), run.message(index)))
 
-    def answer(self, request: int, offset: int, retained: Asked | None) -> None:
+    def answer(self, request: int, offset: int, retained: RetainedQuery | None) -> None:
         found = [message for message in retained or () if message is not None]
         self._add("answer", request, offset, payloads(found))
 
-    def tell_cut(self, cut: Cut) -> None:
+    def tell_cut(self, cut: ZoneCut) -> None:
         self._add("cut", cut.apex, cut.epoch)
 
-    def tell_found(self, cut: Cut) -> None:
+    def tell_found(self, cut: ZoneCut) -> None:
         self._add("found", cut.apex, cut.epoch)
 
     def tell_gone(self, apex: str, epoch: int, offset: int | None = None) -> None:
@@ -135,7 +135,7 @@ class OwnerRecorder:
         self._add("sync", list(filters), list(claims))
 
     def keep(
-        self, places: dict[PartKey, int], kept: Callable[[], None], holders: object = None
+        self, places: dict[JournalId, int], kept: Callable[[], None], holders: object = None
     ) -> None:
         self._add("keep", places)
         self.kept = kept
@@ -155,7 +155,7 @@ class StreamRecorder:
         self.user = user
         self._add = add
 
-    def send(self, entries: Sequence[Entry]) -> None:
+    def send(self, entries: Sequence[OutboxEntry]) -> None:
         for entry in entries:
             self._add("drained", entry.number, entry.message.payload.decode())
 
@@ -220,7 +220,9 @@ class SinkRecorder:
 
 
 class WatcherRecorder:
-    """Whoever feeds a session and keeps it (`Watcher`); `full` are the limits that were hit."""
+    """
+    Whoever feeds a session and keeps it (`SessionOwner`); `full` are the limits that were hit.
+    """
 
     def __init__(self) -> None:
         self.events: Events = []
@@ -252,15 +254,15 @@ class WatcherRecorder:
 
 
 class LedgerRecorder:
-    """A node's delivery ledger (`Recorder`)."""
+    """A node's delivery ledger (`LedgerRecorder`)."""
 
     def __init__(self) -> None:
-        self.rows: list[Row] = []
+        self.rows: list[LedgerRow] = []
 
     def now(self) -> int:
         return len(self.rows)
 
-    def add(self, row: Row) -> None:
+    def add(self, row: LedgerRow) -> None:
         self.rows.append(row)
 
     def take(self) -> list[tuple[object, ...]]:
@@ -269,13 +271,13 @@ class LedgerRecorder:
         return [_shown(row) for row in taken]
 
 
-def _shown(row: Row) -> tuple[object, ...]:
+def _shown(row: LedgerRow) -> tuple[object, ...]:
     name = row.kind.name.lower()
     zone = None if row.part is None else row.part.zone
     shown = (name, row.client_id, row.topic_filter, zone, row.offset)
-    if row.kind in (Kind.START, Kind.END):
+    if row.kind in (LedgerKind.START, LedgerKind.END):
         return (*shown, row.qos)
-    if row.kind is Kind.DROPPED:
+    if row.kind is LedgerKind.DROPPED:
         return (name, row.client_id, zone, row.offset, row.through)
     return (name, row.client_id, zone, row.offset)
 

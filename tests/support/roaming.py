@@ -7,12 +7,12 @@ from typing import Any
 
 from tests.support.clock import Clock
 from tests.support.keeping import MemoryTable
-from txbroker.directory.directory import Directory, Settings, Tables
+from txbroker.directory.directory import Directory, DirectorySettings, DirectoryTables
+from txbroker.directory.effects import Procedure, SendRequest
 from txbroker.directory.members import Members
-from txbroker.directory.steps import Ask, Procedure
-from txbroker.edge.edge import Edge
-from txbroker.edge.moving import Moving
-from txbroker.edge.roaming import Roaming, Successions
+from txbroker.edge.sessions.edge import Edge
+from txbroker.edge.sessions.session_connect import PublishBarrier, SessionConnect
+from txbroker.edge.sessions.session_transfer import SessionTransfer
 
 
 class Alone:
@@ -21,10 +21,10 @@ class Alone:
     def __init__(self, edge: Edge, now: Callable[[], float]) -> None:
         self.members = Members(edge.name, "", MemoryTable(), is_root=True)
         self.members.announce("127.0.0.1:1")
-        self.successions = Successions()
+        self.successions = PublishBarrier()
         self.directory = Directory(
             members=self.members,
-            tables=Tables(
+            tables=DirectoryTables(
                 entries=MemoryTable(),
                 held=MemoryTable(),
                 gone=MemoryTable(),
@@ -33,9 +33,9 @@ class Alone:
                 sent_wills=MemoryTable(),
                 discards=MemoryTable(),
             ),
-            host=Moving(edge, self.successions, MemoryTable(), MemoryTable()),
+            host=SessionTransfer(edge, self.successions, MemoryTable(), MemoryTable()),
             life=edge.incarnation,
-            settings=Settings(),
+            settings=DirectorySettings(),
             now=now,
             make_token=lambda: b"token",
             spawn=self.run,
@@ -43,7 +43,7 @@ class Alone:
         )
         edge.clients.wire(self.directory.presence)
         self.directory.start()
-        self.roaming = Roaming(edge.clients, self.directory, self, Clock())
+        self.roaming = SessionConnect(edge.clients, self.directory, self, Clock())
 
     def run(
         self, procedure: Procedure[Any], finished: Callable[[Any], object] = lambda _: None
@@ -52,7 +52,7 @@ class Alone:
         try:
             while True:
                 step = next(procedure)
-                if isinstance(step, Ask):
+                if isinstance(step, SendRequest):
                     for name, request in step.calls:
                         assert name == self.members.name, "a node that is alone asks nobody"
                         if step.take(name, self.directory.handle(name, request)):  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Runs of messages for tests (`txbroker.runs.Run`)."""
+"""Runs of messages for tests (`txbroker.model.publish_run.PublishRun`)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import attrs
 
 from txbroker.core import Run
-from txbroker.message import Message
-from txbroker.mqtt.encoding import encode_publish
-from txbroker.mqtt.packets import Publish
+from txbroker.mqtt.wire.encoder import encode_publish
+from txbroker.mqtt.wire.message import Message
+from txbroker.mqtt.wire.packets import Publish
 
 
 def messages_in(item: Publish | Run) -> list[Message]:

@@ -17,16 +17,16 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from txbroker.directory.admission import Asked
-from txbroker.directory.arrival import Arrived, Refused
-from txbroker.directory.directory import Directory, Settings, Tables
-from txbroker.directory.entry import Testament
+from txbroker.directory.directory import Directory, DirectorySettings, DirectoryTables
+from txbroker.directory.directory_ports import PendingPublishes
+from txbroker.directory.effects import AwaitDurable, Pause, Procedure, SendRequest
+from txbroker.directory.entry import DirectoryWill
+from txbroker.directory.member_admission import MemberProbe
 from txbroker.directory.members import Members
-from txbroker.directory.moment import Moment
-from txbroker.directory.ports import Remains
 from txbroker.directory.requests import OtherView, Registered, Reply, Request
-from txbroker.directory.steps import Ask, Pause, Procedure, Sync
-from txbroker.mqtt.packets import Will
+from txbroker.directory.session_takeover import SessionFound, TakeoverRefused
+from txbroker.model.machine_time import MachineTime
+from txbroker.mqtt.wire.packets import Will
 
 CALL_TIMEOUT = 1.0
 BEAT = 0.05
@@ -116,8 +116,8 @@ class Host:
         self.clean_sessions: dict[str, set[str]] = {}
         self.stopped: set[str] = set()
         self.connected: dict[str, Connection] = {}
-        self.open_zones: dict[str, Remains] = {}
-        self.awaited: dict[str, dict[str, Remains]] = {}
+        self.open_zones: dict[str, PendingPublishes] = {}
+        self.awaited: dict[str, dict[str, PendingPublishes]] = {}
         self.forgotten: list[str] = []
         self.left_at = node.left_at
         self.left_at.update(dict.fromkeys(node.here_at_end, node.site.now))
@@ -182,14 +182,14 @@ class Host:
     def forget_will(self, client_id: str) -> None:
         self.forgotten.append(client_id)
 
-    def remains(self, client_id: str) -> Remains:
-        return self.open_zones.get(client_id, Remains())
+    def remains(self, client_id: str) -> PendingPublishes:
+        return self.open_zones.get(client_id, PendingPublishes())
 
-    def await_remains(self, client_id: str, node: str, remains: Remains) -> None:
+    def await_remains(self, client_id: str, node: str, remains: PendingPublishes) -> None:
         self.awaited.setdefault(client_id, {})[node] = remains
 
     def publish_will(
-        self, client_id: str, node: str, testament: Testament, sent: Callable[[], None]
+        self, client_id: str, node: str, testament: DirectoryWill, sent: Callable[[], None]
     ) -> None:
         self.node.site.publish_will(client_id, node, testament)
         sent()
@@ -308,7 +308,7 @@ class Node:
         members = Members(self.name, self.its_site, store.table("members"), is_root=self.is_root)
         self.directory = Directory(
             members=members,
-            tables=Tables(
+            tables=DirectoryTables(
                 entries=store.table("entries"),
                 held=store.table("held"),
                 gone=store.table("gone"),
@@ -319,13 +319,13 @@ class Node:
             ),
             host=self.host,
             life=self.life,
-            settings=Settings(**self.settings),
+            settings=DirectorySettings(**self.settings),
             now=lambda: site.now,
             make_token=lambda: site.random.randbytes(8),
             spawn=self.run,
             wake=lambda: None,
             lived=lambda: int(site.now * 1e6),
-            moment=lambda: Moment("boot", int(site.now * 1000)),
+            moment=lambda: MachineTime("boot", int(site.now * 1000)),
         )
         members.announce(f"{self.name}:{self.life}")
         self.directory.start()
@@ -406,7 +406,7 @@ class Node:
         for asked in directory.admission.due():
             self.admit(asked)
 
-    def admit(self, asked: Asked) -> None:
+    def admit(self, asked: MemberProbe) -> None:
         """Ask a node that another one tells of whether it is there."""
         site, other = self.site, self.site.nodes.get(asked.member.name)
         answered = self.directory.admission.answered
@@ -474,9 +474,9 @@ class Node:
             match step:
                 case Pause(seconds=seconds, until=until):
                     self.pause(seconds, until, go_on)
-                case Sync():
+                case AwaitDurable():
                     self.when_safe(go_on)
-                case Ask(calls=calls, take=take):
+                case SendRequest(calls=calls, take=take):
                     self.ask(calls, take, go_on)
 
         go_on()
@@ -522,11 +522,11 @@ class Node:
         connection = Connection(self, client_id, clean, will)
         directory = self.directory
 
-        def found(outcome: Arrived | Refused) -> None:
+        def found(outcome: SessionFound | TakeoverRefused) -> None:
             if not connection.is_open:
-                if isinstance(outcome, Arrived) and not outcome.present:
+                if isinstance(outcome, SessionFound) and not outcome.present:
                     directory.presence.ended(client_id)  # nobody was told of it
-            elif isinstance(outcome, Arrived):
+            elif isinstance(outcome, SessionFound):
                 connection.accept(outcome.present)
             else:
                 connection.refused = outcome.reason
@@ -647,7 +647,7 @@ class Site:
 
     # wills
 
-    def publish_will(self, client_id: str, node: str, testament: Testament) -> None:
+    def publish_will(self, client_id: str, node: str, testament: DirectoryWill) -> None:
         self.wills.append((client_id, node, testament.life, testament.number))
 
     # looking

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from txbroker.authority.journal import Record, Records
 from txbroker.core import StoredRecords
-from txbroker.store.records import encode_records
+from txbroker.journal.store.record_format import encode_records
+from txbroker.journal.zone_journal import Record, Records
 
 
 class GivenRecords(Records):

@@ -3,8 +3,8 @@ Clients that go on through everything: publishers that send again what is not ac
 subscribers that remember.
 
 Each lives in a thread of its own, on a session that is not clean, and connects again when its node
-is gone. What a `Writer` says is its number, from 1 on; `acknowledged` are the numbers that its node
-has answered for (PUBACK, or PUBREC). A `Reader` keeps what came, topic by topic, in order.
+is gone. What a `SinkWriter` says is its number, from 1 on; `acknowledged` are the numbers that its
+node has answered for (PUBACK, or PUBREC). A `Reader` keeps what came, topic by topic, in order.
 """
 
 from __future__ import annotations

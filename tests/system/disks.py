@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from txbroker.store.space import measure
+from txbroker.storage.disk_watermark import measure
 
 
 @contextmanager

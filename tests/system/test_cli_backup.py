@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.nodes import NodeProcess, free_port, topology
 from tests.support.rawclient import RawClient
-from txbroker.store.backup import MARKER
+from txbroker.data.backups import MARKER
 
 from .commands import as_json, failure, output, wait_until, wrong_usage
 

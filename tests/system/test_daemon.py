@@ -20,8 +20,8 @@ from twisted.scripts._twistd_unix import ServerOptions
 
 from tests.support.nodes import NodeProcess, parse_address, topology
 from tests.support.rawclient import RawClient
-from txbroker import log_options
-from txbroker.errors import TxbrokerError
+from txbroker.model.errors import TxbrokerError
+from txbroker.node import log_options
 
 from .commands import environment, wait_until
 

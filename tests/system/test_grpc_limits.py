@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from tests.support.nodes import NodeProcess, topology
-from txbroker.control.streams import LONGEST_TEXT
+from txbroker.rpc.streams import LONGEST_TEXT
 from txbroker.v1 import control_pb2
 from txbroker.v1.control_pb2_grpc import ControlStub
 

@@ -17,7 +17,7 @@ import pytest
 from tests.support.history import History, Row
 from tests.support.nodes import NodeProcess, topology
 from tests.support.rawclient import RawClient
-from txbroker.control.journal_service import MOST_STREAMS
+from txbroker.journal.history.journal_service import MOST_STREAMS
 from txbroker.v1 import journal_pb2
 
 from .commands import output, wait_until

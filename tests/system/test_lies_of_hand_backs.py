@@ -12,9 +12,9 @@ import pytest
 from tests.support.liar import join
 from tests.support.nodes import NodeProcess, free_port, topology
 from tests.support.rawclient import RawClient
-from txbroker.message import Message
-from txbroker.store.records import encode_records
-from txbroker.store.segment import FORMAT
+from txbroker.journal.store.record_format import encode_records
+from txbroker.mqtt.wire.message import Message
+from txbroker.storage.segment import FORMAT
 from txbroker.v1 import control_pb2, types_pb2
 from txbroker.v1.control_pb2 import HandBackReply, HandBackRequest, Predecessor
 from txbroker.v1.control_pb2_grpc import ControlStub

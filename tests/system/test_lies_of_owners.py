@@ -16,7 +16,7 @@ from tests.support.liar import Liar, join
 from tests.support.nodes import NodeProcess, free_port, topology
 from tests.support.rawclient import RawClient
 from txbroker.link.frames import LINK_VERSION, FrameReader, encode_frame
-from txbroker.mqtt.encoding import encode_publish
+from txbroker.mqtt.wire.encoder import encode_publish
 from txbroker.v1 import control_pb2, link_pb2, types_pb2
 from txbroker.v1.control_pb2_grpc import ControlStub
 from txbroker.v1.link_pb2 import Batch, LinkFrame

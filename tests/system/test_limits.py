@@ -21,7 +21,7 @@ from tests.support.history import History
 from tests.support.nodes import Event, NodeProcess, topology
 from tests.support.rawclient import RawClient
 from tests.support.wire import CONNACK, PUBACK, SUBACK
-from txbroker.store.space import measure
+from txbroker.storage.disk_watermark import measure
 
 from .commands import as_json, output, wait_until
 from .disks import fill

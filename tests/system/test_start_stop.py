@@ -154,7 +154,7 @@ def test_signal_without_a_parent(make: Make) -> None:
 
 SIGNAL_WHILE_LOGGING = """
 import io, os, signal
-from txbroker import telemetry
+from txbroker.runtime import structured_log
 
 class Stream(io.StringIO):
     def write(self, text):
@@ -166,8 +166,8 @@ class Stream(io.StringIO):
         return len(text)
 
 lines = []
-telemetry.configure("n", stream=Stream(), as_json=True)
-log = telemetry.get_logger()
+structured_log.configure("n", stream=Stream(), as_json=True)
+log = structured_log.get_logger()
 signal.signal(signal.SIGTERM, lambda *_: log.info("twisted.log", message="Received SIGTERM"))
 log.info("link.closed")
 assert 2 == len(lines), lines

@@ -17,8 +17,8 @@ from tests.support import wire
 from tests.support.nodes import NodeProcess, parse_address, topology
 from tests.support.rawclient import RawClient
 from txbroker.link.frames import LINK_VERSION
-from txbroker.link.greeting import LARGEST_HEAD
-from txbroker.mqtt.framing import encode_length
+from txbroker.link.hello import LARGEST_HEAD
+from txbroker.mqtt.wire.framing import encode_length
 from txbroker.v1 import control_pb2
 from txbroker.v1.control_pb2_grpc import ControlStub
 

@@ -12,7 +12,7 @@ import attrs
 from tests.support import wire
 from tests.support.rawclient import RawClient
 from tests.support.wire import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Packet
-from txbroker.topics import matches
+from txbroker.model.topics import matches
 
 Message = tuple[str, bytes]
 

@@ -15,7 +15,7 @@ from tests.support.nodes import NodeProcess, topology
 from tests.support.rawclient import RawClient
 from tests.support.wire import PUBCOMP, PUBREC, PUBREL
 from tests.system.commands import output, run, wait_until
-from txbroker.topics import matches
+from txbroker.model.topics import matches
 
 from .clients import PATIENCE, Session, connected
 from .older import VERSIONS, environment

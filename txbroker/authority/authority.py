@@ -3,10 +3,10 @@ One zone at its authoritative node.
 
 What is decided here: the order of the zone's messages (their offsets), what is retained, and when a
 message may be delivered and acknowledged: QoS 1 and 2 when they are durable, QoS 0 at once
-(protocol rules 3 and 5). What is not: how an edge comes and what it wants (the `Reception`), how
-parts of the zone go and come back (`Subtrees`), whether a topic is ours now (the `Bailiwick`), how
-a copy travels (an `EdgePort` does that), how it is stored (the `Journal`), who may own the zone
-(the delegation table and the parent), what a client of an edge is told.
+(protocol rules 3 and 5). What is not: how an edge comes and what it wants (the `EdgeRegistry`), how
+parts of the zone go and come back (`SubtreeTransfer`), whether a topic is ours now (the
+`ZoneScope`), how a copy travels (an `EdgePort` does that), how it is stored (the `ZoneJournal`),
+who may own the zone (the delegation table and the parent), what a client of an edge is told.
 
 Deliveries to one edge form one stream, and everything whose place among them matters travels in it:
 answers to interest requests with the retained messages (rule 9), zone cuts and the end of the zone
@@ -18,24 +18,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from txbroker.authority.bailiwick import Bailiwick
-from txbroker.authority.handover import Incoming, MarkKey
-from txbroker.authority.journal import Journal, Record, Unclaimed
-from txbroker.authority.outgoing import Outgoing
-from txbroker.authority.peer import TAKEN, EdgePort, Peer, Verdict
-from txbroker.authority.peers import Peers
-from txbroker.authority.reception import Reception
-from txbroker.authority.retained import RetainedMessages
-from txbroker.authority.settling import Settling, Taken
-from txbroker.authority.subtrees import Subtrees
-from txbroker.authority.wills import TakenWills
+from txbroker.authority.accepted_wills import AcceptedWills
+from txbroker.authority.commit_queue import CommitQueue, Taken
+from txbroker.authority.edge_peer import TAKEN, EdgePeer, EdgePort, PublishVerdict
+from txbroker.authority.edge_peers import EdgePeers
+from txbroker.authority.edge_registry import EdgeRegistry
+from txbroker.authority.handover_source import HandoverSource
+from txbroker.authority.retained_messages import RetainedMessages
+from txbroker.authority.subtree_transfer import SubtreeTransfer
+from txbroker.authority.zone_scope import ZoneScope
 from txbroker.core import Exchange, Run
-from txbroker.delegation.cut import Cut
-from txbroker.delegation.passage import Passage
-from txbroker.delegation.table import DelegationTable
-from txbroker.message import Message
-from txbroker.place import PartKey, Place
-from txbroker.turn import run_all
+from txbroker.delegation.delegation_table import DelegationTable
+from txbroker.delegation.zone_snapshot import MarkKey, ReceivedZone
+from txbroker.journal.zone_journal import Record, Unclaimed, ZoneJournal
+from txbroker.model.epoch_transition import EpochTransition
+from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.model.zone_cut import ZoneCut
+from txbroker.mqtt.wire.message import Message
+from txbroker.runtime.flush_queue import run_all
 
 MOST_RETAINED = (1_000_000, 4 * 1024**3)
 """`limits.retained`, where the topology file does not say otherwise: messages, and their bytes."""
@@ -45,7 +45,7 @@ class Authority:
     """The zone `apex` at this node; not serving until it is opened."""
 
     def __init__(
-        self, apex: str, table: DelegationTable, journal: Journal, exchange: Exchange
+        self, apex: str, table: DelegationTable, journal: ZoneJournal, exchange: Exchange
     ) -> None:
         self.apex = apex
         self.epoch = 0
@@ -56,22 +56,24 @@ class Authority:
         self.on_not_retained: Callable[[], None] = lambda: None
         self.marks: dict[MarkKey, int] = {}
         self.unclaimed_qos0 = 0
-        self.peers = Peers(exchange, table.reclaimed_at)
+        self.peers = EdgePeers(exchange, table.reclaimed_at)
         self.offset = 0
         self._table = table
         self._journal = journal
-        self._settling = Settling()
-        self.wills = TakenWills(self.marks)
+        self._settling = CommitQueue()
+        self.wills = AcceptedWills(self.marks)
         self._awaiting: dict[EdgePort, None] = {}
-        self._bailiwick = Bailiwick(apex, table, exchange)
+        self._bailiwick = ZoneScope(apex, table, exchange)
         self._ours = self._bailiwick.ours
-        self.reception = Reception(self, table, journal, self._bailiwick)
-        self.subtrees = Subtrees(self, table, journal, self._bailiwick)
-        self.outgoing: list[Outgoing] = []
+        self.reception = EdgeRegistry(self, table, journal, self._bailiwick)
+        self.subtrees = SubtreeTransfer(self, table, journal, self._bailiwick)
+        self.outgoing: list[HandoverSource] = []
 
     # from the edges: publishes
 
-    def publish(self, message: Message, key: MarkKey | None = None, sequence: int = 0) -> Verdict:
+    def publish(
+        self, message: Message, key: MarkKey | None = None, sequence: int = 0
+    ) -> PublishVerdict:
         """
         Order the message and append it, or say why not.
 
@@ -81,7 +83,9 @@ class Authority:
         """
         topic = message.topic
         if topic not in self._ours:
-            verdict = self._bailiwick.judge(topic) if self.serving else Verdict.NOT_AUTHORITATIVE
+            verdict = (
+                self._bailiwick.judge(topic) if self.serving else PublishVerdict.NOT_AUTHORITATIVE
+            )
             if verdict is not TAKEN:
                 return verdict
         if message.will is not None and not self.wills.begin(message):
@@ -143,11 +147,11 @@ class Authority:
         """The port is gone: nothing is told it any more."""
         self._awaiting.pop(port, None)
 
-    def cut_for(self, topic: str) -> Cut | None:
+    def cut_for(self, topic: str) -> ZoneCut | None:
         """The cut that a refused topic lies under; None when the zone itself is not ours."""
         return self._table.lookup(topic) if self.serving else None
 
-    def cuts(self) -> tuple[Cut, ...]:
+    def cuts(self) -> tuple[ZoneCut, ...]:
         """Every cut of the zone."""
         return self._table.cuts()
 
@@ -164,12 +168,12 @@ class Authority:
         return self._settling.through
 
     @property
-    def predecessor(self) -> Place | None:
+    def predecessor(self) -> LogPosition | None:
         """Where the zone's journal goes on from."""
         return self._journal.predecessor
 
     @property
-    def passages(self) -> tuple[Passage, ...]:
+    def passages(self) -> tuple[EpochTransition, ...]:
         """The last ones that topics of the zone have made, from part to part."""
         return self._table.passages()
 
@@ -225,7 +229,7 @@ class Authority:
                 elif peer.port is not None:
                     peer.port.deliver_runs([part])
 
-    def _give(self, peer: Peer, record: Record) -> None:
+    def _give(self, peer: EdgePeer, record: Record) -> None:
         if peer.unclaimed and peer.is_waiting_for(record):
             self.unclaimed_qos0 += not record.message.qos
         elif peer.port is not None:
@@ -266,12 +270,12 @@ class Authority:
 
     # from whoever decides on the zone
 
-    def announce(self, cut: Cut) -> None:
+    def announce(self, cut: ZoneCut) -> None:
         """Tell every connected edge of a cut, in its stream."""
         self._bailiwick.judge_anew()
         self.in_order(lambda: self._tell(lambda port: port.tell_cut(cut)))
 
-    def announce_found(self, cut: Cut) -> None:
+    def announce_found(self, cut: ZoneCut) -> None:
         """The same of a cut that was forgotten here: the zone's node has inherited nothing."""
         self._bailiwick.judge_anew()
         self.in_order(lambda: self._tell(lambda port: port.tell_found(cut)))
@@ -295,7 +299,7 @@ class Authority:
         self.suspend()
         self.in_order(lambda: self.discard_retained(self.apex))
 
-    def open(self, epoch: int, incoming: Incoming | None = None) -> None:
+    def open(self, epoch: int, incoming: ReceivedZone | None = None) -> None:
         """Serve the zone from now on; offsets start anew with the epoch."""
         if epoch != self.epoch:
             self.serving = False
@@ -313,7 +317,7 @@ class Authority:
         self.retained.discard_within(apex)
         self._journal.note_retained(topics)
 
-    def absorb(self, apex: str, incoming: Incoming) -> None:
+    def absorb(self, apex: str, incoming: ReceivedZone) -> None:
         """Take in a subtree that was served elsewhere until now."""
         self.retained.discard_within(apex)
         for message in incoming.retained.values():
@@ -337,14 +341,14 @@ class Authority:
 
     # internal
 
-    def _recover(self, epoch: int, incoming: Incoming | None) -> None:
+    def _recover(self, epoch: int, incoming: ReceivedZone | None) -> None:
         came_from = None
         if incoming is not None and incoming.predecessor is not None:
             zone, before, offset = incoming.predecessor
-            came_from = Place(PartKey(zone, before), offset)
+            came_from = LogPosition(JournalId(zone, before), offset)
         state = self._journal.open(epoch, came_from)
         self.offset = self._journal.offset
-        self._settling = Settling(self.offset)
+        self._settling = CommitQueue(self.offset)
         for name, packed in state.retained.items():
             topic = name.decode()
             if not self._table.lookup(topic):

@@ -22,8 +22,8 @@ from txbroker.cli import (
     forget,
     pipeline,
     pipeline_audit,
-    pipeline_look,
     pipeline_plan,
+    pipeline_report,
     reclaim,
     repair,
     resolve,
@@ -67,9 +67,9 @@ for _command in (
     main.add_command(_command)
 
 for _command in (
-    pipeline_look.traffic,
+    pipeline_report.traffic,
     pipeline_audit.audit,
     pipeline_plan.plan,
-    pipeline_look.report,
+    pipeline_report.report,
 ):
     pipeline.pipeline.add_command(_command)

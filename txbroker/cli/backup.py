@@ -11,7 +11,7 @@ from txbroker.cli.options import node_address
 from txbroker.config import Address
 
 if TYPE_CHECKING:
-    from txbroker.cli.asking import Channels
+    from txbroker.cli.node_calls import Channels
     from txbroker.v1.control_pb2 import BackupReply
 
 MIB = 1024 * 1024
@@ -35,7 +35,7 @@ def backup(address: Address, folder: str) -> None:
     restore it, start the node with the copy as its `data`.
     """
     # See `asking` for why not at the top.
-    from txbroker.cli.asking import ask
+    from txbroker.cli.node_calls import ask
 
     target = os.path.abspath(folder)
     reply = ask(lambda channels: _backup(channels, str(address), target))
@@ -45,7 +45,7 @@ def backup(address: Address, folder: str) -> None:
 
 
 async def _backup(channels: Channels, address: str, target: str) -> BackupReply:
-    from txbroker.cli.asking import CALL_TIMEOUT, answer
+    from txbroker.cli.node_calls import CALL_TIMEOUT, answer
     from txbroker.v1.control_pb2 import BackupRequest, StatusRequest
 
     node = channels.stub(address)

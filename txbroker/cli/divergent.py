@@ -115,7 +115,7 @@ def drop(address: Address, zone: str) -> None:
 
 def _ask(address: Address, zone: str, action: str) -> DivergentReply:
     # See `asking` for why not at the top.
-    from txbroker.cli.asking import Channels, answer, ask
+    from txbroker.cli.node_calls import Channels, answer, ask
     from txbroker.v1.control_pb2 import DivergentRequest
 
     async def call(channels: Channels) -> DivergentReply:

@@ -11,7 +11,7 @@ from txbroker.cli.output import zone_name
 from txbroker.config import Address
 
 if TYPE_CHECKING:
-    from txbroker.cli.asking import Channels
+    from txbroker.cli.node_calls import Channels
 
 TIMEOUT = 10.0
 """Seconds; the node that is forgotten has two of them to answer."""
@@ -37,14 +37,14 @@ def forget(address: Address, node: str) -> None:
     node answers. If it comes back all the same, it joins anew, and its sessions are merged.
     """
     # See `asking` for why not at the top.
-    from txbroker.cli.asking import ask
+    from txbroker.cli.node_calls import ask
 
     ask(lambda channels: forget_at(channels, address, node))
 
 
 async def forget_at(channels: Channels, address: Address, node: str) -> None:
     """Ask the node at `address` to forget that one; raises `click.ClickException`."""
-    from txbroker.cli.asking import answer
+    from txbroker.cli.node_calls import answer
     from txbroker.v1.control_pb2 import ForgetRequest
 
     where = str(address)

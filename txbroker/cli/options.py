@@ -7,7 +7,12 @@ from collections.abc import Callable
 import click
 
 from txbroker.config import Address, parse_address
-from txbroker.topics import TopicError, validate_apex, validate_topic_filter, validate_topic_name
+from txbroker.model.topics import (
+    TopicError,
+    validate_apex,
+    validate_topic_filter,
+    validate_topic_name,
+)
 
 
 class BadArgument(click.ClickException):

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import click
 
-from txbroker.texts import spelled
+from txbroker.model.display_text import spelled
 
 STYLES = {
     "alive": "green",

@@ -18,10 +18,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from txbroker.cli.options import BadArgument, HostPort, Topic
-from txbroker.cli.pipeline_values import Age, Duration, Master, Moment, Speed
-from txbroker.cli.progress import Reporter
+from txbroker.cli.pipeline_options import (
+    AgeOption,
+    DurationOption,
+    MasterOption,
+    MomentOption,
+    SpeedOption,
+)
+from txbroker.cli.progress import ProgressReporter
 from txbroker.config import Address
-from txbroker.errors import TxbrokerError
+from txbroker.model.errors import TxbrokerError
 from txbroker.pipeline import with_extra
 
 if TYPE_CHECKING:
@@ -38,10 +44,10 @@ mqtt = click.option("--mqtt", type=HostPort(), help="MQTT address of any node.")
 archive_folder = click.option("--archive", metavar="DIR", help="The archive's folder.")
 out = click.option("--out", metavar="DIR", help="Where results go.")
 topics = click.option("--filter", type=Topic(wildcards=True), help="Only topics that match it.")
-since = click.option("--from", "since", type=Moment(), help="From this time on.")
-until = click.option("--to", "until", type=Moment(), help="Before this time.")
+since = click.option("--from", "since", type=MomentOption(), help="From this time on.")
+until = click.option("--to", "until", type=MomentOption(), help="Before this time.")
 master = click.option(
-    "--master", type=Master(), default="local[*]", help="Spark master; default: this machine."
+    "--master", type=MasterOption(), default="local[*]", help="Spark master; default: this machine."
 )
 once = click.option("--once", is_flag=True, help="End when all that is there now is done.")
 
@@ -68,13 +74,13 @@ def pipeline() -> None:
 @topics
 @click.option(
     "--keep",
-    type=Age(),
+    type=AgeOption(),
     multiple=True,
     help="How long messages are kept, of all zones or of one (default 365d).",
 )
 @click.option(
     "--keep-ledger",
-    type=Duration(),
+    type=DurationOption(),
     default="30d",
     show_default=True,
     help="How long rows of delivery ledgers are kept.",
@@ -102,8 +108,8 @@ def archive(
     limits: dict[str, None] = {}  # in their order, each once
 
     def run(spark: SparkSession, job: Job) -> str:
+        from txbroker.pipeline.archive.upkeep import KeepRules
         from txbroker.pipeline.jobs.archive import archive as copy
-        from txbroker.pipeline.upkeep import Keep
 
         zones = {zone: age for zone, age in ages.items() if zone is not None}
 
@@ -112,7 +118,9 @@ def archive(
             told = (*fields.get("ledger_gaps", ()), *fields.get("ledger_away", ()))
             limits.update(dict.fromkeys(told))
 
-        kept = Keep(zones=zones) if None not in ages else Keep(age=ages[None], zones=zones)
+        kept = (
+            KeepRules(zones=zones) if None not in ages else KeepRules(age=ages[None], zones=zones)
+        )
         copy(
             spark,
             root=str(given[0]),
@@ -139,7 +147,7 @@ def archive(
 @since
 @until
 @click.option(
-    "--window", type=Duration(), default="1m", show_default=True, help="Length of a window."
+    "--window", type=DurationOption(), default="1m", show_default=True, help="Length of a window."
 )
 @click.option("--field", metavar="A.B.C", help="Where the number stands in JSON payloads.")
 @click.option(
@@ -149,7 +157,7 @@ def archive(
 )
 @click.option(
     "--watermark",
-    type=Duration(),
+    type=DurationOption(),
     default="10s",
     show_default=True,
     help="How long after its end a window is closed, and published.",
@@ -230,7 +238,7 @@ def rollup(
 @until
 @click.option("--prefix", type=Topic(wildcards=False), default=None, help="Publish below it.")
 @click.option(
-    "--speed", type=Speed(), default="1", show_default=True, help="How many times as fast."
+    "--speed", type=SpeedOption(), default="1", show_default=True, help="How many times as fast."
 )
 @click.option("--retain", is_flag=True, help="Messages that were retained are so again.")
 @click.option("--resume", metavar="FILE", help="Keep there how far it is, and go on from there.")
@@ -284,7 +292,7 @@ def replay(
 class Job:
     """What a command's function works with: who is told, and whether it is to end."""
 
-    def __init__(self, report: Reporter, *, follows: bool) -> None:
+    def __init__(self, report: ProgressReporter, *, follows: bool) -> None:
         """`follows`: it asks `is_stopping`, so a signal only says so; a second one aborts."""
         self.report = report
         self._follows = follows
@@ -318,9 +326,9 @@ def run_job(
     """Run a job and print its result, if any; a failure is one line and status 1."""
     try:
         with_extra()
-        from txbroker.pipeline.spark import one_line, session
+        from txbroker.pipeline.spark.spark_session import one_line, session
 
-        with one_line(), Reporter(name) as report:
+        with one_line(), ProgressReporter(name) as report:
             job = Job(report, follows=follows)
             spark = session(master, f"txbroker {name}", SETTINGS)
             # What goes wrong is told in a line, once; not in the traces of two languages.

@@ -13,16 +13,23 @@ import click
 from txbroker.cli.options import BadArgument, as_json
 from txbroker.cli.output import show_json, show_table
 from txbroker.cli.pipeline import needed, run_job
-from txbroker.cli.pipeline_look import UNKNOWN, Number, Source, history_options, rate, share
-from txbroker.config.hooks import CONVERTER, BadValue
+from txbroker.cli.pipeline_report import (
+    UNKNOWN,
+    HistorySource,
+    NumberOption,
+    history_options,
+    rate,
+    share,
+)
+from txbroker.config.value_hooks import CONVERTER, BadValue
 from txbroker.config.values import Host as HostName
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from txbroker.pipeline.expected import Expected
     from txbroker.pipeline.jobs.plan import Plan
-    from txbroker.pipeline.planned import Host, Member
+    from txbroker.pipeline.planner.expected import ExpectedLoad
+    from txbroker.pipeline.planner.planned import PlannedHost, PresentNode
 
 
 class Hosts(click.ParamType[tuple[str | None, ...]]):
@@ -38,7 +45,7 @@ class Hosts(click.ParamType[tuple[str | None, ...]]):
         if isinstance(value, tuple):
             return value
         if value.isdecimal():
-            return (None,) * Number(1, self.most).convert(value, param, ctx)
+            return (None,) * NumberOption(1, self.most).convert(value, param, ctx)
         try:
             hosts = tuple(str(CONVERTER.structure(text, HostName)) for text in value.split(","))
         except BadValue as error:
@@ -72,13 +79,13 @@ class PortNumbers(click.ParamType[tuple[int, int, int]]):
 )
 @click.option(
     "--zones",
-    type=Number(1, 10_000),
+    type=NumberOption(1, 10_000),
     default="16",
     show_default=True,
     help="Zones, and so nodes, on each of them at most.",
 )
 @click.option(
-    "--depth", type=Number(1, 200), default="4", show_default=True, help="Levels of an apex."
+    "--depth", type=NumberOption(1, 200), default="4", show_default=True, help="Levels of an apex."
 )
 @click.option(
     "--ports",
@@ -106,7 +113,7 @@ def plan(
     deliveries a second of the topics that a machine owns. New machines without an address are
     taken to be where the root is, on ports of their own: to try a plan, or to fill in addresses.
     """
-    source = Source(**given)
+    source = HistorySource(**given)
     source.check()
     if source.root is None and not source.topology:
         raise BadArgument("--topology or --root is missing; say which nodes there are")
@@ -116,11 +123,11 @@ def plan(
 
     def run(spark: SparkSession, _: object) -> str:
         from txbroker.pipeline.jobs.plan import plan as propose
-        from txbroker.pipeline.planned import Ports, write_files
+        from txbroker.pipeline.planner.planned import PlannedPorts, write_files
 
         members = source.members()
         messages, ledger = source.rows(spark)
-        first = Ports(mqtt=ports[0], grpc=ports[1], link=ports[2])
+        first = PlannedPorts(mqtt=ports[0], grpc=ports[1], link=ports[2])
         done = propose(
             messages,
             ledger,
@@ -141,12 +148,12 @@ def plan(
     (show_plan_json if as_json else show_plan)(made[0], files)
 
 
-def _hosts(addresses: Sequence[str | None], members: Sequence[Member]) -> list[Host]:
-    from txbroker.pipeline.planned import Host
+def _hosts(addresses: Sequence[str | None], members: Sequence[PresentNode]) -> list[PlannedHost]:
+    from txbroker.pipeline.planner.planned import PlannedHost
 
     root = next((member.grpc.host for member in members if member.zone == ""), "127.0.0.1")
     return [
-        Host(name=f"host-{number}" if address is None else address, address=address or root)
+        PlannedHost(name=f"host-{number}" if address is None else address, address=address or root)
         for number, address in enumerate(addresses, 1)
     ]
 
@@ -228,7 +235,7 @@ def show_plan_json(plan: Plan, files: Sequence[Path]) -> None:
     )
 
 
-def _loads(expected: Expected, plan: Plan, *, is_after: bool) -> list[dict[str, Any]]:
+def _loads(expected: ExpectedLoad, plan: Plan, *, is_after: bool) -> list[dict[str, Any]]:
     rows = []
     for host in expected.after if is_after else expected.before:
         row = {**attrs.asdict(host), "load": host.load}

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-from txbroker.telemetry import configure, get_logger
+from txbroker.runtime.structured_log import configure, get_logger
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -19,8 +19,8 @@ _SHOW_EVERY = 0.1
 log = get_logger()
 
 
-class Reporter:
-    """A `txbroker.pipeline.streams.Report`; `rows` counts what batches have brought."""
+class ProgressReporter:
+    """A `txbroker.pipeline.spark.journal_jobs.Report`; `rows` counts what batches have brought."""
 
     def __init__(self, job: str) -> None:
         self.rows = 0

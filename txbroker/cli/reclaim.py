@@ -11,7 +11,7 @@ from txbroker.cli.output import zone_name
 from txbroker.config import Address
 
 if TYPE_CHECKING:
-    from txbroker.cli.asking import Channels
+    from txbroker.cli.node_calls import Channels
 
 TIMEOUT = 30.0
 """Seconds; a handover that is under way at the parent is waited for."""
@@ -41,14 +41,14 @@ def reclaim(address: Address, zone: str, is_lost: bool) -> None:
     for a parent that is gone: it serves the copy then.
     """
     # See `asking` for why not at the top.
-    from txbroker.cli.asking import ask
+    from txbroker.cli.node_calls import ask
 
     ask(lambda channels: _reclaim(channels, address, zone, is_lost))
 
 
 async def _reclaim(channels: Channels, address: Address, zone: str, is_lost: bool) -> None:
-    from txbroker.cli.asking import CALL_TIMEOUT, answer
     from txbroker.cli.forget import forget_at
+    from txbroker.cli.node_calls import CALL_TIMEOUT, answer
     from txbroker.v1.control_pb2 import ReclaimRequest, StatusRequest
 
     where = str(address)

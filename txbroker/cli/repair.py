@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from txbroker.cli.output import one_line
-from txbroker.errors import StoreError
+from txbroker.model.errors import StoreError
 
 
 @click.command(
@@ -28,8 +28,8 @@ def repair(data: Path) -> None:
     a backup, it may be the better way.
     """
     # Here, as other commands do without the store.
-    from txbroker.store.repair import repair as repair_logs
-    from txbroker.store.state import DataFolder
+    from txbroker.data.data_repair import repair as repair_logs
+    from txbroker.delegation.state.node_state import DataFolder
 
     if not data.is_dir():
         raise click.ClickException(f"{data}: no such folder")

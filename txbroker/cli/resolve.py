@@ -12,7 +12,7 @@ from txbroker.cli.output import one_line, show_json, show_table, zone_name
 from txbroker.config import Address
 
 if TYPE_CHECKING:
-    from txbroker.cli.walk import Step, Walk
+    from txbroker.cli.resolution_walk import ResolutionWalk, WalkStep
 
 
 @click.command(
@@ -35,10 +35,10 @@ def resolve(address: Address, question: str, as_json: bool) -> None:
     1 when an owner cannot be found or reached.
     """
     # See `asking` for why not at the top.
-    from txbroker.cli.asking import ask
-    from txbroker.cli.walk import Walk
+    from txbroker.cli.node_calls import ask
+    from txbroker.cli.resolution_walk import ResolutionWalk
 
-    walk = ask(lambda channels: Walk(channels, question).run(str(address)))
+    walk = ask(lambda channels: ResolutionWalk(channels, question).run(str(address)))
     if as_json:
         show_json(
             {
@@ -53,14 +53,14 @@ def resolve(address: Address, question: str, as_json: bool) -> None:
         raise click.ClickException(f"not every owner of {question!r} could be found")
 
 
-def _step_as_dict(step: Step) -> dict[str, object]:
+def _step_as_dict(step: WalkStep) -> dict[str, object]:
     values = attrs.asdict(step)
     del values["referrals"]
     return values
 
 
-def _show(walk: Walk) -> None:
-    from txbroker.cli.walk import is_local
+def _show(walk: ResolutionWalk) -> None:
+    from txbroker.cli.resolution_walk import is_local
 
     if is_local(walk.question):
         owner = walk.owners[0]

@@ -13,7 +13,7 @@ from txbroker.cli.output import zone_name
 from txbroker.config import Address
 
 if TYPE_CHECKING:
-    from txbroker.cli.asking import Channels
+    from txbroker.cli.node_calls import Channels
 
 HANDOVER_TIMEOUT = 1800.0
 """Seconds for the zone to go back, with its whole journal."""
@@ -43,13 +43,13 @@ def retire(address: Address) -> None:
     node goes on.
     """
     # See `asking` for why not at the top.
-    from txbroker.cli.asking import ask
+    from txbroker.cli.node_calls import ask
 
     ask(lambda channels: _retire(channels, address))
 
 
 async def _retire(channels: Channels, address: Address) -> None:
-    from txbroker.cli.asking import CALL_TIMEOUT, answer
+    from txbroker.cli.node_calls import CALL_TIMEOUT, answer
     from txbroker.v1.control_pb2 import RetireRequest, StatusRequest
 
     where = str(address)

@@ -13,7 +13,7 @@ from txbroker.cli.output import show_json, show_table
 from txbroker.config import Address
 
 if TYPE_CHECKING:
-    from txbroker.cli.asking import Channels
+    from txbroker.cli.node_calls import Channels
 
 COLUMNS = (
     "CLIENT",
@@ -28,7 +28,7 @@ COLUMNS = (
 
 
 @attrs.frozen(kw_only=True)
-class Shown:
+class SessionRow:
     """
     One session; `away_since` None: its client is connected. `held` are bytes of journals that are
     kept for it, the oldest for `held_for` seconds; `held_known` False: there may be more. Its
@@ -72,7 +72,7 @@ def sessions(address: Address, client_id: str | None, as_json: bool) -> None:
     begin a new one.
     """
     # See `asking` for why not at the top.
-    from txbroker.cli.asking import ask
+    from txbroker.cli.node_calls import ask
 
     if client_id is not None:
         _delete(address, client_id, as_json)
@@ -85,7 +85,7 @@ def sessions(address: Address, client_id: str | None, as_json: bool) -> None:
 
 
 def _delete(address: Address, client_id: str, as_json: bool) -> None:
-    from txbroker.cli.asking import CALL_TIMEOUT, answer, ask
+    from txbroker.cli.node_calls import CALL_TIMEOUT, answer, ask
     from txbroker.v1.control_pb2 import DeleteSessionReply, DeleteSessionRequest
 
     async def delete(channels: Channels) -> DeleteSessionReply:
@@ -101,14 +101,14 @@ def _delete(address: Address, client_id: str, as_json: bool) -> None:
         click.echo(f"the session of client {client_id!r} is deleted")
 
 
-async def _fetch(channels: Channels, address: str) -> list[Shown]:
-    from txbroker.cli.asking import answer_all
+async def _fetch(channels: Channels, address: str) -> list[SessionRow]:
+    from txbroker.cli.node_calls import answer_all
     from txbroker.v1.control_pb2 import SessionsRequest
 
     replies = await answer_all(address, channels.stub(address).Sessions(SessionsRequest()))
     now = datetime.now(UTC)
     return [
-        Shown(
+        SessionRow(
             client_id=info.client_id,
             clean=info.clean,
             connected=info.connected,
@@ -125,13 +125,13 @@ async def _fetch(channels: Channels, address: str) -> list[Shown]:
     ]
 
 
-def _as_dict(session: Shown) -> dict[str, object]:
+def _as_dict(session: SessionRow) -> dict[str, object]:
     values = attrs.asdict(session)
     since = session.away_since
     return values | {"away_since": None if since is None else since.isoformat(timespec="seconds")}
 
 
-def _cells(session: Shown) -> list[str]:
+def _cells(session: SessionRow) -> list[str]:
     since = session.away_since
     return [
         session.client_id,

@@ -14,7 +14,7 @@ from txbroker.cli.output import show_json, show_table, zone_name
 from txbroker.config import Address
 
 if TYPE_CHECKING:
-    from txbroker.cli.treewalk import Branch, Held, Row
+    from txbroker.cli.tree_walk import Branch, HeldJournal, ZoneRow
 
 COLUMNS = ("ZONE", "NODE", "GRPC", "EPOCH", "STATE", "PENDING", "CLIENTS", "IN/S", "OUT/S", "HELD")
 
@@ -50,8 +50,8 @@ def tree(address: Address, verbose: bool, as_json: bool) -> None:
     with status 1 while a zone is unreachable.
     """
     # See `asking` for why not at the top.
-    from txbroker.cli.asking import ask
-    from txbroker.cli.treewalk import TreeWalk
+    from txbroker.cli.node_calls import ask
+    from txbroker.cli.tree_walk import TreeWalk
 
     rows = ask(lambda channels: TreeWalk(channels).below(str(address)))
     shown = rows if verbose else [row for row in rows if row.zone is not None]
@@ -64,7 +64,7 @@ def tree(address: Address, verbose: bool, as_json: bool) -> None:
     sys.exit(1 if any(row.zone is not None and not row.alive for row in rows) else 0)
 
 
-def _as_dict(row: Row, verbose: bool) -> dict[str, Any]:
+def _as_dict(row: ZoneRow, verbose: bool) -> dict[str, Any]:
     values: dict[str, Any] = {
         "zone": row.zone,
         "node": row.node,
@@ -90,7 +90,7 @@ def _as_dict(row: Row, verbose: bool) -> dict[str, Any]:
     return values
 
 
-def _show(rows: list[Row], verbose: bool) -> None:
+def _show(rows: list[ZoneRow], verbose: bool) -> None:
     show_table(COLUMNS, [_cells(row) for row in rows])
     counted = [(r.node, name, str(n)) for r in rows for name, n in r.counters.items()]
     lost = [(r.node, client_id, str(n)) for r in rows for client_id, n in r.losses.items()]
@@ -125,13 +125,13 @@ def _branch_cells(branch: Branch) -> list[str]:
     return [zone, epoch, branch.node, branch.grpc, state[branch.is_kept]]
 
 
-def _held_cells(node: str, held: Held) -> list[str]:
+def _held_cells(node: str, held: HeldJournal) -> list[str]:
     age = str(timedelta(seconds=round(held.age)))
     silent = str(timedelta(seconds=round(held.silent)))
     return [node, zone_name(held.zone), held.edge, held.client_id, str(held.bytes), age, silent]
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: ZoneRow) -> list[str]:
     name = "(clients only)" if row.zone is None else zone_name(row.zone)
     state = "alive" if row.alive else "not serving" if row.answers else "unreachable"
     epoch = "" if row.epoch is None else str(row.epoch)

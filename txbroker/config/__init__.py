@@ -5,19 +5,19 @@ The topology file: from YAML documents to frozen values, every mistake told in o
 for `txbroker check`. Nothing here opens a socket or writes to the disk.
 """
 
-from txbroker.config.hooks import parse_address
 from txbroker.config.reader import inspect_files, load_file, load_files, select
 from txbroker.config.reread import Reread, reread
-from txbroker.config.together import check
+from txbroker.config.tree_rules import check
+from txbroker.config.value_hooks import parse_address
 from txbroker.config.values import (
     Address,
     Durability,
     Journaled,
     Limits,
     NodeConfig,
-    Reserve,
-    Retention,
-    SessionLimits,
+    ReserveSize,
+    RetentionLimits,
+    SessionBounds,
     WhenUnknown,
     WhenUnreachable,
 )
@@ -29,9 +29,9 @@ __all__ = [
     "Limits",
     "NodeConfig",
     "Reread",
-    "Reserve",
-    "Retention",
-    "SessionLimits",
+    "ReserveSize",
+    "RetentionLimits",
+    "SessionBounds",
     "WhenUnknown",
     "WhenUnreachable",
     "check",

@@ -15,15 +15,15 @@ from typing import Any
 import attrs
 import yaml
 
-from txbroker.config.hooks import CONVERTER, BadValue, kind
-from txbroker.config.together import check, reaches
-from txbroker.config.values import NOT_KEYS, Limits, NodeConfig, Retention, SessionLimits
-from txbroker.errors import ConfigError
+from txbroker.config.tree_rules import check, reaches
+from txbroker.config.value_hooks import CONVERTER, BadValue, kind
+from txbroker.config.values import NOT_KEYS, Limits, NodeConfig, RetentionLimits, SessionBounds
+from txbroker.model.errors import ConfigError
 
 _EXAMPLE = "see examples/home_topology for whole files"
 _MAX_PACKET_IDS = 65_535
 _MAX_FILE_BYTES = 16 * 1024 * 1024
-_NESTED = {"limits": Limits, "session_limits": SessionLimits, "retention": Retention}
+_NESTED = {"limits": Limits, "session_limits": SessionBounds, "retention": RetentionLimits}
 
 
 def load_file(path: Path | str) -> tuple[NodeConfig, ...]:

@@ -12,7 +12,7 @@ from typing import Literal, NewType
 
 import attrs
 
-from txbroker.errors import ConfigError
+from txbroker.model.errors import ConfigError
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -67,7 +67,7 @@ class Address:
 
 
 @attrs.frozen(slots=True)
-class Reserve:
+class ReserveSize:
     """
     How much of a file system stays free: a `share` of it (0 to 1), or a `size` in bytes.
 
@@ -91,7 +91,7 @@ class Reserve:
 
 
 @attrs.frozen(slots=True, kw_only=True)
-class Retention:
+class RetentionLimits:
     """What a zone's journal keeps: records as old as `age`, within `size` bytes."""
 
     age: Timeout = Timeout(7 * DAY)
@@ -99,7 +99,7 @@ class Retention:
 
 
 @attrs.frozen(slots=True, kw_only=True)
-class SessionLimits:
+class SessionBounds:
     """
     What one client session may have waiting while its client is slow or away.
 
@@ -131,7 +131,7 @@ class Limits:
     outbox: Size = Size(1 * GIB)
     links: Count = Count(1_000)
     cache: Count = Count(100_000)
-    disk_free: Reserve = Reserve(share=0.05)
+    disk_free: ReserveSize = ReserveSize(share=0.05)
     connect_timeout: Timeout = Timeout(10.0)
     levels: Count = Count(200)
     subscriptions: Count = Count(10_000)
@@ -163,13 +163,13 @@ class NodeConfig:
     durability: Durability = "sync"
     sync_interval: Timeout = Timeout(0.1)
     journal: Journaled = "all"
-    retention: Retention = Retention()
+    retention: RetentionLimits = RetentionLimits()
     unreachable: WhenUnreachable = "outbox"
     roaming: WhenUnknown = "refuse"
     roaming_wait: Seconds = Seconds(3.0)
     will_after: Seconds = Seconds(10.0)
     suback_wait: Seconds = Seconds(2.0)
-    session_limits: SessionLimits = SessionLimits()
+    session_limits: SessionBounds = SessionBounds()
     limits: Limits = Limits()
     ledger: Flag = Flag(False)
     source: Path
@@ -190,5 +190,5 @@ NOT_KEYS = frozenset({"source", "lines"})
 """Attributes of `NodeConfig` that do not stand in the file."""
 
 # Annotations are text until asked for; the reader takes an attribute's type to find its hook.
-for _class in (Retention, SessionLimits, RetainedLimits, Limits, NodeConfig):
+for _class in (RetentionLimits, SessionBounds, RetainedLimits, Limits, NodeConfig):
     attrs.resolve_types(_class)

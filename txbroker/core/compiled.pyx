@@ -53,10 +53,10 @@ from txbroker.core.reference.records import WholeRecord as _WholeRecord
 from txbroker.core.reference.run import Entry as EntryTuple
 from txbroker.core.reference.sockets import FED as _FED
 from txbroker.core.reference.stored import malformed as _malformed
-from txbroker.message import OVERHEAD as _OVERHEAD
-from txbroker.message import Message
-from txbroker.mqtt.return_codes import ProtocolViolation
-from txbroker.runs import MOST as _MOST_IN_RUN
+from txbroker.mqtt.wire.message import OVERHEAD as _OVERHEAD
+from txbroker.mqtt.wire.message import Message
+from txbroker.mqtt.wire.return_codes import ProtocolViolation
+from txbroker.model.publish_run import MOST as _MOST_IN_RUN
 
 include "native/native.pxi"
 

@@ -1,1 +1,1 @@
-"""Who is authoritative for which zone: cuts, epochs, walks. Pure; the shells are in control/."""
+"""Who serves which zone at which epoch: rules and values. Pure."""

@@ -1,1 +1,1 @@
-"""Which node holds a client id's session, and how sessions move. Pure; the shells are elsewhere."""
+"""Which node holds a client's session; moves, discards, wills of nodes that died. Pure."""

@@ -15,25 +15,22 @@ from typing import TypeVar
 
 import attrs
 
-from txbroker.directory.absence import Absence
-from txbroker.directory.admission import Admission
-from txbroker.directory.arrival import Arrivals, Arrived, Refused
-from txbroker.directory.clearing import Clearings
-from txbroker.directory.conflicts import Conflicts
-from txbroker.directory.entries import Entries
-from txbroker.directory.entry import Entry
-from txbroker.directory.holdings import Holdings
-from txbroker.directory.keeper import Keeper
-from txbroker.directory.leaving import Leaving
+from txbroker.directory.client_wills import OwnWills, SentWills, WillWatch
+from txbroker.directory.connected_clients import ConnectedClients
+from txbroker.directory.directory_ports import DurableTable, PendingPublishes, SessionHost
+from txbroker.directory.effects import Procedure, ask
+from txbroker.directory.entry import DirectoryEntry
+from txbroker.directory.entry_conflicts import EntryConflicts
+from txbroker.directory.entry_replica import EntryReplica
+from txbroker.directory.entry_replicator import EntryReplicator
+from txbroker.directory.entry_table import EntryTable
+from txbroker.directory.heartbeat import pulse
+from txbroker.directory.member_admission import MemberAdmission
 from txbroker.directory.members import Members
-from txbroker.directory.moment import UNKNOWN, Moment
-from txbroker.directory.ports import Remains, SessionHost, Table
-from txbroker.directory.presence import Presence
-from txbroker.directory.pulse import pulse
-from txbroker.directory.reach import Reach
-from txbroker.directory.registrar import Registrar
+from txbroker.directory.move_sweep import MoveSweep
+from txbroker.directory.reachability import Reachability
 from txbroker.directory.requests import (
-    AskRemains,
+    AskPendingPublishes,
     Busy,
     Claim,
     Discard,
@@ -44,11 +41,11 @@ from txbroker.directory.requests import (
     NotHeld,
     Offer,
     OtherView,
+    PendingPublishesReply,
     Ping,
     Pong,
     Register,
     Release,
-    RemainsReply,
     Reply,
     Request,
     ShareMembers,
@@ -56,9 +53,12 @@ from txbroker.directory.requests import (
     Take,
     WillsSent,
 )
-from txbroker.directory.steps import Procedure, ask
-from txbroker.directory.sweep import Sweep
-from txbroker.directory.wills import OwnWills, SentWills, WillWatch
+from txbroker.directory.session_discard import SessionDiscards
+from txbroker.directory.session_evacuation import SessionEvacuation
+from txbroker.directory.session_ownership import SessionOwnership
+from txbroker.directory.session_takeover import SessionFound, SessionTakeovers, TakeoverRefused
+from txbroker.directory.silent_members import SilentMembers
+from txbroker.model.machine_time import UNKNOWN, MachineTime
 
 T = TypeVar("T")
 
@@ -67,20 +67,20 @@ AT_WORK = 100
 
 
 @attrs.frozen(kw_only=True)
-class Tables:
+class DirectoryTables:
     """Where the directory keeps what it must not forget."""
 
-    entries: Table
-    held: Table
-    gone: Table
-    arriving: Table
-    wills: Table
-    sent_wills: Table
-    discards: Table
+    entries: DurableTable
+    held: DurableTable
+    gone: DurableTable
+    arriving: DurableTable
+    wills: DurableTable
+    sent_wills: DurableTable
+    discards: DurableTable
 
 
 @attrs.frozen(kw_only=True)
-class Settings:
+class DirectorySettings:
     """`roaming_wait`, `will_after` and `session_age` in seconds; `is_fresh`: `roaming: fresh`."""
 
     roaming_wait: float = 3.0
@@ -100,21 +100,21 @@ class Directory:
         self,
         *,
         members: Members,
-        tables: Tables,
+        tables: DirectoryTables,
         host: SessionHost,
         life: int,
-        settings: Settings,
+        settings: DirectorySettings,
         now: Callable[[], float],
         make_token: Callable[[], bytes],
         spawn: Callable[[Procedure[None]], object],
         wake: Callable[[], object],
         lived: Callable[[], int] = lambda: 0,
-        moment: Callable[[], Moment] = lambda: UNKNOWN,
+        moment: Callable[[], MachineTime] = lambda: UNKNOWN,
     ) -> None:
         """`lived`: what the node has lived, in microseconds; `moment`: now, of the machine."""
         self.members = members
-        self.keeper = Keeper(members, Entries(tables.entries), life)
-        self.holdings = Holdings(
+        self.keeper = EntryReplica(members, EntryTable(tables.entries), life)
+        self.holdings = SessionOwnership(
             members.name,
             held=tables.held,
             gone=tables.gone,
@@ -123,9 +123,9 @@ class Directory:
             make_token=make_token,
             lived=lived,
         )
-        self.admission = Admission(members, now, wake)
-        self.absence = Absence(members, settings.will_after, now)
-        self.registrar = Registrar(
+        self.admission = MemberAdmission(members, now, wake)
+        self.absence = SilentMembers(members, settings.will_after, now)
+        self.registrar = EntryReplicator(
             members,
             self.keeper.entries,
             life,
@@ -137,8 +137,8 @@ class Directory:
             every=pulse(settings.will_after),
             now=now,
         )
-        self.reach = Reach(now)
-        self.arrivals = Arrivals(
+        self.reach = Reachability(now)
+        self.arrivals = SessionTakeovers(
             members=members,
             keeper=self.keeper,
             holdings=self.holdings,
@@ -149,7 +149,7 @@ class Directory:
             now=now,
             spawn=spawn,
         )
-        self.conflicts = Conflicts(
+        self.conflicts = EntryConflicts(
             members=members,
             keeper=self.keeper,
             holdings=self.holdings,
@@ -159,9 +159,9 @@ class Directory:
             now=now,
             spawn=spawn,
         )
-        self._departure = Leaving(members, self.holdings, host, now)
+        self._departure = SessionEvacuation(members, self.holdings, host, now)
         self.own_wills = OwnWills(tables.wills, life)
-        self.presence = Presence(
+        self.presence = ConnectedClients(
             members=members,
             holdings=self.holdings,
             registrar=self.registrar,
@@ -170,7 +170,7 @@ class Directory:
             now=now,
             moment=moment,
         )
-        self.clearings = Clearings(
+        self.clearings = SessionDiscards(
             members=members,
             holdings=self.holdings,
             registrar=self.registrar,
@@ -182,7 +182,7 @@ class Directory:
             now=now,
             moment=moment,
         )
-        self._sweep = Sweep(
+        self._sweep = MoveSweep(
             members,
             self.arrivals,
             self.holdings,
@@ -220,7 +220,7 @@ class Directory:
             if client_id not in self.holdings.held:  # where it went before it came back is no news
                 self._register_gone(client_id)
         for client_id, holding in self.holdings.held.items():
-            self.registrar.own[client_id] = Entry(
+            self.registrar.own[client_id] = DirectoryEntry(
                 client_id=client_id,
                 node=self.members.name,
                 incarnation=holding.incarnation,
@@ -261,17 +261,19 @@ class Directory:
         """Whether this node holds the kept session of that id, and may serve it at once."""
         return client_id in self.holdings.held
 
-    def arrive(self, client_id: str, is_wanted: Callable[[], bool]) -> Procedure[Arrived | Refused]:
+    def arrive(
+        self, client_id: str, is_wanted: Callable[[], bool]
+    ) -> Procedure[SessionFound | TakeoverRefused]:
         """
-        Bring a kept session here that is not (see `Arrivals.arrive`), after what a clean session
-        before has still to end.
+        Bring a kept session here that is not (see `SessionTakeovers.arrive`), after what a clean
+        session before has still to end.
         """
         if self.clearings.is_due(client_id):
             return self._arrive_after(client_id, is_wanted)
         return self.arrivals.arrive(client_id, is_wanted)
 
     def leave(self, heir: str, is_wanted: Callable[[], bool]) -> Procedure[str]:
-        """Give all kept sessions to that node (see `Leaving`)."""
+        """Give all kept sessions to that node (see `SessionEvacuation`)."""
         return self._departure.leave(heir, is_wanted)
 
     # from other nodes
@@ -316,7 +318,7 @@ class Directory:
                 return self._discard(source, request)
             case Entrust():
                 return self._entrusted(source, request)
-            case AskRemains():
+            case AskPendingPublishes():
                 return self._tell_remains(request)
             case WillsSent():
                 self._note_sent(request)
@@ -382,7 +384,7 @@ class Directory:
 
     def _arrive_after(
         self, client_id: str, is_wanted: Callable[[], bool]
-    ) -> Procedure[Arrived | Refused]:
+    ) -> Procedure[SessionFound | TakeoverRefused]:
         yield from self.clearings.finish(client_id)
         return (yield from self.arrivals.arrive(client_id, is_wanted))
 
@@ -407,7 +409,7 @@ class Directory:
         assert tombstone is not None
         if self.members.is_removed(tombstone.node):
             return
-        entry = Entry(
+        entry = DirectoryEntry(
             client_id=client_id,
             node=tombstone.node,
             incarnation=tombstone.incarnation,
@@ -415,14 +417,14 @@ class Directory:
         )
         self.registrar.give_away(entry)
 
-    def _tell_remains(self, request: AskRemains) -> RemainsReply:
+    def _tell_remains(self, request: AskPendingPublishes) -> PendingPublishesReply:
         client_id = request.client_id
         if self.holdings.confirm(client_id, request.token):
             self._forget_if_known(client_id)
         remains = self._host.remains(client_id)
         if request.resolved:
             self._host.resolved(client_id, request.token)
-        return RemainsReply(remains=remains)
+        return PendingPublishesReply(remains=remains)
 
     def _let_go(self, move: tuple[bytes, str]) -> None:
         """The session of that move is nowhere any more, or where nobody comes back from."""
@@ -445,15 +447,15 @@ class Directory:
     def _follow(self, client_id: str, left: Left) -> Procedure[None]:
         """Ask an earlier holder what it has still to do; one that was removed will do nothing."""
         if self.members.get(left.node) is None:
-            self.holdings.on_remains(client_id, left, Remains(), is_resolved=True)
+            self.holdings.on_remains(client_id, left, PendingPublishes(), is_resolved=True)
             return
         # Another earlier holder may have the same publish on its way, as what this one sent.
         is_resolved = not self.holdings.awaits_others(client_id, left) and self._host.is_resolved(
             client_id, left.node
         )
-        question = AskRemains(client_id=client_id, token=left.token, resolved=is_resolved)
+        question = AskPendingPublishes(client_id=client_id, token=left.token, resolved=is_resolved)
         reply = yield from ask(left.node, question)
-        if isinstance(reply, RemainsReply):
+        if isinstance(reply, PendingPublishesReply):
             self.holdings.on_remains(client_id, left, reply.remains, is_resolved=is_resolved)
 
     # internal: now and then

@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import attrs
 
-from txbroker.errors import StoreError
-from txbroker.mqtt.packets import Will
+from txbroker.model.errors import StoreError
+from txbroker.mqtt.wire.packets import Will
 
 Order = tuple[int, int, int, str]
 
@@ -28,7 +28,7 @@ RECORD = 1
 
 
 @attrs.frozen(kw_only=True)
-class Testament:
+class DirectoryWill:
     """
     A will and the connection that it belongs to: number `number` in the life `life` of its node.
 
@@ -41,7 +41,7 @@ class Testament:
 
 
 @attrs.frozen(kw_only=True, weakref_slot=False)
-class Entry:
+class DirectoryEntry:
     """`node` holds the session of `client_id`; see the rules above for the numbers."""
 
     client_id: str
@@ -49,7 +49,7 @@ class Entry:
     incarnation: int
     persistent: bool
     replaces: int = 0
-    testament: Testament | None = None
+    testament: DirectoryWill | None = None
 
     @property
     def order(self) -> Order:
@@ -68,7 +68,7 @@ class Entry:
         """The generation up to which other sessions of the id have ended, where this is known."""
         return self.incarnation - 1 if self.persistent else self.replaces
 
-    def above(self, other: Entry) -> Entry:
+    def above(self, other: DirectoryEntry) -> DirectoryEntry:
         """This entry with numbers so that it counts above `other`."""
         if self.persistent:
             return attrs.evolve(self, incarnation=max(self.incarnation, other.generation + 1))
@@ -106,7 +106,7 @@ def unpack(record: bytes) -> tuple[list[Any], bytes]:
     return fields, record[end:]
 
 
-def testament_fields(testament: Testament | None) -> list[Any]:
+def testament_fields(testament: DirectoryWill | None) -> list[Any]:
     """The fields of a testament but its payload."""
     if testament is None:
         return []
@@ -114,10 +114,10 @@ def testament_fields(testament: Testament | None) -> list[Any]:
     return [testament.life, testament.number, will.topic, will.qos, will.retain]
 
 
-def testament_from(fields: list[Any], payload: bytes) -> Testament | None:
+def testament_from(fields: list[Any], payload: bytes) -> DirectoryWill | None:
     """The mirror of `testament_fields`."""
     if not fields:
         return None
     life, number, topic, qos, retain = fields
     will = Will(topic=topic, payload=payload, qos=qos, retain=retain)
-    return Testament(life=life, number=number, will=will)
+    return DirectoryWill(life=life, number=number, will=will)

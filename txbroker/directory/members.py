@@ -15,11 +15,11 @@ from hashlib import blake2b
 
 import attrs
 
+from txbroker.delegation.peer_checks import AHEAD
+from txbroker.directory.directory_ports import DurableTable
 from txbroker.directory.entry import pack, unpack
-from txbroker.directory.ports import Table
-from txbroker.directory.rendezvous import Rendezvous
-from txbroker.turn import run_all
-from txbroker.wire_checks import AHEAD
+from txbroker.directory.rendezvous_hash import RendezvousHash
+from txbroker.runtime.flush_queue import run_all
 
 LIMIT = 10_000
 """Members that are kept, removed ones not counted; more are not taken in."""
@@ -71,7 +71,7 @@ class Members:
     """
 
     def __init__(
-        self, name: str, site: str, table: Table, *, is_root: bool, identity: str = ""
+        self, name: str, site: str, table: DurableTable, *, is_root: bool, identity: str = ""
     ) -> None:
         self.name = name
         self.site = site
@@ -103,7 +103,7 @@ class Members:
         settled = table.get(_SETTLED)
         self.is_settled = settled == _NOW
         self.was_settled = settled is not None
-        self._sites = {site: Rendezvous(())}
+        self._sites = {site: RendezvousHash(())}
         self._views: dict[str, bytes] = {}
         self._work_out({name: None}, {})
         self._work_out(self._all, {})
@@ -145,7 +145,7 @@ class Members:
         return self._sites[self.site if site is None else site].keepers(client_id)
 
     @property
-    def places(self) -> Rendezvous:
+    def places(self) -> RendezvousHash:
         """The members of this node's site as places for entries; another one when they change."""
         return self._sites[self.site]
 
@@ -341,7 +341,7 @@ class Members:
             if now != before and before is not None:
                 left.setdefault(before, set()).add(name)
         for site in joined.keys() | left.keys():
-            places = self._sites.get(site) or Rendezvous(())
+            places = self._sites.get(site) or RendezvousHash(())
             places = places.changed(joined.get(site, ()), left.get(site, ()))
             self._views.pop(site, None)
             if places.names:

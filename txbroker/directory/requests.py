@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import attrs
 
-from txbroker.directory.entry import Entry
+from txbroker.directory.directory_ports import PendingPublishes
+from txbroker.directory.entry import DirectoryEntry
 from txbroker.directory.members import Member
-from txbroker.directory.ports import Remains
 
 
 @attrs.frozen(kw_only=True)
@@ -58,7 +58,7 @@ class Answer:
     """
 
     settled: bool
-    entry: Entry | None = None
+    entry: DirectoryEntry | None = None
     generation: int = 0
 
 
@@ -74,14 +74,14 @@ class Claim:
     """The asker wants to begin a session that is kept; refused where another one is known."""
 
     view: bytes
-    entry: Entry
+    entry: DirectoryEntry
 
 
 @attrs.frozen(kw_only=True)
 class Claimed:
     """`conflict` None: the claim stands here; durable when this is answered."""
 
-    conflict: Entry | None = None
+    conflict: DirectoryEntry | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -115,10 +115,10 @@ class Register:
     sync: int = 0
     first: bool = False
     last: bool = False
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[DirectoryEntry, ...] = ()
     ended: tuple[Ended, ...] = ()
     kept: tuple[str, ...] = ()
-    relayed: tuple[Entry, ...] = ()
+    relayed: tuple[DirectoryEntry, ...] = ()
     catching_up: bool = False
     silent: tuple[str, ...] = ()
 
@@ -133,8 +133,8 @@ class Registered:
 
     life: int
     settled: bool
-    conflicts: tuple[Entry, ...] = ()
-    past: tuple[Entry, ...] = ()
+    conflicts: tuple[DirectoryEntry, ...] = ()
+    past: tuple[DirectoryEntry, ...] = ()
     full: tuple[str, ...] = ()
     restart: bool = False
 
@@ -143,7 +143,7 @@ class Registered:
 class Supersede:
     """A keeper (or a node that connects the client) to a holder: these count above yours."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[DirectoryEntry, ...]
 
 
 @attrs.frozen(kw_only=True)
@@ -159,7 +159,7 @@ class Superseded:
 
 @attrs.frozen(kw_only=True)
 class WillSent:
-    """The will of one connection (see `Testament`)."""
+    """The will of one connection (see `DirectoryWill`)."""
 
     client_id: str
     life: int
@@ -228,7 +228,7 @@ class Left:
 
     node: str
     token: bytes
-    remains: Remains
+    remains: PendingPublishes
 
 
 @attrs.frozen(kw_only=True)
@@ -306,7 +306,7 @@ class Accepted:
 
 
 @attrs.frozen(kw_only=True)
-class AskRemains:
+class AskPendingPublishes:
     """
     What is left to do there? Also says that the copy with this token is in use here; `resolved`:
     and that nothing has to be known any more of publishes that left from there.
@@ -318,10 +318,10 @@ class AskRemains:
 
 
 @attrs.frozen(kw_only=True)
-class RemainsReply:
+class PendingPublishesReply:
     """This."""
 
-    remains: Remains
+    remains: PendingPublishes
 
 
 Request = (
@@ -335,7 +335,7 @@ Request = (
     | Take
     | Release
     | Offer
-    | AskRemains
+    | AskPendingPublishes
     | Entrust
     | Discard
 )
@@ -354,7 +354,7 @@ Reply = (
     | Released
     | NotReleased
     | Accepted
-    | RemainsReply
+    | PendingPublishesReply
     | Discarded
     | Kept
 )

@@ -1,1 +1,1 @@
-"""The edge's role: clients' sessions, and the way from them to the owners of zones. Pure."""
+"""The role for connected clients: their sessions, and the way to the owners of topics."""

@@ -1,1 +1,1 @@
-"""Links between nodes: framing and both ends' rules (pure), dialer and listener (shells)."""
+"""Message links between an edge and an owner."""

@@ -15,30 +15,8 @@ from twisted.internet.endpoints import HostnameEndpoint
 from twisted.internet.error import ConnectError, ConnectingCancelledError, DNSLookupError
 from twisted.internet.protocol import Factory
 
-from txbroker.aio import Tasks
 from txbroker.config import parse_address
-from txbroker.control.channels import CALL_TIMEOUT, Channels
-from txbroker.control.convert import passages_from_wire, place_from_wire
-from txbroker.control.lost_root import checked_root, root_to_wire
-from txbroker.control.streams import brief
-from txbroker.delegation.cut import Cut
-from txbroker.edge.edge import Edge
-from txbroker.edge.route import Route, State
-from txbroker.errors import PeerError, StoreError
-from txbroker.link.convert import cut_from_wire
-from txbroker.link.edge_end import EdgeEnd
-from txbroker.link.formats import Formats
-from txbroker.link.told import Told
-from txbroker.link.wire import LinkProtocol
-from txbroker.net import Clock
-from txbroker.place import PartKey
-from txbroker.pressure import Pressure
-from txbroker.standing import Standing
-from txbroker.store.state import KnownRoot
-from txbroker.telemetry import get_logger, tell_repeated
-from txbroker.turn import Turn
-from txbroker.v1 import control_pb2
-from txbroker.wire_checks import (
+from txbroker.delegation.peer_checks import (
     check_address,
     check_below,
     check_cut,
@@ -47,6 +25,28 @@ from txbroker.wire_checks import (
     check_passages,
     check_predecessor,
 )
+from txbroker.delegation.state.lost_root import checked_root, root_to_wire
+from txbroker.delegation.state.node_grant import NodeGrant
+from txbroker.delegation.state.node_state import KnownRoot
+from txbroker.edge.routing.route import Route, RouteState
+from txbroker.edge.sessions.edge import Edge
+from txbroker.link.formats import LinkFormats
+from txbroker.link.link_client import LinkClient
+from txbroker.link.link_protocol import LinkProtocol
+from txbroker.model.errors import PeerError, StoreError
+from txbroker.model.log_position import JournalId
+from txbroker.model.zone_cut import ZoneCut
+from txbroker.rpc.channels import CALL_TIMEOUT, Channels
+from txbroker.rpc.link_convert import cut_from_wire
+from txbroker.rpc.streams import brief
+from txbroker.rpc.zone_convert import passages_from_wire, place_from_wire
+from txbroker.runtime.aio import Tasks
+from txbroker.runtime.backpressure import Backpressure
+from txbroker.runtime.flush_queue import FlushQueue
+from txbroker.runtime.log_once import LogOnce
+from txbroker.runtime.net import Clock
+from txbroker.runtime.structured_log import get_logger, tell_repeated
+from txbroker.v1 import control_pb2
 
 log = get_logger()
 
@@ -59,11 +59,11 @@ LONGEST_TTL = 300
 """Seconds for which an answer is used at the most, whatever it says of itself."""
 
 
-class Gone(Exception):
+class ZoneGone(Exception):
     """The node does not serve the zone any more."""
 
 
-class NotYet(Exception):
+class ZoneNotYet(Exception):
     """The node cannot be reached, or does not serve the zone yet."""
 
 
@@ -77,17 +77,17 @@ class Dialer:
     def __init__(
         self,
         *,
-        standing: Standing,
+        standing: NodeGrant,
         clock: Clock,
         dialing: object,
         channels: Channels,
         tasks: Tasks,
-        turn: Turn,
-        pressure: Pressure,
+        turn: FlushQueue,
+        pressure: Backpressure,
     ) -> None:
-        self.formats = Formats()
+        self.formats = LinkFormats()
         self._standing = standing
-        self._told = Told()
+        self._told = LogOnce()
         self._clock = clock
         self._dialing = dialing
         self._channels = channels
@@ -128,7 +128,7 @@ class Dialer:
 
     # internal: questions
 
-    async def _resolve(self, route: Route, cut: Cut) -> None:
+    async def _resolve(self, route: Route, cut: ZoneCut) -> None:
         request = control_pb2.ResolveRequest(question=route.apex, zone=route.apex)
         try:
             stub = self._channels.stub(cut.grpc, cut.node)
@@ -163,7 +163,7 @@ class Dialer:
             return
         self._edge.on_resolved(route, zone, cuts, min(reply.ttl, LONGEST_TTL))
 
-    def _check_resolved(self, route: Route, zone: Cut, cuts: list[Cut]) -> None:
+    def _check_resolved(self, route: Route, zone: ZoneCut, cuts: list[ZoneCut]) -> None:
         """A referral names a strictly deeper zone (protocol rule 14); so a walk always ends."""
         if zone.apex != route.apex:
             raise PeerError(f"the answer is about zone {zone.apex[:100]!r}")
@@ -184,11 +184,11 @@ class Dialer:
                 try:
                     await self._one_link(route, route.cut)
                     pause = FIRST_PAUSE
-                except Gone:
+                except ZoneGone:
                     self._dials.pop(route, None)
                     self._edge.cuts.on_gone(route, is_whole=False)
                     return
-                except NotYet as error:
+                except ZoneNotYet as error:
                     log.debug("link.failed", zone=route.apex, reason=str(error))
                     self._edge.on_failed(route)
                 self._turn.end()
@@ -197,13 +197,13 @@ class Dialer:
         finally:
             if self._is_dialed_here(route):
                 del self._dials[route]
-        if route.state is not State.ONLINE:
-            route.state = State.IDLE
+        if route.state is not RouteState.ONLINE:
+            route.state = RouteState.IDLE
 
     def _is_dialed_here(self, route: Route) -> bool:
         return self._dials.get(route) is asyncio.current_task()
 
-    async def _one_link(self, route: Route, cut: Cut) -> None:
+    async def _one_link(self, route: Route, cut: ZoneCut) -> None:
         """One link from its opening to its end."""
         address, token = await self._ask(route, cut)
         if not self._is_dialed_here(route):
@@ -222,8 +222,8 @@ class Dialer:
         try:
             await endpoint.connect(_Quiet.forProtocol(lambda: protocol)).asFuture(loop)
         except (ConnectError, ConnectingCancelledError, DNSLookupError, OSError) as error:
-            raise NotYet(str(error)) from error
-        end = EdgeEnd(
+            raise ZoneNotYet(str(error)) from error
+        end = LinkClient(
             self._edge,
             route,
             write=protocol.write,
@@ -244,9 +244,9 @@ class Dialer:
                 del self._open[route]
             protocol.drop("no longer needed")
         if not end.was_online:
-            raise NotYet("the link was closed before it was online")
+            raise ZoneNotYet("the link was closed before it was online")
 
-    async def _ask(self, route: Route, cut: Cut) -> tuple[str, bytes]:
+    async def _ask(self, route: Route, cut: ZoneCut) -> tuple[str, bytes]:
         request = control_pb2.OpenLinkRequest(
             edge=self._edge.name,
             incarnation=self._edge.incarnation,
@@ -264,11 +264,11 @@ class Dialer:
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.ALREADY_EXISTS:
                 self._say_refused(route, error.details() or "")
-            raise NotYet(error.details() or error.code().name) from error
+            raise ZoneNotYet(error.details() or error.code().name) from error
         if (reply.authoritative or reply.link_version) and not self.formats.is_ours(
             cut.node, reply.link_version, route.apex
         ):
-            raise NotYet("the node has another link format")
+            raise ZoneNotYet("the node has another link format")
         if reply.authoritative:
             has_predecessor = reply.HasField("predecessor")
             predecessor = place_from_wire(reply.predecessor) if has_predecessor else None
@@ -280,22 +280,22 @@ class Dialer:
                 check_near("epoch", reply.epoch, route.epoch)
                 check_passages(route.apex, passages, known)
                 if predecessor is not None:
-                    check_predecessor(PartKey(route.apex, reply.epoch), predecessor, known)
+                    check_predecessor(JournalId(route.apex, reply.epoch), predecessor, known)
                 self._hear_root(checked_root(reply, self._standing))
             except (ValueError, PeerError) as error:
-                raise NotYet(brief(str(error))) from error
+                raise ZoneNotYet(brief(str(error))) from error
             self._edge.on_owner(route, reply.epoch, predecessor, passages)
             return reply.link, reply.token
         if reply.epoch >= cut.epoch:
-            raise Gone
-        raise NotYet("the node does not serve the zone yet")
+            raise ZoneGone
+        raise ZoneNotYet("the node does not serve the zone yet")
 
     def _hear_root(self, root: KnownRoot | None) -> None:
         """Durable before any place in the journal of that root is."""
         try:
             self._standing.hear_root(root)
         except StoreError as error:
-            raise NotYet(str(error)) from error
+            raise ZoneNotYet(str(error)) from error
 
     def _say_refused(self, route: Route, reason: str) -> None:
         # It is tried again each second.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from txbroker.link.frames import LINK_VERSION
-from txbroker.link.told import Told
-from txbroker.telemetry import get_logger, tell_repeated
+from txbroker.runtime.log_once import LogOnce
+from txbroker.runtime.structured_log import get_logger, tell_repeated
 
 log = get_logger()
 
 
-class Formats:
+class LinkFormats:
     """
     The formats of other nodes, each of which asks, or is asked, again and again.
 
@@ -18,7 +18,7 @@ class Formats:
 
     def __init__(self, ours: int = LINK_VERSION) -> None:
         self.ours = ours
-        self._told = Told()
+        self._told = LogOnce()
 
     def is_ours(self, node: str, version: int, zone: str) -> bool:
         """

@@ -13,13 +13,13 @@ from typing import Protocol
 from google.protobuf.message import DecodeError
 
 from txbroker.core import LinkInlet, Run
-from txbroker.errors import PeerError
-from txbroker.message import Message
-from txbroker.mqtt.codec import decode
-from txbroker.mqtt.framing import encode_length
-from txbroker.mqtt.packets import Publish
-from txbroker.mqtt.return_codes import ProtocolViolation
-from txbroker.runs import Octets
+from txbroker.model.errors import PeerError
+from txbroker.model.publish_run import Octets
+from txbroker.mqtt.wire.decoder import decode
+from txbroker.mqtt.wire.framing import encode_length
+from txbroker.mqtt.wire.message import Message
+from txbroker.mqtt.wire.packets import Publish
+from txbroker.mqtt.wire.return_codes import ProtocolViolation
 from txbroker.v1.link_pb2 import LinkFrame
 
 LINK_VERSION = 2

@@ -8,23 +8,23 @@ from twisted.internet.interfaces import IAddress
 from twisted.internet.protocol import Factory
 
 from txbroker.authority.authority import Authority
-from txbroker.authority.peer import Opened
-from txbroker.counters import Counters
-from txbroker.link.formats import Formats
+from txbroker.authority.edge_peer import OpenedLink
+from txbroker.link.formats import LinkFormats
 from txbroker.link.frames import LinkError
-from txbroker.link.greeting import Head, head_of
-from txbroker.link.owner_end import OwnerEnd
-from txbroker.link.silent import Closable, Silent
+from txbroker.link.hello import HelloHead, head_of
+from txbroker.link.link_protocol import HEARTBEAT, SILENCE, LinkProtocol
+from txbroker.link.link_server import LinkServer
+from txbroker.link.silent_connections import SilentConnection, SilentConnections
 from txbroker.link.tokens import TOKEN_LIFE, EdgeLife, Token, Tokens
-from txbroker.link.wire import HEARTBEAT, SILENCE, LinkProtocol
-from txbroker.net import Clock, DelayedCall
-from txbroker.pressure import Pressure
-from txbroker.runs import Octets
-from txbroker.shares import Shares, Worker
-from txbroker.store.space import DiskSpace
-from txbroker.strangers import Strangers
-from txbroker.telemetry import get_logger, tell_repeated
-from txbroker.turn import Flushable, Turn
+from txbroker.model.counters import Counters
+from txbroker.model.publish_run import Octets
+from txbroker.runtime.backpressure import Backpressure
+from txbroker.runtime.fair_shares import FairShares, ShareWorker
+from txbroker.runtime.flush_queue import Flushable, FlushQueue
+from txbroker.runtime.net import Clock, DelayedCall
+from txbroker.runtime.structured_log import get_logger, tell_repeated
+from txbroker.runtime.unauthenticated import Unauthenticated
+from txbroker.storage.disk_watermark import DiskWatermark
 
 log = get_logger()
 
@@ -33,7 +33,7 @@ SIGN_OF_LIFE = 2.5 * HEARTBEAT
 
 
 class LinkListener(Factory):
-    """Accepts the links of a node's authority (its `OwnerHost`)."""
+    """Accepts the links of a node's authority (its `LinkHost`)."""
 
     noisy = False
 
@@ -41,20 +41,20 @@ class LinkListener(Factory):
         self,
         *,
         authority: Authority,
-        pressure: Pressure,
-        space: DiskSpace,
+        pressure: Backpressure,
+        space: DiskWatermark,
         counters: Counters,
-        turn: Turn,
+        turn: FlushQueue,
         clock: Clock,
         max_links: int,
-        strangers: Strangers,
-        shares: Shares,
+        strangers: Unauthenticated,
+        shares: FairShares,
     ) -> None:
         self.authority = authority
         self.pressure = pressure
         self.counters = counters
         self.max_links = max_links
-        self.formats = Formats()
+        self.formats = LinkFormats()
         self._space = space
         self._turn = turn
         self._clock = clock
@@ -62,8 +62,8 @@ class LinkListener(Factory):
         self._tokens = Tokens()
         self._shares = shares
         self._strangers = strangers
-        self._silent, self._greeting = Silent(), Silent()
-        self._shown: dict[bytes, tuple[Closable, Token]] = {}
+        self._silent, self._greeting = SilentConnections(), SilentConnections()
+        self._shown: dict[bytes, tuple[SilentConnection, Token]] = {}
         self._open: set[_Accepted] = set()
         self._lives: dict[str, EdgeLife] = {}
         self._numbers = count(1)  # of tokens
@@ -107,7 +107,7 @@ class LinkListener(Factory):
             self._push_out("unused token", edge)
         return token
 
-    def show(self, connection: Closable, host: str, head: Head) -> None:
+    def show(self, connection: SilentConnection, host: str, head: HelloHead) -> None:
         """
         A Hello begins with this; raises `LinkError` unless its token was given to this edge, and
         not used yet. From here on the token is this connection's.
@@ -121,7 +121,7 @@ class LinkListener(Factory):
         self._silent.remove(connection)
         self._make_room(self._greeting.add(connection, host))
 
-    def redeem(self, token: bytes, edge: str, incarnation: int) -> Opened | None:
+    def redeem(self, token: bytes, edge: str, incarnation: int) -> OpenedLink | None:
         """
         How the link is opened; None: the whole Hello is not of the edge that has shown the token.
 
@@ -139,9 +139,9 @@ class LinkListener(Factory):
         self._was_full = False
         self._greeting.remove(connection)
         self._lives[edge] = known.life
-        return Opened(known.life.life, known.number)
+        return OpenedLink(known.life.life, known.number)
 
-    def serve(self, worker: Worker) -> None:
+    def serve(self, worker: ShareWorker) -> None:
         """It has work, of which others get none of their time."""
         self._shares.serve(worker)
 
@@ -195,7 +195,7 @@ class LinkListener(Factory):
             self._was_full = True
             log.warning("link.over_limit", limit="limits.links", value=self.max_links, peer=peer)
 
-    def _make_room(self, oldest: Closable | None) -> None:
+    def _make_room(self, oldest: SilentConnection | None) -> None:
         """Drop one that has said no Hello while many others came."""
         if oldest is not None:
             self._push_out("connection without Hello", oldest.peer)
@@ -217,13 +217,13 @@ class _Accepted(LinkProtocol):
     def __init__(
         self,
         *,
-        turn: Turn,
+        turn: FlushQueue,
         clock: Clock,
         counters: Counters,
         peer: str,
         host: str,
         links: LinkListener,
-        strangers: Strangers,
+        strangers: Unauthenticated,
     ) -> None:
         super().__init__(turn=turn, clock=clock, counters=counters, peer=peer)
         self.host = host
@@ -236,7 +236,7 @@ class _Accepted(LinkProtocol):
     @property
     def edge(self) -> str | None:
         """The edge that has said Hello."""
-        peer = self.end.peer if isinstance(self.end, OwnerEnd) else None
+        peer = self.end.peer if isinstance(self.end, LinkServer) else None
         return None if peer is None else peer.edge
 
     def is_alive_as(self, edge: str) -> bool:
@@ -256,7 +256,7 @@ class _Accepted(LinkProtocol):
         self._alarm = self._clock.callLater(SILENCE, look)
 
     def push_out(self) -> str:
-        """From `Strangers`."""
+        """From `Unauthenticated`."""
         self._counters.add("link.refused")
         self.drop("the oldest of too many bytes without Hello")
         return self.peer
@@ -278,7 +278,7 @@ class _Accepted(LinkProtocol):
             return
         self._strangers.forget(self)
         self.token, begun, self._head = head.token, self._head, b""
-        self.attach(OwnerEnd(self._links, write=self.write, close=self.drop))
+        self.attach(LinkServer(self._links, write=self.write, close=self.drop))
         super().dataReceived(begun)
 
     @property

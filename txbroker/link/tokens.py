@@ -7,8 +7,8 @@ from collections import OrderedDict
 
 import attrs
 
-from txbroker.delegation.passage import Passage
-from txbroker.link.greeting import Head
+from txbroker.link.hello import HelloHead
+from txbroker.model.epoch_transition import EpochTransition
 
 TOKEN_LIFE = 10.0
 """Seconds in which a token has to be used."""
@@ -36,7 +36,7 @@ class Token:
     edge: str
     incarnation: int
     until: float
-    passages: tuple[Passage, ...]
+    passages: tuple[EpochTransition, ...]
     life: EdgeLife
     number: int
 
@@ -65,7 +65,7 @@ class Tokens:
         self._of[_owner(given)] = token
         return token, is_full
 
-    def find(self, head: Head) -> Token | None:
+    def find(self, head: HelloHead) -> Token | None:
         """What the Hello's token stands for, if it was given to this edge."""
         known = self._given.get(head.token)
         is_its = known is not None and (known.edge, known.incarnation) == (

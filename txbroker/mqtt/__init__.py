@@ -1,1 +1,1 @@
-"""MQTT 3.1.1: packets, their bytes, sessions, and the socket that carries them."""
+"""MQTT 3.1.1: the wire, the session, the connection; nothing of zones."""

@@ -11,21 +11,21 @@ from collections.abc import Callable
 from typing import Any
 
 from txbroker import __version__
-from txbroker.alarms import BEAT, Heart
 from txbroker.config import NodeConfig, reread
 from txbroker.core import KIND
-from txbroker.errors import ConfigError
-from txbroker.listeners import Listeners
-from txbroker.mqtt.protocol import MqttFactory
-from txbroker.node.control import ControlPlane
-from txbroker.node.edge import EdgeRole
-from txbroker.node.ground import Ground
-from txbroker.node.owner import OwnerRole
-from txbroker.node.sizes import Sizes
-from txbroker.node.status import Status
-from txbroker.store.space import LOOK_EVERY
-from txbroker.sysinfo import EVERY, Rates, SysInfo
-from txbroker.telemetry import get_logger
+from txbroker.model.errors import ConfigError
+from txbroker.mqtt.transport.protocol import MqttFactory
+from txbroker.node.control_plane import ControlPlane
+from txbroker.node.edge_role import EdgeRole
+from txbroker.node.node_base import NodeBase
+from txbroker.node.node_status import NodeStatus
+from txbroker.node.owner_role import OwnerRole
+from txbroker.node.sys_values import EVERY, SysRates, SysValues
+from txbroker.node.table_sizes import TableSizes
+from txbroker.runtime.periodic import BEAT, PeriodicTasks
+from txbroker.runtime.sockets.listeners import Listeners
+from txbroker.runtime.structured_log import get_logger
+from txbroker.storage.disk_watermark import LOOK_EVERY
 
 log = get_logger()
 
@@ -48,7 +48,7 @@ class Node:
         on_retired: Callable[[], None],
         on_restart: Callable[[], None],
     ) -> None:
-        self._ground = ground = Ground(config, reactor, on_fatal=on_fatal)
+        self._ground = ground = NodeBase(config, reactor, on_fatal=on_fatal)
         self._listeners = Listeners(config, ground.streams)
         self._owner = None if config.zone is None else OwnerRole(ground, config.zone)
         self.authority = None if self._owner is None else self._owner.authority
@@ -66,9 +66,9 @@ class Node:
         )
         self.counters, self.standing = ground.counters, ground.standing
         self.members, self.parent = self._edge_role.members, self._control.parent
-        self._rates = Rates(self.edge, reactor.seconds)
-        self._sizes = Sizes(ground, self._edge_role, self.authority)
-        self._status = Status(
+        self._rates = SysRates(self.edge, reactor.seconds)
+        self._sizes = TableSizes(ground, self._edge_role, self.authority)
+        self._status = NodeStatus(
             ground,
             self._edge_role,
             authority=self.authority,
@@ -81,7 +81,7 @@ class Node:
         self.edge.sys.when_federation_is_asked(self._fetch_sys)
         self._removed: set[str] = set()
         self.members.when_changed(self._forget_removed)
-        self._heart = Heart(reactor)
+        self._heart = PeriodicTasks(reactor)
         self._heart.every(BEAT, self._edge_role.directory_shell.beat)
         self._heart.every(LOOK_EVERY, ground.space.look)
         self._heart.every(1.0, self._each_second)
@@ -162,9 +162,9 @@ class Node:
 
     # internal
 
-    def _build_sys(self) -> SysInfo:
+    def _build_sys(self) -> SysValues:
         ground, connections = self._ground, self._edge_role.mqtt.connections
-        return SysInfo(
+        return SysValues(
             edge=self.edge,
             authority=self.authority,
             channels=ground.channels,

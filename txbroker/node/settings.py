@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from txbroker.config import NodeConfig
-from txbroker.directory.directory import Settings as DirectorySettings
-from txbroker.edge.limits import EdgeLimits
-from txbroker.mqtt.window import SessionLimits
-from txbroker.store.retention import Policy
+from txbroker.directory.directory import DirectorySettings as DirectorySettings
+from txbroker.edge.routing.edge_limits import EdgeLimits
+from txbroker.journal.store.retention import RetentionPolicy
+from txbroker.mqtt.session.window import SessionLimits
 
 HELD_IN_MEMORY = 64 * 1024 * 1024
 """Bytes of publishes that wait for owners in memory; then clients who brought them are not read."""
@@ -50,9 +50,9 @@ def directory_settings(config: NodeConfig) -> DirectorySettings:
     )
 
 
-def policy(config: NodeConfig) -> Policy:
+def policy(config: NodeConfig) -> RetentionPolicy:
     """What is kept of journals."""
-    return Policy(
+    return RetentionPolicy(
         age=config.retention.age,
         size=config.retention.size,
         session_age=config.session_limits.age,

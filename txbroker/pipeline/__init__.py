@@ -9,12 +9,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from txbroker.errors import PipelineError
+from txbroker.model.errors import PipelineError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from txbroker.pipeline.archives import read_archive
+    from txbroker.pipeline.archive.archives import read_archive
     from txbroker.pipeline.jobs.archive import archive
     from txbroker.pipeline.jobs.audit import audit
     from txbroker.pipeline.jobs.plan import plan
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from txbroker.pipeline.jobs.report import report
     from txbroker.pipeline.jobs.rollup import read_rollup, rollup
     from txbroker.pipeline.jobs.traffic import traffic
-    from txbroker.pipeline.windows import rollup_rows
+    from txbroker.pipeline.report.windows import rollup_rows
 
 JOBS = {
     "archive": "jobs.archive",
     "audit": "jobs.audit",
     "plan": "jobs.plan",
-    "read_archive": "archives",
+    "read_archive": "archive.archives",
     "read_rollup": "jobs.rollup",
     "replay": "jobs.replay",
     "report": "jobs.report",
     "rollup": "jobs.rollup",
-    "rollup_rows": "windows",
+    "rollup_rows": "report.windows",
     "traffic": "jobs.traffic",
 }
 """What a notebook calls, and the module that has it."""
@@ -48,7 +48,7 @@ def register(spark: SparkSession) -> None:
     Switches on that filters reach Python data sources (`spark.sql.python.filterPushdown.enabled`).
     """
     with_extra()
-    from txbroker.pipeline.source import register as register_source
+    from txbroker.pipeline.source.source import register as register_source
 
     register_source(spark)
 

@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 from tests.pipeline.standalone import Standalone
-from txbroker.pipeline.spark import session
+from txbroker.pipeline.spark.spark_session import session
 
 from .play import Play
 

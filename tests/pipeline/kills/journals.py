@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from tests.support.history import History
-from txbroker.store.records import decode_records
-from txbroker.store.segment import Batch
+from txbroker.journal.store.record_format import decode_records
+from txbroker.storage.segment import Batch
 from txbroker.v1.journal_pb2 import KeptPart, StoredBatch
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

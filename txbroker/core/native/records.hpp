@@ -12,7 +12,7 @@ struct Text {
     size_t size;
 };
 
-// `txbroker.topics.matches`, of a valid filter.
+// `txbroker.model.topics.matches`, of a valid filter.
 inline bool is_match(Text filter, Text topic) {
     const Byte *want = filter.at, *want_end = want + filter.size;
     const Byte *at = topic.at, *end = at + topic.size;

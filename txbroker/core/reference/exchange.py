@@ -10,8 +10,8 @@ from txbroker.core.reference.outlet import Outlet
 from txbroker.core.reference.packets import publish_head
 from txbroker.core.reference.run import Entry, Run
 from txbroker.core.reference.sockets import Sender, Sockets
-from txbroker.matching.index import SubscriptionIndex
-from txbroker.message import OVERHEAD
+from txbroker.core.subscription_index import SubscriptionIndex
+from txbroker.mqtt.wire.message import OVERHEAD
 
 MOST_OUTPUTS = 256
 OUTPUT_BYTES = 4 * 1024 * 1024

@@ -5,14 +5,14 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from txbroker.core.reference.bailiwick import Bailiwick
 from txbroker.core.reference.flows import Flows
+from txbroker.core.reference.link_scope import LinkScope
 from txbroker.core.reference.outlet import Outlet
 from txbroker.core.reference.packets import PUBLISH, plain_publish
 from txbroker.core.reference.run import Entry, Run
-from txbroker.mqtt.framing import Framer, encode_length
-from txbroker.mqtt.return_codes import ProtocolViolation
-from txbroker.runs import MOST, Octets
+from txbroker.model.publish_run import MOST, Octets
+from txbroker.mqtt.wire.framing import Framer, encode_length
+from txbroker.mqtt.wire.return_codes import ProtocolViolation
 
 PUBACK, PUBREC, PUBREL, PUBCOMP = 0x40, 0x50, 0x62, 0x70
 
@@ -238,7 +238,7 @@ LONGEST = 16_383
 """Bytes behind the remaining length of the largest packet that is gathered so."""
 
 
-def gather(data: bytes, max_packet: int, most: int, bailiwick: Bailiwick | None = None) -> Gathered:
+def gather(data: bytes, max_packet: int, most: int, bailiwick: LinkScope | None = None) -> Gathered:
     """The plain publishes of QoS 0, at most so many, that `data` begins with."""
     framer, gathered = Framer(max_packet), Gathered()
     framer.feed(data)

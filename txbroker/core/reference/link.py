@@ -6,13 +6,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from txbroker.core.reference.bailiwick import Bailiwick
 from txbroker.core.reference.inlet import gather, keep
+from txbroker.core.reference.link_scope import LinkScope
 from txbroker.core.reference.packets import DUP, plain_publish
 from txbroker.core.reference.run import Entry, Run
-from txbroker.mqtt.framing import Framer, encode_length
-from txbroker.mqtt.return_codes import ProtocolViolation
-from txbroker.runs import MOST, Octets
+from txbroker.model.publish_run import MOST, Octets
+from txbroker.mqtt.wire.framing import Framer, encode_length
+from txbroker.mqtt.wire.return_codes import ProtocolViolation
 
 MOST_KNOWN = 1000
 LONGEST_KNOWN = 200
@@ -38,7 +38,7 @@ class LinkInlet:
     """
 
     def __init__(self, max_frame: int) -> None:
-        self.bailiwick = Bailiwick()
+        self.bailiwick = LinkScope()
         self.expected = 0
         self.is_fed = False
         self.is_open = False

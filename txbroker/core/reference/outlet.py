@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from txbroker.core.reference.packets import publish_head
-from txbroker.runs import Octets
+from txbroker.model.publish_run import Octets
 
 HIGH_MARK = 256 * 1024
 """Bytes of output above which a client gets nothing that can wait."""

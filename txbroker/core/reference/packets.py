@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from txbroker.core.reference.bailiwick import Bailiwick
+from txbroker.core.reference.link_scope import LinkScope
 from txbroker.core.reference.run import Entry
-from txbroker.mqtt.fields import limit_levels, topic_name_of
-from txbroker.mqtt.framing import encode_length
-from txbroker.mqtt.return_codes import ProtocolViolation
+from txbroker.mqtt.wire.fields import limit_levels, topic_name_of
+from txbroker.mqtt.wire.framing import encode_length
+from txbroker.mqtt.wire.return_codes import ProtocolViolation
 
 __all__ = ["DUP", "PUBLISH", "RETAIN", "limit_levels", "plain_publish", "publish_head"]
 
@@ -22,7 +22,7 @@ def publish_head(flags: int, topic: bytes, rest: int) -> bytes:
 
 
 def plain_publish(
-    first_byte: int, body: bytes, start: int, bailiwick: Bailiwick | None = None
+    first_byte: int, body: bytes, start: int, bailiwick: LinkScope | None = None
 ) -> Entry | None:
     """
     Where what is in a PUBLISH lies, in a run in which the packet begins at `start`.

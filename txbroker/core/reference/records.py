@@ -18,8 +18,8 @@ from txbroker.core.reference.stored import (
     places_of,
     topic_of,
 )
-from txbroker.message import OVERHEAD
-from txbroker.topics import matches
+from txbroker.model.topics import matches
+from txbroker.mqtt.wire.message import OVERHEAD
 
 RECORD_BYTES = 64
 TOPIC_BYTES = 160

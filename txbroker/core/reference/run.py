@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from txbroker.message import OVERHEAD, Message
-from txbroker.runs import Octets
+from txbroker.model.publish_run import Octets
+from txbroker.mqtt.wire.message import OVERHEAD, Message
 
 if TYPE_CHECKING:
     from txbroker.core.reference.flows import Flows

@@ -1,4 +1,7 @@
-"""Batches as a journal has them (`store/records.py`), looked at by whoever trusts nobody."""
+"""
+Batches as a journal has them (`journal/store/record_format.py`), looked at by whoever trusts
+nobody.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ from array import array
 from struct import Struct
 from typing import NamedTuple
 
-from txbroker.errors import PeerError
-from txbroker.topics import TopicError, validate_topic_name
+from txbroker.model.errors import PeerError
+from txbroker.model.topics import TopicError, validate_topic_name
 
 MOST = 65_535
 """Records of one batch, at the most."""

@@ -10,12 +10,19 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from txbroker.pipeline.archives import write_batch
-from txbroker.pipeline.commits import Commits
-from txbroker.pipeline.ledger_archive import KEPT, LedgerCopy
-from txbroker.pipeline.streams import INTERVAL, JobLock, Report, follow, no_report, source
-from txbroker.pipeline.upkeep import Done, Keep, Upkeep
-from txbroker.pipeline.writer import MESSAGES, Layout
+from txbroker.pipeline.archive.archives import write_batch
+from txbroker.pipeline.archive.commits import Commits
+from txbroker.pipeline.archive.upkeep import ArchiveUpkeep, KeepRules, UpkeepResult
+from txbroker.pipeline.archive.writer import MESSAGES, FileLayout
+from txbroker.pipeline.audit.ledger_archive import KEPT, LedgerCopy
+from txbroker.pipeline.spark.journal_jobs import (
+    INTERVAL,
+    JobLock,
+    Report,
+    follow,
+    no_report,
+    source,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,7 +36,7 @@ def archive(
     filter: str | None = None,
     once: bool = False,
     interval: str = INTERVAL,
-    keep: Keep | None = None,
+    keep: KeepRules | None = None,
     keep_ledger: timedelta = KEPT,
     options: Mapping[str, str] | None = None,
     report: Report = no_report,
@@ -54,7 +61,7 @@ def archive(
             folder,
             once=once,
             interval=interval,
-            keep=keep or Keep(),
+            keep=keep or KeepRules(),
             report=report,
             is_stopping=is_stopping,
             between=ledgers.between,
@@ -69,8 +76,8 @@ def archive_stream(
     *,
     once: bool,
     interval: str = INTERVAL,
-    keep: Keep,
-    layout: Layout = MESSAGES,
+    keep: KeepRules,
+    layout: FileLayout = MESSAGES,
     report: Report = no_report,
     is_stopping: Callable[[], bool] = lambda: False,
     between: Callable[[], None] = lambda: None,
@@ -79,7 +86,7 @@ def archive_stream(
     The messages, of any stream of such rows; the caller has the folder's lock. `between` is called
     now and then while no batch is taken.
     """
-    upkeep = Upkeep(rows.sparkSession, Commits(folder), layout, keep)
+    upkeep = ArchiveUpkeep(rows.sparkSession, Commits(folder), layout, keep)
 
     def take(batch: DataFrame, query: str, number: int) -> None:
         written = write_batch(batch, folder, query, number, layout)
@@ -98,6 +105,6 @@ def archive_stream(
     _report_upkeep(report, upkeep.all())
 
 
-def _report_upkeep(report: Report, done: Done) -> None:
-    if done != Done():
+def _report_upkeep(report: Report, done: UpkeepResult) -> None:
+    if done != UpkeepResult():
         report("upkeep", attrs.asdict(done))

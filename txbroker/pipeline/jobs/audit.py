@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import pyarrow as pa
 
-from txbroker.delegation.passage import Passage
-from txbroker.errors import PipelineError
-from txbroker.matching.index import SubscriptionIndex
-from txbroker.pipeline.coverage import Covered, Event, covered
-from txbroker.pipeline.evidence import Evidence, gather
-from txbroker.pipeline.lookups import looked_up
-from txbroker.pipeline.rows import AUDIT_ARROW, AUDIT_COLUMNS
-from txbroker.pipeline.verdicts import judge
-from txbroker.place import PartKey, Place
+from txbroker.core.subscription_index import SubscriptionIndex
+from txbroker.model.epoch_transition import EpochTransition
+from txbroker.model.errors import PipelineError
+from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.pipeline.audit.coverage import Coverage, SubscriptionEvent, covered
+from txbroker.pipeline.audit.evidence import Evidence, gather
+from txbroker.pipeline.audit.verdicts import judge
+from txbroker.pipeline.source.lookups import looked_up
+from txbroker.pipeline.source.row_schema import AUDIT_ARROW, AUDIT_COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -132,24 +132,24 @@ def _books(ledger: DataFrame) -> tuple[_Book, ...]:
 # -- what was owed
 
 
-def _passages(ledger: DataFrame) -> tuple[Passage, ...]:
+def _passages(ledger: DataFrame) -> tuple[EpochTransition, ...]:
     rows = (
         ledger.where("kind = 'passage'")
         .select("filter", "left_zone", "left_epoch", "through", "zone", "epoch", "offset")
         .collect()
     )
     found = (
-        Passage(
+        EpochTransition(
             apex=row.filter,
-            left=Place(PartKey(row.left_zone, row.left_epoch), row.through),
-            entered=Place(PartKey(row.zone, row.epoch), row.offset),
+            left=LogPosition(JournalId(row.left_zone, row.left_epoch), row.through),
+            entered=LogPosition(JournalId(row.zone, row.epoch), row.offset),
         )
         for row in rows
     )
     return tuple(dict.fromkeys(found))  # several nodes may have written one down
 
 
-def _covered(ledger: DataFrame, passages: tuple[Passage, ...]) -> DataFrame:
+def _covered(ledger: DataFrame, passages: tuple[EpochTransition, ...]) -> DataFrame:
     """From where to where subscriptions held (`_COVERED`)."""
     from pyspark.sql import functions as f
 
@@ -164,7 +164,7 @@ def _covered(ledger: DataFrame, passages: tuple[Passage, ...]) -> DataFrame:
     )
 
 
-def _cover(passages: tuple[Passage, ...]) -> Callable[[Iterable[pa.RecordBatch]], Any]:
+def _cover(passages: tuple[EpochTransition, ...]) -> Callable[[Iterable[pa.RecordBatch]], Any]:
     """On a worker: rows of starts and ends, those of one subscription together, to `_COVERED`."""
 
     def cover(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -181,7 +181,7 @@ def _cover(passages: tuple[Passage, ...]) -> Callable[[Iterable[pa.RecordBatch]]
     return cover
 
 
-def _row(client_id: str, topic_filter: str, span: Covered) -> dict[str, Any]:
+def _row(client_id: str, topic_filter: str, span: Coverage) -> dict[str, Any]:
     return {
         "client_id": client_id,
         "filter": topic_filter,
@@ -194,9 +194,9 @@ def _row(client_id: str, topic_filter: str, span: Covered) -> dict[str, Any]:
     }
 
 
-def _event(row: dict[str, Any]) -> Event:
-    return Event(
-        part=PartKey(row["zone"], row["epoch"]),
+def _event(row: dict[str, Any]) -> SubscriptionEvent:
+    return SubscriptionEvent(
+        part=JournalId(row["zone"], row["epoch"]),
         offset=row["offset"],
         qos=row["qos"],
         time=row["time"],
@@ -304,7 +304,7 @@ def _explained(rows: DataFrame, evidence: Evidence) -> DataFrame:
 def _judged(
     rows: DataFrame,
     evidence: Evidence,
-    passages: tuple[Passage, ...],
+    passages: tuple[EpochTransition, ...],
     books: tuple[_Book, ...],
 ) -> DataFrame:
     """The same, with a status for each, as `AUDIT_COLUMNS`."""

@@ -14,15 +14,21 @@ import attrs
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from txbroker.config.together import canonical
-from txbroker.errors import PipelineError
-from txbroker.pipeline.cuts import Tree, choose_cuts
-from txbroker.pipeline.expected import Expected, Flow, Places, expect
-from txbroker.pipeline.grouping import regroup
-from txbroker.pipeline.inputs import Rows, history
+from txbroker.config.tree_rules import canonical
+from txbroker.model.errors import PipelineError
+from txbroker.pipeline.archive.inputs import Rows, history
 from txbroker.pipeline.jobs.traffic import MESSAGE_KEY, deliveries, subtree
-from txbroker.pipeline.lookups import looked_up
-from txbroker.pipeline.planned import Host, Member, PlannedNode, Ports, plan_nodes
+from txbroker.pipeline.planner.cuts import LoadTree, choose_cuts
+from txbroker.pipeline.planner.expected import ExpectedLoad, Placements, TopicFlow, expect
+from txbroker.pipeline.planner.grouping import regroup
+from txbroker.pipeline.planner.planned import (
+    PlannedHost,
+    PlannedNode,
+    PlannedPorts,
+    PresentNode,
+    plan_nodes,
+)
+from txbroker.pipeline.source.lookups import looked_up
 
 DEPTH = 4
 """Levels of topics that are looked at for subtrees, unless the zones of today are deeper."""
@@ -46,8 +52,8 @@ class Plan:
     """
 
     nodes: tuple[PlannedNode, ...]
-    hosts: tuple[Host, ...]
-    expected: Expected
+    hosts: tuple[PlannedHost, ...]
+    expected: ExpectedLoad
     has_ledger: bool
     clients: DataFrame
 
@@ -56,11 +62,11 @@ def plan(
     messages: Rows,
     ledger: Rows | None = None,
     *,
-    members: Sequence[Member],
-    hosts: Sequence[Host],
+    members: Sequence[PresentNode],
+    hosts: Sequence[PlannedHost],
     zones: int = 16,
     depth: int = DEPTH,
-    ports: Ports | None = None,
+    ports: PlannedPorts | None = None,
 ) -> Plan:
     """
     Zones for new `hosts` that take load off the hosts of `members`, today's nodes.
@@ -81,7 +87,7 @@ def plan(
     messages, ledger = history(messages, ledger)
     depth = max(depth, *(apex.count("/") + 1 for apex in today))
     flows = _flows(messages, ledger, depth).localCheckpoint()
-    tree = Tree(
+    tree = LoadTree(
         loads=_loads(flows, depth, list(today)),
         zones={apex: member.host for apex, member in today.items()},
     )
@@ -97,8 +103,8 @@ def plan(
         capacity=cuts.busiest,
         zones=zones,
     )
-    nodes = plan_nodes(placed, hosts, members, ports or Ports())
-    places = Places.of(members, nodes)
+    nodes = plan_nodes(placed, hosts, members, ports or PlannedPorts())
+    places = Placements.of(members, nodes)
     clients, located = _located(flows, places, depth)
     return Plan(
         nodes=tuple(nodes),
@@ -195,7 +201,7 @@ def _longest(values: Mapping[str, str], depth: int, column: str = "subtree") -> 
     return F.coalesce(*(looked_up(values, "string", top) for top in tops))
 
 
-def _located(flows: DataFrame, places: Places, depth: int) -> tuple[DataFrame, DataFrame]:
+def _located(flows: DataFrame, places: Placements, depth: int) -> tuple[DataFrame, DataFrame]:
     """
     Where each client's traffic is best, and the flows with zones and nodes before and after.
 
@@ -231,11 +237,11 @@ def _located(flows: DataFrame, places: Places, depth: int) -> tuple[DataFrame, D
     return clients, rows.drop("best").join(moved, "client_id")
 
 
-def _collected(located: DataFrame) -> list[Flow]:
+def _collected(located: DataFrame) -> list[TopicFlow]:
     rows = located.groupBy("before", "after", "node", "moved").agg(
         F.sum("publishes").alias("publishes"), F.sum("deliveries").alias("deliveries")
     )
-    return [Flow(**row) for row in rows.toArrow().to_pylist()]
+    return [TopicFlow(**row) for row in rows.toArrow().to_pylist()]
 
 
 def _seconds(messages: DataFrame) -> float:

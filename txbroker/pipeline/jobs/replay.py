@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import attrs
 
-from txbroker.errors import PipelineError
-from txbroker.pipeline.archives import microseconds, read_archive
-from txbroker.pipeline.streams import Report, no_report
-from txbroker.topics import TopicError, validate_topic_name
+from txbroker.model.errors import PipelineError
+from txbroker.model.topics import TopicError, validate_topic_name
+from txbroker.pipeline.archive.archives import microseconds, read_archive
+from txbroker.pipeline.spark.journal_jobs import Report, no_report
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -131,7 +131,7 @@ def _until_here(window: Any) -> Any:
 
 
 def _address(root: str | None) -> str:
-    from txbroker.pipeline.publishing import mqtt_address
+    from txbroker.pipeline.source.row_publisher import mqtt_address
 
     if root is None:
         raise PipelineError("replay needs a node: its gRPC address as root or its MQTT address")

@@ -10,8 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from txbroker.errors import PipelineError
-from txbroker.pipeline.charts import (
+from txbroker.model.errors import PipelineError
+from txbroker.pipeline.archive.inputs import Rows, history
+from txbroker.pipeline.jobs.report_measures import (
+    Latencies,
+    Latency,
+    Measures,
+    MissingOffsets,
+    TimeWindow,
+    measure,
+    third_of_decade,
+)
+from txbroker.pipeline.report.charts import (
     Bar,
     Group,
     Line,
@@ -22,19 +32,9 @@ from txbroker.pipeline.charts import (
     tracks,
     tree_map,
 )
-from txbroker.pipeline.inputs import Rows, history
-from txbroker.pipeline.markup import Html
-from txbroker.pipeline.measures import (
-    Hole,
-    Latencies,
-    Latency,
-    Measures,
-    Moment,
-    measure,
-    third_of_decade,
-)
-from txbroker.pipeline.page import Section, figure, folded, page, table
-from txbroker.pipeline.scales import duration, number, share, size
+from txbroker.pipeline.report.markup import Html
+from txbroker.pipeline.report.page import PageSection, figure, folded, page, table
+from txbroker.pipeline.report.scales import duration, number, share, size
 
 ROWS = 50
 """Lines of a table of subtrees."""
@@ -91,7 +91,7 @@ def render(measures: Measures, title: str) -> Html:
 # -- traffic
 
 
-def _traffic(measures: Measures) -> Section:
+def _traffic(measures: Measures) -> PageSection:
     shown = measures.subtrees
     text = (
         "Messages by subtree of topics: the larger the area, the more messages. "
@@ -123,7 +123,7 @@ def _traffic(measures: Measures) -> Section:
         text += (
             f"; {number(count)} others have {number(messages)} messages, {size(payload)}, together."
         )
-    return Section(heading="Traffic", text=text, parts=parts)
+    return PageSection(heading="Traffic", text=text, parts=parts)
 
 
 def _or_unknown(value: float | None, spell: Callable[[float], str]) -> str:
@@ -157,7 +157,7 @@ def _groups(measures: Measures) -> list[Group]:
 # -- rates
 
 
-def _rates(measures: Measures) -> Section:
+def _rates(measures: Measures) -> PageSection:
     starts = [moment.start for moment in measures.moments]
     published, delivered, payload = (
         Line(
@@ -198,10 +198,10 @@ def _rates(measures: Measures) -> Section:
     )
     if measures.latencies is not None:
         text += " Deliveries count where their message does."
-    return Section(heading="Rates", text=text, parts=parts)
+    return PageSection(heading="Rates", text=text, parts=parts)
 
 
-def _moment_row(moment: Moment) -> list[str]:
+def _moment_row(moment: TimeWindow) -> list[str]:
     return [
         f"{moment.start:%Y-%m-%d %H:%M:%S}",
         number(moment.messages),
@@ -214,16 +214,16 @@ def _moment_row(moment: Moment) -> list[str]:
 # -- latencies
 
 
-def _latencies(latencies: Latencies | None) -> Section:
+def _latencies(latencies: Latencies | None) -> PageSection:
     heading = "Latencies"
     if latencies is None:
         text = (
             "There is no delivery ledger, so nothing is known of deliveries. Nodes keep one with "
             "ledger: true in their topology file."
         )
-        return Section(heading=heading, text=text)
+        return PageSection(heading=heading, text=text)
     if latencies.whole is None:
-        return Section(heading=heading, text="The ledger has no delivery of these messages.")
+        return PageSection(heading=heading, text="The ledger has no delivery of these messages.")
     text = (
         "From the receipt of a message at its owner to the client's acknowledgement, as far as the "
         "clocks of both nodes agree; of QoS 1 and 2, to durable sessions."
@@ -240,7 +240,7 @@ def _latencies(latencies: Latencies | None) -> Section:
         figure("Deliveries by latency (logarithmic: three bars for each power of ten)", plot),
         table("Latency by subtree", columns, rows),
     ]
-    return Section(heading=heading, text=text, parts=parts)
+    return PageSection(heading=heading, text=text, parts=parts)
 
 
 def _latency_row(latency: Latency) -> list[str]:
@@ -266,7 +266,7 @@ def _histogram(latencies: Latencies) -> list[Bar]:
 # -- gaps
 
 
-def _gaps(measures: Measures) -> Section:
+def _gaps(measures: Measures) -> PageSection:
     parts = [part for part in measures.parts if part.missing]
     text = (
         "Offsets that are missing between the first and the last of a part, that is of the journal "
@@ -276,7 +276,7 @@ def _gaps(measures: Measures) -> Section:
     )
     if not parts:
         found = f"None: {number(measures.whole_parts)} parts, each without a gap. "
-        return Section(heading="Gaps", text=found + text, parts=[_part_table(measures)])
+        return PageSection(heading="Gaps", text=found + text, parts=[_part_table(measures)])
     rows = [
         Track(
             label=_part_name(part.zone, part.epoch),
@@ -296,7 +296,7 @@ def _gaps(measures: Measures) -> Section:
         _part_table(measures),
         folded("Largest gaps", table("Largest gaps", columns, [_hole(h) for h in measures.holes])),
     ]
-    return Section(heading="Gaps", text=text, parts=shown)
+    return PageSection(heading="Gaps", text=text, parts=shown)
 
 
 def _part_name(zone: str, epoch: int) -> str:
@@ -317,7 +317,7 @@ def _part_table(measures: Measures) -> Html:
     return table("Parts", columns, rows)
 
 
-def _hole(hole: Hole) -> list[str]:
+def _hole(hole: MissingOffsets) -> list[str]:
     return [
         _part_name(hole.zone, hole.epoch),
         str(hole.first),

@@ -21,16 +21,18 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from txbroker.errors import PipelineError
-from txbroker.pipeline import topic_filters
-from txbroker.pipeline.archives import microseconds, read_archive, read_files, write_files
-from txbroker.pipeline.commits import Commits
-from txbroker.pipeline.lookups import looked_up
-from txbroker.pipeline.manifest import DataFile, State, Verdict, Wanted, select
-from txbroker.pipeline.sink import Topics
-from txbroker.pipeline.streams import INTERVAL, JobLock, Report, follow, no_report, source
-from txbroker.pipeline.upkeep import Keep, Upkeep
-from txbroker.pipeline.windows import (
+from txbroker.model.errors import PipelineError
+from txbroker.pipeline.archive.archives import microseconds, read_archive, read_files, write_files
+from txbroker.pipeline.archive.commits import Commits
+from txbroker.pipeline.archive.manifest import (
+    ArchiveState,
+    ChangeVerdict,
+    DataFile,
+    FilesWanted,
+    select,
+)
+from txbroker.pipeline.archive.upkeep import ArchiveUpkeep, KeepRules
+from txbroker.pipeline.report.windows import (
     FINISHED,
     MINUTE,
     PARTIALS,
@@ -40,12 +42,23 @@ from txbroker.pipeline.windows import (
     finished_rows,
     partial_rows,
 )
+from txbroker.pipeline.source import topic_filters
+from txbroker.pipeline.source.lookups import looked_up
+from txbroker.pipeline.source.sink import SinkTopics
+from txbroker.pipeline.spark.journal_jobs import (
+    INTERVAL,
+    JobLock,
+    Report,
+    follow,
+    no_report,
+    source,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 WATERMARK = timedelta(seconds=10)
-FOR_EVER = Keep(age=timedelta(days=100_000))
+FOR_EVER = KeepRules(age=timedelta(days=100_000))
 
 _NEVER = -(2**62)
 
@@ -67,7 +80,7 @@ def read_rollup(
     state = Commits(path).load_existing(PARTIALS.kind)
     # Who names a time asks for no messages without one.
     first = None if until is None else 0
-    wanted = Wanted(
+    wanted = FilesWanted(
         topics=filter,
         since=first if since is None else microseconds(since),
         until=microseconds(until),
@@ -129,7 +142,7 @@ def rollup(
         commits = Commits(folder)
         state = commits.load()
         _check_settings(folder, state, settings)
-        topics = None if publish is None else Topics(publish)
+        topics = None if publish is None else SinkTopics(publish)
         job = _Job(commits, windows, settings, watermark, topics, report)
         if archive is not None:
             rows = read_archive(
@@ -141,7 +154,7 @@ def rollup(
             rows = source(spark, root, filter, folder, state, options or {})
             take = functools.partial(_take_between, job, since, until)
             follow(rows, folder, take, once=once, interval=interval, is_stopping=is_stopping)
-        Upkeep(spark, commits, PARTIALS, FOR_EVER).all()
+        ArchiveUpkeep(spark, commits, PARTIALS, FOR_EVER).all()
 
 
 def publishable(windows: DataFrame, label: str) -> DataFrame:
@@ -187,7 +200,7 @@ class _Job:
         windows: Windows,
         settings: Mapping[str, Any],
         watermark: timedelta,
-        topics: Topics | None,
+        topics: SinkTopics | None,
         report: Report,
     ) -> None:
         self._commits = commits
@@ -216,7 +229,7 @@ class _Job:
         if self._topics is not None:
             closed = self._closed(rows.sparkSession, state, state.apply(change), files)
             self._topics.publish(publishable(closed, self._windows.label), name)
-        if self._commits.commit(change, PARTIALS.kind) is Verdict.LOST:
+        if self._commits.commit(change, PARTIALS.kind) is ChangeVerdict.LOST:
             raise PipelineError(
                 f"{self._commits.archive}: another process changed the files of batch {number};"
                 " run the job again"
@@ -241,7 +254,11 @@ class _Job:
         return int(partials.agg(F.sum(F.col("count") + F.col("other"))).collect()[0][0])
 
     def _closed(
-        self, spark: SparkSession, before: State, after: State, files: Iterable[DataFile]
+        self,
+        spark: SparkSession,
+        before: ArchiveState,
+        after: ArchiveState,
+        files: Iterable[DataFile],
     ) -> DataFrame:
         """
         The windows that this batch closes, with all that is known of them, in one partition and
@@ -253,7 +270,7 @@ class _Job:
         zones = sorted({file.zone for file in files})
         low = {zone: before.times.get(zone, _NEVER) - behind for zone in zones}
         high = {zone: after.times[zone] - behind for zone in zones}
-        wanted = Wanted(since=min(low.values()))
+        wanted = FilesWanted(since=min(low.values()))
         chosen = list(select(after.files.values(), wanted))
         partials = read_files(spark, self._commits.archive, chosen, PARTIALS)
         start = F.unix_micros("start")
@@ -267,7 +284,7 @@ class _Job:
         )
 
 
-def _check_settings(folder: Path, state: State, settings: Mapping[str, Any]) -> None:
+def _check_settings(folder: Path, state: ArchiveState, settings: Mapping[str, Any]) -> None:
     for name, value in settings.items() if state.version else ():
         found = state.settings.get(name)
         if found != value:
@@ -277,7 +294,7 @@ def _check_settings(folder: Path, state: State, settings: Mapping[str, Any]) -> 
             )
 
 
-def _windows_of(state: State) -> Windows:
+def _windows_of(state: ArchiveState) -> Windows:
     label = str(state.settings["window"])
     units = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
     length = timedelta(**{units[label[-1]]: int(label[:-1])})

@@ -1,0 +1,92 @@
+"""
+What an authority has taken and may not show yet: it waits, in order, until it is durable.
+
+Everything whose place among the records matters waits in the same queue (answers to interests,
+cuts, the marks of a Welcome), each behind the last record that was taken before it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from txbroker.core import Run
+from txbroker.delegation.zone_snapshot import MarkKey
+from txbroker.journal.zone_journal import Record
+from txbroker.mqtt.wire.message import Message
+
+Action = Callable[[], None]
+
+Taken = tuple[int, Record | Run | Action, MarkKey | None, int]
+"""
+What was taken up to the offset: a record of QoS 1 or 2, or a run of them, none of which is to be
+retained, and its origin id (of the last one), where it came from another node; or an action.
+"""
+
+
+class CommitQueue:
+    """
+    Everything up to offset `through` has settled: it is durable and was shown. `last` is the last
+    record that was taken.
+    """
+
+    def __init__(self, through: int = 0) -> None:
+        self.through = through
+        self._queue: deque[Taken] = deque()
+        self.last = through
+        self._retained: dict[str, int] = {}
+        self._overtaken: dict[str, int] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits."""
+        return not self._queue
+
+    def add(self, record: Record, key: MarkKey | None, sequence: int) -> None:
+        """A record was appended."""
+        self.last = record.offset
+        self._queue.append((self.last, record, key, sequence))
+        if record.message.retain:
+            self._retained[record.message.topic] = record.offset
+
+    def add_run(self, run: Run, last: int, key: MarkKey | None, sequence: int) -> None:
+        """A run was appended, up to the offset `last`."""
+        self.last = last
+        self._queue.append((last, run, key, sequence))
+
+    def in_order(self, action: Action) -> None:
+        """Run it when everything that was taken before has settled."""
+        if self._queue:
+            # Not at the last offset of all: that may be a QoS 0 record's, which nothing waits for.
+            self._queue.append((self.last, action, None, 0))
+        else:
+            action()
+
+    def next(self, durable: int) -> list[Taken]:
+        """What settles next, now that records up to `durable` are: all runs up to what is none."""
+        queue = self._queue
+        taken: list[Taken] = []
+        while queue and queue[0][0] <= durable:
+            is_run = isinstance(queue[0][1], Run)
+            if taken and not is_run:
+                break
+            taken.append(queue.popleft())
+            if not is_run:
+                break
+        if taken:
+            self.through = taken[-1][0]
+        return taken
+
+    def overtake(self, message: Message) -> None:
+        """A retained message of QoS 0 is newer than what waits on its topic."""
+        if message.topic in self._retained:
+            self._overtaken[message.topic] = self._retained[message.topic]
+
+    def is_overtaken(self, record: Record) -> bool:
+        """Whether a newer retained message was there before this one settled; ask once."""
+        topic = record.message.topic
+        is_older = record.offset <= self._overtaken.get(topic, 0)
+        if record.offset == self._retained.get(topic):
+            del self._retained[topic]
+            self._overtaken.pop(topic, None)
+        return is_older

@@ -1,0 +1,73 @@
+"""
+SHELL: offsets that may have been handed out, so that none is ever used twice (protocol rule 3).
+
+QoS 0 is delivered before it is durable, and with `interval` or `memory` so is the rest. What a
+crash of the machine (with `memory`: of the process) then takes from the journal had offsets that
+others have seen. So a bound above all that were handed out is durable, well ahead; after such a
+crash the part goes on above it, and what lies between stays empty for ever.
+"""
+
+from __future__ import annotations
+
+from txbroker.journal.store.journal_parts import JournalPart
+from txbroker.model.counters import Counters
+from txbroker.runtime.boot import boot_id
+from txbroker.runtime.structured_log import get_logger
+from txbroker.storage.tables import LogTable
+from txbroker.v1 import state_pb2
+
+log = get_logger()
+
+BLOCK = 1 << 22
+"""
+Offsets by which the bound is raised; half of them are left when it is, for what is delivered before
+that is durable.
+"""
+
+_KEY = b"ceiling"
+
+
+class OffsetReservation:
+    """The bound for the part that is appended to, in `table`."""
+
+    def __init__(self, table: LogTable, counters: Counters, *, survives_kill: bool) -> None:
+        """`survives_kill`: what was appended is with the system before anybody hears of it."""
+        self._table = table
+        self._counters = counters
+        self._survives_kill = survives_kill
+        self._epoch = 0
+        self._offset = 0
+
+    def open(self, part: JournalPart) -> None:
+        """Go on with a part, above everything that was handed out before."""
+        known = state_pb2.StoredCeiling.FromString(self._table.get(_KEY) or b"")
+        is_same = known.epoch == part.key.epoch
+        # Where the runs have no names, no other one is taken for this one.
+        is_other = not known.boot or known.boot != boot_id()
+        is_lost = known.is_exact or is_other or not self._survives_kill
+        if is_same and is_lost and known.offset >= part.next:
+            hole = known.offset + 1 - part.next
+            part.skip_to(known.offset + 1)
+            self._counters.add("journal.hole", hole)
+            log.warning("journal.hole", zone=part.key.zone, epoch=part.key.epoch, offsets=hole)
+        self._epoch = part.key.epoch
+        self._raise(part.next - 1)
+
+    def pass_offset(self, offset: int) -> None:
+        """An offset was handed out."""
+        if offset > self._offset - BLOCK // 2:
+            self._raise(offset)
+
+    def close(self, part: JournalPart) -> None:
+        """Everything that was handed out is in the journal, or is a hole that is known."""
+        self._put(part.next - 1, is_exact=True)
+
+    def _raise(self, offset: int) -> None:
+        self._put(offset + BLOCK, is_exact=False)
+
+    def _put(self, offset: int, *, is_exact: bool) -> None:
+        self._offset = offset
+        stored = state_pb2.StoredCeiling(
+            epoch=self._epoch, offset=offset, boot=boot_id(), is_exact=is_exact
+        )
+        self._table.put(_KEY, stored.SerializeToString())

@@ -1,0 +1,543 @@
+"""
+SHELL: the durable side of a node's zone: its journal part, and what a crash must not forget of it.
+
+A zone that begins an epoch without having come from elsewhere goes on from its own earlier part,
+with all that was known there: it was restored from a copy.
+
+The journal is the truth. Retained messages, marks and unclaimed inheritances are kept in tables as
+of one offset (the checkpoint), written now and then; after a crash the batches behind it are
+replayed. What changed is written in slices, the checkpoint with the last of them: what was written
+already is only newer than the one before says. Whole changes (a subtree that came in) are written
+together with their checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import attrs
+
+from txbroker.authority.authority import Authority
+from txbroker.authority.retained_messages import pack
+from txbroker.authority.store.offset_reservation import OffsetReservation
+from txbroker.data.data_directory import DataDirectory
+from txbroker.delegation.zone_snapshot import EdgeInterest, MarkKey
+from txbroker.journal.store.journal_parts import JournalPart
+from txbroker.journal.store.retention import Retention
+from txbroker.journal.zone_journal import JournalChunk, Unclaimed, ZoneState
+from txbroker.model.counters import Counters
+from txbroker.model.log_position import JournalHolder, JournalId, LogPosition
+from txbroker.model.publish_run import PublishRun
+from txbroker.model.stored_value import StoredValue
+from txbroker.model.topics import is_within
+from txbroker.mqtt.wire.message import Message
+from txbroker.storage.value_file import RETAINED
+from txbroker.v1 import state_pb2
+
+CHECKPOINT_EVERY = 50_000
+"""Records behind the checkpoint after which it is due; what a start may have to replay."""
+
+CHECKPOINT_BYTES = 16 * 1024 * 1024
+"""Likewise, bytes of retained messages that changed."""
+
+STEP_TOPICS = 256
+STEP_BYTES = 64 * 1024
+"""
+Topics of a checkpoint that are written at once, and bytes of their messages: a second's flood of
+retained messages, written in one piece, kept all others waiting for a tenth of the next.
+"""
+
+_CHECKPOINT = b"checkpoint"
+_ABSORBED = b"absorbed "
+
+
+class ZoneStore:
+    """The `ZoneJournal` of the authority of `zone` at `node`."""
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        zone: str,
+        disk: DataDirectory,
+        now: Callable[[], int],
+        retention: Retention,
+        ceiling: OffsetReservation,
+        keeps_qos0: bool,
+        is_short: Callable[[], bool],
+        counters: Counters,
+    ) -> None:
+        """`is_short`: the disk is to take nothing that nobody waits for."""
+        self._zone = zone
+        self._node = node
+        self._disk = disk
+        self._journals = disk.journals
+        self._state = disk.tables.table("zone")
+        self._retained = disk.tables.table(RETAINED)
+        self._marks = disk.tables.table("marks")
+        self._unclaimed = disk.tables.table("unclaimed")
+        self._committer = disk.committer
+        self._now = now
+        self._retention = retention
+        self._ceiling = ceiling
+        self.keeps_qos0 = keeps_qos0
+        self._is_short = is_short
+        self._counters = counters
+        self._part: JournalPart | None = None
+        self._authority: Authority | None = None
+        self._durable = 0
+        self._groups: deque[tuple[JournalPart | None, int]] = deque()
+        self._is_asked = False
+        self._time = 0  # of what is to be durable with the next group
+        self._checkpoint = 0
+        self._saved = 0
+        self._changed: set[str] = set()  # since the last checkpoint was begun
+        self._changed_size = 0
+        self._writing: set[str] | None = None  # what is left of the one that is being written
+        self._when_written: list[Callable[[], None]] = []
+        self._work_off: Callable[[Iterator[None]], object] = deque
+        self._told_marks: dict[MarkKey, int] = {}
+
+    def wire(self, authority: Authority) -> None:
+        """The zone whose state this keeps."""
+        self._authority = authority
+        authority.retained.keep = self._disk.attic.keep
+
+    def wire_slices(self, work_off: Callable[[Iterator[None]], object]) -> None:
+        """`work_off` does a long piece of work step by step; without it, it is done at once."""
+        self._work_off = work_off
+
+    # from the authority (Journal)
+
+    @property
+    def offset(self) -> int:
+        """The last offset that was given to a record."""
+        return 0 if self._part is None else self._part.next - 1
+
+    @property
+    def durable(self) -> int:
+        """Records up to this offset may be delivered and acknowledged."""
+        return self._durable
+
+    @property
+    def predecessor(self) -> LogPosition | None:
+        """Where the part goes on from: the end of another one; None: nowhere."""
+        found = None if self._part is None else self._part.predecessor
+        return None if found is None else LogPosition(*found)
+
+    def open(self, epoch: int, predecessor: LogPosition | None) -> ZoneState:
+        """Begin the part of this epoch, or go on with it where it exists; raises `StoreError`."""
+        key = JournalId(self._zone, epoch)
+        own = self._own_part()
+        if predecessor is None and own is not None and self._journals.get(key) is None:
+            predecessor = LogPosition(own.key, own.next - 1)
+        part = self._journals.begin(key, predecessor)
+        before = part.predecessor
+        if before is not None and before[0].zone == self._zone and self._known().epoch != epoch:
+            # Also where a crash came between the part and the commit of what it begins with. Where
+            # the zone comes from elsewhere, the edges that want something of it come along.
+            self._retention.begin_part(key)
+        if not self._is_of_tables(part):
+            self._clear()
+        part.node = self._node
+        self._part = part
+        self._ceiling.open(part)
+        self._durable = part.next - 1
+        self._saved = 0
+        state = self._load(part)
+        self._told_marks = {}
+        self._save(state)
+        return state
+
+    def append(self, message: Message, key: MarkKey | None, sequence: int) -> int:
+        """Add a record; its offset. `key` and `sequence` are its origin id, where it has one."""
+        if not message.qos and not self._has_room_for_qos0(1, message.size):
+            return 0
+        assert self._part is not None
+        offset = self._part.append(message, key, sequence, time=self._now())
+        self._ceiling.pass_offset(offset)
+        if message.qos:
+            self._ask()
+        return offset
+
+    def append_run(self, run: PublishRun, key: MarkKey | None, sequence: int) -> int:
+        """
+        Add a record for each message of QoS 1 and 2; the offset of the first, which the others'
+        follow. `key` and `sequence` are the origin id of the last one, where it has one.
+        """
+        assert self._part is not None
+        if not self._is_asked:
+            self._ask()
+            self._time = self._now()
+        offset = self._part.append_run(run, key, sequence, time=self._time)
+        self._ceiling.pass_offset(offset + run.count - 1)
+        return offset
+
+    def append_qos0(self, runs: Sequence[PublishRun]) -> int:
+        """The same for runs of QoS 0; the last offset, or 0 where they are not kept."""
+        size = sum(run.size for run in runs)
+        if not self._has_room_for_qos0(sum(run.count for run in runs), size):
+            return 0
+        assert self._part is not None
+        last = self._part.append_qos0(runs, time=self._now())
+        self._ceiling.pass_offset(last)
+        return last
+
+    def read(self, after: int, through: int) -> JournalChunk:
+        """The next records of QoS 1 and 2 above `after`, none above `through`."""
+        assert self._part is not None
+        return self._disk.read(self._part, after, through, bound=through)
+
+    def note_retained(self, topics: Iterable[str]) -> None:
+        """The retained messages of these topics changed."""
+        assert self._authority is not None
+        for topic in topics:
+            self._changed.add(topic)
+            self._changed_size += self._authority.retained.size_of(topic) or 0
+
+    def note_unclaimed(self, edges: Iterable[str]) -> None:
+        """What these edges have not claimed changed; it is durable with the next commit."""
+        assert self._authority is not None
+        unclaimed = {entry.interest.edge: entry for entry in self._authority.unclaimed()}
+        for edge in edges:
+            self._put_unclaimed(edge, unclaimed.get(edge))
+
+    def note_reclaimed(self, apex: str, offset: int) -> None:
+        """Edges that are not known here may need what lies above this offset."""
+        if self._part is not None:
+            self._retention.reserve(apex, self._part.key, offset)
+
+    def note_edge(self, edge: str, offset: int) -> None:
+        """An edge takes part from this offset on; `keep` says more."""
+        if self._part is not None:
+            self._retention.begin(edge, self._part.key, offset)
+
+    def has_room_for(self, edge: str) -> bool:
+        """True if the edge is known, or may be."""
+        return self._retention.has_room_for(edge)
+
+    def forget_edge(self, edge: str) -> None:
+        """Nothing is kept for the edge any more."""
+        self._retention.forget(edge)
+
+    def keep(
+        self,
+        edge: str,
+        places: dict[JournalId, int],
+        holders: Mapping[JournalId, tuple[JournalHolder, ...]],
+    ) -> None:
+        """The low-water marks of an edge: what its sessions need lies above these offsets."""
+        self._retention.keep(edge, places)
+        self._retention.note_holders(edge, holders)
+
+    def when_kept(self, action: Callable[[], None]) -> None:
+        """Run `action` when the marks that were told so far are durable."""
+        self._committer.when_durable(action)
+
+    def note_absorbed(self, apex: str, marks: dict[MarkKey, int]) -> None:
+        """A subtree came in as a whole, with these marks; it is durable with the next commit."""
+        authority = self._authority
+        assert authority is not None
+        known = {topic.decode() for topic, _ in self._retained.packed()}
+        fresh = set(authority.retained.topics(apex))
+        for topic in fresh | {topic for topic in known if is_within(topic, apex)}:
+            self._put_retained(topic, authority.retained.entry(topic))
+            self._changed.discard(topic)
+        for key, sequence in marks.items():
+            self._marks.put(_mark_name(key), _mark_value(key, sequence))
+        self._told_marks.update(marks)
+        for entry in authority.unclaimed():
+            if apex in entry.apexes:
+                self._put_unclaimed(entry.interest.edge, entry)
+                self.note_edge(entry.interest.edge, entry.apexes[apex])
+        # What the journal has of the subtree up to here is of an earlier time.
+        self._state.put(_ABSORBED + apex.encode(), self.offset.to_bytes(8))
+
+    # from the node
+
+    @property
+    def present(self) -> JournalId | None:
+        """The part that is appended to."""
+        return None if self._part is None else self._part.key
+
+    @property
+    def saved(self) -> int:
+        """
+        The offset of the last checkpoint that a sync has covered.
+
+        Records above this offset are the only ones that hold their retained values and marks, so
+        retention keeps them.
+        """
+        return self._saved
+
+    def close(self) -> None:
+        """The node ends in good order."""
+        self._work_off = deque
+        self._give_up_checkpoint()
+        self.checkpoint()
+        if self._part is not None:
+            self._ceiling.close(self._part)
+
+    def checkpoint(self) -> None:
+        """
+        Write what changed, as of the last offset that is delivered now; nothing is begun where the
+        last checkpoint is not written yet.
+        """
+        if self._writing is None and self._part is not None and self._authority is not None:
+            self._writing, self._changed, self._changed_size = self._changed, set(), 0
+            self._work_off(self._write_checkpoint(self._writing, self._settled))
+
+    def checkpoint_if_due(self) -> None:
+        """Now and then: so that a start has little to replay."""
+        if self._changed or self.offset - self._checkpoint > 1_000:
+            self.checkpoint()
+
+    def sync_checkpoint(self, action: Callable[[], None]) -> None:
+        """
+        Write a checkpoint and run `action` when a sync has covered it and `saved` says so.
+
+        A disk that takes no writes now runs `action` at once, and leaves `saved` as it is.
+        """
+        self._when_written.append(lambda: self._sync_checkpoint(action))
+        self.checkpoint()
+        if self._writing is None:
+            self._tell_written()
+
+    # internal
+
+    def _has_room_for_qos0(self, count: int, size: int) -> bool:
+        """
+        True if so many messages of QoS 0 become records. It stops nobody: on a short disk it would
+        eat the reserve, and then the memory. And it makes nobody wait for long.
+        """
+        if not self.keeps_qos0:
+            return False
+        assert self._part is not None
+        if self._is_short() or self._committer.is_laden(self._part.gathered + size):
+            self._counters.add("journal.left_out", count)
+            return False
+        return True
+
+    def _ask(self) -> None:
+        """What was appended is to be told of when it is durable."""
+        if not self._is_asked:
+            self._is_asked = True
+            self._committer.before_write(self._close_group)
+            self._committer.when_durable(self._on_group)
+
+    def _close_group(self) -> None:
+        self._is_asked = False
+        self._groups.append((self._part, self.offset))
+
+    def _on_group(self) -> None:
+        part, durable = self._groups.popleft()
+        if part is not self._part:
+            return  # of an earlier epoch, whose offsets say nothing of this one
+        self._durable = durable
+        assert self._authority is not None
+        self._authority.on_durable(self._durable)
+        many = self.offset - self._checkpoint > CHECKPOINT_EVERY
+        if many or self._changed_size > CHECKPOINT_BYTES:
+            self.checkpoint()
+
+    def _clear(self) -> None:
+        for table in (self._retained, self._marks, self._unclaimed, self._state):
+            for key, _ in table.packed():
+                table.delete(key)
+
+    def _own_part(self) -> JournalPart | None:
+        """The part of the zone that the tables are about."""
+        return self._journals.get(JournalId(self._zone, self._known().epoch))
+
+    def _is_of_tables(self, part: JournalPart) -> bool:
+        """True if the tables are about the part, or about the one that it goes on from."""
+        epoch, before = self._known().epoch, part.predecessor
+        return part.key.epoch == epoch or (before is not None and before[0] == (self._zone, epoch))
+
+    def _known(self) -> state_pb2.Checkpoint:
+        """The last checkpoint; of epoch 0 where there is none."""
+        return state_pb2.Checkpoint.FromString(self._state.get(_CHECKPOINT) or b"")
+
+    def _load(self, part: JournalPart) -> ZoneState:
+        known, own = self._known(), self._own_part()
+        is_own = known.epoch == part.key.epoch
+        self._checkpoint = known.offset if is_own else 0
+        state = self._as_saved(lambda offset: offset if is_own else 0)
+        if known.epoch and not is_own:
+            # Also after a crash between the part's beginning and the commit of what it begins with.
+            assert own is not None, "who begins a part so has the one before"
+            self._replay(own, known.offset, state)
+            for apex, _ in self._absorbed():
+                self._state.delete(_ABSORBED + apex.encode())
+        self._replay(part, self._checkpoint, state)
+        return state
+
+    def _as_saved(self, place: Callable[[int], int]) -> ZoneState:
+        """The tables; `place` says where an offset of theirs lies in the part."""
+        unclaimed = [_unclaimed_from(value) for _, value in self._unclaimed.items()]
+        return ZoneState(
+            retained=dict(self._retained.packed()),
+            marks=dict(_mark(value) for _, value in self._marks.items()),
+            unclaimed=tuple(
+                attrs.evolve(
+                    entry,
+                    apexes={apex: place(offset) for apex, offset in entry.apexes.items()},
+                    heard={apex: place(offset) for apex, offset in entry.heard.items()},
+                )
+                for entry in unclaimed
+            ),
+        )
+
+    def _replay(self, part: JournalPart, after: int, state: ZoneState) -> None:
+        """Add what the records of the part above the offset say."""
+        for batch in part.origins(after):
+            state.marks.update(batch.marks)
+        absorbed = self._absorbed()
+        for record in part.retained(after):
+            message = record.message
+            if any(record.offset <= at and is_within(message.topic, a) for a, at in absorbed):
+                continue
+            self._changed.add(message.topic)
+            name = message.topic.encode()
+            if message.payload:
+                state.retained[name] = pack(message)
+            else:
+                state.retained.pop(name, None)
+
+    def _write_checkpoint(self, changed: set[str], offset: int) -> Iterator[None]:
+        """The steps that write a checkpoint as of the offset, unless another comes in its place."""
+        authority = self._authority
+        assert authority is not None
+        topics = size = 0
+        while changed:
+            topic = changed.pop()
+            entry = authority.retained.entry(topic)
+            self._put_retained(topic, entry)
+            topics, size = topics + 1, size + (0 if entry is None else len(entry[1]))
+            if topics >= STEP_TOPICS or size >= STEP_BYTES:
+                topics = size = 0
+                yield
+                if self._writing is not changed:
+                    return
+        self._writing = None
+        self._put_checkpoint(authority.marks, offset)
+        self._tell_written()
+
+    def _give_up_checkpoint(self) -> None:
+        """What is left of the one that is being written goes into the next."""
+        self._changed |= self._writing or set()
+        self._writing = None
+
+    def _tell_written(self) -> None:
+        actions, self._when_written = self._when_written, []
+        for action in actions:
+            action()
+
+    def _sync_checkpoint(self, action: Callable[[], None]) -> None:
+        epoch, offset = self._part and self._part.key.epoch, self._checkpoint
+
+        def synced() -> None:
+            if self._part is not None and self._part.key.epoch == epoch:
+                self._saved = max(self._saved, offset)
+            action()
+
+        if not self._disk.sync_tables(synced):
+            action()
+
+    def _save(self, whole: ZoneState) -> None:
+        """Write a checkpoint of what was loaded, with all that is written in this turn."""
+        self._give_up_checkpoint()
+        for topic in self._changed:
+            name = topic.encode()
+            packed = whole.retained.get(name)
+            self._put_retained(topic, None if packed is None else (name, packed))
+        self._changed.clear()
+        self._changed_size = 0
+        self._put_checkpoint(whole.marks, self.offset)
+        self._tell_written()
+
+    def _put_checkpoint(self, marks: dict[MarkKey, int], offset: int) -> None:
+        """All that changed up to the offset is put."""
+        assert self._part is not None
+        self._save_marks(marks)
+        self._checkpoint = offset
+        for apex, absorbed in self._absorbed():
+            if absorbed <= offset:
+                self._state.delete(_ABSORBED + apex.encode())
+        point = state_pb2.Checkpoint(epoch=self._part.key.epoch, offset=offset)
+        self._state.put(_CHECKPOINT, point.SerializeToString())
+
+    @property
+    def _settled(self) -> int:
+        """The offset up to which the authority's state is complete; later records may be in it."""
+        assert self._authority is not None
+        return self.offset if self._authority.is_settled else self._authority.delivered
+
+    def _absorbed(self) -> list[tuple[str, int]]:
+        """Apexes of subtrees that came in behind the checkpoint, and the offset at that time."""
+        return [
+            (name.removeprefix(_ABSORBED).decode(), int.from_bytes(value))
+            for name, value in self._state.items()
+            if name.startswith(_ABSORBED)
+        ]
+
+    def _save_marks(self, marks: dict[MarkKey, int]) -> None:
+        told = self._told_marks
+        for key, sequence in marks.items():
+            if told.get(key) != sequence:
+                self._marks.put(_mark_name(key), _mark_value(key, sequence))
+        for key in told.keys() - marks.keys():
+            self._marks.delete(_mark_name(key))
+        self._told_marks = dict(marks)
+
+    def _put_retained(self, topic: str, entry: tuple[bytes, StoredValue] | None) -> None:
+        """Both are the authority's: there are many of them."""
+        if entry is None:
+            self._retained.delete(topic.encode())
+        else:
+            self._retained.put(*entry)
+
+    def _put_unclaimed(self, edge: str, entry: Unclaimed | None) -> None:
+        name = edge.encode()
+        if entry is not None:
+            self._unclaimed.put(name, _unclaimed_value(entry))
+        elif name in self._unclaimed:
+            self._unclaimed.delete(name)
+
+
+def _mark_name(key: MarkKey) -> bytes:
+    edge, incarnation, zone, stream = key
+    return f"{edge} {incarnation} {stream} {zone}".encode()
+
+
+def _mark_value(key: MarkKey, sequence: int) -> bytes:
+    edge, incarnation, zone, stream = key
+    mark = state_pb2.StoredMark(
+        edge=edge, incarnation=incarnation, zone=zone, stream=stream, sequence=sequence
+    )
+    return mark.SerializeToString()
+
+
+def _mark(value: bytes) -> tuple[MarkKey, int]:
+    mark = state_pb2.StoredMark.FromString(value)
+    return (mark.edge, mark.incarnation, mark.zone, mark.stream), mark.sequence
+
+
+def _unclaimed_value(entry: Unclaimed) -> bytes:
+    stored = state_pb2.StoredUnclaimed(
+        edge=entry.interest.edge,
+        incarnation=entry.interest.incarnation,
+        filters=entry.interest.filters,
+        apexes=entry.apexes,
+        heard=entry.heard,
+    )
+    return stored.SerializeToString()
+
+
+def _unclaimed_from(value: bytes) -> Unclaimed:
+    stored = state_pb2.StoredUnclaimed.FromString(value)
+    interest = EdgeInterest(
+        edge=stored.edge, incarnation=stored.incarnation, filters=tuple(stored.filters)
+    )
+    return Unclaimed(interest=interest, apexes=dict(stored.apexes), heard=dict(stored.heard))

@@ -1,1 +1,0 @@
-"""The control plane over gRPC (shells): join, resolve, hand over, and what an operator asks."""

@@ -1,0 +1,1 @@
+"""A node's data folder as a whole: opened, committed, copied, repaired together."""

@@ -1,0 +1,229 @@
+"""
+SHELL: everything durable of a node but its standing: opened together, committed together.
+
+`data/tables` is one log for all small state; `data/journal` holds the parts of journals,
+`data/outbox` what waits for owners that cannot be reached, `data/arriving` the journal of a zone
+that is on its way back here, `data/ledger` the delivery ledger where the node keeps one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from txbroker.delegation.state.staged_journal import StagedJournals
+from txbroker.edge.store.outbox_store import OutboxFiles
+from txbroker.journal.store.journal_parts import JournalPart, Journals
+from txbroker.journal.store.ledger_log import FOLDER, LedgerLog, forget, pause
+from txbroker.journal.zone_journal import JournalChunk
+from txbroker.model.counters import Counters
+from txbroker.model.errors import StoreError
+from txbroker.model.timers import Timers
+from txbroker.runtime.flush_queue import FlushQueue
+from txbroker.runtime.structured_log import get_logger
+from txbroker.storage.committer import Committer, Durability
+from txbroker.storage.lived_time import LivedTime
+from txbroker.storage.log import SegmentLog
+from txbroker.storage.tables import SEGMENT_BYTES, LogTables
+from txbroker.storage.value_file import RETAINED, ValueFile
+from txbroker.storage.work_thread import WorkThread
+
+log = get_logger()
+
+SCAN_STEPS = 32
+"""Steps of a quarter of a MiB that the scan for damage takes in a second."""
+
+_END = object()
+
+
+def wall() -> int:
+    """The time for records: microseconds UTC."""
+    return time.time_ns() // 1000
+
+
+class DataDirectory:
+    """The store of one node, in its `data` folder; raises `StoreError` when it can't be opened."""
+
+    def __init__(
+        self,
+        data: Path,
+        *,
+        durability: str,
+        sync_interval: float,
+        segment_bytes: int,
+        turn: FlushQueue,
+        timers: Timers,
+        on_full: Callable[[bool, str], None],
+        on_failed: Callable[[StoreError], None],
+        on_written: Callable[[], None] = lambda: None,
+        on_behind: Callable[[bool, str], None] = lambda *_: None,
+        on_awaited: Callable[[bool], None] = lambda _: None,
+    ) -> None:
+        loop = asyncio.get_event_loop()
+        self._thread = WorkThread(loop)
+        self.committer = Committer(
+            durability=Durability(durability),
+            sync_interval=sync_interval,
+            mark_dirty=turn.mark_dirty,
+            in_thread=self._thread.run,
+            timers=timers,
+            end_turn=turn.end,
+            on_full=on_full,
+            on_failed=on_failed,
+            on_written=on_written,
+            on_behind=on_behind,
+            on_awaited=on_awaited,
+            soon=partial(loop.call_later, 0.0),
+        )
+        self._tables_log = SegmentLog(
+            data / "tables", segment_bytes=SEGMENT_BYTES, on_trimmed=_on_trimmed, data=data
+        )
+        self._on_failed = on_failed
+        self._scan = self._verify()
+        self.attic = ValueFile(data)
+        self.tables = LogTables(
+            self._tables_log, self.committer, wall, keeps={RETAINED: self.attic.keep}
+        )
+        self.lived = LivedTime(
+            self.tables.table("lived"), now=timers.now, wall=wall, last=self._tables_log.time
+        )
+        self.journals = Journals(
+            data / "journal",
+            self.committer,
+            _on_trimmed,
+            segment_bytes=segment_bytes,
+            data=data,
+        )
+        self.arrivals = StagedJournals(
+            data / "arriving", self.committer, _on_trimmed, segment_bytes=segment_bytes
+        )
+        self._data = data
+        self._segment_bytes = segment_bytes
+        self.ledger: LedgerLog | None = None
+        self.outboxes = OutboxFiles(
+            data / "outbox", self.committer, self.tables, _on_trimmed, data=data, now=wall
+        )
+
+    def read(
+        self, part: JournalPart, after: int, through: int, limit: int = 512, *, bound: int = 0
+    ) -> JournalChunk:
+        """
+        The next records of QoS 1 and 2 of a part above `after`, none above `through`: those among
+        the first `limit` of all. A hole is passed up to `bound`.
+
+        Where they are corrupt the node ends: it never serves silently truncated data.
+        """
+        if part.log.written < max(through, bound):
+            # What is passed as a hole below would else be what waits to be written.
+            self.committer.write()
+            through = min(through, part.log.written)
+        try:
+            found = part.read(after, limit, through=through, bound=bound, least=1)
+        except StoreError as error:
+            self._on_failed(error)
+            raise
+        return JournalChunk(
+            records=found.records,
+            through=found.through,
+            first=found.earliest,
+            last=part.log.written,
+            rest=part.log.size_above(found.through),
+        )
+
+    def keep_ledger(
+        self, *, is_copy: bool, is_full: Callable[[], bool], counters: Counters
+    ) -> None:
+        """
+        The node keeps its delivery ledger; raises `StoreError`. `is_copy`: the data was copied from
+        a node that may have gone on, so its ledger is another one from here on.
+        """
+        table = self.tables.table(FOLDER)
+        if is_copy:
+            forget(table)
+        self.ledger = LedgerLog(
+            self._data,
+            committer=self.committer,
+            table=table,
+            segment_bytes=self._segment_bytes,
+            is_full=is_full,
+            counters=counters,
+            now=wall,
+            lived=self.lived,
+            on_trimmed=_on_trimmed,
+        )
+
+    def keep_no_ledger(self) -> None:
+        """It keeps none, now."""
+        pause(self.tables.table(FOLDER))
+
+    def scan(self) -> None:
+        """Once a second: verify a bit more of what was stored before this start."""
+        try:
+            for _ in range(SCAN_STEPS):
+                if next(self._scan, _END) is _END:
+                    return
+        except StoreError as error:
+            self._on_failed(error)
+
+    def sync_tables(self, action: Callable[[], None]) -> bool:
+        """
+        Run `action` when a sync has covered what is in the tables now, with any `durability`.
+
+        False: never, as the disk takes no writes now.
+        """
+        return self.committer.sync_soon((self._tables_log,), action)
+
+    def fail(self, error: StoreError) -> None:
+        """The node must not go on with what is on the disk."""
+        self._on_failed(error)
+
+    @property
+    def room(self) -> int:
+        """Bytes free for this process."""
+        found = os.statvfs(self._data)
+        return found.f_bavail * found.f_frsize
+
+    @property
+    def size(self) -> int:
+        """Bytes that all logs use, without space taken ahead."""
+        return sum(log.size for log in self._logs())
+
+    def extents(self) -> dict[Path, int]:
+        """The written length of each file that logs append to; behind it is space taken ahead."""
+        return dict(log.extent for log in self._logs() if log.extent is not None)
+
+    def close(self) -> None:
+        """Write and sync everything; raises `StoreError`."""
+        self.lived.note()
+        try:
+            self.committer.close()
+        finally:
+            self._thread.close()
+            self._tables_log.close()
+            self.attic.close()
+            self.journals.close()
+            self.outboxes.close()
+            if self.ledger is not None:
+                self.ledger.log.close()
+
+    def _verify(self) -> Iterator[None]:
+        yield from self._tables_log.verify()
+        for part in list(self.journals.parts.values()):
+            yield from part.log.verify()
+        for log in self.outboxes.logs():
+            yield from log.verify()
+        if self.ledger is not None:
+            yield from self.ledger.log.verify()
+
+    def _logs(self) -> list[SegmentLog]:
+        parts = [part.log for part in self.journals.parts.values()]
+        ledger = [] if self.ledger is None else [self.ledger.log]
+        return [self._tables_log, *parts, *self.outboxes.logs(), *ledger]
+
+
+def _on_trimmed(file: Path, last: int, size: int) -> None:
+    log.warning("journal.tail_trimmed", file=str(file), last_entry=last, bytes=size)

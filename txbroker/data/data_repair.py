@@ -1,0 +1,137 @@
+"""SHELL: what `txbroker repair` does: cut damaged logs off where they are still good."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from txbroker.journal.store.part_folders import is_dropped
+from txbroker.model.errors import StoreError
+from txbroker.storage import atomic_file, checked_file, newest_segment
+from txbroker.storage.files import sync_folder
+from txbroker.storage.recovery import (
+    SegmentScan,
+    find_fault,
+    is_last_missing,
+    is_segment_name,
+    list_segments,
+    scan_segment,
+)
+from txbroker.storage.segment import Segment, pack_segment, segment_path
+
+_MOST = 1 << 32
+"""Entries of one segment, at the most: so many batches, each with so many records."""
+
+
+def repair(folder: Path) -> list[str]:
+    """
+    Check all logs in and below `folder` from end to end; cut the damaged ones off at the last good
+    entry. Returns one line for each of them.
+
+    What is cut off is kept in files `*.cut` beside the log. Numbers that it may hold are not given
+    again. Nobody else may use the folder meanwhile. Raises `StoreError`.
+    """
+    lines: list[str] = []
+    for path, _, names in sorted(os.walk(folder)):
+        if is_dropped(Path(path).name):
+            continue
+        for name in ("state.json", "part.json"):
+            lines += checked_file.repair(Path(path, name))
+        if any(is_segment_name(name) or name == newest_segment.NAME for name in names):
+            try:
+                lines += _repair_log(Path(path))
+            except OSError as error:
+                raise StoreError(f"{path}: cannot be repaired: {error.strerror}") from error
+    return lines
+
+
+def _repair_log(folder: Path) -> list[str]:
+    found = list_segments(folder)
+    latest = newest_segment.read(folder)
+    scans = [scan_segment(segment, has_head) for segment, has_head in found]
+    fault = find_fault(scans)
+    is_missing = is_last_missing(found, latest)
+    if fault is None and not is_missing:
+        return []
+    good, bad = scans[:fault], [] if fault is None else scans[fault:]
+    if bad and bad[0].has_head:
+        good.append(bad[0])  # its beginning is good, if it has any
+    following = _following(good, bad)
+    highest = max(latest + _MOST if is_missing else 0, following, *(scan.highest for scan in bad))
+    begun = good[-1].segment.first if good else 0
+    if highest > following or not good:
+        # Before anything is cut off: after a crash in between nothing else would tell how far the
+        # numbers have come.
+        begun = _begin_at(folder, good[-1].segment if good else None, following, highest)
+    lines = _cut_off(bad, following)
+    if is_missing:
+        path = segment_path(folder, latest)
+        lines.append(f"{path}: is missing; the log goes on with entry {begun}")
+    newest_segment.write(folder, begun)
+    sync_folder(folder)
+    return lines
+
+
+def _following(good: list[SegmentScan], bad: list[SegmentScan]) -> int:
+    """The number behind the last good entry."""
+    if good:
+        return good[-1].next
+    return bad[0].next if bad else 1
+
+
+def _cut_off(bad: list[SegmentScan], following: int) -> list[str]:
+    """Move what stands behind the last good entry aside; of the first segment only what is bad."""
+    if not bad:
+        return []
+    lines = [f"{bad[0].segment.path}: cut off after entry {following - 1}"]
+    if bad[0].has_head:
+        lines += _keep_rest(bad[0])
+        bad = bad[1:]
+    for scan in reversed(bad):
+        kept_in = _free_name(scan.segment.path)
+        scan.segment.path.rename(kept_in)
+        lines.append(f"{kept_in}: {scan.size} bytes were cut off")
+    return lines
+
+
+def _keep_rest(scan: SegmentScan) -> list[str]:
+    """Move what stands behind the last good entry of a segment into a file of its own."""
+    path, size = scan.segment.path, scan.size - scan.position
+    if not size:
+        return []
+    kept_in = _free_name(path)
+    with path.open("r+b") as file, kept_in.open("xb") as rest:
+        file.seek(scan.position)
+        while block := file.read(1024 * 1024):
+            rest.write(block)
+        rest.flush()
+        os.fsync(rest.fileno())
+        sync_folder(path.parent)
+        file.truncate(scan.position)
+        os.fsync(file.fileno())
+    return [f"{kept_in}: {size} bytes were cut off"]
+
+
+def _free_name(path: Path) -> Path:
+    number = 1
+    while (name := path.with_suffix(f".{number}.cut")).exists():
+        number += 1
+    return name
+
+
+def _begin_at(folder: Path, before: Segment | None, following: int, first: int) -> int:
+    """
+    An empty segment, durably, so that the log goes on with the number `first`, or a higher one
+    where a segment has that name; returns the number.
+    """
+    while segment_path(folder, first).exists():
+        first += 1
+    segment = Segment(
+        path=segment_path(folder, first),
+        first=first,
+        previous=before.first if before else 0,
+        follows=following if before else first,
+    )
+    # With its header at once: one without reads as torn, and hides that others are missing.
+    atomic_file.replace(segment.path, [pack_segment(segment)])
+    return first

@@ -1,0 +1,338 @@
+"""
+What another node says, before anything of it is used: lengths, numbers, places in the tree.
+
+A lie is refused whole. One client id of 70,000 bytes stopped the commits of an owner, a cut outside
+a child's zone took the zone of a living sibling, a version of 2^64-1 ended all later joins.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+from txbroker.core import StoredRecords
+from txbroker.delegation.delegation_table import DelegationState
+from txbroker.delegation.zone_snapshot import MarkKey, ZoneSnapshot, mark_of_will, will_of_mark
+from txbroker.model.epoch_transition import EpochTransition
+from txbroker.model.errors import PeerError
+from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.model.topics import (
+    TopicError,
+    is_within,
+    may_match_within,
+    validate_apex,
+    validate_topic_filter,
+    validate_topic_name,
+)
+from txbroker.model.zone_cut import ZoneCut
+from txbroker.mqtt.wire.fields import check_levels
+from txbroker.mqtt.wire.return_codes import ProtocolViolation
+
+MOST_TEXT = 65_535
+"""Bytes of any text: the longest that MQTT has."""
+
+MOST_NUMBER = 1 << 62
+"""Every number is below: a counter that starts there has room for as many again."""
+
+AHEAD = 1 << 32
+"""An epoch, a version or an incarnation is at most so far above the one that is known."""
+
+ANY = frozenset({"txbroker.v1.Question.Register.sync", "txbroker.v1.SeekRequest.time"})
+"""Numbers without a bound: a name, and a time that a reader looks for."""
+
+_SHOWN = 60
+_ADDRESS = re.compile(r"(\[[0-9a-fA-F:.%]+\]|[^\s:/\[\]]+):[0-9]{1,5}")
+_NUMBERS = frozenset(
+    {
+        FieldDescriptor.CPPTYPE_UINT64,
+        FieldDescriptor.CPPTYPE_INT64,
+        FieldDescriptor.CPPTYPE_UINT32,
+        FieldDescriptor.CPPTYPE_INT32,
+    }
+)
+
+
+def check(message: Message) -> None:
+    """Check the texts and numbers of a message, at any depth; raises `PeerError`."""
+    for field, found in message.ListFields():
+        values = found if field.is_repeated else (found,)
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            check_texts(field.full_name, map(str, (*found, *found.values())))
+        elif field.message_type is not None:
+            for value in values:
+                check(value)
+        elif field.cpp_type == field.CPPTYPE_STRING and field.type == field.TYPE_STRING:
+            for value in values:
+                _check_text(field.full_name, value)
+        elif field.cpp_type in _NUMBERS and field.full_name not in ANY:
+            for value in values:
+                if not 0 <= value < MOST_NUMBER:
+                    raise PeerError(f"{field.full_name}: {value} is no number below 2^62")
+
+
+def check_texts(what: str, texts: Iterable[str]) -> None:
+    """Check some texts; raises `PeerError`."""
+    for text in texts:
+        _check_text(what, text)
+
+
+def check_near(what: str, number: int, known: int) -> None:
+    """Refuse a number too far above the one that is known; raises `PeerError`."""
+    if number > known + AHEAD:
+        raise PeerError(f"{what}: {number} is more than 2^32 above {known}, which is known")
+
+
+def check_below(apex: str, cuts: Iterable[ZoneCut]) -> None:
+    """Refuse cuts that do not lie strictly below the apex, or twice; raises `PeerError`."""
+    known: set[str] = set()
+    for cut in cuts:
+        _check_cut(apex, cut)
+        if cut.apex in known:
+            raise PeerError(f"zone {_short(cut.apex)} is told twice")
+        known.add(cut.apex)
+
+
+def check_above(zone: str | None, cuts: Iterable[ZoneCut]) -> None:
+    """
+    Refuse zones above `zone` (None: a pure edge's) that are not, or do not lie in one another, the
+    root's first; raises `PeerError`.
+    """
+    above: str | None = None
+    for cut in cuts:
+        if above is None:
+            check_cut(cut)
+        else:
+            _check_cut(above, cut)
+        if zone is not None:
+            _check_inside(cut.apex, zone)
+        above = cut.apex
+
+
+def check_ended(zone: str | None, ended: Mapping[str, int]) -> None:
+    """Refuse ends of zones that are not around `zone`, or of the root's; raises `PeerError`."""
+    for apex in ended:
+        _check_inside("", apex)
+        if zone is not None:
+            _check_inside(apex, zone)
+
+
+def check_epochs(told: Iterable[tuple[str, int]], known: Callable[[str], int]) -> None:
+    """
+    Refuse epochs of zones that are too far above the `known` ones: a zone's next epoch is greater
+    than any that was told. Raises `PeerError`.
+    """
+    for apex, epoch in told:
+        check_near(f"epoch of zone {_short(apex)}", epoch, known(apex))
+
+
+def epochs_of(subtree: DelegationState) -> list[tuple[str, int]]:
+    """Every epoch that is told with a zone."""
+    cuts = [cut for entry in subtree.delegations for cut in (entry.cut, *entry.below)]
+    return [*((cut.apex, cut.epoch) for cut in cuts), *subtree.epochs.items()]
+
+
+def check_snapshot(apex: str, snapshot: ZoneSnapshot) -> None:
+    """Check a part of a zone's state on its way to the next owner; raises `PeerError`."""
+    check_topics(apex, (message.topic for message in snapshot.retained))
+    check_topics(apex, snapshot.cleared)
+    check_below(apex, snapshot.delegations)
+    for interest in snapshot.interests:
+        check_name(interest.edge)
+        check_near("incarnation", interest.incarnation, AHEAD)  # seconds since 1970 at the most
+        check_filters(interest.filters)
+        for topic_filter in interest.filters:
+            if not may_match_within(topic_filter, apex):
+                raise PeerError(f"{_short(topic_filter)} matches nothing in zone {_short(apex)}")
+
+
+def marks_within(apex: str, marks: Mapping[MarkKey, int]) -> dict[MarkKey, int]:
+    """
+    What a node that gives its zone back may tell of taken publishes: of streams to that zone and to
+    zones below it. It has marks of others, too, which came with the zone and are known better here:
+    no stream to them was ever taken there. That it took a will counts for topics of the zone.
+    """
+    found = {}
+    for key, sequence in marks.items():
+        will, zone = will_of_mark(key), key[2]
+        if is_within(zone, apex):
+            found[key] = sequence
+        elif will is not None:
+            found[mark_of_will(will, apex)] = sequence
+    return found
+
+
+def check_reached(passages: Iterable[EpochTransition], own: LogPosition) -> None:
+    """
+    Refuse passages that lead to or from a place of the own zone that is still to come: sessions
+    would wait there. `own` is the last one. Raises `PeerError`.
+    """
+    for passage in passages:
+        for place in (passage.left, passage.entered):
+            is_own = place.part.zone == own.part.zone
+            if is_own and (place.part.epoch, place.offset) > (own.part.epoch, own.offset):
+                zone = _short(own.part.zone)
+                raise PeerError(f"a passage of {_short(passage.apex)} is ahead of zone {zone}")
+
+
+def check_name(name: str) -> None:
+    """Refuse what no topology file may name a node; raises `PeerError`."""
+    if not name or set(name) & set("/+# ") or not name.isprintable():
+        raise PeerError(f"{_short(name)} is no node name; it has no spaces and no / + #")
+
+
+def check_address(address: str) -> None:
+    """Refuse what nobody can dial; raises `PeerError`."""
+    if not _ADDRESS.fullmatch(address) or not address.isprintable():
+        raise PeerError(f"{_short(address)} is no address; it has a host and a port")
+
+
+def check_cut(cut: ZoneCut) -> None:
+    """Refuse a zone without epoch, node or address; raises `PeerError`."""
+    try:
+        validate_apex(cut.apex)
+    except TopicError as error:
+        raise PeerError(f"zone {_short(cut.apex)}: {error}") from None
+    if not cut.epoch or not cut.node:
+        raise PeerError(f"zone {_short(cut.apex)} is told without its epoch or its node")
+    check_name(cut.node)
+    check_address(cut.grpc)
+
+
+def check_subtree(apex: str, subtree: DelegationState, known: Callable[[str], int]) -> None:
+    """
+    Check what comes along with a zone that changes hands; `known`: see `check_epochs`. Raises
+    `PeerError`.
+    """
+    check_below(apex, (entry.cut for entry in subtree.delegations))
+    for entry in subtree.delegations:
+        check_below(entry.cut.apex, entry.below)
+    for cut in subtree.reclaimed:
+        _check_cut(apex, cut)
+    for below in subtree.epochs:
+        _check_inside(apex, below)
+    check_epochs(epochs_of(subtree), known)
+    check_epochs(((cut.apex, cut.epoch) for cut in subtree.reclaimed), known)
+    check_passages(apex, subtree.passages, known)
+
+
+def check_passages(
+    apex: str, passages: Iterable[EpochTransition], known: Callable[[str], int]
+) -> None:
+    """
+    Refuse passages that have nothing to do with the zone of this apex, or that lead elsewhere than
+    between zones around their topics; `known`: see `check_epochs`. Raises `PeerError`.
+    """
+    for passage in passages:
+        if not passage.concerns(apex):
+            raise PeerError(f"a passage of {_short(passage.apex)} is told with zone {_short(apex)}")
+        for place in (passage.left, passage.entered):
+            if not is_within(passage.apex, place.part.zone):
+                zone = _short(place.part.zone)
+                raise PeerError(f"topics of {_short(passage.apex)} are no part of zone {zone}")
+            check_epochs((place.part,), known)
+
+
+def check_part(
+    given: JournalId, part: JournalId, before: LogPosition | None, known: Callable[[str], int]
+) -> None:
+    """
+    Refuse a part of a journal that does not come with the zone of `given`, its last part, or that
+    goes on behind one that cannot have led to it; `known`: see `check_epochs`. Raises `PeerError`.
+    """
+    check_parts(given.zone, (part,))
+    if part.zone == given.zone and part.epoch > given.epoch:
+        raise PeerError(f"zone {_short(part.zone)} has had no epoch {part.epoch}")
+    if before is not None:
+        check_predecessor(part, before, known)
+
+
+def check_predecessor(part: JournalId, before: LogPosition, known: Callable[[str], int]) -> None:
+    """
+    Refuse the end of a part that cannot have led to this one; `known`: see `check_epochs`. Raises
+    `PeerError`.
+    """
+    zone, epoch = before.part
+    if not is_within(part.zone, zone) or (part.zone == zone and part.epoch <= epoch):
+        raise PeerError(f"no part of zone {_short(zone)} leads to {_short(part.zone)}")
+    if not epoch:
+        raise PeerError(f"a part of zone {_short(zone)} has no epoch")
+    check_epochs((before.part,), known)
+
+
+def check_parts(apex: str, parts: Iterable[JournalId]) -> None:
+    """Refuse parts of journals of zones that are not at or below the apex; raises `PeerError`."""
+    for zone, epoch in parts:
+        if zone != apex:
+            _check_inside(apex, zone)
+        if not epoch:
+            raise PeerError(f"a part of zone {_short(zone)} has no epoch")
+
+
+def check_ended_parts(apex: str, parts: Iterable[JournalId], last: Callable[[str], int]) -> None:
+    """
+    Refuse parts of zones below the apex whose epochs are still to come: what will be in them would
+    be taken for what is here. Raises `PeerError`.
+    """
+    for zone, epoch in parts:
+        if zone != apex and epoch > last(zone):
+            raise PeerError(f"zone {_short(zone)} has had no epoch {epoch}")
+
+
+def check_topics(apex: str, topics: Iterable[str]) -> None:
+    """Refuse topics that are none, or lie outside the apex; raises `PeerError`."""
+    for topic in topics:
+        _check_name(topic, validate_topic_name)
+        if not is_within(topic, apex):
+            raise PeerError(f"topic {_short(topic)} is not of zone {_short(apex)}")
+
+
+def check_records(apex: str, stored: StoredRecords) -> None:
+    """Refuse records of topics that are not the zone's; raises `PeerError`."""
+    if apex:
+        is_lie = len(stored.find((f"{apex}/#",), 0, len(stored))) < len(stored)
+    else:
+        is_lie = bool(stored.find(("$SYS/#",), 0, 1))
+    if is_lie:
+        raise PeerError(f"records of topics that are not of zone {_short(apex)}")
+
+
+def check_filters(filters: Iterable[str]) -> None:
+    """Refuse filters that are none; raises `PeerError`."""
+    for topic_filter in filters:
+        _check_name(topic_filter, validate_topic_filter)
+
+
+def _check_name(text: str, validate: Callable[[str], None]) -> None:
+    try:
+        validate(text)
+        check_levels(text)
+    except TopicError as error:
+        raise PeerError(f"{_short(text)}: {error}") from None
+    except ProtocolViolation as error:
+        raise PeerError(f"{_short(text)}: {error} Raise limits.levels here.") from None
+
+
+def _check_cut(apex: str, cut: ZoneCut) -> None:
+    _check_inside(apex, cut.apex)
+    check_cut(cut)
+
+
+def _check_inside(apex: str, below: str) -> None:
+    try:
+        validate_apex(below)
+    except TopicError as error:
+        raise PeerError(f"zone {_short(below)}: {error}") from None
+    if below == apex or not is_within(below, apex):
+        raise PeerError(f"zone {_short(below)} does not lie below {_short(apex)}")
+
+
+def _check_text(what: str, text: str) -> None:
+    if len(text) * 4 > MOST_TEXT and len(text.encode()) > MOST_TEXT:
+        raise PeerError(f"{what}: a text of {len(text)} characters is too long")
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")

@@ -1,0 +1,1 @@
+"""How zones change hands over gRPC: join, handover, hand-back, reclaim, retire."""

@@ -1,0 +1,117 @@
+"""SHELL: the nodes that have joined here, and whether a name is another living node's already."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc.aio
+
+from txbroker.delegation.rpc.timeouts import ALIVE_EVERY
+from txbroker.delegation.state.node_grant import NodeGrant
+from txbroker.directory.members import Members
+from txbroker.directory.rpc.directory_convert import members_to_wire
+from txbroker.rpc.channels import CALL_TIMEOUT, Channels
+from txbroker.v1 import control_pb2
+from txbroker.v1.control_pb2 import JoinReply
+
+SIGN_OF_LIFE = 2.5 * ALIVE_EVERY
+"""Seconds in which a child that lives has said something."""
+
+
+NEWS = JoinReply()
+"""In the outbox of a child: there are news of members."""
+
+
+class Child:
+    """
+    A node that has joined here: its stream's outbox.
+
+    `told` is the change of the members up to which it knows them; `is_complete` once it knows that
+    this was all. News of members are not queued: it is told what is new when it can take it.
+    `life`: of which process of which data folder the stream is; `signs` is set with each thing that
+    it says.
+    """
+
+    def __init__(self, announce: control_pb2.Announce, epoch: int) -> None:
+        self.node = announce.node
+        self.zone = announce.zone if announce.owns_zone else None
+        self.epoch = epoch
+        self.grpc = announce.grpc
+        self.life = (announce.identity, announce.life)
+        self.signs = asyncio.Event()
+        self.told = 0
+        self.is_complete = False
+        self._has_news = False
+        self.outbox: asyncio.Queue[JoinReply | None] = asyncio.Queue(maxsize=1_000)
+
+    def tell(self, reply: JoinReply | None) -> None:
+        """Send it to the child; None ends its stream. A child that takes nothing is cut off."""
+        while self.outbox.full():
+            self.outbox.get_nowait()
+            reply = None
+        self.outbox.put_nowait(reply)
+
+    def wake(self) -> None:
+        """There may be news of members."""
+        if not self._has_news and not self.outbox.full():
+            self._has_news = True
+            self.outbox.put_nowait(NEWS)
+
+    def members(self, members: Members) -> JoinReply | None:
+        """Members that it does not know; some of them, if there are many."""
+        self._has_news = False
+        news, told = members.news_since(self.told, self)
+        is_last = members.is_told(told)
+        is_complete = members.is_joined and is_last
+        is_news = bool(news) or is_complete != self.is_complete
+        self.told, self.is_complete = told, is_complete
+        if not is_last:
+            self.wake()
+        return JoinReply(members=members_to_wire(news, complete=is_complete)) if is_news else None
+
+    async def shows_life(self) -> bool:
+        """Whether the child says anything on its stream soon, as it does each second."""
+        self.signs.clear()
+        try:
+            await asyncio.wait_for(self.signs.wait(), SIGN_OF_LIFE)
+        except TimeoutError:
+            return False
+        return True
+
+
+async def other_life(
+    announce: control_pb2.Announce, before: Child | None, members: Members, channels: Channels
+) -> str | None:
+    """
+    Where another process of the announcer's name lives, here (`before`) or in another branch; None:
+    nowhere.
+
+    Its own predecessor is dead: whoever has the address now has taken it over.
+    """
+    life = (announce.identity, announce.life)
+    if not announce.life:
+        return None  # an older node, which says nothing of it
+    is_elsewhere = before is not None and before.grpc != announce.grpc and before.life != life
+    if before is not None and is_elsewhere and await before.shows_life():
+        return before.grpc
+    known = members.get(announce.node)
+    if known is None or known.grpc == announce.grpc:
+        return None
+    try:
+        stub = channels.stub(known.grpc, announce.node)
+        reply = await stub.Status(control_pb2.StatusRequest(), timeout=CALL_TIMEOUT)
+    except grpc.aio.AioRpcError:
+        return None
+    is_other = reply.node == announce.node and (reply.who.identity, reply.who.life) != life
+    return known.grpc if is_other else None
+
+
+def who_to_wire(standing: NodeGrant) -> control_pb2.Who:
+    """Who this node is."""
+    return control_pb2.Who(
+        node=standing.node,
+        owns_zone=standing.zone is not None,
+        zone=standing.zone or "",
+        identity=standing.identity,
+        life=standing.life,
+    )

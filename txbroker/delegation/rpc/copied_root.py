@@ -1,0 +1,57 @@
+"""
+SHELL: a root whose data is a copy, and the one that it was copied from, which lives.
+
+A copied child is refused by its parent. A copied root has none: it would serve its zone a second
+time, at the same epoch, and adopt the children. So it looks for the other one before it serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+import grpc.aio
+
+from txbroker.delegation.state.node_grant import NodeGrant
+from txbroker.rpc.channels import Channels
+from txbroker.v1 import control_pb2
+
+PATIENCE = 2.0
+"""Seconds in which a node that lives says so."""
+
+
+async def living_twin(
+    standing: NodeGrant, channels: Channels, addresses: Iterable[str]
+) -> str | None:
+    """
+    Where another process with this node's data lives: at one of the addresses, or where one of the
+    children has its parent; None: nowhere that anybody knows.
+    """
+    known = {address for address in addresses if address != standing.grpc}
+    told = await asyncio.gather(
+        *(_status(channels, cut.grpc, cut.node) for cut in standing.table.cuts())
+    )
+    for reply in told:
+        if reply is not None and reply.lineage and reply.lineage[-1].node == standing.node:
+            known.add(reply.lineage[-1].grpc)
+    known.discard(standing.grpc)
+    for address in sorted(known):
+        reply = await _status(channels, address, standing.node)
+        if reply is not None and is_twin(standing, reply.who):
+            return address
+    return None
+
+
+def is_twin(standing: NodeGrant, who: control_pb2.Who) -> bool:
+    """True if that is another process with the data of this node, or with a copy of them."""
+    is_same = (who.node, who.identity) == (standing.node, standing.identity)
+    return is_same and who.life != standing.life
+
+
+async def _status(channels: Channels, address: str, node: str) -> control_pb2.StatusReply | None:
+    try:
+        call = channels.stub(address, node).Status(control_pb2.StatusRequest(), timeout=PATIENCE)
+        reply: control_pb2.StatusReply = await call
+    except grpc.aio.AioRpcError:
+        return None
+    return reply

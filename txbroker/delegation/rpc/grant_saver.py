@@ -1,0 +1,58 @@
+"""
+SHELL: changes of the standing that are made durable together.
+
+What a child says of cuts far below decides nothing, and the child says it again to a node that has
+started anew. So it waits for what comes next, where there is much to write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from txbroker.delegation.state.node_grant import NodeGrant
+from txbroker.model.errors import StoreError
+from txbroker.runtime.aio import Tasks
+from txbroker.runtime.structured_log import get_logger
+
+log = get_logger()
+
+REST = 10
+"""Times as long as a save has taken the next one waits, at least."""
+
+
+class GrantSaver:
+    """Saves `standing` soon: now where the last save is long past."""
+
+    def __init__(self, standing: NodeGrant, tasks: Tasks) -> None:
+        self._standing = standing
+        self._tasks = tasks
+        self._due = 0.0
+        self._is_waiting = False
+
+    def save_soon(self) -> None:
+        """Make durable what has changed; raises `StoreError` where that is tried now."""
+        if self._is_waiting:
+            return
+        wait = self._due - time.monotonic()
+        if wait <= 0:
+            self._save()
+            return
+        self._is_waiting = True
+        self._tasks.start(self._save_later(wait))
+
+    async def _save_later(self, wait: float) -> None:
+        await asyncio.sleep(wait)
+        self._is_waiting = False
+        try:
+            self._save()
+        except StoreError as error:
+            log.error("state.unsaved", reason=str(error))
+
+    def _save(self) -> None:
+        begun = time.monotonic()
+        try:
+            self._standing.save()
+        finally:
+            now = time.monotonic()
+            self._due = now + REST * (now - begun)

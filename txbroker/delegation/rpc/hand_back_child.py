@@ -1,0 +1,215 @@
+"""
+SHELL: this node as a child that gives its zone back to its parent (`txbroker retire`).
+
+The journal goes first, as it is, while the zone is served; then all else that others need of the
+node (`departure`). Then the steps are those of a join the other way round: bulk copy, fence, rest,
+and the parent commits.
+From the fence on only the parent knows how it ends (protocol rule 12), so it is asked until it
+answers, and a node that dies meanwhile asks when it starts again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import grpc.aio
+
+from txbroker.authority.authority import Authority
+from txbroker.authority.handover_source import HandoverSource
+from txbroker.data.data_directory import DataDirectory
+from txbroker.delegation.rpc.journal_transfer import JournalSender
+from txbroker.delegation.rpc.node_retirement import NodeRetirement, RetireError
+from txbroker.delegation.rpc.snapshot_copy import settled
+from txbroker.delegation.rpc.timeouts import ALIVE_EVERY, CLAIM_WAIT, HANDOVER_STEP, LONGEST_PAUSE
+from txbroker.delegation.state.node_grant import NodeGrant
+from txbroker.journal.store.retention import Retention
+from txbroker.model.errors import StoreError
+from txbroker.model.log_position import JournalId
+from txbroker.rpc.channels import CALL_TIMEOUT, Channels
+from txbroker.rpc.streams import STREAM_ERRORS, describe, open_stream, read, write
+from txbroker.rpc.zone_convert import needs_to_wire, snapshot_to_wire, subtree_to_wire
+from txbroker.runtime.aio import wait_until
+from txbroker.runtime.flush_queue import FlushQueue
+from txbroker.runtime.structured_log import get_logger
+from txbroker.v1 import control_pb2
+from txbroker.v1.control_pb2 import HandBackRequest, OutcomeReply
+
+if TYPE_CHECKING:
+    from txbroker.v1.control_pb2_grpc import ControlAsyncStub
+
+log = get_logger()
+
+
+class HandBackChild:
+    """
+    One hand-back; `run` it once. `ownership` is the node's lock on all that changes who owns what,
+    `exchange` the one on what is asked of the parent.
+    """
+
+    def __init__(
+        self,
+        *,
+        standing: NodeGrant,
+        authority: Authority,
+        channels: Channels,
+        disk: DataDirectory,
+        retention: Retention,
+        departure: NodeRetirement,
+        turn: FlushQueue,
+        exchange: asyncio.Lock,
+        ownership: asyncio.Lock,
+    ) -> None:
+        self._standing = standing
+        self._authority = authority
+        self._channels = channels
+        self._retention = retention
+        self._departure = departure
+        self._turn = turn
+        self._exchange = exchange
+        self._sender = JournalSender(
+            disk, authority.apex, JournalId(authority.apex, authority.epoch)
+        )
+        self._ownership = ownership
+        self._is_fenced = False
+
+    async def run(self) -> None:
+        """The zone is the parent's when this returns; raises `RetireError`."""
+        parent = self._standing.parent
+        assert parent is not None, "the root does not retire"
+        call = open_stream(_parent_stub(self._channels, self._standing).HandBack)
+        is_done = False
+        try:
+            await self._copy_journal(call)
+            await self._leave(call)
+            # What edges have inherited here and not claimed yet would not go along.
+            apex, subtrees = self._authority.apex, self._authority.subtrees
+            await wait_until(lambda: not subtrees.awaits_claims(apex), CLAIM_WAIT)
+            async with self._exchange, self._ownership:
+                self._departure.resign()
+                await self._hand_over(call)
+            is_done = True
+        except STREAM_ERRORS as error:
+            raise RetireError(f"parent {parent} cannot be reached: {describe(error)}") from error
+        except StoreError as error:
+            raise RetireError(str(error)) from error
+        finally:
+            call.cancel()
+            if not is_done:
+                self._departure.stay()
+
+    # internal
+
+    async def _copy_journal(self, call: Any) -> None:
+        standing = self._standing
+        begin = control_pb2.HandBackBegin(
+            node=standing.node,
+            zone=standing.cut.apex,
+            epoch=standing.epoch,
+            journal=self._sender.size,
+        )
+        await write(call, HandBackRequest(begin=begin), CALL_TIMEOUT)
+        ready = await _ready(call)
+        await self._sender.copy(call, {JournalId(part.zone, part.epoch) for part in ready.have})
+
+    async def _leave(self, call: Any) -> None:
+        """Until nothing is here that others need but the zone; the parent hears of us meanwhile."""
+        leaving = asyncio.ensure_future(self._departure.clear(self._standing.lineage[-1].node))
+        try:
+            while not (await asyncio.wait({leaving}, timeout=ALIVE_EVERY))[0]:
+                alive = HandBackRequest(alive=control_pb2.Alive())
+                await write(call, alive, HANDOVER_STEP)
+            await leaving
+        finally:
+            leaving.cancel()
+        await write(call, HandBackRequest(copied=control_pb2.Copied()), HANDOVER_STEP)
+        await _ready(call)
+
+    async def _hand_over(self, call: Any) -> None:
+        outgoing = self._authority.subtrees.prepare(self._authority.apex)
+        try:
+            self._standing.set_fenced(True)
+            try:
+                is_committed = await self._copy(outgoing, call)
+            except STREAM_ERRORS:
+                if not self._is_fenced:
+                    raise
+                is_committed = False
+            if not is_committed and not await self._has_ended():
+                raise RetireError("the parent did not take the zone back")
+        except (RetireError, StoreError, *STREAM_ERRORS):
+            self._roll_back(outgoing)
+            raise
+        self._complete(outgoing)
+
+    async def _copy(self, outgoing: HandoverSource, call: Any) -> bool:
+        """Whether the parent said that it has committed."""
+        authority = self._authority
+        for part in outgoing.bulk():
+            await write(call, HandBackRequest(snapshot=snapshot_to_wire(part)), HANDOVER_STEP)
+        offset = authority.subtrees.fence(outgoing)
+        self._is_fenced = True
+        await settled(authority)
+        for part in outgoing.rest():
+            await write(call, HandBackRequest(snapshot=snapshot_to_wire(part)), HANDOVER_STEP)
+        await self._sender.rest(call)
+        fence = control_pb2.Fence(
+            zone=authority.apex,
+            epoch=authority.epoch,
+            offset=offset,
+            subtree=subtree_to_wire(self._standing.table.subtree(authority.apex)),
+            needs=needs_to_wire(self._retention.needs(authority.apex)),
+        )
+        await write(call, HandBackRequest(fence=fence), HANDOVER_STEP)
+        reply = await read(call, HANDOVER_STEP)
+        return reply is not None and bool(reply.HasField("committed"))
+
+    async def _has_ended(self) -> bool:
+        """Whether the parent, which may be another one by now, has taken the zone."""
+        cut = self._standing.cut
+        request = control_pb2.OutcomeRequest(node=cut.node, zone=cut.apex, epoch=cut.epoch)
+        log.warning("handback.in_doubt", zone=cut.apex, parent=self._standing.parent)
+        while True:
+            stub = _parent_stub(self._channels, self._standing)
+            try:
+                reply = await stub.Outcome(request, timeout=HANDOVER_STEP)
+            except grpc.aio.AioRpcError:
+                reply = OutcomeReply()
+            if reply.outcome != OutcomeReply.UNKNOWN:
+                return reply.outcome == OutcomeReply.ENDED
+            await asyncio.sleep(LONGEST_PAUSE)
+
+    def _roll_back(self, outgoing: HandoverSource) -> None:
+        self._authority.subtrees.roll_back(outgoing)
+        try:
+            self._standing.set_fenced(False)
+        except StoreError as error:
+            # The next life asks the parent first, which renews the grant.
+            log.error("state.unsaved", reason=str(error))
+        self._turn.end()
+
+    def _complete(self, outgoing: HandoverSource) -> None:
+        epoch = self._standing.epoch
+        try:
+            self._standing.lose()
+        except StoreError as error:
+            # The next life asks the parent first, which then hands the zone over.
+            log.error("state.unsaved", reason=str(error))
+        self._authority.subtrees.complete(outgoing)
+        self._turn.end()
+        log.info("zone.retired", zone=self._authority.apex, epoch=epoch)
+
+
+def _parent_stub(channels: Channels, standing: NodeGrant) -> ControlAsyncStub:
+    known = standing.known_parent
+    return channels.stub(standing.parent or "", "" if known is None else known.node)
+
+
+async def _ready(call: Any) -> control_pb2.Ready:
+    reply = await read(call, HANDOVER_STEP)
+    if reply is None:
+        raise RetireError("the parent closed the call")
+    if reply.HasField("refused"):
+        raise RetireError(reply.refused.reason)
+    ready: control_pb2.Ready = reply.ready
+    return ready

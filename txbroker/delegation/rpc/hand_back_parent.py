@@ -1,0 +1,300 @@
+"""
+SHELL: this node as a parent that takes a zone back from its child.
+
+First the journal, as it is, while the child serves on; then, while nothing else of the zone changes
+hands, the rest. All of it is durable here before the commit, and the commit on disk is what decides
+(protocol rule 12).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import attrs
+import grpc
+import grpc.aio
+
+from txbroker.authority.authority import Authority
+from txbroker.data.data_directory import DataDirectory
+from txbroker.delegation.delegation_table import DelegationState
+from txbroker.delegation.peer_checks import (
+    check_ended_parts,
+    check_parts,
+    check_reached,
+    check_subtree,
+    epochs_of,
+    marks_within,
+)
+from txbroker.delegation.rpc.join_server import JoinServer
+from txbroker.delegation.rpc.journal_transfer import JournalReceiver, parts_within
+from txbroker.delegation.rpc.snapshot_copy import receive
+from txbroker.delegation.rpc.timeouts import CLAIM_WAIT, HANDOVER_STEP
+from txbroker.delegation.rpc.zone_lifecycle import ZoneLifecycle
+from txbroker.delegation.state.node_grant import NodeGrant
+from txbroker.delegation.state.received_zone_file import StagedZone
+from txbroker.delegation.state.staged_journal import StagedJournal
+from txbroker.delegation.zone_snapshot import ReceivedZone
+from txbroker.directory.members import Members
+from txbroker.model.epoch_transition import EpochTransition
+from txbroker.model.errors import PeerError, StoreError
+from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.model.topics import is_within
+from txbroker.rpc.streams import STREAM_ERRORS, brief, describe, let_in, read, unsaved
+from txbroker.rpc.zone_convert import checked_snapshot, needs_from_wire, subtree_from_wire
+from txbroker.runtime.aio import wait_until
+from txbroker.runtime.flush_queue import FlushQueue
+from txbroker.runtime.structured_log import get_logger, tell_repeated
+from txbroker.storage.disk_watermark import DiskWatermark
+from txbroker.v1 import control_pb2
+from txbroker.v1.control_pb2 import (
+    HandBackBegin,
+    HandBackReply,
+    HandBackRequest,
+    OutcomeReply,
+    OutcomeRequest,
+)
+
+log = get_logger()
+
+HandBackContext = grpc.aio.ServicerContext[HandBackRequest, HandBackReply]
+
+
+class HandBackParent:
+    """
+    The parent's half of a hand-back; `ownership` is the node's lock on all that changes who owns
+    what. `holding` None: the node owns no zone, and takes nothing back.
+    """
+
+    def __init__(
+        self,
+        *,
+        standing: NodeGrant,
+        authority: Authority | None,
+        holding: ZoneLifecycle | None,
+        parent: JoinServer,
+        members: Members,
+        disk: DataDirectory,
+        space: DiskWatermark,
+        turn: FlushQueue,
+        ownership: asyncio.Lock,
+    ) -> None:
+        self._standing = standing
+        self._authority = authority
+        self._holding = holding
+        self._parent = parent
+        self._members = members
+        self._disk = disk
+        self._space = space
+        self._turn = turn
+        self._ownership = ownership
+        self._under_way: set[str] = set()
+
+    # from the servicer
+
+    async def hand_back(self, context: HandBackContext) -> None:
+        """A child gives its zone back."""
+        try:
+            first = await read(context, HANDOVER_STEP)
+        except PeerError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, brief(str(error)))
+        if first is None or first.WhichOneof("kind") != "begin":
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "begin first")
+        begin = first.begin
+        refusal = self._refusal(begin) or self._hindrance(begin)
+        if refusal is not None:
+            await context.write(HandBackReply(refused=control_pb2.Refused(reason=refusal)))
+            return
+        self._under_way.add(begin.zone)
+        let_in(context)
+        try:
+            await self._take_back(begin, context)
+        except PeerError as error:
+            reason = brief(str(error))
+            kind = f"{begin.node}/handback"
+            tell_repeated(
+                log.warning,
+                "child.lied",
+                kind=kind,
+                peer=begin.node,
+                zone=begin.zone,
+                reason=reason,
+            )
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
+        except STREAM_ERRORS as error:
+            log.info("handback.ended", zone=begin.zone, peer=begin.node, reason=describe(error))
+        except StoreError as error:
+            await unsaved(error, context)
+        finally:
+            self._under_way.discard(begin.zone)
+
+    async def outcome(self, request: OutcomeRequest) -> OutcomeReply:
+        """
+        What became of a child's hand-back.
+
+        The answer binds: it waits for a hand-back that is under way, which may yet commit.
+        """
+        async with self._ownership:
+            if not self._is_serving():
+                return OutcomeReply(outcome=OutcomeReply.UNKNOWN)
+            held = self._standing.table.get(request.zone)
+            claim = (request.node, request.epoch)
+            if held is not None and (held.cut.node, held.cut.epoch) == claim:
+                return OutcomeReply(outcome=OutcomeReply.HELD)
+            if self._standing.table.epoch_of(request.zone) > request.epoch:
+                return OutcomeReply(outcome=OutcomeReply.ENDED)
+            return OutcomeReply(outcome=OutcomeReply.UNKNOWN)
+
+    def journal_of(self, begin: HandBackBegin, arriving: StagedJournal) -> JournalReceiver:
+        """What takes the child's journal."""
+        given = JournalId(begin.zone, begin.epoch)
+        return JournalReceiver(
+            arriving,
+            given,
+            is_full=lambda: self._space.is_full,
+            known=self._standing.known_epoch,
+        )
+
+    # internal
+
+    def _is_serving(self) -> bool:
+        return self._authority is not None and self._authority.serving
+
+    def _refusal(self, begin: HandBackBegin) -> str | None:
+        held = self._standing.table.get(begin.zone)
+        claim = (begin.node, begin.epoch)
+        if self._is_serving() and held is not None and (held.cut.node, held.cut.epoch) == claim:
+            return None
+        return f"zone {begin.zone!r} at epoch {begin.epoch} is not delegated from here"
+
+    def _hindrance(self, begin: HandBackBegin) -> str | None:
+        if begin.zone in self._under_way:
+            return f"zone {begin.zone!r} is being given back already"
+        if begin.journal > self._disk.room:
+            return (
+                f"the parent's disk has no room for {begin.journal >> 20} MiB of journal; make"
+                " room there, or let `retention` keep less"
+            )
+        return None
+
+    async def _take_back(self, begin: HandBackBegin, context: HandBackContext) -> None:
+        arriving = self._disk.arrivals.begin(begin.zone)
+        journal = self.journal_of(begin, arriving)
+        is_committed = False
+        try:
+            await self._take_journal(begin, journal, context)
+            async with self._ownership:
+                arrived, end = await self._take_rest(begin, journal, context)
+                await asyncio.wait_for(arriving.durable(), HANDOVER_STEP)
+                arriving.close()
+                # Where the child goes nobody counts on it any more; should it stay, it says so.
+                self._members.remove(begin.node)
+                await receive(self._standing, arrived)
+                await asyncio.wait_for(self._disk.committer.drain(), HANDOVER_STEP)
+                if self._refusal(begin) is not None:
+                    await context.abort(grpc.StatusCode.ABORTED, "the parent has lost its own zone")
+                self._standing.take_back(begin.zone, self._passage(begin, end))
+                is_committed = True
+                await self._serve(begin, context)
+        finally:
+            arriving.close()
+            if not is_committed:
+                self._disk.arrivals.forget(begin.zone)
+
+    async def _take_journal(
+        self, begin: HandBackBegin, journal: JournalReceiver, context: HandBackContext
+    ) -> None:
+        have = [
+            control_pb2.PartRef(zone=part.zone, epoch=part.epoch)
+            for part in parts_within(self._disk, begin.zone)
+        ]
+        await context.write(HandBackReply(ready=control_pb2.Ready(have=have)))
+        while await journal.take(request := await _next(context, may_wait=True)):
+            pass
+        if not request.HasField("copied"):
+            await context.abort(grpc.StatusCode.ABORTED, "the journal comes first")
+
+    async def _take_rest(
+        self, begin: HandBackBegin, journal: JournalReceiver, context: HandBackContext
+    ) -> tuple[StagedZone, int]:
+        """
+        What came meanwhile, and the state of the zone. With it the last offset of the child's part.
+        """
+        refusal = self._refusal(begin)
+        if refusal is not None:
+            await context.abort(grpc.StatusCode.ABORTED, refusal)
+        await context.write(HandBackReply(ready=control_pb2.Ready()))
+        incoming = ReceivedZone()
+        while not (request := await _next(context)).HasField("fence"):
+            if request.HasField("snapshot"):
+                incoming.take(checked_snapshot(request.snapshot, begin.zone))
+            elif not await journal.take(request):
+                await context.abort(grpc.StatusCode.ABORTED, "a hand-back ends with its fence")
+        subtree = subtree_from_wire(request.fence.subtree)
+        needs = needs_from_wire(request.fence.needs)
+        check_subtree(begin.zone, subtree, self._standing.known_epoch)
+        check_parts(begin.zone, (part for places in needs.values() for part in places))
+        check_ended_parts(begin.zone, journal.parts, self._known_epochs(subtree))
+        check_reached(subtree.passages, self._last_place())
+        incoming.marks = marks_within(begin.zone, incoming.marks)
+        # The passages of zones around it are known here: the child has them from this node.
+        passages = tuple(one for one in subtree.passages if is_within(one.apex, begin.zone))
+        arrived = StagedZone(
+            apex=begin.zone,
+            epoch=begin.epoch,
+            incoming=incoming,
+            subtree=attrs.evolve(subtree, passages=passages),
+            needs=needs,
+        )
+        return arrived, request.fence.offset
+
+    def _known_epochs(self, subtree: DelegationState) -> Callable[[str], int]:
+        """The last epoch of each zone, as this node knows it or the child says."""
+        told: dict[str, int] = {}
+        for apex, epoch in epochs_of(subtree):
+            told[apex] = max(told.get(apex, 0), epoch)
+        return lambda apex: max(told.get(apex, 0), self._standing.table.epoch_of(apex))
+
+    def _passage(self, begin: HandBackBegin, end: int) -> EpochTransition:
+        assert self._authority is not None
+        own = JournalId(self._authority.apex, self._authority.epoch)
+        return EpochTransition(
+            apex=begin.zone,
+            left=LogPosition(JournalId(begin.zone, begin.epoch), end),
+            entered=LogPosition(own, self._authority.delivered),
+        )
+
+    def _last_place(self) -> LogPosition:
+        assert self._authority is not None
+        return LogPosition(
+            JournalId(self._authority.apex, self._authority.epoch), self._authority.offset
+        )
+
+    async def _serve(self, begin: HandBackBegin, context: HandBackContext) -> None:
+        """It is committed, whatever happens now."""
+        assert self._authority is not None and self._holding is not None
+        self._holding.absorb()
+        self._authority.subtrees.hold(begin.zone)
+        try:
+            self._parent.serve_again(begin.zone, begin.epoch)
+            log.info("handback.committed", zone=begin.zone, peer=begin.node)
+            epoch = self._standing.table.epoch_of(begin.zone)
+            await context.write(HandBackReply(committed=control_pb2.Committed(epoch=epoch)))
+            is_claimed = self._authority.subtrees.is_claimed
+            await wait_until(lambda: is_claimed(begin.zone), CLAIM_WAIT)
+        finally:
+            self._authority.subtrees.let_go(begin.zone)
+            self._turn.end()
+
+
+async def _next(context: HandBackContext, *, may_wait: bool = False) -> HandBackRequest:
+    """The next request; only a child that `may_wait` shows that it is alive, and no more."""
+    while True:
+        request: HandBackRequest | None = await read(context, HANDOVER_STEP)
+        if request is None:
+            raise ConnectionError("the child has broken it off")
+        if not request.HasField("alive"):
+            return request
+        if not may_wait:
+            # Nothing else changes hands meanwhile, here and at the nodes below.
+            raise PeerError("a hand-back does not wait behind its journal")

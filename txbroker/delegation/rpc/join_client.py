@@ -1,0 +1,525 @@
+"""
+SHELL: this node as a child: joins its parent for ever, takes its zone over, gives it back.
+
+A node that held its zone before serves it without asking; joining only shows it alive and brings
+news. A node that never held it serves nothing before the first grant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from txbroker.authority.authority import Authority
+from txbroker.data.data_directory import DataDirectory
+from txbroker.delegation.peer_checks import (
+    check_above,
+    check_below,
+    check_ended,
+    check_epochs,
+    check_near,
+    check_predecessor,
+    check_subtree,
+)
+from txbroker.delegation.rpc.edge_retirement import EdgeRetirement
+from txbroker.delegation.rpc.hand_back_child import HandBackChild
+from txbroker.delegation.rpc.node_retirement import NodeRetirement, RetireError
+from txbroker.delegation.rpc.snapshot_copy import receive
+from txbroker.delegation.rpc.timeouts import (
+    ALIVE_EVERY,
+    FIRST_PAUSE,
+    HANDOVER_STEP,
+    LONGEST_PAUSE,
+    LOST_AFTER,
+    PROTOCOL_VERSION,
+    SILENCE,
+)
+from txbroker.delegation.state.lost_root import checked_root, root_to_wire
+from txbroker.delegation.state.node_grant import NodeGrant
+from txbroker.delegation.state.node_state import KnownParent
+from txbroker.delegation.state.received_zone_file import StagedZone
+from txbroker.delegation.zone_snapshot import ReceivedZone
+from txbroker.directory.members import Members
+from txbroker.directory.rpc.directory_convert import members_from_wire, members_to_wire
+from txbroker.journal.store.retention import Retention
+from txbroker.model.errors import PeerError, StoreError
+from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.model.zone_cut import ZoneCut
+from txbroker.rpc.channels import CALL_TIMEOUT, Channels, stranger_in
+from txbroker.rpc.link_convert import cut_from_wire, cut_to_wire
+from txbroker.rpc.streams import (
+    STREAM_ERRORS,
+    brief,
+    describe,
+    open_stream,
+    read,
+    write,
+)
+from txbroker.rpc.zone_convert import checked_snapshot, ended_from_wire, subtree_from_wire
+from txbroker.runtime.flush_queue import FlushQueue
+from txbroker.runtime.structured_log import get_logger, tell_repeated
+from txbroker.v1 import control_pb2, types_pb2
+from txbroker.v1.control_pb2 import JoinRequest
+
+log = get_logger()
+
+MOVES_AT_ONCE = 20
+"""Referrals to another parent that are followed without a pause; each is one level deeper."""
+
+
+CUT_PAUSE = 0.0001
+"""Seconds between two lists of the cuts below, for each of them: the parent reads all of them."""
+
+
+class JoinClient:
+    """
+    The child's half of join and hand-back; `ownership` is the node's lock on all that changes who
+    owns what below it.
+    """
+
+    def __init__(
+        self,
+        *,
+        standing: NodeGrant,
+        authority: Authority | None,
+        members: Members,
+        channels: Channels,
+        disk: DataDirectory,
+        retention: Retention,
+        departure: NodeRetirement,
+        withdrawal: Callable[[], EdgeRetirement],
+        turn: FlushQueue,
+        ownership: asyncio.Lock,
+        on_granted: Callable[[], None],
+        on_refused: Callable[[str, int], None],
+        on_lineage: Callable[[], None],
+    ) -> None:
+        self._standing = standing
+        self._authority = authority
+        self._members = members
+        self._channels = channels
+        self._disk = disk
+        self._retention = retention
+        self._departure = departure
+        self._withdrawal = withdrawal
+        self._turn = turn
+        self._ownership = ownership
+        self._on_granted = on_granted
+        self._on_refused = on_refused
+        self._on_lineage = on_lineage
+        self._news = asyncio.Event()
+        self._told_below: tuple[object, ...] = ()
+        self._is_retiring = False
+        self._unsaved = ""
+        self._stranger = ("", "")
+        # The parent's name, life and address, while its stream is up: it may be another one than
+        # the one that the standing names since.
+        self._joined_to = ("", "", "")
+        self._is_handing_back = False
+        self._silent_since: float | None = None  # since when the parent has not answered
+        # What is asked of the parent is asked one after the other: an announcement from before a
+        # hand-back, answered after it, would read as a claim to what has been given away.
+        self._exchange = asyncio.Lock()
+        self._again = asyncio.Event()
+        standing.when_changed(self._news.set)
+        members.when_changed(self._news.set)
+
+    # from the node
+
+    async def run(self) -> None:
+        """Join, and again whenever the stream ends; for ever."""
+        pause, moves, is_first = FIRST_PAUSE, 0, True
+        while not self._is_retiring:
+            parent = self._standing.parent
+            assert parent is not None, "the root does not join"
+            self._again.clear()
+            ended = ""
+            try:
+                ended = await self._join(parent)
+                self._silent_since = None
+            except PeerError as error:
+                reason = brief(str(error))
+                tell_repeated(log.warning, "join.failed", kind="lie", parent=parent, reason=reason)
+            except STREAM_ERRORS as error:
+                stranger = stranger_in(error)
+                if stranger is not None:
+                    self._say_stranger(parent, stranger)
+                elif is_first or pause == FIRST_PAUSE:
+                    log.warning("join.failed", parent=parent, reason=describe(error))
+                self._look_above()
+            except StoreError as error:
+                self._say_unsaved(error)
+            is_first = False
+            if ended == "moved" and moves < MOVES_AT_ONCE:
+                moves += 1
+                continue
+            if ended == "lost":
+                pause, moves = FIRST_PAUSE, 0
+                log.warning("join.lost", parent=parent)
+            try:
+                wait = pause * random.uniform(0.75, 1.0)
+                await asyncio.wait_for(self._again.wait(), wait)
+            except TimeoutError:
+                pause = min(pause * 2, LONGEST_PAUSE)
+
+    def adopt(self, request: control_pb2.AdoptRequest) -> control_pb2.AdoptReply:
+        """Another node says that it is the parent now."""
+        node, life, address = self._joined_to
+        if node == request.parent.node and life and request.who.life not in ("", life):
+            # The parent lives, and this is a copy of it.
+            return control_pb2.AdoptReply(accepted=False, other=address)
+        return control_pb2.AdoptReply(accepted=self._may_adopt(request))
+
+    def _may_adopt(self, request: control_pb2.AdoptRequest) -> bool:
+        standing = self._standing
+        if standing.parent is None or request.zone != standing.zone:
+            return False
+        try:
+            (parent,) = self._lineage([request.parent])
+            ended = self._ended(request.ended)
+        except PeerError as error:
+            reason = brief(str(error))
+            tell_repeated(log.warning, "parent.lied", peer=request.parent.node, reason=reason)
+            return False
+        if standing.is_outdated(parent):
+            return False
+        # It may know an epoch of ours that is out of date, where it has taken over from a parent
+        # that could not tell it any more.
+        above = standing.lineage[-1] if standing.lineage else None
+        is_over = above is not None and ended.get(above.apex, 0) > above.epoch
+        if request.epoch != standing.epoch and not is_over:
+            return False
+        joined = self._joined_to[0]
+        if joined not in ("", parent.node) and not is_over:
+            return False  # the parent lives, and would say so itself; a stranger says it as well
+        if standing.parent != request.parent.grpc:
+            try:
+                standing.move(parent, request.who.identity, ended)
+            except StoreError as error:
+                self._say_unsaved(error)
+                return False
+            log.info("parent.changed", parent=request.parent.node, address=request.parent.grpc)
+        self.join_again()
+        return True
+
+    def join_again(self) -> None:
+        """Whatever is under way, ask the parent now."""
+        self._again.set()
+        self._news.set()
+
+    async def hand_back(self, zone: str, epoch: int) -> None:
+        """
+        Give the zone back to the parent; raises `RetireError`, and then nothing has changed.
+
+        `zone` and `epoch` are those that whoever asked has seen. A pure edge has none to give, and
+        goes all the same.
+        """
+        if self._is_handing_back:
+            raise RetireError("the node is retiring already")
+        self._is_handing_back = True
+        try:
+            if self._standing.zone is None:
+                await self._withdrawal().run()
+            else:
+                await self._give_back(zone, epoch)
+            self._is_retiring = True
+            self._news.set()
+        finally:
+            self._is_handing_back = False
+
+    # internal
+
+    async def _give_back(self, zone: str, epoch: int) -> None:
+        standing, authority = self._standing, self._authority
+        if authority is None or not authority.serving:
+            raise RetireError(f"node {standing.node!r} holds no zone")
+        if standing.parent is None:
+            raise RetireError("the root zone has no parent to go back to; stop the node instead")
+        if (zone, epoch) != (authority.apex, authority.epoch):
+            raise RetireError(f"zone {authority.apex!r} is held at epoch {authority.epoch} now")
+        await HandBackChild(
+            standing=standing,
+            authority=authority,
+            channels=self._channels,
+            disk=self._disk,
+            retention=self._retention,
+            departure=self._departure,
+            turn=self._turn,
+            exchange=self._exchange,
+            ownership=self._ownership,
+        ).run()
+
+    def _look_above(self) -> None:
+        """
+        The parent does not answer. Where it may be gone for good, the nodes above it know: it was
+        forgotten, or this node has nothing that could be known of, so that nobody calls it.
+        """
+        standing, now = self._standing, asyncio.get_running_loop().time()
+        if self._silent_since is None:
+            self._silent_since = now
+        is_forgotten = self._members.is_removed(standing.parent_name)
+        has_nothing = standing.zone is not None and not standing.holds
+        if now - self._silent_since < LOST_AFTER or not (is_forgotten or has_nothing):
+            return
+        self._silent_since = now
+        try:
+            above = standing.look_above()
+        except (PeerError, StoreError) as error:
+            tell_repeated(log.warning, "parent.lost", kind="unsaved", reason=brief(str(error)))
+            return
+        if above:
+            tell_repeated(log.warning, "parent.lost", kind=above, address=above)
+
+    async def _join(self, parent: str) -> str:
+        """One join stream; returns why it ended: moved, refused, lost, retired."""
+        known = self._standing.known_parent
+        stub = self._channels.stub(parent, "" if known is None else known.node)
+        call = open_stream(stub.Join)
+        try:
+            async with self._exchange:
+                if self._is_retiring:
+                    return "retired"
+                ended = await self._ask(call, parent)
+            return ended or await self._stay(call)
+        finally:
+            self._joined_to = ("", "", "")
+            call.cancel()
+
+    async def _ask(self, call: Any, parent: str) -> str:
+        """From the announcement to the answer; why the stream ended, or "" when it goes on."""
+        await write(call, JoinRequest(announce=self._announce()), CALL_TIMEOUT)
+        incoming = ReceivedZone()
+        while True:
+            reply = await read(call, HANDOVER_STEP)
+            if reply is None:
+                return "lost"
+            if self._is_strange(reply):
+                self._say_stranger(parent, reply.who.node)
+                return "strange"
+            match reply.WhichOneof("kind"):
+                case "snapshot":
+                    incoming.take(checked_snapshot(reply.snapshot, self._standing.cut.apex))
+                case "fence":
+                    await self._receive(incoming, reply.fence)
+                    received = control_pb2.Received(epoch=reply.fence.grant)
+                    await write(call, JoinRequest(received=received), HANDOVER_STEP)
+                case "granted":
+                    self._granted(reply.granted)
+                    self._meet(parent, reply)
+                    return ""
+                case "moved":
+                    self._move(reply.moved)
+                    return "moved"
+                case "refused":
+                    self._on_refused(reply.refused.reason, reply.refused.cut_off)
+                    return "refused"
+
+    def _is_strange(self, reply: control_pb2.JoinReply) -> bool:
+        """
+        Whether another node than the parent says this. A node of the parent's name and zone that
+        has lost its data is the parent still.
+        """
+        known = self._standing.known_parent
+        if known is None or not known.identity or known.identity == reply.who.identity:
+            return False
+        if reply.WhichOneof("kind") not in ("granted", "refused", "moved"):
+            return False  # nothing that decides
+        if not reply.HasField("who"):  # an older node, which says who it is only with a grant
+            lineage = reply.granted.lineage
+            return not lineage or (lineage[-1].node, lineage[-1].apex) != (known.node, known.zone)
+        return (reply.who.node, reply.who.zone) != (known.node, known.zone)
+
+    def _say_stranger(self, parent: str, peer: str) -> None:
+        # It is asked again each second: the parent may come back there, or call us.
+        if self._stranger != (parent, peer):
+            self._stranger = (parent, peer)
+            log.warning(
+                "parent.stranger",
+                parent=parent,
+                peer=peer,
+                reason="another node has the parent's address; the zone is served on. If that node"
+                " is the parent now, change `parent`",
+            )
+
+    def _meet(self, parent: str, reply: control_pb2.JoinReply) -> None:
+        self._stranger = ("", "")
+        self._joined_to = (reply.who.node, reply.who.life, parent)
+        who, before = reply.who, self._standing.known_parent
+        if not reply.HasField("who"):
+            return
+        if before is not None and before.identity not in ("", who.identity):
+            log.warning("parent.replaced", parent=parent, peer=who.node)
+        self._standing.meet(
+            KnownParent(grpc=parent, node=who.node, zone=who.zone, identity=who.identity)
+        )
+
+    async def _receive(self, incoming: ReceivedZone, fence: control_pb2.Fence) -> None:
+        # Durable before the parent hears of it: it may commit, and then this is all there is.
+        standing = self._standing
+        subtree = subtree_from_wire(fence.subtree)
+        check_subtree(standing.cut.apex, subtree, standing.known_epoch)
+        if fence.grant <= standing.epoch:
+            raise PeerError(f"epoch {fence.grant} is not above {standing.epoch}, which was held")
+        check_near("grant", fence.grant, standing.epoch)
+        before = LogPosition(JournalId(fence.zone, fence.epoch), fence.offset)
+        check_predecessor(JournalId(standing.cut.apex, fence.grant), before, standing.known_epoch)
+        incoming.predecessor = (fence.zone, fence.epoch, fence.offset)
+        arrived = StagedZone(
+            apex=standing.cut.apex,
+            epoch=fence.grant,
+            incoming=incoming,
+            subtree=subtree,
+        )
+        await receive(standing, arrived)
+        log.info("handover.received", zone=standing.zone, epoch=fence.grant)
+
+    def _announce(self) -> control_pb2.Announce:
+        standing = self._standing
+        below = standing.table.below()
+        self._told_below = below
+        return control_pb2.Announce(
+            version=PROTOCOL_VERSION,
+            node=standing.node,
+            owns_zone=standing.zone is not None,
+            zone=standing.zone or "",
+            grpc=standing.grpc,
+            incarnation=standing.incarnation,
+            last_epoch=standing.epoch,
+            below=[cut_to_wire(cut) for cut in below],
+            holds=standing.holds,
+            fenced=standing.fenced,
+            prepared=standing.prepared,
+            identity=standing.identity,
+            life=standing.life,
+            restored=standing.restored,
+            root=root_to_wire(standing.root),
+            granted_by=_granted_by(standing),
+        )
+
+    def _granted(self, granted: control_pb2.Granted) -> None:
+        standing = self._standing
+        lineage = self._lineage(granted.lineage)
+        ended = self._ended(granted.ended)
+        below = [cut_from_wire(cut) for cut in granted.below]
+        check_below(standing.zone or "", below)
+        check_epochs(((cut.apex, cut.epoch) for cut in below), standing.known_epoch)
+        check_near("epoch", granted.epoch, standing.epoch)
+        root = checked_root(granted, standing)
+        standing.grant(granted.epoch, lineage, ended, below)
+        standing.hear_root(root)
+        self._on_granted()
+        self._turn.end()
+        self._unsaved = ""
+        log.info("join.granted", zone=standing.zone, epoch=granted.epoch)
+
+    def _lineage(self, told: Iterable[types_pb2.Cut]) -> list[ZoneCut]:
+        """The zones above, as the parent says; raises `PeerError`."""
+        lineage = [cut_from_wire(cut) for cut in told]
+        check_above(self._standing.zone, lineage)
+        check_epochs(((cut.apex, cut.epoch) for cut in lineage), self._standing.known_epoch)
+        return lineage
+
+    def _ended(self, told: Iterable[types_pb2.Gone]) -> dict[str, int]:
+        """The ends of zones around this node's, as another node says; raises `PeerError`."""
+        ended = ended_from_wire(told)
+        check_ended(self._standing.zone, ended)
+        check_epochs(ended.items(), self._standing.known_epoch)
+        return ended
+
+    def _say_unsaved(self, error: StoreError) -> None:
+        # A full disk, say: what could not be saved has not happened. It is tried again each second,
+        # and told once.
+        if str(error) != self._unsaved:
+            self._unsaved = str(error)
+            log.error("state.unsaved", reason=self._unsaved)
+
+    def _move(self, moved: control_pb2.Moved) -> None:
+        (cut,) = self._lineage([moved.parent])
+        self._standing.move(cut)
+        log.info("parent.changed", parent=moved.parent.node, address=moved.parent.grpc)
+
+    async def _stay(self, call: Any) -> str:
+        """Show signs of life and take news until the stream ends."""
+        talker = asyncio.ensure_future(self._talk_to_the_end(call))
+        try:
+            while True:
+                try:
+                    reply = await read(call, SILENCE)
+                except PeerError:
+                    raise
+                except STREAM_ERRORS:
+                    return "lost"
+                if reply is None:
+                    return "lost"
+                match reply.WhichOneof("kind"):
+                    case "lineage":
+                        self._standing.set_lineage(self._lineage(reply.lineage.lineage))
+                        self._on_lineage()
+                        self._turn.end()
+                    case "members":
+                        self._learn(reply.members, call)
+                        self._turn.end()
+                    case "moved":
+                        self._move(reply.moved)
+                        return "moved"
+                if talker.done():
+                    return "moved" if self._again.is_set() else "lost"
+        finally:
+            talker.cancel()
+
+    def _learn(self, told: control_pb2.Members, call: Any) -> None:
+        members = members_from_wire(told)
+        mine = self._members.get(self._members.name)
+        if mine is not None and any(
+            member.removed and member.name == mine.name and member.version > mine.version
+            for member in members
+        ):
+            log.warning("member.returned", reason="it was forgotten, and joins anew")
+        if told.complete:
+            self._members.learn(members, call)
+        else:
+            self._members.merge(members, call)
+
+    async def _talk_to_the_end(self, call: Any) -> None:
+        try:
+            await self._talk(call)
+        except STREAM_ERRORS:
+            pass  # whoever reads the stream sees its end, too
+
+    async def _talk(self, call: Any) -> None:
+        told_members = 0
+        now = asyncio.get_running_loop().time
+        wait, due = ALIVE_EVERY, now()
+        while not self._is_retiring and not self._again.is_set():
+            try:
+                await asyncio.wait_for(self._news.wait(), wait)
+                self._news.clear()
+            except TimeoutError:
+                pass
+            while not self._members.is_told(told_members):
+                news, told_members = self._members.news_since(told_members, call)
+                if news:
+                    members = members_to_wire(news, complete=False)
+                    await write(call, JoinRequest(members=members), SILENCE)
+            below = self._standing.table.below()
+            wait = ALIVE_EVERY
+            if below == self._told_below:
+                await write(call, JoinRequest(alive=control_pb2.Alive()), SILENCE)
+            elif now() < due:
+                wait = due - now()
+            else:
+                due = now() + min(len(below) * CUT_PAUSE, LONGEST_PAUSE)
+                self._told_below = below
+                wire = [cut_to_wire(cut) for cut in below]
+                told = control_pb2.Below(below=wire, epoch=self._standing.epoch)
+                await write(call, JoinRequest(below=told), SILENCE)
+
+
+def _granted_by(standing: NodeGrant) -> control_pb2.PartRef | None:
+    """The zone of the last parent, at the epoch that it had when it said so last."""
+    if not standing.lineage:
+        return None
+    parent = standing.lineage[-1]
+    return control_pb2.PartRef(zone=parent.apex, epoch=parent.epoch)

@@ -1,0 +1,508 @@
+"""
+SHELL: this node as a parent: grants zones, hands them over, knows who is alive.
+
+The decisions are `delegation.join`'s; here is the order of the steps (protocol rule 12): bulk copy,
+fence, rest, "received", commit on disk, and only then the edges are told and the child may open.
+Anything that goes wrong before the commit rolls back. The way back is in `takeback`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+
+import attrs
+import grpc
+import grpc.aio
+
+from txbroker.authority.authority import Authority
+from txbroker.authority.handover_source import HandoverSource
+from txbroker.config import parse_address
+from txbroker.delegation.join_rules import (
+    Applicant,
+    GrantRenewed,
+    JoinRefused,
+    ZoneElsewhere,
+    ZoneTransfer,
+    decide,
+)
+from txbroker.delegation.peer_checks import AHEAD, check_below, check_epochs, check_name, check_near
+from txbroker.delegation.rpc.children import NEWS, Child, other_life, who_to_wire
+from txbroker.delegation.rpc.grant_saver import GrantSaver
+from txbroker.delegation.rpc.snapshot_copy import settled
+from txbroker.delegation.rpc.stray_publishes import StrayCollector
+from txbroker.delegation.rpc.timeouts import (
+    ALIVE_EVERY,
+    CLAIM_WAIT,
+    HANDOVER_STEP,
+    PROTOCOL_VERSION,
+    SILENCE,
+)
+from txbroker.delegation.state.lost_root import LostRoot, root_to_wire
+from txbroker.delegation.state.node_grant import NodeGrant
+from txbroker.directory.member_admission import MemberAdmission
+from txbroker.directory.members import Members
+from txbroker.directory.rpc.directory_convert import members_from_wire
+from txbroker.model.epoch_transition import EpochTransition
+from txbroker.model.errors import PeerError, StoreError
+from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.model.topics import validate_apex
+from txbroker.model.zone_cut import ZoneCut
+from txbroker.rpc.channels import CALL_TIMEOUT, Channels
+from txbroker.rpc.link_convert import cut_from_wire, cut_to_wire
+from txbroker.rpc.streams import STREAM_ERRORS, brief, describe, read, unsaved, write
+from txbroker.rpc.zone_convert import (
+    ended_to_wire,
+    snapshot_to_wire,
+    subtree_to_wire,
+)
+from txbroker.runtime.aio import Tasks, wait_until
+from txbroker.runtime.flush_queue import FlushQueue
+from txbroker.runtime.structured_log import get_logger, tell_repeated
+from txbroker.v1 import control_pb2
+from txbroker.v1.control_pb2 import JoinReply, JoinRequest
+
+log = get_logger()
+
+REFUSALS_REMEMBERED = 1_000
+"""Nodes whose refusal is logged once and not each time that they ask."""
+
+JoinContext = grpc.aio.ServicerContext[JoinRequest, JoinReply]
+
+
+class JoinServer:
+    """
+    The parent's half of a join; `ownership` is the node's lock on all that changes who owns what.
+    """
+
+    def __init__(
+        self,
+        *,
+        standing: NodeGrant,
+        authority: Authority | None,
+        members: Members,
+        admission: MemberAdmission,
+        channels: Channels,
+        tasks: Tasks,
+        turn: FlushQueue,
+        ownership: asyncio.Lock,
+        lost_root: LostRoot,
+        collector: StrayCollector,
+    ) -> None:
+        self.children: dict[str, Child] = {}
+        self._standing = standing
+        self._authority = authority
+        self._members = members
+        self._admission = admission
+        self._channels = channels
+        self._tasks = tasks
+        self._turn = turn
+        self._ownership = ownership
+        self._lost_root = lost_root
+        self._collector = collector
+        self._refusals: OrderedDict[str, str] = OrderedDict()
+        self._told_lineage: tuple[ZoneCut, ...] = ()
+        self._saving = GrantSaver(standing, tasks)
+        standing.when_changed(self._tell_lineage)
+        members.when_changed(self._tell_all_members)
+
+    def is_alive(self, node: str) -> bool:
+        """Whether the node's join stream is up."""
+        return node in self.children
+
+    # from the servicer
+
+    async def join(self, context: JoinContext) -> None:
+        """One child's stream, from its announcement to its end."""
+        try:
+            await self._join(context)
+        except PeerError as error:
+            reason = brief(str(error))
+            tell_repeated(log.warning, "child.lied", kind="join", peer="", reason=reason)
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
+        except STREAM_ERRORS as error:
+            # The child is gone or stuck; what had begun is rolled back, and it will ask again.
+            tell_repeated(log.info, "join.ended", reason=describe(error))
+        except StoreError as error:
+            await unsaved(error, context)
+
+    # from the node
+
+    def adopt(self, cuts: Iterable[ZoneCut]) -> None:
+        """Tell the nodes below that this is their parent now, until they have joined."""
+        for cut in cuts:
+            self._tasks.start(self._adopt(cut))
+
+    def serve_again(self, apex: str, epoch: int) -> None:
+        """
+        A delegation ended, and is this node's own again: the edges are told, and the nodes of the
+        zones below it.
+        """
+        assert self._authority is not None
+        self._authority.announce_end(apex, epoch)
+        self.serve_below(apex)
+
+    def serve_below(self, apex: str) -> None:
+        """The delegations below an apex that was delegated are this node's now."""
+        assert self._authority is not None
+        below = [entry.cut for entry in self._standing.table.subtree(apex).delegations]
+        for cut in below:
+            self._authority.announce(cut)
+        self._turn.end()
+        self.adopt(below)
+
+    def close(self) -> None:
+        """End all streams."""
+        for child in list(self.children.values()):
+            child.tell(None)
+
+    # internal: join
+
+    async def _join(self, context: JoinContext) -> None:
+        first = await read(context, SILENCE)
+        if first is None or first.WhichOneof("kind") != "announce":
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "announce yourself first")
+        announce = first.announce
+        if announce.version > PROTOCOL_VERSION:
+            reason = f"control protocol {announce.version} is newer than {PROTOCOL_VERSION}"
+            await self._refuse(context, f"{reason}; start the parent's txbroker of that version")
+            return
+        wrong = _what_is_wrong(announce, self._standing.table.epoch_of)
+        if wrong is not None:
+            await self._refuse(context, wrong)
+            return
+        if await self._has_to_wait(announce, context):
+            return
+        before = self.children.get(announce.node)
+        other = await other_life(announce, before, self._members, self._channels)
+        if other is not None:
+            reason = (
+                f"another node {announce.node!r} lives at {other}; node names are unique in the"
+                " tree: choose another `node`, or stop that one; one `data` folder is for one node"
+            )
+            self._note_refusal(announce, reason)
+            await self._refuse(context, reason)
+            return
+        if announce.owns_zone:
+            if self._authority is None:
+                await self._refuse(
+                    context,
+                    f"node {self._standing.node!r} owns no zone and can be nobody's parent;"
+                    " set `parent` to a node above",
+                )
+                return
+            async with self._ownership:
+                if not self._authority.serving:
+                    await context.abort(grpc.StatusCode.UNAVAILABLE, "the parent has no grant now")
+                granted = await self._decide(announce, context)
+            if granted is None:
+                return
+        else:
+            granted = 0
+        await self._keep(announce, granted, context)
+
+    async def _has_to_wait(self, announce: control_pb2.Announce, context: JoinContext) -> bool:
+        """True if the announcer was refused, or told to come again, for the root that it knows."""
+        try:
+            reason = self._lost_root.judge(announce.node, announce)
+        except PeerError as error:
+            self._note_refusal(announce, str(error))
+            await self._refuse(context, str(error))
+            return True
+        if reason is not None:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, reason)
+        return False
+
+    def _who(self) -> control_pb2.Who:
+        return who_to_wire(self._standing)
+
+    async def _refuse(self, context: JoinContext, reason: str, cut_off: int = 0) -> None:
+        refused = control_pb2.Refused(reason=brief(reason), cut_off=cut_off)
+        await context.write(JoinReply(refused=refused, who=self._who()))
+
+    async def _decide(self, announce: control_pb2.Announce, context: JoinContext) -> int | None:
+        """The epoch granted; None when it was not."""
+        standing = self._standing
+        applicant = Applicant(
+            node=announce.node,
+            zone=announce.zone,
+            grpc=announce.grpc,
+            last_epoch=announce.last_epoch,
+            holds=announce.holds,
+            fenced=announce.fenced,
+            prepared=announce.prepared,
+            restored=announce.restored,
+            below=tuple(cut_from_wire(cut) for cut in announce.below),
+        )
+        left_out = standing.left_out(applicant.zone)
+        decision = decide(
+            standing.table, applicant, standing.lineage, standing.cut, left_out=left_out
+        )
+        match decision:
+            case JoinRefused(reason=reason, cut_off=cut_off):
+                self._note_settled(announce)
+                self._note_refusal(announce, reason)
+                await self._refuse(context, reason, cut_off)
+                return None
+            case ZoneElsewhere(cut=cut):
+                self._note_settled(announce)
+                moved = control_pb2.Moved(parent=cut_to_wire(cut))
+                await context.write(JoinReply(moved=moved, who=self._who()))
+                return None
+            case GrantRenewed(cut=cut, since=since):
+                before = announce.last_epoch if announce.restored else 0
+                by = announce.granted_by
+                earlier = self._collector.earlier(JournalId(by.zone, by.epoch))
+                self._renew(cut, self._below(announce, applicant), since, before, earlier)
+            case ZoneTransfer(cut=cut):
+                await self._transfer(cut, context)
+        # Not before: until its zone is its own again, nobody looks there for what was cut off.
+        if standing.table.settle(announce.zone, announce.node):
+            standing.save()
+        self._refusals.pop(announce.node, None)
+        return cut.epoch
+
+    def _note_settled(self, announce: control_pb2.Announce) -> None:
+        # A node that claims nothing has come to terms with what was reclaimed from it.
+        table = self._standing.table
+        if announce.holds or table.was_reclaimed(announce.zone, announce.prepared):
+            return
+        if table.settle(announce.zone, announce.node):
+            self._standing.save()
+
+    def _note_refusal(self, announce: control_pb2.Announce, reason: str) -> None:
+        # Who is refused asks again each second: that is told once.
+        if self._refusals.get(announce.node) == reason:
+            return
+        self._refusals[announce.node] = reason
+        if len(self._refusals) > REFUSALS_REMEMBERED:
+            self._refusals.popitem(last=False)
+        peer, zone = announce.node, announce.zone
+        tell_repeated(log.warning, "join.refused", kind=peer, peer=peer, zone=zone, reason=reason)
+
+    def _below(self, announce: control_pb2.Announce, applicant: Applicant) -> tuple[ZoneCut, ...]:
+        """The cuts below the child: as it says, and as it said before its data was lost."""
+        known = self._standing.table.get(applicant.zone)
+        if known is None or not announce.restored:
+            return applicant.below
+        newest = {cut.apex: cut for cut in applicant.below}
+        for cut in known.below:
+            if cut.apex not in newest or newest[cut.apex].epoch < cut.epoch:
+                newest[cut.apex] = cut
+        return tuple(newest.values())
+
+    def _renew(
+        self,
+        cut: ZoneCut,
+        below: tuple[ZoneCut, ...],
+        since: int,
+        before: int,
+        earlier: Mapping[int, int],
+    ) -> None:
+        standing = self._standing
+        assert self._authority is not None
+        known = standing.table.get(cut.apex)
+        if known is not None and known.cut == cut and known.below == below:
+            return
+        offset = self._authority.offset
+        strays = standing.renew(cut, below, offset, since=since, before=before, earlier=earlier)
+        retained = []
+        if known is None:
+            retained = list(self._authority.retained.within(cut.apex))
+            self._authority.discard_retained(cut.apex)
+            self._authority.announce_found(cut)
+        else:
+            self._authority.announce(cut)
+        if strays:
+            # A copy has values from before the delegation, which are older than the child's.
+            self._collector.collect(strays, () if standing.is_copy else retained)
+
+    async def _transfer(self, cut: ZoneCut, context: JoinContext) -> None:
+        authority, standing = self._authority, self._standing
+        assert authority is not None
+        # What edges have inherited here and not claimed yet would not go along.
+        await wait_until(lambda: not authority.subtrees.awaits_claims(cut.apex), CLAIM_WAIT)
+        outgoing = authority.subtrees.prepare(cut.apex)
+        log.info("handover.prepare", zone=cut.apex, peer=cut.node, epoch=cut.epoch)
+        try:
+            passage = await self._copy(outgoing, cut, context)
+            moved = standing.table.subtree(cut.apex).delegations
+            if not authority.serving:
+                raise ConnectionError("the parent has lost its own zone")
+            below = [c for entry in moved for c in (entry.cut, *entry.below)]
+            standing.table.commit(cut, below)
+            standing.table.note(passage)
+            standing.save()
+        except BaseException:
+            authority.subtrees.roll_back(outgoing)
+            log.warning("handover.rolled_back", zone=cut.apex, peer=cut.node)
+            raise
+        authority.subtrees.complete(outgoing)
+        self._turn.end()
+        log.info("handover.committed", zone=cut.apex, peer=cut.node, epoch=cut.epoch)
+        for entry in moved:
+            child = self.children.get(entry.cut.node)
+            if child is not None:
+                child.tell(JoinReply(moved=control_pb2.Moved(parent=cut_to_wire(cut))))
+
+    async def _copy(
+        self, outgoing: HandoverSource, cut: ZoneCut, context: JoinContext
+    ) -> EpochTransition:
+        """The child has it all when this returns; the passage that its topics make to it."""
+        assert self._authority is not None
+        for part in outgoing.bulk():
+            await write(context, JoinReply(snapshot=snapshot_to_wire(part)), HANDOVER_STEP)
+        offset = self._authority.subtrees.fence(outgoing)
+        await settled(self._authority)
+        for part in outgoing.rest():
+            await write(context, JoinReply(snapshot=snapshot_to_wire(part)), HANDOVER_STEP)
+        passage = EpochTransition(
+            apex=cut.apex,
+            left=LogPosition(JournalId(self._authority.apex, self._authority.epoch), offset),
+            entered=LogPosition(JournalId(cut.apex, cut.epoch), 0),
+        )
+        subtree = self._standing.table.subtree(cut.apex)
+        fence = control_pb2.Fence(
+            zone=self._authority.apex,
+            epoch=self._authority.epoch,
+            offset=offset,
+            grant=cut.epoch,
+            subtree=subtree_to_wire(attrs.evolve(subtree, passages=(*subtree.passages, passage))),
+        )
+        await write(context, JoinReply(fence=fence), HANDOVER_STEP)
+        answer = await read(context, HANDOVER_STEP)
+        if answer is None or answer.received.epoch != cut.epoch:
+            raise ConnectionError("the child did not confirm")
+        return passage
+
+    async def _keep(self, announce: control_pb2.Announce, epoch: int, context: JoinContext) -> None:
+        """The child is a member until its stream ends or falls silent."""
+        child = Child(announce, epoch)
+        zone = child.zone
+        before = self.children.get(child.node)
+        if before is not None:
+            before.tell(None)
+        self.children[child.node] = child
+        granted = control_pb2.Granted(
+            epoch=epoch,
+            lineage=[cut_to_wire(cut) for cut in self._standing.lineage_of_children()],
+            ended=[] if zone is None else ended_to_wire(self._standing.ended_around(zone)),
+            root=root_to_wire(self._standing.root),
+        )
+        held = None if zone is None else self._standing.table.get(zone)
+        if announce.restored and held is not None:
+            granted.below.extend(cut_to_wire(cut) for cut in held.below)
+        child.tell(JoinReply(granted=granted, who=self._who()))
+        child.wake()
+        log.info("child.joined", peer=child.node, zone=zone, epoch=epoch)
+        reader = self._tasks.start(self._listen(child, context))
+        try:
+            while True:
+                try:
+                    reply = await asyncio.wait_for(child.outbox.get(), ALIVE_EVERY)
+                except TimeoutError:
+                    reply = JoinReply(alive=control_pb2.Alive())
+                if reply is None or reader.done():
+                    return
+                if reply is NEWS:
+                    reply = child.members(self._members)
+                    if reply is None:
+                        continue
+                await write(context, reply, HANDOVER_STEP)
+        finally:
+            reader.cancel()
+            if self.children.get(child.node) is child:
+                del self.children[child.node]
+                log.info("child.away", peer=child.node, zone=zone)
+
+    async def _listen(self, child: Child, context: JoinContext) -> None:
+        try:
+            while (request := await read(context, SILENCE)) is not None:
+                child.signs.set()
+                match request.WhichOneof("kind"):
+                    case "below":
+                        self._tell_below(child, request.below)
+                    case "members":
+                        told = members_from_wire(request.members)
+                        self._admission.told(child, told, is_stream=True)
+                        self._turn.end()
+        except PeerError as error:
+            node, reason = child.node, brief(str(error))
+            tell_repeated(log.warning, "child.lied", kind=node, peer=node, reason=reason)
+        except STREAM_ERRORS:
+            pass
+        except StoreError as error:
+            log.error("state.unsaved", reason=str(error))
+        finally:
+            self._admission.forget(child)
+            child.tell(None)
+
+    def _tell_below(self, child: Child, told: control_pb2.Below) -> None:
+        # An old stream of a child that came back, or of one whose zone went, has no say any more.
+        if child.zone is None or told.epoch != child.epoch:
+            return
+        below = [cut_from_wire(cut) for cut in told.below]
+        check_below(child.zone, below)
+        check_epochs(((c.apex, c.epoch) for c in below), self._standing.table.epoch_of)
+        if self._standing.table.tell_below(child.zone, child.epoch, below):
+            self._saving.save_soon()
+
+    def _tell_all_members(self) -> None:
+        for child in self.children.values():
+            child.wake()
+
+    def _tell_lineage(self) -> None:
+        lineage = self._standing.lineage_of_children()
+        if lineage != self._told_lineage:
+            self._told_lineage = lineage
+            reply = control_pb2.Lineage(lineage=[cut_to_wire(cut) for cut in lineage])
+            for child in self.children.values():
+                child.tell(JoinReply(lineage=reply))
+
+    async def _adopt(self, cut: ZoneCut) -> None:
+        standing = self._standing
+        pause = 0.1
+        while not self.is_alive(cut.node):
+            held = standing.table.get(cut.apex)
+            if held is None or held.cut.node != cut.node or not standing.serving:
+                return
+            request = control_pb2.AdoptRequest(
+                parent=cut_to_wire(standing.cut),
+                zone=cut.apex,
+                epoch=held.cut.epoch,
+                ended=ended_to_wire(standing.ended_around(cut.apex)),
+                who=self._who(),
+            )
+            try:
+                stub = self._channels.stub(cut.grpc, cut.node)
+                reply = await stub.Adopt(request, timeout=CALL_TIMEOUT)
+                if reply.other:
+                    other = brief(reply.other)
+                    tell_repeated(
+                        log.error, "parent.twin", kind=cut.node, peer=cut.node, lives=other
+                    )
+            except grpc.aio.AioRpcError:
+                log.debug("adopt.failed", peer=cut.node)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 1.0)
+
+
+def _what_is_wrong(announce: control_pb2.Announce, known: Callable[[str], int]) -> str | None:
+    """
+    Nothing from the network is trusted: what a topology file would be refused for, and epochs far
+    above the `known` ones of their zones.
+    """
+    try:
+        check_name(announce.node)
+        parse_address(announce.grpc)
+        check_near("incarnation", announce.incarnation, AHEAD)  # seconds since 1970 at the most
+        if announce.owns_zone:
+            validate_apex(announce.zone)
+            below = [cut_from_wire(cut) for cut in announce.below]
+            check_below(announce.zone, below)
+            claimed = max(announce.last_epoch, announce.prepared)
+            check_epochs([(announce.zone, claimed), *((c.apex, c.epoch) for c in below)], known)
+    except (ValueError, PeerError) as error:
+        return f"node {brief(repr(announce.node))}: {error}"
+    return None

@@ -1,0 +1,191 @@
+"""
+SHELL: a zone's journal on its way back to the parent, both ends.
+
+Batches go as they are stored. Most of it is copied before the fence, while the zone is served; what
+came meanwhile follows after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from txbroker.core import StoredRecords
+from txbroker.data.data_directory import DataDirectory
+from txbroker.delegation.peer_checks import check_part, check_records
+from txbroker.delegation.rpc.timeouts import HANDOVER_STEP
+from txbroker.delegation.state.staged_journal import StagedJournal
+from txbroker.journal.store.journal_parts import JournalPart
+from txbroker.journal.store.record_format import read_marks
+from txbroker.model.errors import PeerError, StoreError
+from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.model.topics import is_within
+from txbroker.rpc.streams import write
+from txbroker.rpc.zone_convert import place_from_wire, place_to_wire
+from txbroker.storage.segment import FORMAT, Batch
+from txbroker.v1 import control_pb2
+from txbroker.v1.control_pb2 import HandBackRequest
+
+AT_ONCE = 256 * 1024
+"""Bytes in one message, or a whole batch where that is larger."""
+
+OVERHEAD = 32
+"""Bytes that a batch takes beside its body."""
+
+FEW = 500
+"""Records that may be left to be sent while the zone stands still."""
+
+PASSES = 10
+"""Attempts to come that near to the end of a journal that grows meanwhile."""
+
+
+class JournalSender:
+    """The child's end; `call` is its hand-back. What `have` names is not sent."""
+
+    def __init__(self, disk: DataDirectory, apex: str, present: JournalId) -> None:
+        self._disk = disk
+        self._apex = apex
+        self._present = present
+        self._sent = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of the parts that may be sent."""
+        return sum(part.log.size for part in self._parts())
+
+    async def copy(self, call: Any, have: set[JournalId]) -> None:
+        """Send all parts as they are now, the present one last."""
+        for part in self._parts():
+            if part.key in have:
+                continue
+            header = control_pb2.JournalPart(
+                zone=part.key.zone, epoch=part.key.epoch, format=FORMAT
+            )
+            if part.predecessor is not None:
+                header.predecessor.CopyFrom(place_to_wire(LogPosition(*part.predecessor)))
+            await write(call, HandBackRequest(part=header), HANDOVER_STEP)
+            sent = await self._send(call, part, 0)
+            if part.key == self._present:
+                self._sent = sent
+                await self._catch_up(call, part)
+
+    async def rest(self, call: Any) -> None:
+        """Send what has been appended since."""
+        await self._disk.committer.drain()
+        part = self._disk.journals.get(self._present)
+        if part is not None:
+            self._sent = await self._send(call, part, self._sent)
+
+    async def _catch_up(self, call: Any, part: JournalPart) -> None:
+        for _ in range(PASSES):
+            if part.log.written - self._sent <= FEW:
+                break
+            self._sent = await self._send(call, part, self._sent)
+
+    async def _send(self, call: Any, part: JournalPart, after: int) -> int:
+        """Send what is written of a part by now, not what comes meanwhile; the last offset sent."""
+        written = part.log.written
+        batches = control_pb2.JournalBatches()
+        size = 0
+        for batch in part.log.batches(after):
+            if batch.first > written:
+                break
+            batches.batches.add(
+                first=batch.first, count=batch.count, time=batch.time, body=batch.body
+            )
+            after = batch.first + batch.count - 1
+            size += len(batch.body) + OVERHEAD
+            if size >= AT_ONCE:
+                await write(call, HandBackRequest(batches=batches), HANDOVER_STEP)
+                batches, size = control_pb2.JournalBatches(), 0
+        if size:
+            await write(call, HandBackRequest(batches=batches), HANDOVER_STEP)
+        return after
+
+    def _parts(self) -> list[JournalPart]:
+        ours = [p for k, p in self._disk.journals.parts.items() if is_within(k.zone, self._apex)]
+        return sorted(ours, key=lambda part: (part.key == self._present, part.key))
+
+
+def parts_within(disk: DataDirectory, apex: str) -> list[JournalId]:
+    """The parts of a zone, and of zones below it, that are here."""
+    return [key for key in disk.journals.parts if is_within(key.zone, apex)]
+
+
+class JournalReceiver:
+    """
+    The parent's end. What comes is of `given`, the part that the child serves last, or of another
+    part of its zone or of one below it; `parts` are those that came. `is_full`: the disk is to take
+    nothing more, and publishes here wait for room: the child may send more than it had announced.
+    `known`: the last epoch of a zone, as this node knows.
+    """
+
+    def __init__(
+        self,
+        arriving: StagedJournal,
+        given: JournalId,
+        *,
+        is_full: Callable[[], bool],
+        known: Callable[[str], int],
+    ) -> None:
+        self.parts: list[JournalId] = []
+        self._known = known
+        self._arriving = arriving
+        self._given = given
+        self._is_full = is_full
+
+    async def take(self, request: HandBackRequest) -> bool:
+        """
+        Take a message if it is about the journal; whether it was.
+
+        Raises `StoreError`, and `PeerError` for what is no journal of the zone.
+        """
+        match request.WhichOneof("kind"):
+            case "part":
+                self._begin(request.part)
+            case "batches":
+                for batch in request.batches.batches:
+                    await self._append(
+                        Batch(
+                            first=batch.first, count=batch.count, time=batch.time, body=batch.body
+                        )
+                    )
+            case _:
+                return False
+        return True
+
+    def _begin(self, header: control_pb2.JournalPart) -> None:
+        if header.format != FORMAT:
+            raise StoreError(
+                f"the journal of zone {header.zone!r} comes in format {header.format}, and is"
+                f" kept in format {FORMAT} here; use one version of txbroker for both nodes"
+            )
+        part = JournalId(header.zone, header.epoch)
+        before = None
+        if header.HasField("predecessor"):
+            before = place_from_wire(header.predecessor)
+        check_part(self._given, part, before, self._known)
+        self._arriving.begin(part, before)
+        self.parts.append(part)
+
+    async def _append(self, batch: Batch) -> None:
+        if not self.parts:
+            raise PeerError("a batch of a journal came before its part")
+        if self._is_full():
+            raise StoreError("the parent's disk has no room for the rest of the journal")
+        _check_batch(self.parts[-1].zone, batch)
+        await self._arriving.append(batch)
+
+
+def _check_batch(zone: str, batch: Batch) -> None:
+    """
+    Refuse what nobody could read, on which this node would end, and topics of other zones; raises
+    `PeerError`.
+    """
+    stored = StoredRecords()
+    stored.add(batch.first, batch.body, batch.count)
+    check_records(zone, stored)
+    try:
+        read_marks(batch.body)
+    except ValueError:
+        raise PeerError(f"the batch of offset {batch.first} has marks that are none") from None

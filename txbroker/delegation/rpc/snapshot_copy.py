@@ -1,0 +1,29 @@
+"""SHELL: what both ways of a handover have in common when a zone's state is copied."""
+
+from __future__ import annotations
+
+import asyncio
+
+from txbroker.authority.authority import Authority
+from txbroker.delegation.rpc.timeouts import HANDOVER_STEP
+from txbroker.delegation.state.node_grant import NodeGrant
+from txbroker.delegation.state.received_zone_file import StagedZone
+from txbroker.runtime.aio import wait_until
+
+
+async def settled(authority: Authority) -> None:
+    """Return when what was taken so far is durable and delivered; raises `TimeoutError`."""
+    done = asyncio.Event()
+    authority.in_order(done.set)
+    await asyncio.wait_for(done.wait(), HANDOVER_STEP)
+
+
+async def receive(standing: NodeGrant, arrived: StagedZone) -> None:
+    """
+    Make a zone's state that is here in full durable; raises `StoreError`, `TimeoutError`.
+
+    There is one place for it: what arrived before has to be part of the store first.
+    """
+    if not await wait_until(lambda: standing.absorbing is None, HANDOVER_STEP):
+        raise TimeoutError("the store has not taken in an earlier zone yet")
+    await asyncio.to_thread(standing.receive, arrived)

@@ -1,0 +1,131 @@
+"""
+SHELL: the node's own zone, served as long as its standing says so.
+
+It opens with the grant, with what a handover brought for it; a subtree that came back is taken in;
+it stops where the parent refuses it. What arrived is kept aside (`NodeGrant.receive`) until it is
+durable in the store, and the store itself remembers that it has it: a node that dies in between
+neither loses it nor takes it in a second time, over what is newer by then.
+"""
+
+from __future__ import annotations
+
+from txbroker.authority.authority import Authority
+from txbroker.data.data_directory import DataDirectory
+from txbroker.delegation.state.node_grant import NodeGrant
+from txbroker.delegation.state.received_zone_file import StagedZone
+from txbroker.edge.local.local_link import LocalLink
+from txbroker.journal.store.retention import Retention
+from txbroker.model.errors import StoreError
+from txbroker.model.timers import Timers
+from txbroker.runtime.flush_queue import FlushQueue
+from txbroker.runtime.structured_log import get_logger
+
+log = get_logger()
+
+RETRY = 1.0
+"""Seconds until a state that could not be saved is tried again."""
+
+_ABSORBED = b"absorbed"
+
+
+class ZoneLifecycle:
+    """See the module's text."""
+
+    def __init__(
+        self,
+        *,
+        standing: NodeGrant,
+        authority: Authority,
+        own_zone: LocalLink,
+        disk: DataDirectory,
+        retention: Retention,
+        timers: Timers,
+        turn: FlushQueue,
+    ) -> None:
+        self._standing = standing
+        self._authority = authority
+        self.own_zone = own_zone
+        self._disk = disk
+        self._retention = retention
+        self._table = disk.tables.table("handover")
+        self._timers = timers
+        self._turn = turn
+        self._told_cut_off = 0
+        self._told_refusal = ""
+        waiting = standing.absorbing
+        disk.arrivals.clean(None if waiting is None else waiting.apex)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the zone is granted, and not served at that epoch."""
+        authority, standing = self._authority, self._standing
+        return standing.serving and (not authority.serving or authority.epoch != standing.epoch)
+
+    def open(self) -> None:
+        """Serve the zone, as the standing allows."""
+        authority, standing = self._authority, self._standing
+        arrived = standing.absorbing
+        if arrived is None or self._has(arrived) or arrived.apex != authority.apex:
+            authority.open(standing.epoch)
+            self.absorb()
+        else:
+            authority.open(standing.epoch, arrived.incoming)
+            self._note(arrived)
+        self.own_zone.open(standing.cut)
+        self._turn.end()
+
+    def absorb(self) -> None:
+        """Take in what has arrived for good, if that is still to be done."""
+        arrived = self._standing.absorbing
+        if arrived is None:
+            return
+        try:
+            self._disk.arrivals.adopt(arrived.apex, self._disk.journals)
+        except StoreError as error:
+            # Served without it, the zone would answer for less than was acknowledged: the next
+            # start tries again.
+            self._disk.fail(error)
+            return
+        if not self._has(arrived):
+            self._authority.absorb(arrived.apex, arrived.incoming)
+            for edge, places in arrived.needs.items():
+                for part, offset in places.items():
+                    self._retention.inherit(edge, part, offset)
+        self._note(arrived)
+
+    def refuse(self, reason: str, cut_off: int) -> None:
+        """The parent refuses the zone; `cut_off`: epoch of a branch that is kept. May raise."""
+        standing, authority = self._standing, self._authority
+        standing.refuse()
+        if authority.serving:
+            authority.suspend()
+            self._turn.end()
+            self._told_refusal = ""
+        if reason != self._told_refusal:  # who is refused asks again each second
+            self._told_refusal = reason
+            log.error("zone.fenced", zone=standing.zone, epoch=standing.epoch, reason=reason)
+        if cut_off and cut_off != self._told_cut_off:
+            standing.diverge(cut_off)
+            self._told_cut_off = cut_off
+            log.error("zone.divergent", zone=standing.zone, epoch=cut_off, reason=reason)
+
+    # internal
+
+    def _has(self, arrived: StagedZone) -> bool:
+        return self._table.get(_ABSORBED) == _name(arrived)
+
+    def _note(self, arrived: StagedZone) -> None:
+        # In the same turn, so in the same batch, as what was taken in.
+        self._table.put(_ABSORBED, _name(arrived))
+        self._disk.committer.when_durable(self._finish)
+
+    def _finish(self) -> None:
+        try:
+            self._standing.absorbed()
+        except StoreError as error:
+            log.error("state.unsaved", reason=str(error))
+            self._timers.call_later(RETRY, self._finish)
+
+
+def _name(arrived: StagedZone) -> bytes:
+    return f"{arrived.epoch} {arrived.apex}".encode()

@@ -1,0 +1,1 @@
+"""What a node was granted and what it delegated, on its disk."""

@@ -1,0 +1,336 @@
+"""
+Wills of clients whose node is gone (protocol rule 25).
+
+Each keeper has the wills of its share of the clients. When a node has not been heard for `after`
+seconds and does not answer either, the first keeper of the client's id that can be reached
+publishes the will, unless a keeper knows a newer session of that id. A node that starts publishes
+what it had itself under the same condition, after the same time. Several may do so: the will's
+id lets its owner take it once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from txbroker.directory.directory_ports import DurableTable, SessionHost
+from txbroker.directory.effects import Pause, Procedure, SendRequest, ask
+from txbroker.directory.entry import (
+    DirectoryEntry,
+    DirectoryWill,
+    pack,
+    testament_fields,
+    testament_from,
+    unpack,
+)
+from txbroker.directory.entry_replica import EntryReplica
+from txbroker.directory.members import Members
+from txbroker.directory.requests import Answers, Lookup, Ping, Reply, WillSent, WillsSent
+from txbroker.directory.silent_members import SilentMembers
+from txbroker.mqtt.wire.message import WillId, owner_of_will
+from txbroker.mqtt.wire.packets import Will
+
+CHUNK = 100
+"""Wills that are published before others have their turn."""
+
+SENT_LIMIT = 100_000
+"""Wills of unreachable nodes that are remembered as published."""
+
+
+def will_id(client_id: str, node: str, testament: DirectoryWill) -> WillId:
+    """By which the owner of its topic takes a will once, whoever sends it."""
+    return owner_of_will(node, client_id), testament.life, testament.number
+
+
+class OwnWills:
+    """The wills of the connections of this node, in the life `life`; durable."""
+
+    def __init__(self, table: DurableTable, life: int) -> None:
+        self._table = table
+        self._life = life
+        self._last = 0
+        self._all = {key.decode(): _from_bytes(value) for key, value in table.items()}
+
+    def make(self, client_id: str, will: Will) -> DirectoryWill:
+        """A connection with a will begins; it replaces that of an earlier connection."""
+        self._last += 1
+        testament = DirectoryWill(life=self._life, number=self._last, will=will)
+        self._all[client_id] = testament
+        self._table.put(client_id.encode(), _to_bytes(testament))
+        return testament
+
+    def forget(self, client_id: str, testament: DirectoryWill | None = None) -> None:
+        """The will is discarded, or that one has been published."""
+        known = self._all.get(client_id)
+        if known is not None and (testament is None or known == testament):
+            del self._all[client_id]
+            self._table.delete(client_id.encode())
+
+    def get(self, client_id: str) -> DirectoryWill | None:
+        """The will of the client's connection."""
+        return self._all.get(client_id)
+
+    @property
+    def count(self) -> int:
+        """How many are left that may have to be published."""
+        return len(self._all)
+
+    def of_earlier_lives(self) -> list[tuple[str, DirectoryWill]]:
+        """Those of connections that ended with the process."""
+        return [(c, t) for c, t in self._all.items() if t.life != self._life]
+
+
+class SentWills:
+    """
+    The wills that this node has published for others that were unreachable; durable.
+
+    Such a node is told when it is heard again, before it would publish them itself.
+    """
+
+    def __init__(self, table: DurableTable) -> None:
+        self._table = table
+        self._all: dict[tuple[str, str], WillSent] = {}
+        for _, value in table.items():
+            (node, client_id, life, number), _ = unpack(value)
+            self._all[node, client_id] = WillSent(client_id=client_id, life=life, number=number)
+
+    def add(self, node: str, will: WillSent) -> None:
+        """One was published; beyond the limit the oldest is forgotten."""
+        name = node, will.client_id
+        self._all[name] = will
+        self._table.put(_name(*name), pack([*name, will.life, will.number]))
+        if len(self._all) > SENT_LIMIT:
+            self._forget(next(iter(self._all)))
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def nodes(self) -> set[str]:
+        """The nodes that have to be told."""
+        return {node for node, _ in self._all}
+
+    def of(self, node: str) -> tuple[WillSent, ...]:
+        """What that node has to be told; some of it, if it is much."""
+        return tuple(will for (name, _), will in self._all.items() if name == node)[:CHUNK]
+
+    def told(self, node: str, wills: Iterable[WillSent]) -> None:
+        """The node knows."""
+        for will in wills:
+            if self._all.get((node, will.client_id)) == will:
+                self._forget((node, will.client_id))
+
+    def _forget(self, name: tuple[str, str]) -> None:
+        del self._all[name]
+        self._table.delete(_name(*name))
+
+
+class WillWatch:
+    """Publishes what is due; `after` seconds of silence make a node unreachable."""
+
+    def __init__(
+        self,
+        *,
+        members: Members,
+        keeper: EntryReplica,
+        absence: SilentMembers,
+        own: OwnWills,
+        forget: Callable[[str, DirectoryWill], None],
+        sent: SentWills,
+        host: SessionHost,
+        after: float,
+        now: Callable[[], float],
+    ) -> None:
+        """`forget` is called for an own will that was published, or that is not to be."""
+        self._members = members
+        self._keeper = keeper
+        self._absence = absence
+        self._own = own
+        self._forget = forget
+        self._sent_wills = sent
+        self._host = host
+        self._after = after
+        self._now = now
+        self._start = now()
+        self._next: dict[str, float] = {}
+        self._is_own_due = True
+        self._told: dict[str, dict[str, list[WillSent]]] = {}
+
+    # from the directory
+
+    def due(self) -> list[tuple[tuple[str, ...], Procedure[None]]]:
+        """Now and then: what is to be done about nodes that are not heard, each with a name."""
+        now = self._now()
+        procedures: list[tuple[tuple[str, ...], Procedure[None]]] = []
+        if self._told:
+            procedures.append((("wills sent",), self._tell_sent()))
+        # What others say of a silent node does not hurry one that has just started: the edges that
+        # want its wills have not come back yet.
+        is_early = now - self._start < self._after
+        nodes = [] if is_early else [*self._keeper.entries.nodes_with_wills(), *self._absence.due()]
+        for node in dict.fromkeys(nodes):
+            is_due = now >= self._next.get(node, 0.0) and self._absence.is_due(node)
+            if node != self._members.name and is_due:
+                self._next[node] = now + self._after / 2
+                procedures.append((("wills", node), self._execute(node)))
+        for node in self._sent_wills.nodes():
+            procedures.append((("wills back", node), self._tell_back(node)))
+        if self._is_own_due and now - self._start >= self._after:
+            self._is_own_due = False
+            procedures.append((("own wills",), self._execute_own()))
+        return procedures
+
+    def bury(self, node: str, entries: tuple[DirectoryEntry, ...]) -> Procedure[None]:
+        """
+        A node was removed by command, and its clients had these wills: nobody watches it any more.
+        """
+        mine = yield from self._mine(node, entries)
+        for first in range(0, len(mine), CHUNK):
+            part = mine[first : first + CHUNK]
+            newer = yield from self._newer(part)
+            for entry in part:
+                is_gone = self._keeper.entries.get(entry.client_id) is None
+                if is_gone and entry.client_id not in newer:
+                    self._give(node, entry)
+            yield Pause(seconds=0.0)
+
+    # internal
+
+    def _execute(self, node: str) -> Procedure[None]:
+        if (yield from ask(node, Ping())) is not None:
+            self._absence.heard(node)
+            return
+        self._absence.missed(node)
+        begun = self._now()
+        self._next = {n: t for n, t in self._next.items() if t > self._now()}
+        mine = yield from self._mine(node, self._keeper.entries.with_wills(node))
+        for first in range(0, len(mine), CHUNK):
+            yield from self._publish(node, mine[first : first + CHUNK], begun)
+            yield Pause(seconds=0.0)
+
+    def _mine(
+        self, node: str, entries: tuple[DirectoryEntry, ...]
+    ) -> Procedure[list[DirectoryEntry]]:
+        """Those of which this node is the first keeper that can be reached."""
+        mine: list[DirectoryEntry] = []
+        reached: dict[str, bool] = {self._members.name: True, node: False}
+        for entry in entries:
+            # Of a node that was removed just now, another one keeps the entry, and has no will yet.
+            places = self._members.places
+            names = {*places.keepers(entry.client_id), node}
+            for name in places.best(entry.client_id, names):
+                if name not in reached:
+                    reached[name] = (yield from ask(name, Ping())) is not None
+                if reached[name]:
+                    if name == self._members.name:
+                        mine.append(entry)
+                    break
+        return mine
+
+    def _publish(self, node: str, entries: list[DirectoryEntry], begun: float) -> Procedure[None]:
+        newer = yield from self._newer(entries)
+        if self._absence.last_heard(node) > begun:
+            return  # it lives: asking takes time, more where a disk is slow
+        for entry in entries:
+            known = self._keeper.entries.get(entry.client_id)
+            if known == entry and entry.client_id not in newer:
+                self._give(node, entry)  # else the client connected elsewhere meanwhile
+
+    def _give(self, node: str, entry: DirectoryEntry) -> None:
+        testament = entry.testament
+        if testament is not None:
+            sent = partial(self._sent, entry.client_id, node, testament)
+            self._host.publish_will(entry.client_id, node, testament, sent)
+
+    def _sent(self, client_id: str, node: str, testament: DirectoryWill) -> None:
+        will = WillSent(client_id=client_id, life=testament.life, number=testament.number)
+        self._keeper.entries.will_is_sent(client_id, node, will.life, will.number)
+        self._sent_wills.add(node, will)
+        for name in self._members.keepers(client_id):
+            if name not in (node, self._members.name):
+                self._told.setdefault(name, {}).setdefault(node, []).append(will)
+
+    def _tell_sent(self) -> Procedure[None]:
+        """The other keepers need not do it again; one that does not hear it may, to no effect."""
+        told, self._told = self._told, {}
+        calls = tuple(
+            (name, WillsSent(node=node, wills=tuple(wills)))
+            for name, by_node in told.items()
+            for node, wills in by_node.items()
+        )
+        yield SendRequest(calls=calls, take=lambda _name, _reply: False)
+
+    def _tell_back(self, node: str) -> Procedure[None]:
+        """A node whose wills were published is here again, perhaps."""
+        wills = self._sent_wills.of(node)
+        gone = self._members.get(node) is None
+        if gone or (yield from ask(node, WillsSent(node=node, wills=wills))) is not None:
+            self._sent_wills.told(node, wills)
+
+    def _execute_own(self) -> Procedure[None]:
+        """What the connections of earlier lives of this node left."""
+        left = self._own.of_earlier_lives()
+        for first in range(0, len(left), CHUNK):
+            part = left[first : first + CHUNK]
+            newer = yield from self._newer(
+                [
+                    DirectoryEntry(
+                        client_id=c, node=self._members.name, incarnation=0, persistent=True
+                    )
+                    for c, _ in part
+                ]
+            )
+            for client_id, testament in part:
+                if self._own.get(client_id) != testament:
+                    continue  # it connected here meanwhile
+                if client_id in newer:
+                    self._forget(client_id, testament)
+                    continue
+                sent = partial(self._forget, client_id, testament)
+                self._host.publish_will(client_id, self._members.name, testament, sent)
+            yield Pause(seconds=0.0)
+
+    def _newer(self, entries: Iterable[DirectoryEntry]) -> Procedure[set[str]]:
+        """The ids that some keeper knows to be at another node by now."""
+        by_id = {entry.client_id: entry for entry in entries}
+        asked: dict[str, list[str]] = {}
+        for client_id in by_id:
+            for name in self._members.keepers(client_id):
+                asked.setdefault(name, []).append(client_id)
+        newer: set[str] = set()
+        open_calls = len(asked)
+
+        def take(name: str, reply: Reply | None) -> bool:
+            nonlocal open_calls
+            open_calls -= 1
+            if isinstance(reply, Answers):
+                for client_id, answer in zip(asked[name], reply.answers, strict=False):
+                    if answer.entry is not None and _is_newer(answer.entry, by_id[client_id]):
+                        newer.add(client_id)
+            return open_calls == 0
+
+        view = self._members.view
+        calls = tuple(
+            (name, Lookup(view=view, client_ids=tuple(ids))) for name, ids in asked.items()
+        )
+        if calls:
+            yield SendRequest(calls=calls, take=take)
+        return newer
+
+
+def _name(node: str, client_id: str) -> bytes:
+    return f"{node}/{client_id}".encode()
+
+
+def _is_newer(other: DirectoryEntry, entry: DirectoryEntry) -> bool:
+    return other.node != entry.node and other.order > entry.order
+
+
+def _to_bytes(testament: DirectoryWill) -> bytes:
+    return pack([testament_fields(testament)], testament.will.payload)
+
+
+def _from_bytes(record: bytes) -> DirectoryWill:
+    (fields,), payload = unpack(record)
+    testament = testament_from(fields, payload)
+    assert testament is not None
+    return testament

@@ -1,0 +1,241 @@
+"""
+Clients as they connect to this node and leave it: their entries, clean or kept, and their wills.
+
+A clean session begins by ending what was kept before, and is forgotten when the keepers know that
+it did. A will is the keepers' business, too, from CONNECT until it is published or discarded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import attrs
+
+from txbroker.directory.client_wills import OwnWills
+from txbroker.directory.entry import DirectoryEntry, DirectoryWill
+from txbroker.directory.entry_conflicts import EntryConflicts
+from txbroker.directory.entry_replicator import EntryReplicator
+from txbroker.directory.members import Members
+from txbroker.directory.session_ownership import SessionOwnership
+from txbroker.model.machine_time import MachineTime
+from txbroker.mqtt.wire.packets import Will
+
+REMEMBERED = 60.0
+"""Seconds for which it is known when a client connected."""
+
+CLOSING_LIMIT = 5.0
+"""Seconds for which keepers that cannot be reached are waited for with a clean session's end."""
+
+
+@attrs.frozen(kw_only=True)
+class ClearedAbove:
+    """
+    What a clean session that begins counts above: kept ones up to `generation`, and clean ones up
+    to `incarnation`.
+    """
+
+    generation: int = 0
+    incarnation: int = 0
+
+
+NOTHING: Final = ClearedAbove()
+"""Where nothing had to end."""
+
+
+class ConnectedClients:
+    """The clients of one node; `cleared` are ids of which nothing is left elsewhere."""
+
+    def __init__(
+        self,
+        *,
+        members: Members,
+        holdings: SessionOwnership,
+        registrar: EntryReplicator,
+        conflicts: EntryConflicts,
+        wills: OwnWills,
+        now: Callable[[], float],
+        moment: Callable[[], MachineTime],
+    ) -> None:
+        self._members = members
+        self._holdings = holdings
+        self._registrar = registrar
+        self._conflicts = conflicts
+        self._wills = wills
+        self._now = now
+        self._moment = moment
+        self.cleared: dict[str, ClearedAbove] = {}
+        self._here: dict[str, float] = {}
+        self._closing: dict[str, float] = {}
+        self._leaving: dict[str, DirectoryWill] = {}
+
+    @property
+    def remembered(self) -> int:
+        """Ids of which something is known beside their sessions."""
+        return len(self.cleared) + len(self._here) + len(self._closing) + len(self._leaving)
+
+    # from the edge
+
+    def connected(self, client_id: str, *, clean: bool, will: Will | None) -> DirectoryWill | None:
+        """
+        The client has its session, clean or kept; the will as it is to be published, if ever.
+
+        A kept session is held here by now.
+        """
+        testament = None
+        if not self._members.is_alone:
+            self._here.pop(client_id, None)
+            self._here[client_id] = self._now()
+        self._closing.pop(client_id, None)
+        self._leaving.pop(client_id, None)
+        if will is not None:
+            testament = self._wills.make(client_id, will)
+        else:
+            self._wills.forget(client_id)
+        known = self._registrar.own.get(client_id)
+        begin = self._begin_clean if clean else self._go_on
+        entry = begin(client_id, testament)
+        if entry is not None and known != entry:
+            self._registrar.set(entry)
+        return testament
+
+    def disconnected(self, client_id: str, *, is_will_due: bool) -> DirectoryWill | None:
+        """
+        The connection is gone. Where its will is due and there is one, it is returned: the caller
+        publishes it and calls `will_is_sent`; until then the keepers have it, too. Otherwise it is
+        discarded.
+        """
+        testament = self._wills.get(client_id)
+        if testament is not None and not is_will_due:
+            self._wills.forget(client_id)
+            testament = None
+        if testament is None:
+            self._disconnect(client_id)
+        else:
+            self._leaving[client_id] = testament
+        return testament
+
+    def will_is_sent(self, client_id: str, testament: DirectoryWill) -> None:
+        """That will of a connection here, which is gone, is published, durably."""
+        self.forget_will(client_id, testament)
+        if self._leaving.get(client_id) == testament:
+            del self._leaving[client_id]
+            self._disconnect(client_id)
+
+    def seconds_here(self, client_id: str) -> float | None:
+        """How long ago the client connected to its present session; None: not of late."""
+        since = self._here.get(client_id)
+        return None if since is None else self._now() - since
+
+    def ended(self, client_id: str) -> None:
+        """The kept session ended here, if one was: its time is over, or somebody deleted it."""
+        if client_id in self._holdings.held:
+            self._holdings.drop(client_id)
+            self._registrar.drop(client_id)
+
+    # from the directory
+
+    def on_company(self, clean: Iterable[str]) -> None:
+        """The site has other nodes now, which have to know of the clean sessions that are here."""
+        for client_id in clean:
+            if client_id not in self._registrar.own:
+                self._registrar.set(self._mere(client_id))
+
+    def tick(self) -> None:
+        """Now and then: forget clean sessions whose end is known, and when clients connected."""
+        until = self._now() - REMEMBERED
+        for client_id, since in list(self._here.items()):
+            if since > until:
+                break
+            del self._here[client_id]
+        for client_id in list(self._closing):
+            self._close_if_told(client_id)
+
+    def forget_will(self, client_id: str, testament: DirectoryWill) -> None:
+        """It was published, or is not to be; the keepers need not have it any more."""
+        self._wills.forget(client_id, testament)
+        own = self._registrar.own.get(client_id)
+        if own is not None and own.testament == testament:
+            self._registrar.set(attrs.evolve(own, testament=None))
+
+    # internal
+
+    def _mere(self, client_id: str) -> DirectoryEntry:
+        """A clean session before which there was nothing."""
+        return DirectoryEntry(
+            client_id=client_id,
+            node=self._members.name,
+            incarnation=1,
+            persistent=False,
+            testament=self._wills.get(client_id),
+        )
+
+    def _begin_clean(
+        self, client_id: str, testament: DirectoryWill | None
+    ) -> DirectoryEntry | None:
+        """None: there is nobody who would have to know, yet (see `on_company`)."""
+        own = self._registrar.own.get(client_id)
+        cleared = self.cleared.pop(client_id, NOTHING)
+        replaces = max(self._holdings.supersede(client_id), cleared.generation)
+        if own is not None:
+            replaces = max(replaces, own.generation)
+        elif self._members.is_alone and not replaces:
+            return None
+        if not self._members.is_alone:
+            self._conflicts.note_fresh(client_id)
+        return DirectoryEntry(
+            client_id=client_id,
+            node=self._members.name,
+            incarnation=max(
+                cleared.incarnation, 0 if own is None or own.persistent else own.incarnation
+            )
+            + 1,
+            persistent=False,
+            replaces=replaces,
+            testament=testament,
+        )
+
+    def _go_on(self, client_id: str, testament: DirectoryWill | None) -> DirectoryEntry:
+        self._holdings.thaw(client_id)
+        known = self._holdings.held[client_id]
+        # A node that nobody knows is asked to end nothing.
+        holding = attrs.evolve(known, since=None if self._members.is_only else self._moment())
+        if self._registrar.is_cut_off(client_id):
+            # Somebody may have ended or begun the session where this node was not heard. What the
+            # client does from here on must not be ended by that.
+            holding = attrs.evolve(holding, incarnation=holding.incarnation + 1)
+        if holding != known:
+            self._holdings.hold(client_id, holding)
+        return DirectoryEntry(
+            client_id=client_id,
+            node=self._members.name,
+            incarnation=holding.incarnation,
+            persistent=True,
+            testament=testament,
+        )
+
+    def _disconnect(self, client_id: str) -> None:
+        """
+        A clean session that has ended is forgotten when its keepers know that it began: it has
+        ended what was kept before [MQTT-3.1.2-6], however short it was.
+        """
+        own = self._registrar.own.get(client_id)
+        if own is None:
+            return
+        if own.testament is not None:
+            own = attrs.evolve(own, testament=None)
+            self._registrar.set(own)
+        if not own.persistent:
+            self._conflicts.note_old(client_id)
+            if self._registrar.is_told(client_id):
+                self._registrar.drop(client_id)
+            else:
+                self._closing[client_id] = self._now()
+
+    def _close_if_told(self, client_id: str) -> None:
+        is_told = self._registrar.is_told(client_id)
+        if is_told or self._now() - self._closing[client_id] >= CLOSING_LIMIT:
+            del self._closing[client_id]
+            own = self._registrar.own.get(client_id)
+            if own is not None and not own.persistent:
+                self._registrar.drop(client_id)

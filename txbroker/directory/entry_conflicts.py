@@ -1,0 +1,256 @@
+"""
+Two entries for one client id: what follows for the session that is here.
+
+Which of the two counts says `entry`. A connection that counts below another one is closed. A kept
+session that counts below a clean one has ended. One that counts below another kept one is offered
+to that one's node, which fetches it and takes it in: nothing of it is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+
+from txbroker.directory.directory_ports import SessionHost
+from txbroker.directory.effects import Procedure, ask
+from txbroker.directory.entry import DirectoryEntry
+from txbroker.directory.entry_replica import EntryReplica
+from txbroker.directory.entry_replicator import EntryReplicator
+from txbroker.directory.members import Members
+from txbroker.directory.requests import (
+    Accepted,
+    Busy,
+    MovedTo,
+    NotHeld,
+    Offer,
+    Register,
+    Registered,
+    Reply,
+    Supersede,
+    Superseded,
+)
+from txbroker.directory.session_ownership import SessionOwnership
+from txbroker.directory.session_takeover import SessionTakeovers
+
+FRESH = 2.0
+"""
+Seconds for which a clean session that meets another entry may be the newer one of the two. After
+that it may be a connection long dead, and gives way; at worst its client connects again.
+"""
+
+RAISES = 3
+"""
+Times that a clean session counts itself above others: two that begin at once do not do so for ever.
+"""
+
+TOLD_AT_ONCE = 500
+"""Entries in one call to a node whose sessions they count above, or are said to be."""
+
+AGAIN = 30.0
+"""Seconds after which a node is asked again about what it has confirmed, and not said itself."""
+
+
+@attrs.define(slots=True, eq=False)
+class _Fresh:
+    """A clean session began at `since`."""
+
+    since: float
+    raises: int = 0
+
+
+class EntryConflicts:
+    """What is here of one node, against what others say."""
+
+    def __init__(
+        self,
+        *,
+        members: Members,
+        keeper: EntryReplica,
+        holdings: SessionOwnership,
+        registrar: EntryReplicator,
+        arrivals: SessionTakeovers,
+        host: SessionHost,
+        now: Callable[[], float],
+        spawn: Callable[[Procedure[None]], object],
+    ) -> None:
+        self.offers: dict[str, str] = {}
+        self._members = members
+        self._keeper = keeper
+        self._holdings = holdings
+        self._registrar = registrar
+        self._arrivals = arrivals
+        self._host = host
+        self._now = now
+        self._spawn = spawn
+        self._fresh: dict[str, _Fresh] = {}
+        self._again = 0.0
+
+    # from the directory
+
+    def note_fresh(self, client_id: str) -> None:
+        """A clean session begins here, now."""
+        self._fresh[client_id] = _Fresh(self._now())
+
+    def note_old(self, client_id: str) -> None:
+        """Its connection has ended: whatever it meets now is newer."""
+        self._fresh.pop(client_id, None)
+
+    def tick(self) -> None:
+        """Now and then: what was fresh is not any more."""
+        now = self._now()
+        self._fresh = {c: one for c, one in self._fresh.items() if now - one.since <= FRESH}
+        if now >= self._again:
+            self._again = now + AGAIN
+            self._keeper.entries.ask_again()
+
+    # from the keepers of our entries
+
+    def on_registered(self, batch: Register, reply: Registered) -> None:
+        """A keeper heard of ours, and knows some that count above."""
+        for entry in reply.conflicts:
+            self.supersede(entry, has_ended=False)
+        for entry in reply.past:
+            self.supersede(entry, has_ended=True)
+        for entry in batch.entries:
+            # What most keepers took is what a client that connects elsewhere from now on replaces.
+            if self._registrar.is_told_to_most(entry.client_id):
+                self._fresh.pop(entry.client_id, None)
+
+    def superseded(self, request: Supersede) -> Superseded:
+        """A keeper tells of them unasked. What is on its way here is not done: it asks again."""
+        done, denied = [], []
+        for entry in request.entries:
+            self.supersede(entry, has_ended=False)
+            is_missing = self._is_missing(entry)
+            if is_missing and self._may_come(entry.client_id):
+                continue
+            done.append(entry.client_id)
+            if is_missing:
+                denied.append(entry.client_id)
+        return Superseded(client_ids=tuple(done), denied=tuple(denied))
+
+    def supersede(self, other: DirectoryEntry, *, has_ended: bool) -> None:
+        """
+        Another entry is said to count above one of ours, or to be ours: act on it. `has_ended` as
+        in `KnownAbove`.
+
+        All that follows has been done when this returns; it is safe when the store says so.
+        """
+        client_id = other.client_id
+        own = self._registrar.own.get(client_id)
+        if own is None:
+            is_missing = self._is_missing(other) and not self._may_come(client_id)
+            if is_missing and not has_ended:
+                self._registrar.deny(other)
+            return
+        if own.order == other.order and not has_ended:
+            return
+        if has_ended or other.node == self._members.name or self._is_new(own):
+            if other.order >= own.order:
+                self._raise_above(own, other)
+        elif own.order > other.order:
+            self._registrar.tell_again(client_id)
+        elif not own.persistent:
+            self._registrar.drop(client_id)
+            self._host.close(client_id)
+        elif not other.persistent:
+            self._holdings.drop(client_id)
+            self._registrar.drop(client_id)
+            self._host.discard(client_id, is_moved=False)
+        else:
+            self.offers[client_id] = other.node
+
+    def _is_missing(self, other: DirectoryEntry) -> bool:
+        """True if somebody says that the session is here, and it is not."""
+        return other.node == self._members.name and other.client_id not in self._registrar.own
+
+    def _may_come(self, client_id: str) -> bool:
+        """True if the session of that id may be here soon; or a copy that is void."""
+        is_near = client_id in self._holdings.held or client_id in self._holdings.arriving
+        return is_near or client_id in self._arrivals.busy
+
+    # from the entries that are kept here
+
+    def ask_about_hearsay(self, node: str) -> Procedure[None]:
+        """Ask a node for sessions that only others say to be there."""
+        book = self._keeper.entries
+        entries = book.hearsay(node, TOLD_AT_ONCE)
+        if not entries:
+            return
+        told = tuple(attrs.evolve(entry, testament=None) for entry in entries)
+        reply = yield from ask(node, Supersede(entries=told))
+        if not isinstance(reply, Superseded):
+            return
+        done, denied = set(reply.client_ids), set(reply.denied)
+        for entry in entries:
+            if entry.client_id in denied:
+                book.deny(entry)
+            elif entry.client_id in done:
+                book.confirm(entry)
+
+    def tell_losers(self, node: str) -> Procedure[None]:
+        """Tell a node what counts above sessions that it had."""
+        entries = self._keeper.entries.due_to(node, TOLD_AT_ONCE)
+        told = tuple(attrs.evolve(entry, testament=None) for entry in entries)
+        reply = yield from ask(node, Supersede(entries=told))
+        done = reply.client_ids if isinstance(reply, Superseded) else ()
+        for entry in entries:
+            if entry.client_id in done:
+                self._keeper.entries.told(node, entry)
+
+    # sessions that count below another
+
+    def offer(self, client_id: str) -> Procedure[None]:
+        """Ask the node whose session counts above ours to take ours in."""
+        node = self.offers[client_id]
+        own = self._registrar.own.get(client_id)
+        if own is None or not own.persistent or self._members.get(node) is None:
+            del self.offers[client_id]
+            return
+        reply = yield from ask(node, Offer(client_id=client_id, incarnation=own.incarnation))
+        if self.offers.get(client_id) != node:
+            return
+        if isinstance(reply, MovedTo):
+            self.offers[client_id] = reply.node
+        elif isinstance(reply, NotHeld):
+            # The entry that counted above was nobody's session: ours is the one there is.
+            del self.offers[client_id]
+            own = self._registrar.own.get(client_id)
+            if own is not None and own.persistent:
+                void = attrs.evolve(own, node=node, incarnation=reply.incarnation)
+                self._raise_above(own, void)
+
+    def offered(self, source: str, request: Offer) -> Reply:
+        """A node has a session that counts below ours."""
+        client_id = request.client_id
+        if client_id in self._holdings.held:
+            self._spawn(self._arrivals.fetch(client_id, source, request.incarnation))
+            return Accepted()
+        if client_id in self._holdings.arriving or client_id in self._arrivals.busy:
+            return Busy()
+        gone = self._holdings.tombstone(client_id)
+        if gone is not None and gone.node != source:
+            return MovedTo(node=gone.node, incarnation=gone.incarnation)
+        generation = self._keeper.entries.generation(client_id)
+        return NotHeld(incarnation=max(request.incarnation, generation))
+
+    # internal
+
+    def _is_new(self, own: DirectoryEntry) -> bool:
+        """Whether it is a clean session of just now, which most keepers have not heard of yet."""
+        fresh = None if own.persistent else self._fresh.get(own.client_id)
+        if fresh is None:
+            return False
+        return fresh.raises < RAISES and self._now() - fresh.since <= FRESH
+
+    def _raise_above(self, own: DirectoryEntry, other: DirectoryEntry) -> None:
+        fresh = self._fresh.get(own.client_id)
+        if fresh is not None:
+            fresh.raises += 1
+        raised = own.above(other)
+        if raised.persistent:
+            holding = self._holdings.held[own.client_id]
+            raised_holding = attrs.evolve(holding, incarnation=raised.incarnation)
+            self._holdings.hold(own.client_id, raised_holding)
+        self._registrar.set(raised)

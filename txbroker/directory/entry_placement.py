@@ -1,0 +1,112 @@
+"""
+Where the entries of this node's sessions are kept, while members come and go.
+
+The keepers of each id are remembered. A change of the members is worked off in slices: a newcomer
+is compared with the keepers that an id had, and only where a keeper went all members are looked at
+again. Whoever asks for an id that is behind has it brought up to date first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import islice
+
+from txbroker.directory.members import Members
+
+Keepers = tuple[str, ...]
+
+
+class EntryPlacement:
+    """
+    The keepers of the ids of one node; `ids` gives them all, `moved` hears of an id whose keepers
+    are others now: before, since.
+    """
+
+    def __init__(
+        self,
+        members: Members,
+        ids: Callable[[], Iterable[str]],
+        moved: Callable[[str, Keepers, Keepers], None],
+    ) -> None:
+        self._members = members
+        self._ids = ids
+        self._moved = moved
+        self._places = members.places
+        self._at: dict[str, Keepers] = {}
+        self._behind: dict[str, int] = {}
+        self._changes: list[tuple[frozenset[str], frozenset[str]]] = []
+        self._since: dict[int, tuple[frozenset[str], frozenset[str]]] = {}
+
+    @property
+    def is_behind(self) -> bool:
+        """True if some ids have not been looked at since the members changed."""
+        return bool(self._behind)
+
+    def keepers(self, client_id: str) -> Keepers:
+        """The keepers of an id, as of now; remembered, if `add` was called for it."""
+        self.bring(client_id)
+        known = self._at.get(client_id)
+        return self._places.keepers(client_id) if known is None else known
+
+    def bring(self, client_id: str) -> None:
+        """
+        Up to date, if the id is behind: those who kept it before hear of what it has, and would
+        not when that is gone.
+        """
+        if client_id in self._behind:
+            self._bring(client_id)
+
+    def add(self, client_id: str) -> None:
+        """Remember the keepers of an id from now on."""
+        if not self._members.is_alone and client_id not in self._at:
+            self._at[client_id] = self._places.keepers(client_id)
+
+    def forget(self, client_id: str) -> None:
+        """Nothing of that id is here any more."""
+        self._at.pop(client_id, None)
+        self._behind.pop(client_id, None)
+
+    def on_members(self) -> tuple[frozenset[str], frozenset[str]]:
+        """The members may be others now: who came, who went."""
+        before, now = frozenset(self._places.names), frozenset(self._members.places.names)
+        was_alone = len(before) == 1
+        joined, left = now - before, before - now
+        if joined or left:
+            self._places = self._members.places
+            self._changes.append((joined, left))
+            self._since.clear()
+            if was_alone:  # all ids are new to all keepers, this node among them
+                self._at.clear()
+            ids = self._ids() if was_alone else self._at
+            self._behind = dict.fromkeys(ids, len(self._changes) - 1) | self._behind
+        return joined, left
+
+    def go_on(self, count: int) -> None:
+        """Look at so many ids that are behind."""
+        for client_id in list(islice(self._behind, count)):
+            self.bring(client_id)
+
+    # internal
+
+    def _bring(self, client_id: str) -> None:
+        index = self._behind.pop(client_id)
+        before = self._at.get(client_id, ())
+        joined, left = self._changed_since(index)
+        if not before or left.intersection(before):
+            now = self._places.keepers(client_id)
+        else:
+            now = self._places.best(client_id, (*before, *joined))
+        self._at[client_id] = now
+        if not self._behind:
+            self._changes.clear()
+            self._since.clear()
+        if now != before:
+            self._moved(client_id, before, now)
+
+    def _changed_since(self, index: int) -> tuple[frozenset[str], frozenset[str]]:
+        known = self._since.get(index)
+        if known is None:
+            joined = frozenset[str]().union(*(one for one, _ in self._changes[index:]))
+            left = frozenset[str]().union(*(one for _, one in self._changes[index:]))
+            known = self._since[index] = joined.intersection(self._places.names), left
+        return known

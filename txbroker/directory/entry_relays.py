@@ -1,0 +1,56 @@
+"""
+A member went: which entries that are kept here its place's new keepers should hear of.
+
+A session whose holder is away has nobody else who could tell them. All entries are looked at, in
+slices, for all keepers at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from txbroker.directory.entry import DirectoryEntry
+from txbroker.directory.entry_table import EntryTable
+from txbroker.directory.members import Members
+
+
+class EntryRelays:
+    """`relay` gets a keeper and an id that it keeps since."""
+
+    def __init__(
+        self, members: Members, entries: EntryTable, relay: Callable[[str, str], None]
+    ) -> None:
+        self._members = members
+        self._entries = entries
+        self._relay = relay
+        self._left: frozenset[str] = frozenset()
+        self._scan: Iterator[DirectoryEntry] | None = None
+
+    @property
+    def is_behind(self) -> bool:
+        """True if there are entries that have not been looked at since."""
+        return self._scan is not None
+
+    def begin(self, left: frozenset[str]) -> None:
+        """These members went."""
+        self._left = left | self._left if self.is_behind else left
+        self._scan = self._entries.durable()
+
+    def go_on(self, count: int) -> None:
+        """Look at so many entries."""
+        for _ in range(count if self._scan is not None else 0):
+            assert self._scan is not None
+            entry = next(self._scan, None)
+            if entry is None:
+                self._scan = None
+                return
+            self._look(entry.client_id)
+
+    def _look(self, client_id: str) -> None:
+        places = self._members.places
+        if any(places.is_among(name, client_id) for name in self._left):
+            now = places.keepers(client_id)
+            before = places.best(client_id, (*now, *self._left))
+            for name in now:
+                if name not in before:
+                    self._relay(name, client_id)

@@ -1,0 +1,159 @@
+"""
+This node as a keeper of entries: answers lookups and claims, takes lists.
+
+*Unknown* counts only from a keeper that would know. A node that has just become a keeper of some
+ids (it joined, or a member was removed) is not *settled*: it first needs the lists of the members
+under the view that it has itself. One may be missing where another one knew its share before
+(*established*): whatever was promised was accepted by two keepers, and one of the two, or its
+relay, is among those that were heard. Members that were never settled have promised nothing.
+
+What a member has said counts until a member goes. One more takes ids away from this node and gives
+it none: whatever is promised since has two keepers, and any two of three have one in common.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from txbroker.directory.entry import DirectoryEntry
+from txbroker.directory.entry_table import EntryTable, EntryTableFull, KnownAbove, Verdict
+from txbroker.directory.members import Members
+from txbroker.directory.requests import (
+    Answer,
+    Answers,
+    Claim,
+    Claimed,
+    Lookup,
+    OtherView,
+    Register,
+    Registered,
+    WillsSent,
+)
+
+
+class EntryReplica:
+    """The entries of this node in the life `life` of its process."""
+
+    def __init__(self, members: Members, entries: EntryTable, life: int) -> None:
+        self.entries = entries
+        self._members = members
+        self._life = life
+        self._unsettlings = members.unsettlings
+        self._listed: dict[str, bool] = {}
+        self._syncs: dict[str, int] = {}
+        members.when_changed(self._on_members)
+        self._look()
+
+    # from other nodes
+
+    def lookup(self, request: Lookup) -> Answers | OtherView:
+        """Where sessions are."""
+        if request.view != self._members.view:
+            return self.other_view()
+        return Answers(answers=tuple(self.find(client_id) for client_id in request.client_ids))
+
+    def find(self, client_id: str) -> Answer:
+        """Where one session is."""
+        entry = self.entries.get(client_id)
+        return Answer(
+            settled=self._members.is_settled,
+            entry=None if entry is None else attrs.evolve(entry, testament=None),
+            generation=self.entries.generation(client_id),
+        )
+
+    def claim(self, source: str, request: Claim) -> Claimed | OtherView:
+        """A session shall begin at `source`."""
+        if request.view != self._members.view:
+            return self.other_view()
+        entry = attrs.evolve(request.entry, node=source)
+        verdict = self.entries.claim(entry)
+        if isinstance(verdict, EntryTableFull):
+            return self.other_view()  # as good as no answer: this keeper cannot stand for it
+        self.entries.renew(entry.client_id, source, self._syncs.get(source, 0))
+        return Claimed(conflict=None if verdict is None else verdict.entry)
+
+    def register(self, source: str, batch: Register) -> Registered | OtherView:
+        """A part of what a member has to say."""
+        if batch.view != self._members.view:
+            return self.other_view()
+        if batch.first:
+            self._syncs[source] = batch.sync
+        elif not self._goes_on(source, batch):
+            return self._registered(restart=True)
+        return self._take(source, batch)
+
+    def wills_sent(self, request: WillsSent) -> None:
+        """Another keeper has published these."""
+        for will in request.wills:
+            self.entries.will_is_sent(will.client_id, request.node, will.life, will.number)
+
+    def other_view(self) -> OtherView:
+        """The members as this node knows them."""
+        return OtherView(view=self._members.view, members=self._members.all)
+
+    # internal
+
+    def _goes_on(self, source: str, batch: Register) -> bool:
+        """
+        Whether it belongs to a list that was begun here, or follows one. Who did not see that a
+        member went, before that came back, believes to have said everything under this view.
+        """
+        sync = self._syncs.get(source)
+        is_news = not batch.sync and not batch.catching_up
+        if is_news and source not in self._listed and not self._members.is_settled:
+            return False
+        return batch.keeper_life == self._life and sync is not None and batch.sync in (0, sync)
+
+    def _take(self, source: str, batch: Register) -> Registered:
+        sync = self._syncs.get(source, 0)
+        conflicts: list[DirectoryEntry] = []
+        past: list[DirectoryEntry] = []
+        full: list[str] = []
+        for entry in batch.entries:
+            match self._put(entry, source):
+                case EntryTableFull():
+                    full.append(entry.client_id)
+                case KnownAbove(entry=known, has_ended=has_ended):
+                    (past if has_ended else conflicts).append(attrs.evolve(known, testament=None))
+        for ended in batch.ended:
+            self.entries.end(ended.client_id, source, ended.generation)
+        for client_id in batch.kept:
+            self.entries.renew(client_id, source, sync)
+        for entry in batch.relayed:
+            self._put(entry, source)
+        if batch.last:
+            self.entries.end_unlisted(source, sync)
+            self._listed[source] = batch.established
+            self._look()
+        return self._registered(conflicts=tuple(conflicts), past=tuple(past), full=tuple(full))
+
+    def _put(self, entry: DirectoryEntry, source: str) -> Verdict:
+        # Others may know of a session at a node before it says so itself; its own list, should it
+        # be on its way just now, does not end what came later than the list began.
+        if self._members.is_removed(entry.node):
+            return None  # its sessions went with it; whoever says so has not looked at all since
+        sync = self._syncs.get(entry.node, 0)
+        return self.entries.put(entry, sync, is_hearsay=entry.node != source)
+
+    def _registered(self, **fields: object) -> Registered:
+        settled = self._members.is_settled
+        return Registered(life=self._life, settled=settled, **fields)  # type: ignore[arg-type]
+
+    def _on_members(self) -> None:
+        if self._members.unsettlings != self._unsettlings:
+            self._unsettlings = self._members.unsettlings
+            self._listed.clear()
+        gone = {name for name in self._syncs if not self._members.is_peer(name)}
+        for name in gone:
+            self._listed.pop(name, None)
+            del self._syncs[name]
+        if gone:
+            self.entries.doubt(gone)
+        self._look()
+
+    def _look(self) -> None:
+        members = self._members
+        if members.is_joined and not members.is_settled:
+            missing = [name for name in members.peers() if name not in self._listed]
+            if len(missing) <= (1 if any(self._listed.values()) else 0):
+                members.settle()

@@ -1,0 +1,396 @@
+"""
+The entries that this node keeps as one of the first three members for their ids.
+
+An entry is changed by compare-and-set: by its holder, or by one that counts above it. Whoever is
+pushed aside that way is remembered as a *loser* until it has said that it knows, so that a session
+that ended while its holder was away does not come back with it. Entries of kept sessions, with
+wills, or with such losers are durable; those of mere connections are not.
+
+What only others say of a node, or an earlier life of this one knew, is *hearsay* until the node has
+said so itself, or denied it: its own list may have come before, and nothing else would end it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Iterator
+from itertools import islice
+
+import attrs
+
+from txbroker.directory.directory_ports import DurableTable
+from txbroker.directory.entry import DirectoryEntry, pack, testament_fields, testament_from, unpack
+
+LIMIT = 1_000_000
+"""Entries that one node keeps."""
+
+
+@attrs.define(slots=True, eq=False)
+class _Record:
+    """
+    `losers`: nodes to be told, each with whether it kept the session. `sync`: list it was in.
+    `is_said`: by its node, in this life of the keeper.
+    """
+
+    entry: DirectoryEntry
+    sync: int = 0
+    is_said: bool = False
+    ended: bool = False
+    losers: dict[str, bool] = attrs.Factory(dict)
+    stored: bool = False
+
+
+class EntryTableFull(enum.Enum):
+    """No room for another entry."""
+
+    FULL = "full"
+
+
+@attrs.frozen
+class KnownAbove:
+    """
+    What is known counts above what was said. `has_ended`: nobody's session any more, and the
+    speaker is none of its losers, so it may count itself above.
+    """
+
+    entry: DirectoryEntry
+    has_ended: bool
+
+
+Verdict = KnownAbove | EntryTableFull | None
+"""None: what was said is in force."""
+
+
+class EntryTable:
+    """Client id -> the entry in force, at one keeper."""
+
+    def __init__(self, table: DurableTable, limit: int = LIMIT) -> None:
+        self._table = table
+        self._limit = limit
+        self._records: dict[str, _Record] = {}
+        self._losers: dict[str, dict[str, None]] = {}
+        self._wills: dict[str, dict[str, None]] = {}
+        self._hearsay: dict[str, dict[str, None]] = {}
+        self._confirmed: dict[str, dict[str, None]] = {}
+        for _, value in table.items():
+            self._load(value)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    # from whoever looks for a session
+
+    def get(self, client_id: str) -> DirectoryEntry | None:
+        """The entry in force; None where there is none, or its session has ended."""
+        record = self._records.get(client_id)
+        return None if record is None or record.ended else record.entry
+
+    def generation(self, client_id: str) -> int:
+        """Of the last kept session that is known; 0: none."""
+        record = self._records.get(client_id)
+        return 0 if record is None else record.entry.generation
+
+    def greatest(self, client_id: str) -> int:
+        """The greatest number in what is known of the id; 0: nothing is."""
+        record = self._records.get(client_id)
+        return 0 if record is None else max(record.entry.incarnation, record.entry.replaces)
+
+    # from the holders
+
+    def claim(self, entry: DirectoryEntry) -> Verdict:
+        """
+        A session that is kept shall begin: only above all that is known.
+
+        Of two claims with one incarnation the first that comes stands here, so that not both can
+        have a majority of the keepers.
+        """
+        record = self._records.get(entry.client_id)
+        if record is not None:
+            known = record.entry
+            if known.generation >= entry.incarnation and known.node != entry.node:
+                return KnownAbove(known, record.ended)
+        return self.put(entry)
+
+    def put(self, entry: DirectoryEntry, sync: int = 0, *, is_hearsay: bool = False) -> Verdict:
+        """What a holder says of itself, or another of it (`is_hearsay`)."""
+        record = self._records.get(entry.client_id)
+        is_news = record is None or record.entry != entry
+        if record is None:
+            if len(self._records) >= self._limit:
+                return EntryTableFull.FULL
+            record = _Record(entry)
+            self._records[entry.client_id] = record
+            self._note_will(entry)
+        else:
+            known = record.entry
+            if known.order > entry.order or (record.ended and known.order == entry.order):
+                return KnownAbove(known, record.ended and entry.node not in record.losers)
+            if is_hearsay and record.is_said and known.order == entry.order:
+                return None  # its node has said it itself, with the will of now
+            if is_news:
+                self._replace(record, entry)
+        record.sync = max(record.sync, sync)
+        if is_news:
+            self._store(record)
+        if is_hearsay:
+            self._doubt(record)
+        else:
+            self._is_said(record)
+        return None
+
+    def renew(self, client_id: str, node: str, sync: int) -> None:
+        """The id is in the node's list, though there is nothing to say of it yet."""
+        record = self._records.get(client_id)
+        if record is not None and record.entry.node == node:
+            record.sync = max(record.sync, sync)
+
+    def end(self, client_id: str, node: str, generation: int) -> None:
+        """
+        The node holds no session of this id any more.
+
+        A claim does not come in one order with what else a node says: this is about that generation
+        and earlier ones only.
+        """
+        record = self._records.get(client_id)
+        if record is None or record.entry.node != node or record.ended:
+            return
+        if record.entry.generation <= generation:
+            self._end(record)
+
+    def end_unlisted(self, node: str, sync: int) -> None:
+        """The node's complete list number `sync` is here: what was not in it has ended."""
+        for record in list(self._records.values()):
+            if record.entry.node == node and record.sync < sync and not record.ended:
+                self._end(record)
+
+    # from those who tell the losers
+
+    def losers(self) -> tuple[str, ...]:
+        """Nodes that have to be told something."""
+        return tuple(self._losers)
+
+    def due_to(self, node: str, count: int) -> tuple[DirectoryEntry, ...]:
+        """Entries that count above what the node had, `count` at the most."""
+        due = self._losers.get(node, {})
+        return tuple(self._records[client_id].entry for client_id in islice(due, count))
+
+    def told(self, node: str, entry: DirectoryEntry) -> None:
+        """The node has done what follows from the entry."""
+        record = self._records.get(entry.client_id)
+        if record is not None and record.entry.order >= entry.order:
+            self._forget_loser(record, node)
+            self._settle(record)
+
+    # from those who ask holders
+
+    def hearsay(self, node: str, count: int) -> tuple[DirectoryEntry, ...]:
+        """
+        Entries that name the node, and of which it has said nothing itself, `count` at the most:
+        those first that were not asked about for longest. A session that moved may have ended
+        before anybody here heard of the move.
+        """
+        of_node = self._hearsay.get(node, {})
+        ids = list(islice(of_node, count))
+        for client_id in ids:
+            of_node[client_id] = of_node.pop(client_id)
+        return tuple(self._records[client_id].entry for client_id in ids)
+
+    def nodes_of_hearsay(self) -> tuple[str, ...]:
+        """Nodes that have to be asked."""
+        return tuple(self._hearsay)
+
+    def confirm(self, entry: DirectoryEntry) -> None:
+        """
+        Asked about that entry, its node said that the session is there. It may tell its end only to
+        others: it is of another site, or sees other members. So it is asked again, later.
+        """
+        client_id, of_node = entry.client_id, self._hearsay.get(entry.node, {})
+        if client_id in of_node and self._records[client_id].entry.order == entry.order:
+            self._forget_hearsay(entry)
+            self._confirmed.setdefault(entry.node, {})[client_id] = None
+
+    def ask_again(self) -> None:
+        """What was confirmed is to be asked about once more."""
+        confirmed, self._confirmed = self._confirmed, {}
+        for node, ids in confirmed.items():
+            self._hearsay.setdefault(node, {}).update(ids)
+
+    def deny(self, entry: DirectoryEntry) -> None:
+        """
+        Asked about that entry, its node said that there is no session up to it. The answer comes
+        in no order with what else the node says, so it ends nothing that the node has said.
+        """
+        record = self._records.get(entry.client_id)
+        if record is None or record.entry.order != entry.order:
+            return
+        if not (record.is_said or record.ended):
+            self._end(record)
+
+    def doubt(self, nodes: Collection[str]) -> None:
+        """What these have said counts no more: they do not say here any more what ends."""
+        for record in self._records.values():
+            if record.entry.node in nodes and not record.ended:
+                record.is_said = False
+                self._doubt(record)
+
+    # wills
+
+    def nodes_with_wills(self) -> tuple[str, ...]:
+        """Nodes of whose clients wills are kept here."""
+        return tuple(self._wills)
+
+    def with_wills(self, node: str) -> tuple[DirectoryEntry, ...]:
+        """The entries of the node's clients that have a will."""
+        return tuple(self._records[client_id].entry for client_id in self._wills.get(node, {}))
+
+    def will_is_sent(self, client_id: str, node: str, life: int, number: int) -> None:
+        """That will is published."""
+        record = self._records.get(client_id)
+        if record is None or record.entry.node != node:
+            return
+        testament = record.entry.testament
+        if testament is not None and (testament.life, testament.number) <= (life, number):
+            self._forget_will(record.entry)
+            record.entry = attrs.evolve(record.entry, testament=None)
+            self._store(record)
+
+    # from the members
+
+    def durable(self) -> Iterator[DirectoryEntry]:
+        """What another keeper should know for holders that cannot speak for themselves."""
+        for client_id in list(self._records):
+            record = self._records.get(client_id)
+            if record is not None and not record.ended and _is_lasting(record.entry):
+                yield record.entry
+
+    def forget_node(self, node: str) -> None:
+        """The node was removed by command, and its sessions are gone with it."""
+        for record in list(self._records.values()):
+            self._forget_loser(record, node)
+            if record.entry.node == node:
+                self._end(record)
+            else:
+                self._settle(record)
+
+    # internal
+
+    def _doubt(self, record: _Record) -> None:
+        client_id, node = record.entry.client_id, record.entry.node
+        if client_id not in self._confirmed.get(node, {}):
+            self._hearsay.setdefault(node, {}).setdefault(client_id)
+
+    def _is_said(self, record: _Record) -> None:
+        record.is_said = True
+        self._forget_hearsay(record.entry)
+
+    def _forget_hearsay(self, entry: DirectoryEntry) -> None:
+        for known in (self._hearsay, self._confirmed):
+            of_node = known.get(entry.node)
+            if of_node is not None and of_node.pop(entry.client_id, 0) is None and not of_node:
+                del known[entry.node]
+
+    def _replace(self, record: _Record, entry: DirectoryEntry) -> None:
+        known = record.entry
+        if known.node != entry.node and not record.ended:
+            self._add_loser(record, known.node, known.persistent)
+        self._forget_will(known)
+        self._forget_hearsay(known)
+        record.is_said = False
+        if known.node != entry.node:
+            record.sync = 0
+        record.entry = entry
+        record.ended = False
+        self._forget_loser(record, entry.node)
+        self._note_will(entry)
+
+    def _end(self, record: _Record) -> None:
+        self._forget_will(record.entry)
+        self._forget_hearsay(record.entry)
+        record.entry = attrs.evolve(record.entry, testament=None)
+        record.ended = True
+        self._settle(record)
+
+    def _settle(self, record: _Record) -> None:
+        """Keep what is left of a record that may have become needless."""
+        if record.ended and not record.losers:
+            client_id = record.entry.client_id
+            del self._records[client_id]
+            if record.stored:
+                self._table.delete(client_id.encode())
+        else:
+            self._store(record)
+
+    def _add_loser(self, record: _Record, node: str, persistent: bool) -> None:
+        record.losers[node] = persistent or record.losers.get(node, False)
+        self._losers.setdefault(node, {})[record.entry.client_id] = None
+
+    def _forget_loser(self, record: _Record, node: str) -> None:
+        if record.losers.pop(node, None) is not None:
+            due = self._losers[node]
+            del due[record.entry.client_id]
+            if not due:
+                del self._losers[node]
+
+    def _note_will(self, entry: DirectoryEntry) -> None:
+        if entry.testament is not None:
+            self._wills.setdefault(entry.node, {})[entry.client_id] = None
+
+    def _forget_will(self, entry: DirectoryEntry) -> None:
+        if entry.testament is not None:
+            of_node = self._wills[entry.node]
+            del of_node[entry.client_id]
+            if not of_node:
+                del self._wills[entry.node]
+
+    def _store(self, record: _Record) -> None:
+        key = record.entry.client_id.encode()
+        if _is_lasting(record.entry) or any(record.losers.values()):
+            record.stored = True
+            self._table.put(key, _to_bytes(record))
+        elif record.stored:
+            record.stored = False
+            self._table.delete(key)
+
+    def _load(self, value: bytes) -> None:
+        record = _from_bytes(value)
+        self._records[record.entry.client_id] = record
+        self._note_will(record.entry)
+        if not record.ended:
+            self._doubt(record)
+        losers, record.losers = record.losers, {}
+        for node, persistent in losers.items():
+            self._add_loser(record, node, persistent)
+
+
+def _is_lasting(entry: DirectoryEntry) -> bool:
+    return entry.persistent or entry.testament is not None
+
+
+def _to_bytes(record: _Record) -> bytes:
+    entry = record.entry
+    testament = entry.testament
+    fields = [
+        entry.client_id,
+        entry.node,
+        entry.incarnation,
+        entry.persistent,
+        entry.replaces,
+        record.ended,
+        record.losers,
+        testament_fields(testament),
+    ]
+    return pack(fields, b"" if testament is None else testament.will.payload)
+
+
+def _from_bytes(value: bytes) -> _Record:
+    fields, payload = unpack(value)
+    client_id, node, incarnation, persistent, replaces, ended, losers, testament = fields
+    entry = DirectoryEntry(
+        client_id=client_id,
+        node=node,
+        incarnation=incarnation,
+        persistent=persistent,
+        replaces=replaces,
+        testament=testament_from(testament, payload),
+    )
+    return _Record(entry, ended=ended, losers=losers, stored=True)

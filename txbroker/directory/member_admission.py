@@ -1,0 +1,201 @@
+"""
+Members that another node tells of: each counts from when it has itself answered this node.
+
+A member keeps entries, so a majority of a client's keepers needs it. Nobody may be made one by the
+word of another alone: with ten thousand invented members in one message no durable client would
+find a majority. Whoever is told of by a child, or in a call, is therefore asked at the address that
+was told, and is no member before. What this node's own parent tells is believed, since the parent
+has asked; so all nodes of a site come to the same list, a cut moves no entry, and who is cut off
+stays a member.
+
+An address that a member is said to have now is asked, too, before it is used. A removal needs no
+answer: it is made by command, of a node that gives none.
+
+Questions go out at a bounded rate, in turn for each node that tells. Of a node that tells of more
+than there is room for, the rest is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import attrs
+
+from txbroker.delegation.peer_checks import AHEAD
+from txbroker.directory.members import Member, Members
+
+WAITING = 10_000
+"""Members that may wait for their answer, of all nodes that tell."""
+
+AT_ONCE = 16
+"""Questions under way."""
+
+BURST = 200.0
+RATE = 20.0
+"""Questions that may go out at once, and each second from then on."""
+
+SHARED = 3
+"""Members that may have one address: a new one, and others that had it before."""
+
+FIRST_PAUSE = 0.5
+LONGEST_PAUSE = 30.0
+"""Seconds until a member that did not answer is asked again, doubled from the first on."""
+
+KEPT = 60.0
+"""Seconds for which what a call has told is remembered; what a stream has told, until it ends."""
+
+
+@attrs.define(slots=True, eq=False)
+class _Waiting:
+    """`until`: when it is forgotten, None: never; it is asked again at `due`."""
+
+    member: Member
+    until: float | None
+    due: float
+    pause: float = FIRST_PAUSE
+    is_asked: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class MemberProbe:
+    """Ask the node at `member.grpc` whether it is that member; `source` told of it."""
+
+    source: object
+    member: Member
+
+
+class MemberAdmission:
+    """See the module's text; `wake` is called when somebody is to be asked."""
+
+    def __init__(
+        self, members: Members, now: Callable[[], float], wake: Callable[[], object]
+    ) -> None:
+        self._members = members
+        self._now = now
+        self._wake = wake
+        self._waiting: dict[object, dict[str, _Waiting]] = {}
+        self._count = 0
+        self._asked = 0
+        self._left = BURST
+        self._since = now()
+
+    # from the node
+
+    def told(self, source: object, members: Iterable[Member], *, is_stream: bool = False) -> None:
+        """A node tells of members: over its join stream, or in a call."""
+        believed: list[Member] = []
+        until = None if is_stream else self._now() + KEPT
+        for member in members:
+            if self._is_believed(member):
+                believed.append(member)
+            elif self._is_news(member):
+                self._wait(source, member, until)
+        self._members.merge(believed, source)
+
+    def forget(self, source: object) -> None:
+        """Its stream has ended; it tells all again when it comes back."""
+        for name in list(self._waiting.get(source, ())):
+            self._drop(source, name)
+
+    def due(self) -> list[MemberProbe]:
+        """Whom to ask now; the outcome of each is told by `answered`."""
+        now = self._now()
+        self._left = min(self._left + (now - self._since) * RATE, BURST)
+        self._since = now
+        found: list[MemberProbe] = []
+        for asked in self._in_turn(now):
+            if self._asked >= AT_ONCE or self._left < 1.0:
+                break
+            self._asked += 1
+            self._left -= 1.0
+            self._waiting[asked.source][asked.member.name].is_asked = True
+            found.append(asked)
+        return found
+
+    def answered(self, asked: MemberProbe, *, is_member: bool) -> None:
+        """True if the node at the address is the one that was told of; False: or nobody is."""
+        self._asked -= 1
+        member = asked.member
+        waiting = self._waiting.get(asked.source, {}).get(member.name)
+        if waiting is None:
+            return
+        waiting.is_asked = False
+        if waiting.member != member:
+            return  # told of anew meanwhile
+        if is_member:
+            self._drop(asked.source, member.name)
+            if self._is_news(member):
+                self._members.merge([member], asked.source)
+            return
+        waiting.due = self._now() + waiting.pause
+        waiting.pause = min(waiting.pause * 2, LONGEST_PAUSE)
+
+    @property
+    def waiting(self) -> int:
+        """Members that were told of and have not answered."""
+        return self._count
+
+    # internal
+
+    def _is_believed(self, member: Member) -> bool:
+        """True if there is nothing to ask: it is no place for entries, or is one as it is."""
+        known = self._members.get(member.name)
+        if member.removed or member.name == self._members.name:
+            return True
+        return known is not None and (member.grpc, member.site, member.identity) == (
+            known.grpc,
+            known.site,
+            known.identity,
+        )
+
+    def _is_news(self, member: Member) -> bool:
+        known = self._members.record(member.name)
+        if known is None:
+            return member.version <= AHEAD and self._members.count_at(member.grpc) < SHARED
+        return known.rank < member.rank and member.version <= known.version + AHEAD
+
+    def _wait(self, source: object, member: Member, until: float | None) -> None:
+        mine = self._waiting.setdefault(source, {})
+        known = mine.get(member.name)
+        if known is not None and known.member.rank >= member.rank:
+            known.until = until
+            return
+        if known is None:
+            if self._count >= WAITING and not self._make_room(source):
+                return
+            self._count += 1
+        mine[member.name] = _Waiting(member, until, self._now())
+        self._wake()
+
+    def _make_room(self, source: object) -> bool:
+        """Forget one of whoever tells of most; False where that is `source`."""
+        most = max(self._waiting, key=lambda one: len(self._waiting[one]))
+        if most == source:
+            return False
+        self._drop(most, next(reversed(self._waiting[most])))
+        return True
+
+    def _drop(self, source: object, name: str) -> None:
+        mine = self._waiting[source]
+        del mine[name]
+        self._count -= 1
+        if not mine:
+            del self._waiting[source]
+
+    def _in_turn(self, now: float) -> Iterator[MemberProbe]:
+        """One of each source after the other."""
+        for source, mine in list(self._waiting.items()):
+            for name in [n for n, w in mine.items() if w.until is not None and w.until <= now]:
+                self._drop(source, name)
+        queues = [
+            (source, iter([w for w in mine.values() if not w.is_asked and w.due <= now]))
+            for source, mine in self._waiting.items()
+        ]
+        while queues:
+            left = []
+            for source, queue in queues:
+                waiting = next(queue, None)
+                if waiting is not None:
+                    yield MemberProbe(source=source, member=waiting.member)
+                    left.append((source, queue))
+            queues = left

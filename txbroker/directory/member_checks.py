@@ -1,0 +1,111 @@
+"""
+What another member says of sessions, before anything of it is used.
+
+A number counts only near the greatest that is known of its client id: each next one is greater than
+all before, so one far ahead would leave no room behind it, at any node and in any life. What a will
+would be published with is what its client may publish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from txbroker.delegation.peer_checks import check_name, check_near
+from txbroker.directory.entry import DirectoryEntry
+from txbroker.directory.requests import (
+    Answers,
+    Claim,
+    Claimed,
+    Discard,
+    Discarded,
+    Entrust,
+    Lookup,
+    MovedTo,
+    NotHeld,
+    Offer,
+    Register,
+    Registered,
+    Reply,
+    Request,
+    Supersede,
+    Take,
+    Taken,
+)
+from txbroker.model.errors import PeerError
+from txbroker.model.topics import TopicError, validate_topic_name
+
+Known = Callable[[str], int]
+"""The greatest number that is known of a client id; 0: none."""
+
+MOST_QOS = 2
+
+
+def check_request(request: Request, known: Known) -> None:
+    """Check what is asked; raises `PeerError`."""
+    for entry in _entries_of(request):
+        _check_entry(entry, known)
+    for client_id, number in _numbers_of(request):
+        check_near("incarnation", number, known(client_id))
+
+
+def check_answer(request: Request, answer: Reply, known: Known) -> None:
+    """Check what was answered to a request; raises `PeerError`."""
+    match answer:
+        case Answers(answers=answers):
+            ids = request.client_ids if isinstance(request, Lookup) else ()
+            if len(answers) != len(ids):
+                raise PeerError(f"{len(answers)} answers for {len(ids)} client ids")
+            for client_id, one in zip(ids, answers, strict=True):
+                check_near("generation", one.generation, known(client_id))
+                if one.entry is not None:
+                    _check_is_about(client_id, one.entry)
+                    _check_entry(one.entry, known)
+        case Claimed(conflict=DirectoryEntry() as conflict):
+            if isinstance(request, Claim):
+                _check_is_about(request.entry.client_id, conflict)
+            _check_entry(conflict, known)
+        case Registered(conflicts=conflicts, past=past):
+            for entry in (*conflicts, *past):
+                _check_entry(entry, known)
+        case Taken() | MovedTo() | NotHeld() | Discarded():
+            asked = getattr(request, "incarnation", 0)
+            client_id = getattr(request, "client_id", "")
+            check_near("incarnation", answer.incarnation, max(asked, known(client_id)))
+
+
+def _entries_of(request: Request) -> Iterator[DirectoryEntry]:
+    match request:
+        case Register(entries=entries, relayed=relayed):
+            yield from entries
+            yield from relayed
+        case Claim(entry=entry):
+            yield entry
+        case Supersede(entries=entries):
+            yield from entries
+
+
+def _numbers_of(request: Request) -> Iterator[tuple[str, int]]:
+    match request:
+        case Take():
+            yield request.client_id, max(request.incarnation, request.holds)
+        case Offer() | Entrust() | Discard():
+            yield request.client_id, request.incarnation
+
+
+def _check_is_about(client_id: str, entry: DirectoryEntry) -> None:
+    if entry.client_id != client_id:
+        raise PeerError("an entry of another client id than was asked for")
+
+
+def _check_entry(entry: DirectoryEntry, known: Known) -> None:
+    check_name(entry.node)
+    check_near("incarnation", max(entry.incarnation, entry.replaces), known(entry.client_id))
+    testament = entry.testament
+    if testament is None:
+        return
+    if testament.will.qos > MOST_QOS:
+        raise PeerError(f"a will of QoS {testament.will.qos}")
+    try:
+        validate_topic_name(testament.will.topic)
+    except TopicError as error:
+        raise PeerError(f"a will: {error}") from None

@@ -1,0 +1,80 @@
+"""
+Moves whose sessions are nowhere any more: what is kept for them here is let go.
+
+The new holder of a session tells the earlier ones when nothing need be kept for it. One that has
+ended the session tells nobody: it is known by then that the id has no session, or will be. Nor does
+a holder that is no member any more, or one that has been away for longer than sessions live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from txbroker.directory.directory_ports import SessionHost
+from txbroker.directory.effects import Procedure
+from txbroker.directory.members import Members
+from txbroker.directory.quorum_read import NoSession
+from txbroker.directory.session_ownership import SessionOwnership
+from txbroker.directory.session_takeover import SessionSearch, SessionTakeovers
+
+EVERY = 20.0
+"""Seconds between two looks at all moves."""
+
+AT_ONCE = 50
+"""Moves that are looked at in one tick."""
+
+Move = tuple[bytes, str]
+"""The token of a move, and the client id."""
+
+
+class MoveSweep:
+    """
+    The moves from one node that its `host` or its `holdings` keep something for; `let_go` forgets
+    that. `is_old` says of a reading of what the node has lived whether sessions of then are over.
+    """
+
+    def __init__(
+        self,
+        members: Members,
+        arrivals: SessionTakeovers,
+        holdings: SessionOwnership,
+        host: SessionHost,
+        *,
+        let_go: Callable[[Move], None],
+        is_old: Callable[[int], bool],
+        now: Callable[[], float],
+    ) -> None:
+        self._members = members
+        self._arrivals = arrivals
+        self._holdings = holdings
+        self._host = host
+        self._let_go = let_go
+        self._is_old = is_old
+        self._now = now
+        self._next = 0.0
+        self._known: set[Move] = set()
+        self._open: list[Move] = []
+
+    def due(self) -> Iterator[tuple[tuple[str, ...], Procedure[None]]]:
+        """Now and then: what to look at, each with a name; moves are left alone at first."""
+        if not self._open and self._now() >= self._next:
+            self._next = self._now() + EVERY
+            self._let_go_of_lost()
+            moves = dict.fromkeys(self._host.moves())
+            moves.update(((one.token, id_), None) for id_, one in self._holdings.tombstones())
+            self._open = [move for move in moves if move in self._known]
+            self._known = set(moves)
+        for token, client_id in self._open[:AT_ONCE]:
+            yield ("sweep", client_id, token.hex()), self._look((token, client_id))
+        del self._open[:AT_ONCE]
+
+    def _let_go_of_lost(self) -> None:
+        for client_id, one in list(self._holdings.tombstones()):
+            if self._members.get(one.node) is None or self._is_old(one.since):
+                self._let_go((one.token, client_id))
+
+    def _look(self, move: Move) -> Procedure[None]:
+        sites = (self._members.site, *self._members.sites())
+        decisions = yield from self._arrivals.look_at(SessionSearch(move[1]), sites)
+        if all(isinstance(decision, NoSession) for decision in decisions.values()):
+            self._let_go(move)

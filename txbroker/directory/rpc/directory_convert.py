@@ -1,0 +1,145 @@
+"""
+Questions and answers of the client directory between the wire and our values.
+
+The messages of directory.proto have the names and the fields of the values, so one rule serves them
+all: a field is set from the attribute of its name, None is left out, tuples are repeated. A test
+holds the two together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from google.protobuf.message import Message
+
+from txbroker.config import parse_address
+from txbroker.config.value_hooks import MAX_NAME_BYTES
+from txbroker.directory import requests
+from txbroker.directory.directory_ports import PendingPublishes, PublishOrigin
+from txbroker.directory.entry import DirectoryEntry, DirectoryWill
+from txbroker.directory.members import Member
+from txbroker.directory.requests import Reply, Request
+from txbroker.model.errors import PeerError
+from txbroker.mqtt.wire.packets import Will
+from txbroker.v1 import control_pb2, directory_pb2
+
+_ELSEWHERE: dict[str, type[Any]] = {
+    "DirectoryEntry": DirectoryEntry,
+    "DirectoryWill": DirectoryWill,
+    "Will": Will,
+    "Member": Member,
+    "PendingPublishes": PendingPublishes,
+    "Mark": PublishOrigin,
+}
+
+
+def question(source: str, target: str, request: Request) -> directory_pb2.Question:
+    """A request on its way."""
+    message = directory_pb2.Question(source=source, target=target)
+    _fill_kind(message, request)
+    return message
+
+
+def request_of(message: directory_pb2.Question) -> Request | None:
+    """What is asked; None: something that only a newer node knows."""
+    kind = message.WhichOneof("kind")
+    value: Request | None = None if kind is None else _value(getattr(message, kind))
+    return value
+
+
+def reply(node: str, answer: Reply | None) -> directory_pb2.Reply:
+    """An answer on its way; None: the asker gets none."""
+    message = directory_pb2.Reply(node=node)
+    if answer is not None:
+        _fill_kind(message, answer)
+    return message
+
+
+def answer_of(message: directory_pb2.Reply) -> Reply | None:
+    """What was answered."""
+    kind = message.WhichOneof("kind")
+    value: Reply | None = None if kind is None else _value(getattr(message, kind))
+    return value
+
+
+def members_to_wire(members: Iterable[Member], *, complete: bool) -> control_pb2.Members:
+    """Members for a join stream."""
+    message = control_pb2.Members(complete=complete)
+    for member in members:
+        _fill(message.members.add(), member)
+    return message
+
+
+def members_from_wire(message: control_pb2.Members) -> tuple[Member, ...]:
+    """Those of them that may be members."""
+    return usable(_value(member) for member in message.members)
+
+
+def usable(members: Iterable[Member]) -> tuple[Member, ...]:
+    """What a topology file would be refused for is no member, whoever says so."""
+    return tuple(member for member in members if _is_usable(member))
+
+
+def _is_usable(member: Member) -> bool:
+    try:
+        parse_address(member.grpc)
+    except ValueError:
+        return False
+    return _is_name(member.name) and (not member.site or _is_name(member.site))
+
+
+def _is_name(name: str) -> bool:
+    is_short = 0 < len(name.encode()) <= MAX_NAME_BYTES
+    return is_short and not set(name) & set("/+# ") and name.isprintable()
+
+
+# -- the rule
+
+
+def _fill_kind(message: Message, value: Any) -> None:
+    for field in message.DESCRIPTOR.oneofs_by_name["kind"].fields:
+        if field.message_type is not None and _class_of(field.message_type.name) is type(value):
+            part = getattr(message, field.name)
+            part.SetInParent()
+            _fill(part, value)
+            return
+    raise PeerError(f"directory.proto has no kind for {type(value).__name__}")
+
+
+def _fill(message: Message, value: Any) -> None:
+    for field in message.DESCRIPTOR.fields:
+        found = getattr(value, field.name)
+        if field.message_type is None:
+            if field.is_repeated:
+                getattr(message, field.name).extend(found)
+            else:
+                setattr(message, field.name, found)
+        elif field.is_repeated:
+            for one in found:
+                _fill(getattr(message, field.name).add(), one)
+        elif found is not None:
+            part = getattr(message, field.name)
+            part.SetInParent()
+            _fill(part, found)
+
+
+def _value(message: Message) -> Any:
+    fields: dict[str, Any] = {}
+    for field in message.DESCRIPTOR.fields:
+        found = getattr(message, field.name)
+        if field.message_type is None:
+            fields[field.name] = tuple(found) if field.is_repeated else found
+        elif field.is_repeated:
+            fields[field.name] = tuple(_value(one) for one in found)
+        elif message.HasField(field.name):
+            fields[field.name] = _value(found)
+    try:
+        return _class_of(message.DESCRIPTOR.name)(**fields)
+    except TypeError as error:  # a part that has to be there is not
+        raise PeerError(f"an incomplete {message.DESCRIPTOR.name}") from error
+
+
+def _class_of(name: str) -> type[Any]:
+    found: type[Any] = _ELSEWHERE.get(name) or getattr(requests, name)
+    return found

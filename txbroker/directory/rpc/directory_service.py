@@ -1,0 +1,481 @@
+"""
+SHELL: the client directory of this node on gRPC: its questions, its answers, its procedures.
+
+Two rules of order live here. A reply leaves when all that was changed for it is safe in this node's
+store; and so does a question, since what is asked may rest on what was changed before. Who has a
+session rests on the directory's own tables alone: it does not wait for what busy clients change.
+
+A turn of the loop is long while clients are busy, so what a CONNECT waits for takes few of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar
+
+import attrs
+import grpc
+import grpc.aio
+
+from txbroker.directory import effects
+from txbroker.directory.directory import Directory
+from txbroker.directory.effects import AwaitDurable, Pause, Procedure, Step
+from txbroker.directory.member_admission import MemberProbe
+from txbroker.directory.member_checks import check_answer, check_request
+from txbroker.directory.members import LIMIT
+from txbroker.directory.requests import (
+    Answers,
+    Claim,
+    Lookup,
+    OtherView,
+    Ping,
+    Register,
+    Registered,
+    Reply,
+    Request,
+    ShareMembers,
+    Take,
+    Taken,
+)
+from txbroker.directory.rpc import directory_convert as wire
+from txbroker.edge.sessions.session_format import check_move
+from txbroker.model.counters import Counters
+from txbroker.model.errors import PeerError
+from txbroker.rpc.channels import Channels
+from txbroker.rpc.streams import brief
+from txbroker.runtime.aio import Tasks
+from txbroker.runtime.fair_shares import FairShares
+from txbroker.runtime.flush_queue import FlushQueue
+from txbroker.runtime.structured_log import TELL_AGAIN, get_logger, tell_repeated
+from txbroker.v1 import control_pb2, directory_pb2, directory_pb2_grpc
+
+T = TypeVar("T")
+
+log = get_logger()
+
+TIMEOUT = 1.0
+TAKE_TIMEOUT = 5.0
+"""Seconds for an answer; a session can be some megabytes."""
+
+OFTEN = 0.1
+"""Seconds between two looks at what is due to keepers while they wait for something."""
+
+SETTLE_PAUSE = 0.02
+"""Seconds between two looks when the node stops."""
+
+
+OF_TABLES = (Lookup, Claim, Register)
+"""Requests that the directory's own tables alone answer, and that rest on them alone."""
+
+OWN_TABLES = ("directory.", "members")
+"""How their names begin."""
+
+LOOKUPS = 500
+"""Ids in one request."""
+
+LOOKUP_PAUSE = 0.1
+"""Seconds that look-ups wait for the answer of an earlier request to the same keeper."""
+
+
+@attrs.define(slots=True, eq=False)
+class _Lookups:
+    """What is asked of one keeper in one request; `earlier`: one that is not answered yet."""
+
+    earlier: _Lookups | None
+    client_ids: list[str] = attrs.Factory(list)
+    is_answered: asyncio.Event = attrs.Factory(asyncio.Event)
+    answer: Reply | None = None
+
+
+class Tables(Protocol):
+    """What the node keeps beside messages."""
+
+    def are_safe(self, *beginnings: str) -> bool:
+        """True if all that was changed in tables whose names begin so is synced."""
+
+
+class Commit(Protocol):
+    """The node's group commit."""
+
+    def when_durable(self, action: Callable[[], None]) -> None:
+        """Run `action` when all that was put so far is safe."""
+
+
+class DirectoryService(directory_pb2_grpc.DirectoryServicer):
+    """Serves and runs `directory`, which is set by `wire` before anything happens."""
+
+    def __init__(
+        self,
+        *,
+        commit: Commit,
+        tables: Tables,
+        shares: FairShares,
+        channels: Channels,
+        tasks: Tasks,
+        turn: FlushQueue,
+        counters: Counters,
+        now: Callable[[], float],
+    ) -> None:
+        self._commit = commit
+        self._tables = tables
+        self._shares = shares
+        self._channels = channels
+        self._tasks = tasks
+        self._turn = turn
+        self._counters = counters
+        self._now = now
+        self._lookups: dict[tuple[str, bytes], _Lookups] = {}
+        self._last_lookups: dict[tuple[str, bytes], _Lookups] = {}  # until they are answered
+        self._pauses: dict[asyncio.Event, Callable[[], bool]] = {}
+        self._ready = asyncio.Event()
+        self._is_hurrying = False
+        self._left_out = 0
+        self._told_waiting: float | None = None
+
+    def wire(self, directory: Directory) -> None:
+        """The directory that this is the shell of."""
+        self._directory = directory
+
+    # from the node
+
+    def start(self) -> None:
+        """The directory is started: serve and tell."""
+        self._ready.set()
+
+    def beat(self) -> None:
+        """Now and then, every second or so: look what is due."""
+        self._directory.tick()
+        self._say_what_waits()
+        self.flush()
+        self._turn.end()
+
+    async def settle(self, seconds: float) -> None:
+        """Return when the keepers that answer have heard all there is to say, or time is over."""
+        until = self._now() + seconds
+        while self._now() < until and not self._directory.registrar.is_settled:
+            await asyncio.sleep(SETTLE_PAUSE)
+            self.flush()
+            self._turn.end()
+
+    def wake(self) -> None:
+        """There is something to tell to keepers: at the end of this turn."""
+        self._turn.mark_dirty(self)
+
+    def flush(self) -> None:
+        """Send what is due to keepers."""
+        if not self._ready.is_set():
+            return
+        registrar, now = self._directory.registrar, self._now()
+        for name in self._directory.members.peers():
+            batch = registrar.batch(name, now)
+            if batch is not None:
+                self._tasks.start(self._register(name, batch))
+        if registrar.go_on():
+            self._turn.mark_next(self)
+        for asked in self._directory.admission.due():
+            self._tasks.start(self._admit(asked))
+        if not self._is_hurrying and self._has_to_hurry:
+            self._is_hurrying = True
+            self._tasks.start(self._hurry())
+
+    def run(
+        self, procedure: Procedure[T], finished: Callable[[T], object] = lambda _: None
+    ) -> None:
+        """
+        Run a procedure; `finished` gets its result in the turn in which it ends.
+
+        As long as it asks nobody but this node, that is now: a node that is alone asks nobody else.
+        """
+        step: Step | None = None
+        try:
+            while True:
+                step = next(procedure)
+                if not (isinstance(step, effects.SendRequest) and self._ask_here(step)):
+                    break
+        except StopIteration as stop:
+            finished(stop.value)
+            return
+        self._tasks.start(self._go_on(procedure, step, finished))
+
+    # from other nodes
+
+    async def Ask(self, request: directory_pb2.Question, context: Any) -> directory_pb2.Reply:
+        await self._ready.wait()
+        me = self._directory.members.name
+        if request.target != me:
+            return wire.reply(me, None)
+        try:
+            question = wire.request_of(request)
+            if question is not None:
+                check_request(question, self._directory.greatest)
+        except PeerError as error:
+            reason, peer = brief(str(error)), brief(request.source)
+            tell_repeated(log.warning, "directory.lied", kind=peer, peer=peer, reason=reason)
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
+        answer = None
+        if question is not None:
+            answer = self._directory.handle(request.source, _checked(question))
+            self._turn.end()
+        if answer is None:
+            # Nothing was changed: a stranger's questions would make members wait for syncs.
+            self._counters.add("directory.refused")
+            # No kind: a stranger that invents names would have a line for each.
+            tell_repeated(log.info, "directory.refused", peer=brief(request.source))
+            return wire.reply(me, None)
+        if isinstance(answer, Registered) and answer.full:
+            self._counters.add("directory.full", len(answer.full))
+        if not isinstance(question, Ping):  # it lives, however long its disk takes
+            with self._shares.hurry():
+                await self._safe(question)
+        return wire.reply(me, answer)
+
+    # internal: procedures
+
+    async def _go_on(
+        self, procedure: Procedure[T], step: Step, finished: Callable[[T], object]
+    ) -> None:
+        try:
+            with self._shares.hurry():
+                while True:
+                    await self._do(step)
+                    step = next(procedure)
+        except StopIteration as stop:
+            finished(stop.value)
+        finally:
+            procedure.close()
+            self._turn.end()
+
+    async def _do(self, step: Step) -> None:
+        match step:
+            case Pause():
+                await self._pause(step)
+            case AwaitDurable():
+                await self._safe()
+            case effects.SendRequest():
+                if not self._ask_here(step):
+                    await self._ask(step)
+
+    def _ask_here(self, step: effects.SendRequest) -> bool:
+        """Do a step that concerns this node only; False, and nothing done, for any other."""
+        me = self._directory.members.name
+        if any(name != me for name, _ in step.calls):
+            return False
+        for name, request in step.calls:
+            answer = self._directory.handle(me, request)
+            if step.take(name, None if isinstance(answer, OtherView) else answer):
+                break
+        return True
+
+    async def _pause(self, pause: Pause) -> None:
+        over = asyncio.Event()
+        self._pauses[over] = pause.until
+        try:
+            await asyncio.wait_for(over.wait(), pause.seconds)
+        except TimeoutError:
+            pass
+        finally:
+            del self._pauses[over]
+
+    def _end_pauses(self) -> None:
+        for over, is_so in self._pauses.items():
+            if is_so():
+                over.set()
+
+    async def _ask(self, step: effects.SendRequest) -> None:
+        if len(step.calls) == 1:
+            ((name, request),) = step.calls
+            step.take(name, await self._call(name, request))
+            return
+        done = asyncio.Event()
+        left = len(step.calls)
+
+        async def one(name: str, request: Request) -> None:
+            nonlocal left
+            answer = await self._call(name, request)
+            if not done.is_set():
+                left -= 1
+                if step.take(name, answer) or left == 0:
+                    done.set()
+
+        for name, request in step.calls:
+            self._tasks.start(one(name, request))
+        await done.wait()
+
+    # internal: calls
+
+    async def _call(self, name: str, request: Request) -> Reply | None:
+        """An answer that means something, or None."""
+        directory = self._directory
+        if name == directory.members.name:
+            answer = directory.handle(name, request)
+        elif isinstance(request, Lookup):
+            answer = await self._look_up(name, request)
+        else:
+            answer = await self._send(name, request)
+        if isinstance(answer, OtherView):
+            share = directory.on_other_view(name, answer)
+            if share is not None and name != directory.members.name:
+                self._tasks.start(self._send(name, share))
+            return None
+        return answer
+
+    async def _look_up(self, name: str, request: Lookup) -> Reply | None:
+        """
+        Look-ups go in one request, those that come before an earlier one is answered, too: in a
+        storm of CONNECTs the calls of each turn held up all others between the two nodes.
+        """
+        key = name, request.view
+        gathered = self._lookups.get(key)
+        if gathered is None:
+            gathered = _Lookups(self._last_lookups.get(key))
+            self._lookups[key] = self._last_lookups[key] = gathered
+            self._tasks.start(self._send_lookups(key, gathered))
+        first = len(gathered.client_ids)
+        gathered.client_ids += request.client_ids
+        if len(gathered.client_ids) >= LOOKUPS:
+            del self._lookups[key]
+        await gathered.is_answered.wait()
+        answer = gathered.answer
+        if not isinstance(answer, Answers):
+            return answer
+        return Answers(answers=answer.answers[first : first + len(request.client_ids)])
+
+    async def _send_lookups(self, key: tuple[str, bytes], gathered: _Lookups) -> None:
+        earlier, gathered.earlier = gathered.earlier, None
+        try:
+            if earlier is not None:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(earlier.is_answered.wait(), LOOKUP_PAUSE)
+            if self._lookups.get(key) is gathered:  # what else this turn asks is in it by now
+                del self._lookups[key]
+            name, view = key
+            request = Lookup(view=view, client_ids=tuple(gathered.client_ids))
+            gathered.answer = await self._send(name, request)
+        finally:
+            if self._last_lookups.get(key) is gathered:
+                del self._last_lookups[key]
+            gathered.is_answered.set()
+
+    async def _send(self, name: str, request: Request) -> Reply | None:
+        member = self._directory.members.get(name)
+        if member is None:
+            return None
+        await self._safe(request)
+        began = self._now()
+        message = wire.question(self._directory.members.name, name, request)
+        timeout = TAKE_TIMEOUT if isinstance(request, Take) else TIMEOUT
+        try:
+            reply = await self._channels.directory(member.grpc).Ask(message, timeout=timeout)
+            if reply.node != name:
+                self._directory.reach.missed(name, began)
+                return None  # another node has the address now
+            self._directory.heard(name)
+            answer = wire.answer_of(reply)
+            if answer is not None:
+                check_answer(request, answer, self._directory.greatest)
+            if isinstance(answer, Taken):
+                check_move(answer.state)
+        except grpc.aio.AioRpcError as error:
+            self._directory.reach.missed(name, began)
+            log.debug("directory.unanswered", peer=name, reason=str(error))
+            return None
+        except PeerError as error:
+            tell_repeated(
+                log.warning, "directory.lied", kind=name, peer=name, reason=brief(str(error))
+            )
+            return None
+        if isinstance(answer, OtherView):
+            return OtherView(view=answer.view, members=wire.usable(answer.members))
+        return answer
+
+    async def _safe(self, request: Request | None = None) -> None:
+        """Return when all that was changed so far is safe, as far as `request` may rest on it."""
+        if isinstance(request, OF_TABLES) and self._tables.are_safe(*OWN_TABLES):
+            return
+        done = asyncio.Event()
+        self._commit.when_durable(done.set)
+        await done.wait()
+
+    # internal: members
+
+    async def _admit(self, asked: MemberProbe) -> None:
+        """Ask somebody whether it is the member that another node tells of."""
+        member, is_member = asked.member, False
+        try:
+            stub = self._channels.stub(member.grpc)
+            reply = await stub.Status(control_pb2.StatusRequest(), timeout=TIMEOUT)
+            # An older node does not say which data folder it has.
+            is_same = member.identity in ("", reply.who.identity) or not reply.who.identity
+            is_member = reply.node == member.name and is_same
+        except grpc.aio.AioRpcError as error:
+            log.debug("member.unanswered", peer=member.name, reason=str(error.code()))
+        finally:
+            self._directory.admission.answered(asked, is_member=is_member)
+        self.wake()
+
+    def _say_what_waits(self) -> None:
+        directory = self._directory
+        waiting, left_out = directory.admission.waiting, directory.members.left_out
+        if not waiting:
+            self._told_waiting = None
+        elif self._is_to_be_told():
+            self._told_waiting = self._now()
+            tell_repeated(
+                log.warning,
+                "members.waiting",
+                count=waiting,
+                reason="other nodes tell of members that do not answer; they count when they do",
+            )
+        if left_out > self._left_out:
+            self._left_out = left_out
+            tell_repeated(
+                log.error,
+                "members.full",
+                limit=LIMIT,
+                reason="no more members are taken in; remove lost ones with `txbroker forget`",
+            )
+
+    def _is_to_be_told(self) -> bool:
+        """True if nothing was said of members that wait since they do, or not for a while."""
+        told = self._told_waiting
+        return told is None or self._now() - told >= TELL_AGAIN
+
+    # internal: keepers
+
+    async def _register(self, name: str, batch: Register) -> None:
+        directory = self._directory
+        answer = await self._send(name, batch)
+        if isinstance(answer, Registered):
+            directory.registrar.answered(name, batch, answer, self._now())
+            directory.conflicts.on_registered(batch, answer)
+        else:
+            if isinstance(answer, OtherView):
+                share = directory.on_other_view(name, answer)
+                if share is not None:
+                    await self._send(name, share)
+            directory.registrar.failed(name, batch, self._now())
+        self._end_pauses()
+        self.wake()
+
+    @property
+    def _has_to_hurry(self) -> bool:
+        """Whether keepers are waited for."""
+        return not (self._directory.members.is_alone or self._directory.registrar.is_settled)
+
+    async def _hurry(self) -> None:
+        try:
+            while self._has_to_hurry:
+                await asyncio.sleep(OFTEN)
+                self.flush()
+                self._turn.end()
+        finally:
+            self._is_hurrying = False
+
+
+def _checked(request: Request) -> Request:
+    """Nothing that a peer says of members is taken as it is."""
+    if isinstance(request, ShareMembers):
+        return ShareMembers(members=wire.usable(request.members))
+    return request

@@ -1,0 +1,84 @@
+"""
+A node that goes for good: its kept sessions become another node's.
+
+The heir fetches them one by one, as if their clients had connected there, so whatever is cut or
+dies on the way leaves each session at one of the two. The node may go when nobody has to ask it any
+more: the new holders work with their copies, the keepers know where the sessions are, and owners
+keep for the new holders what the sessions wait for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+
+from txbroker.directory.directory_ports import SessionHost
+from txbroker.directory.effects import Pause, Procedure, SendRequest
+from txbroker.directory.members import Members
+from txbroker.directory.requests import Entrust
+from txbroker.directory.session_ownership import SessionOwnership
+
+AT_ONCE = 50
+"""Sessions that are offered in one step."""
+
+RETRY = 0.1
+"""Seconds between two steps."""
+
+PATIENCE = 20.0
+"""Seconds in which one more session has to be gone."""
+
+
+class SessionEvacuation:
+    """See the module's text; `now` in seconds."""
+
+    def __init__(
+        self,
+        members: Members,
+        holdings: SessionOwnership,
+        host: SessionHost,
+        now: Callable[[], float],
+    ) -> None:
+        self._members = members
+        self._holdings = holdings
+        self._host = host
+        self._now = now
+
+    def leave(self, heir: str, is_wanted: Callable[[], bool]) -> Procedure[str]:
+        """
+        Give everything to the node `heir`; one line what cannot be given, or "".
+
+        `is_wanted` False: the node stays after all.
+        """
+        fewest, since = 1 << 62, self._now()
+        while is_wanted() and (left := self._left()):
+            if len(left) < fewest:
+                fewest, since = len(left), self._now()
+            if self._now() - since >= PATIENCE:
+                more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+                name = next(iter(left))
+                if name not in self._holdings.held:
+                    reason = "is given, and what it waits for is not confirmed by its zones' nodes"
+                    return f"session {name!r}{more} {reason} (`txbroker tree`)"
+                return f"session {name!r}{more} cannot be given to node {heir!r}"
+            yield from self._offer(heir)
+            yield Pause(seconds=RETRY)
+        return ""
+
+    def _offer(self, heir: str) -> Procedure[None]:
+        held = islice(self._holdings.held.items(), AT_ONCE)
+        calls = tuple(
+            (heir, Entrust(client_id=client_id, incarnation=holding.incarnation))
+            for client_id, holding in held
+        )
+        if calls:
+            yield SendRequest(calls=calls, take=lambda _name, _reply: False)
+
+    def _left(self) -> dict[str, None]:
+        """Client ids of which this node has something that others need."""
+        holdings = self._holdings
+        left = dict.fromkeys([*holdings.held, *holdings.arriving])
+        for client_id in holdings.gone:
+            if holdings.is_awaited(client_id, self._members.get):
+                left[client_id] = None
+        left |= {client_id: None for _, client_id in self._host.moves()}
+        return left

@@ -1,0 +1,434 @@
+"""
+Kept sessions at their holder: which are here, which are leaving, which are arriving.
+
+The holder of a session decides who gets it; whoever asks takes one step after the other:
+
+    take      the holder stops the session and gives a copy with a token
+    (copy)    the taker makes the copy durable; it serves nothing yet
+    release   the holder durably leaves a tombstone: the session is the taker's
+    (adopt)   the taker opens it
+
+Whatever is cut or dies on the way, one of the two can tell, and the other one asks it until it
+does. docs/guarantees.md has a table of the cases. Nothing here is safe before the store says so;
+the shell waits for that before a reply leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import attrs
+
+from txbroker.directory.directory_ports import DurableTable, PendingPublishes, SessionHost
+from txbroker.directory.entry import pack, unpack
+from txbroker.directory.requests import (
+    Busy,
+    Left,
+    MovedTo,
+    NotHeld,
+    NotReleased,
+    Release,
+    Released,
+    Take,
+    Taken,
+)
+from txbroker.directory.tombstone import Tombstone, tombstones_from, tombstones_record
+from txbroker.model.machine_time import MachineTime, moment_from
+
+PATIENCE = 2.0
+"""Seconds for which a session that is on its way to one node is not given to another."""
+
+FREEZE_LIMIT = 10.0
+"""Seconds after which a session that nobody fetched after all goes on where it is."""
+
+LIMIT = 1_000_000
+"""Ids with tombstones; beyond that no session is given away."""
+
+LEFT_LIMIT = 16
+"""Earlier holders that a session remembers; the oldest goes, long done."""
+
+
+@attrs.frozen(kw_only=True)
+class OwnedSession:
+    """
+    A session here. `unasked`: sites that could not be asked when it was begun. `left`: earlier
+    holders with publishes to finish. `since`: the last CONNECT to it here, where that is known.
+    """
+
+    incarnation: int
+    unasked: tuple[str, ...] = ()
+    left: tuple[Left, ...] = ()
+    since: MachineTime | None = None
+
+
+@attrs.frozen(kw_only=True)
+class FrozenSession:
+    """On its way to `node` since `since`."""
+
+    node: str
+    token: bytes
+    incarnation: int
+    since: float
+
+
+@attrs.frozen(kw_only=True)
+class ArrivingSession:
+    """
+    A durable copy from `node`, not released yet as far as this node knows. `since`: what the node
+    had lived when it came, in microseconds. `is_void`: a clean session has begun here since, so it
+    is not to be opened when it is released.
+    """
+
+    node: str
+    token: bytes
+    incarnation: int
+    state: bytes
+    unasked: tuple[str, ...] = ()
+    left: tuple[Left, ...] = ()
+    since: int = 0
+    is_void: bool = False
+
+
+class SessionOwnership:
+    """The kept sessions of node `name`; three tables keep what is here, went, and arrives."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        held: DurableTable,
+        gone: DurableTable,
+        arriving: DurableTable,
+        host: SessionHost,
+        make_token: Callable[[], bytes],
+        lived: Callable[[], int] = lambda: 0,
+        limit: int = LIMIT,
+    ) -> None:
+        self._name = name
+        self._lived = lived
+        self._limit = limit
+        self._held_table, self._gone_table, self._arriving_table = held, gone, arriving
+        self._host = host
+        self._make_token = make_token
+        self.held = {key.decode(): _holding(value) for key, value in held.items()}
+        self._gone = {key.decode(): tombstones_from(value, lived()) for key, value in gone.items()}
+        self.arriving = {key.decode(): _arriving(value, lived()) for key, value in arriving.items()}
+        self.frozen: dict[str, FrozenSession] = {}
+        self._unfinished: dict[str, None] = {}
+        for client_id, holding in self.held.items():
+            self._note(client_id, holding)
+
+    # from the directory
+
+    @property
+    def gone(self) -> tuple[str, ...]:
+        """Ids with tombstones."""
+        return tuple(self._gone)
+
+    def tombstone(self, client_id: str) -> Tombstone | None:
+        """Where a session went last that was here."""
+        tombstones = self._gone.get(client_id)
+        return tombstones[-1] if tombstones else None
+
+    def tombstones(self) -> Iterator[tuple[str, Tombstone]]:
+        """All that are not confirmed, with their ids."""
+        for client_id, tombstones in self._gone.items():
+            for one in tombstones:
+                if not one.confirmed:
+                    yield client_id, one
+
+    def is_awaited(self, client_id: str, is_member: Callable[[str], object]) -> bool:
+        """Whether a node that is a member may have to ask here for a session that went to it."""
+        return any(is_member(one.node) for one in self._gone.get(client_id, ()))
+
+    def start(self) -> None:
+        """After a start: sessions and what is known of them are made to agree."""
+        for client_id, holding in list(self.held.items()):
+            tombstone = self.tombstone(client_id)
+            if tombstone is not None and tombstone.incarnation > holding.incarnation:
+                self.drop(client_id)
+                self._host.discard(client_id, is_moved=True)
+            elif not self._host.is_kept(client_id):
+                self.drop(client_id)
+            else:
+                self._await_remains(client_id, holding)
+
+    def hold(self, client_id: str, holding: OwnedSession) -> None:
+        """The session is here from now on, or what is known of it changed."""
+        self.held[client_id] = holding
+        self._note(client_id, holding)
+        self._held_table.put(client_id.encode(), _holding_record(holding))
+        self.forget_gone(client_id)
+
+    def drop(self, client_id: str) -> None:
+        """The session has ended."""
+        self.frozen.pop(client_id, None)
+        self._unfinished.pop(client_id, None)
+        if self.held.pop(client_id, None) is not None:
+            self._held_table.delete(client_id.encode())
+
+    def supersede(self, client_id: str) -> int:
+        """End the kept session for a clean one; the last incarnation known of its id, or 0."""
+        if not (client_id in self.held or client_id in self.arriving or client_id in self._gone):
+            return 0
+        arriving = self.arriving.get(client_id)
+        known = self.held.get(client_id), arriving, self.tombstone(client_id)
+        self.drop(client_id)
+        if arriving is not None and not arriving.is_void:
+            self._keep(client_id, attrs.evolve(arriving, is_void=True))
+        return max(one.incarnation for one in known if one is not None)
+
+    def forget_gone(self, client_id: str) -> None:
+        """Nobody needs to be told any more where the session went, but takers that may ask."""
+        kept = tuple(one for one in self._gone.get(client_id, ()) if not one.confirmed)
+        self._bury(client_id, kept)
+
+    def expire(self, now: float) -> None:
+        """Now and then: what was not fetched goes on here."""
+        for client_id, frozen in list(self.frozen.items()):
+            if now - frozen.since >= FREEZE_LIMIT:
+                self.thaw(client_id)
+
+    def thaw(self, client_id: str) -> None:
+        """The client is here again, or nobody came for it: copies that were given are void."""
+        if self.frozen.pop(client_id, None) is not None:
+            self._host.thaw(client_id)
+
+    # from the node that fetches a session
+
+    def take(self, source: str, request: Take, now: float) -> Taken | MovedTo | NotHeld | Busy:
+        """A copy for `source`; the session stands still from now on."""
+        client_id = request.client_id
+        holding = self.held.get(client_id)
+        if holding is None:
+            tombstone = self.tombstone(client_id)
+            if tombstone is None:
+                return NotHeld()
+            return MovedTo(node=tombstone.node, incarnation=tombstone.incarnation)
+        if len(self._gone) >= self._limit and client_id not in self._gone:
+            return Busy()
+        before = self.frozen.get(client_id)
+        if before is not None and before.node != source and now - before.since < PATIENCE:
+            return Busy()
+        self._host.close(client_id)
+        if not self._host.is_quiet(client_id):
+            return Busy()
+        state = self._host.freeze(client_id)
+        if state is None:
+            self.drop(client_id)
+            return NotHeld(incarnation=holding.incarnation)
+        frozen = FrozenSession(
+            node=source,
+            token=self._make_token(),
+            incarnation=max(holding.incarnation, request.holds) + 1,
+            since=now,
+        )
+        self.frozen[client_id] = frozen
+        here = Left(node=self._name, token=frozen.token, remains=self._host.remains(client_id))
+        return Taken(
+            incarnation=frozen.incarnation,
+            token=frozen.token,
+            state=state,
+            unasked=holding.unasked,
+            left=(*holding.left, here),
+        )
+
+    def release(self, source: str, request: Release) -> Released | NotReleased:
+        """The copy is durable at `source`: the session is its own, once this is durable here."""
+        client_id = request.client_id
+        tombstones = self._gone.get(client_id, ())
+        if any(one.token == request.token for one in tombstones):
+            return Released()
+        frozen = self.frozen.get(client_id)
+        if frozen is None or (frozen.node, frozen.token) != (source, request.token):
+            return NotReleased()
+        gone = Tombstone(
+            node=source,
+            token=frozen.token,
+            incarnation=frozen.incarnation,
+            since=self._lived(),
+        )
+        self._bury(client_id, (*(one for one in tombstones if not one.confirmed), gone))
+        self.drop(client_id)
+        self._host.release(client_id, frozen.token)
+        return Released()
+
+    def confirm(self, client_id: str, token: bytes) -> bool:
+        """The new holder uses its copy; True when that is news of a tombstone here."""
+        tombstones = self._gone.get(client_id, ())
+        if not any(one.token == token and not one.confirmed for one in tombstones):
+            return False
+        now = (attrs.evolve(o, confirmed=o.confirmed or o.token == token) for o in tombstones)
+        self._bury(client_id, tuple(now))
+        return True
+
+    # on the side of the node that fetches
+
+    def arrive(self, client_id: str, node: str, taken: Taken) -> None:
+        """A copy is here; it must be durable before it is released."""
+        arriving = ArrivingSession(
+            node=node,
+            token=taken.token,
+            incarnation=taken.incarnation,
+            state=taken.state,
+            unasked=taken.unasked,
+            left=taken.left[-LEFT_LIMIT:],
+            since=self._lived(),
+        )
+        self._keep(client_id, arriving)
+
+    def refuse(self, client_id: str) -> None:
+        """The copy was not released: it is void."""
+        if self.arriving.pop(client_id, None) is not None:
+            self._arriving_table.delete(client_id.encode())
+
+    def adopt(self, client_id: str) -> OwnedSession:
+        """The copy was released: the session is here, merged with one that was."""
+        arriving = self.arriving[client_id]
+        known = self.held.get(client_id)
+        away = (self._lived() - arriving.since) / 1e6
+        self._host.adopt(client_id, arriving.state, arriving.incarnation, away)
+        holding = OwnedSession(
+            incarnation=arriving.incarnation, unasked=arriving.unasked, left=arriving.left
+        )
+        if known is not None:
+            self.thaw(client_id)
+            holding = OwnedSession(
+                incarnation=max(known.incarnation, arriving.incarnation),
+                unasked=tuple(sorted({*known.unasked, *arriving.unasked})),
+                left=(*known.left, *arriving.left)[-LEFT_LIMIT:],
+                since=known.since,
+            )
+        self.hold(client_id, holding)
+        self.refuse(client_id)
+        self._await_remains(client_id, holding)
+        return holding
+
+    def left(self) -> Iterator[tuple[str, Left]]:
+        """
+        Client ids here with earlier holders that are not done.
+
+        A copy that was given of a session does not know what they tell from then on: the next
+        holder asks them itself, if it gets it.
+        """
+        for client_id in list(self._unfinished):
+            if client_id not in self.frozen:
+                for left in self.held[client_id].left:
+                    yield client_id, left
+
+    def awaits_others(self, client_id: str, left: Left) -> bool:
+        """Whether another earlier holder of a session that is here has still to publish for it."""
+        holding = self.held.get(client_id)
+        return holding is not None and any(
+            other.remains.zones for other in holding.left if other.token != left.token
+        )
+
+    def unasked(self) -> list[str]:
+        """Client ids here of which other sites have still to be asked."""
+        return [client_id for client_id in self._unfinished if self.held[client_id].unasked]
+
+    def on_remains(
+        self, client_id: str, left: Left, remains: PendingPublishes, *, is_resolved: bool
+    ) -> None:
+        """
+        An earlier holder told what it has still to do. When that is nothing, and it has been told
+        that nothing has to be known from it any more, it is left behind.
+        """
+        holding = self.held.get(client_id)
+        if holding is None or left not in holding.left or client_id in self.frozen:
+            return
+        self._host.await_remains(client_id, left.node, remains)
+        others = tuple(other for other in holding.left if other != left)
+        if remains.zones or not is_resolved:
+            if left.remains.zones != remains.zones:
+                now = attrs.evolve(left, remains=PendingPublishes(zones=remains.zones))
+                self.hold(client_id, attrs.evolve(holding, left=(*others, now)))
+        else:
+            self.hold(client_id, attrs.evolve(holding, left=others))
+
+    # internal
+
+    def _keep(self, client_id: str, arriving: ArrivingSession) -> None:
+        self.arriving[client_id] = arriving
+        self._arriving_table.put(client_id.encode(), _arriving_record(arriving))
+
+    def _note(self, client_id: str, holding: OwnedSession) -> None:
+        if holding.left or holding.unasked:
+            self._unfinished[client_id] = None
+        else:
+            self._unfinished.pop(client_id, None)
+
+    def _await_remains(self, client_id: str, holding: OwnedSession) -> None:
+        for left in holding.left:
+            self._host.await_remains(client_id, left.node, left.remains)
+
+    def _bury(self, client_id: str, tombstones: tuple[Tombstone, ...]) -> None:
+        if tombstones:
+            self._gone[client_id] = tombstones
+            self._gone_table.put(client_id.encode(), tombstones_record(tombstones))
+        elif self._gone.pop(client_id, None) is not None:
+            self._gone_table.delete(client_id.encode())
+
+
+# -- records
+
+
+def _left_fields(left: tuple[Left, ...]) -> list[list[object]]:
+    return [[one.node, one.token.hex(), list(one.remains.zones)] for one in left]
+
+
+def _left_from(fields: list[list[object]]) -> tuple[Left, ...]:
+    return tuple(
+        Left(
+            node=str(node),
+            token=bytes.fromhex(str(token)),
+            remains=PendingPublishes(zones=tuple(zones)),
+        )  # type: ignore[arg-type]
+        for node, token, zones in fields
+    )
+
+
+def _holding_record(holding: OwnedSession) -> bytes:
+    since = () if holding.since is None else holding.since.fields
+    left = _left_fields(holding.left)
+    return pack([holding.incarnation, list(holding.unasked), left, list(since)])
+
+
+def _holding(record: bytes) -> OwnedSession:
+    """Of an earlier version, too, which did not note when the client connected."""
+    (incarnation, unasked, left, *rest), _ = unpack(record)
+    return OwnedSession(
+        incarnation=incarnation,
+        unasked=tuple(unasked),
+        left=_left_from(left),
+        since=moment_from(rest[0]) if rest else None,
+    )
+
+
+def _arriving_record(arriving: ArrivingSession) -> bytes:
+    fields = [
+        arriving.node,
+        arriving.token.hex(),
+        arriving.incarnation,
+        list(arriving.unasked),
+        _left_fields(arriving.left),
+        arriving.since,
+        arriving.is_void,
+    ]
+    return pack(fields, arriving.state)
+
+
+def _arriving(record: bytes, lived: int) -> ArrivingSession:
+    """One of an earlier version is as old as this look at it."""
+    (node, token, incarnation, unasked, left, *rest), state = unpack(record)
+    since, is_void = rest or (lived, False)
+    return ArrivingSession(
+        node=node,
+        token=bytes.fromhex(token),
+        incarnation=incarnation,
+        state=state,
+        since=since,
+        is_void=is_void,
+        unasked=tuple(unasked),
+        left=_left_from(left),
+    )

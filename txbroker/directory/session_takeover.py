@@ -1,0 +1,476 @@
+"""
+A client with clean session 0 connects: find its session, fetch it, or begin one.
+
+The steps, for an id whose session is not here:
+
+1. finish what an earlier attempt left open (a copy that is here and may have been released);
+2. follow the tombstone, where the session was here before;
+3. ask the site's keepers of the id. An entry names a holder: fetch the session from it. A majority
+   that knows none: ask the keepers at the other sites;
+4. still none: claim the id at the keepers. Of two nodes only one can have a majority, and then a
+   new session begins;
+5. anything else means that there may be a session where nobody can be asked now: try again until
+   `wait` is over, then refuse, or begin a session to be merged later (`fresh`).
+
+The same steps fetch a session that has to be merged into one here. Where this node is all there is,
+what it keeps itself says at once that there is no session, and that one may begin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import attrs
+
+from txbroker.directory.effects import AwaitDurable, Pause, Procedure, SendRequest, ask
+from txbroker.directory.entry import DirectoryEntry, Order
+from txbroker.directory.entry_replica import EntryReplica
+from txbroker.directory.entry_replicator import EntryReplicator
+from txbroker.directory.members import Members
+from txbroker.directory.quorum_read import Decision, NoSession, QuorumRead, SessionMayExist
+from txbroker.directory.reachability import Reachability
+from txbroker.directory.rendezvous_hash import majority
+from txbroker.directory.requests import (
+    Answers,
+    Busy,
+    Claim,
+    Claimed,
+    MovedTo,
+    NotHeld,
+    NotReleased,
+    Release,
+    Released,
+    Reply,
+    Request,
+    Supersede,
+    Take,
+    Taken,
+)
+from txbroker.directory.requests import Lookup as LookupRequest
+from txbroker.directory.session_ownership import OwnedSession, SessionOwnership
+
+T = TypeVar("T")
+
+RETRY = 0.1
+"""Seconds between two attempts."""
+
+HOPS = 16
+"""Tombstones that one attempt follows."""
+
+
+@attrs.frozen(kw_only=True)
+class SessionFound:
+    """The session is here; `present`: it was somewhere before."""
+
+    present: bool
+
+
+@attrs.frozen(kw_only=True)
+class TakeoverRefused:
+    """There may be a session that cannot be had now; one line why."""
+
+    reason: str
+
+
+@attrs.define(slots=True, eq=False)
+class SessionSearch:
+    """
+    What a procedure knows of an id so far; `void` as in `QuorumRead`, `unasked` sites did not
+    answer, `claimed` is the last generation that was, `closed` are clean sessions that have ended;
+    `silent` holders did not answer, with the incarnation of what they are said to hold;
+    `is_overtaken`: the client connected elsewhere since; `is_of_all` as in `QuorumRead`.
+    """
+
+    client_id: str
+    void: dict[str, int] = attrs.Factory(dict)
+    generation: int = 0
+    claimed: int = 0
+    closed: set[Order] = attrs.Factory(set)
+    silent: dict[str, int] = attrs.Factory(dict)
+    unasked: set[str] = attrs.Factory(set)
+    clean: list[DirectoryEntry] = attrs.Factory(list)
+    reason: str = ""
+    is_wanted: Callable[[], bool] = lambda: True
+    is_merging: bool = False
+    is_of_all: bool = False
+    go_on: bool = False
+    is_overtaken: bool = False
+
+
+class SessionTakeovers:
+    """The procedures of one node; `wait` seconds, then `is_fresh` decides."""
+
+    def __init__(
+        self,
+        *,
+        members: Members,
+        keeper: EntryReplica,
+        holdings: SessionOwnership,
+        registrar: EntryReplicator,
+        reach: Reachability,
+        wait: float,
+        is_fresh: bool,
+        now: Callable[[], float],
+        spawn: Callable[[Procedure[None]], object],
+    ) -> None:
+        self.claims: dict[str, DirectoryEntry] = {}
+        self.busy: set[str] = set()
+        self._members = members
+        self._keeper = keeper
+        self._holdings = holdings
+        self._registrar = registrar
+        self._reach = reach
+        self._wait = wait
+        self._is_fresh = is_fresh
+        self._now = now
+        self._spawn = spawn
+
+    # from the directory
+
+    def arrive(
+        self, client_id: str, is_wanted: Callable[[], bool]
+    ) -> Procedure[SessionFound | TakeoverRefused]:
+        """
+        Bring the session of a connecting client here.
+
+        When this returns `SessionFound`, the caller opens the session in the same turn, before
+        anything else can ask for it. `is_wanted` False: the client is gone; nothing new is begun.
+        """
+        search = SessionSearch(client_id, is_wanted=is_wanted)
+        alone = self._begin_alone(search) if is_wanted() else None
+        if alone is not None:
+            return alone
+        deadline = self._now() + self._wait
+        while is_wanted():
+            search.go_on = False
+            arrived = yield from self.alone(client_id, self._attempt(search))
+            if arrived is not None:
+                return arrived
+            if self._now() >= deadline:
+                break
+            if not search.go_on:
+                yield Pause(seconds=RETRY)
+        if self._is_fresh and is_wanted() and client_id not in self._holdings.held:
+            return self._begin(search, search.generation + 1)
+        if search.claimed and client_id not in self._holdings.held:
+            self._registrar.withdraw(client_id, search.claimed)
+        return TakeoverRefused(reason=search.reason or "the client is gone")
+
+    def fetch(self, client_id: str, node: str, incarnation: int) -> Procedure[None]:
+        """Fetch what `node` has of a session; one that is here takes it in."""
+        search = SessionSearch(client_id, is_merging=client_id in self._holdings.held)
+        yield from self.alone(client_id, self._fetch(search, node, incarnation))
+
+    def ask_holder(self, node: str, request: Request) -> Procedure[Reply | None]:
+        """Ask who is said to hold a session; a node that was removed holds none any more."""
+        if self._members.is_removed(node):
+            return NotHeld()
+        return (yield from ask(node, request))
+
+    def finish(self, client_id: str) -> Procedure[bool]:
+        """
+        Ask whether a copy that is here was released; True when the session is here now.
+
+        Of a node that was removed nobody can ask it, and it may have been: then nobody else has the
+        session, and without it the client would be refused for ever.
+        """
+        arriving = self._holdings.arriving[client_id]
+        if self._members.is_removed(arriving.node):
+            return (yield from self._settle(client_id))
+        reply = yield from ask(arriving.node, Release(client_id=client_id, token=arriving.token))
+        if self._holdings.arriving.get(client_id) is not arriving:
+            return client_id in self._holdings.held
+        if isinstance(reply, Released):
+            return (yield from self._settle(client_id))
+        if isinstance(reply, NotReleased):
+            self._holdings.refuse(client_id)
+        return False
+
+    def finish_alone(self, client_id: str) -> Procedure[None]:
+        """As `finish`, unless something else is at work for the id."""
+        if client_id in self._holdings.arriving:
+            yield from self.alone(client_id, self.finish(client_id))
+
+    def adopt(self, client_id: str) -> bool:
+        """A copy was released: open it, unless a clean session has taken its place meanwhile."""
+        own = self._registrar.own.get(client_id)
+        arriving = self._holdings.arriving[client_id]
+        is_clean = own is not None and not own.persistent and own.replaces >= arriving.incarnation
+        if is_clean or arriving.is_void:
+            self._holdings.refuse(client_id)
+            return False
+        holding = self._holdings.adopt(client_id)
+        self._registrar.forget(client_id)
+        self._register(client_id, holding)
+        return True
+
+    def ask_unasked(self, client_id: str) -> Procedure[None]:
+        """A session was begun while sites were away: look whether they have one, and merge it."""
+        holding = self._holdings.held[client_id]
+        search = SessionSearch(client_id, is_merging=True)
+        sites = tuple(site for site in holding.unasked if site in self._members.sites())
+        decisions = yield from self.look_at(search, sites)
+        found = [
+            decision for decision in decisions.values() if isinstance(decision, DirectoryEntry)
+        ]
+        for entry in found:
+            if entry.node != self._members.name:
+                yield from self.alone(client_id, self._fetch(search, entry.node, entry.incarnation))
+        now = self._holdings.held.get(client_id)
+        if now is not None:
+            asked = {site for site in holding.unasked if isinstance(decisions.get(site), NoSession)}
+            left = tuple(s for s in now.unasked if s in sites and s not in asked)
+            if left != now.unasked:
+                self._holdings.hold(client_id, attrs.evolve(now, unasked=left))
+
+    # internal: one attempt
+
+    def alone(self, client_id: str, procedure: Procedure[T]) -> Procedure[T | None]:
+        """One procedure at a time for an id; None without running it where there is another."""
+        if client_id in self.busy:
+            procedure.close()
+            return None
+        self.busy.add(client_id)
+        try:
+            return (yield from procedure)
+        finally:
+            self.busy.discard(client_id)
+
+    def _attempt(self, search: SessionSearch) -> Procedure[SessionFound | None]:
+        client_id = search.client_id
+        if client_id in self._holdings.arriving:
+            arriving = self._holdings.arriving[client_id]
+            search.generation = max(search.generation, arriving.incarnation)
+            if (yield from self.finish(client_id)):
+                return SessionFound(present=True)
+            if client_id in self._holdings.arriving:
+                search.reason = f"node {arriving.node} does not say whether it gave the session up"
+                return None
+        if client_id in self._holdings.held:
+            return SessionFound(present=True)
+        gone = self._holdings.tombstone(client_id)
+        if gone is not None:
+            search.generation = max(search.generation, gone.incarnation)
+            if gone.incarnation > search.void.get(gone.node, 0):
+                return (yield from self._fetch(search, gone.node, gone.incarnation))
+        decision = yield from self._look_here(search)
+        if isinstance(decision, NoSession):
+            found = yield from self._look_elsewhere(search)
+            if found is None:
+                return (yield from self._claim(search))
+            decision = found
+        if isinstance(decision, DirectoryEntry):
+            return (yield from self._fetch(search, decision.node, decision.incarnation))
+        search.reason = "too few of the nodes that keep the client directory can be asked"
+        return None
+
+    def _look_here(self, search: SessionSearch) -> Procedure[Decision]:
+        decisions = yield from self.look_at(search, (self._members.site,))
+        decision = decisions[self._members.site]
+        if isinstance(decision, NoSession) and decision.clean is not None:
+            search.generation = max(search.generation, decision.clean.generation)
+        return decision
+
+    def _look_elsewhere(self, search: SessionSearch) -> Procedure[DirectoryEntry | None]:
+        sites = self._members.sites()
+        search.unasked, search.clean = set(), []
+        if not sites:
+            return None
+        decisions = yield from self.look_at(search, sites)
+        best: DirectoryEntry | None = None
+        for site, decision in decisions.items():
+            if isinstance(decision, DirectoryEntry):
+                best = decision if best is None or decision.order > best.order else best
+                search.unasked.add(site)
+            elif isinstance(decision, SessionMayExist):
+                search.unasked.add(site)
+            elif decision.clean is not None:
+                search.clean.append(decision.clean)
+        return best
+
+    def look_at(
+        self, search: SessionSearch, sites: tuple[str, ...]
+    ) -> Procedure[dict[str, Decision]]:
+        """Ask the keepers of these sites at once where the session is."""
+        members, client_id = self._members, search.client_id
+        keepers = {site: members.keepers(client_id, site) for site in sites}
+        lookups = {
+            site: QuorumRead(names, search.void, self._needed(names), is_of_all=search.is_of_all)
+            for site, names in keepers.items()
+        }
+        site_of = {name: site for site in sites for name in keepers[site]}
+        open_sites = set(sites)
+
+        def take(name: str, reply: Reply | None) -> bool:
+            answer = reply.answers[0] if isinstance(reply, Answers) else None
+            if lookups[site_of[name]].take(name, answer):
+                open_sites.discard(site_of[name])
+            return not open_sites
+
+        calls = tuple(
+            (name, LookupRequest(view=members.view_of(site), client_ids=(client_id,)))
+            for name, site in site_of.items()
+        )
+        if calls:
+            yield SendRequest(calls=calls, take=take)
+        for lookup in lookups.values():
+            search.generation = max(search.generation, lookup.generation)
+        return {site: lookup.decide() for site, lookup in lookups.items()}
+
+    def is_cut_off(self, client_id: str) -> bool:
+        """True if so many keepers of an id are known to be away that the others decide nothing."""
+        keepers = self._members.keepers(client_id)
+        heard = [name for name in keepers if not self._reach.is_away(name)]
+        return len(heard) < majority(len(keepers))
+
+    def _needed(self, keepers: tuple[str, ...]) -> int:
+        """
+        How many of an id's keepers have to agree: most of them, but in a site of two this node
+        alone where the other one is known to be away.
+        """
+        me = self._members.name
+        if len(keepers) == 2 and me in keepers:
+            (other,) = (name for name in keepers if name != me)
+            if self._members.is_settled and self._reach.is_away(other):
+                return 1
+        return majority(len(keepers))
+
+    # internal: a session that is somewhere
+
+    def _fetch(
+        self, search: SessionSearch, node: str, incarnation: int
+    ) -> Procedure[SessionFound | None]:
+        client_id = search.client_id
+        trail: dict[str, int] = {}
+        for _ in range(HOPS):
+            trail[node] = incarnation
+            search.generation = max(search.generation, incarnation)
+            if node == self._members.name:
+                break  # the index says here, and it is not: an earlier life, or just gone
+            held = self._holdings.held.get(client_id)
+            if search.is_merging and (held is None or client_id in self._holdings.frozen):
+                return None
+            if client_id in self._holdings.arriving:
+                return None  # one copy at a time, or the first would be lost
+            holds = 0 if held is None else held.incarnation
+            take = Take(client_id=client_id, incarnation=incarnation, holds=holds)
+            reply = yield from self.ask_holder(node, take)
+            match reply:
+                case Taken():
+                    return (yield from self._bring(search, node, reply))
+                case MovedTo() if reply.incarnation > incarnation:
+                    node, incarnation = reply.node, reply.incarnation
+                case NotHeld() | MovedTo():
+                    break
+                case Busy():
+                    search.reason = f"the session is on its way between nodes ({node})"
+                    return None
+                case _:
+                    search.reason = f"node {node}, which holds the session, cannot be reached"
+                    return None
+        # The trail ends: nothing is left of what began it.
+        for name, until in trail.items():
+            search.void[name] = max(search.void.get(name, 0), until)
+        search.go_on = True
+        return None
+
+    def _bring(
+        self, search: SessionSearch, node: str, taken: Taken
+    ) -> Procedure[SessionFound | None]:
+        client_id = search.client_id
+        if search.is_merging and client_id not in self._holdings.held:
+            return None  # it left while the copy was on its way, which is void now
+        self._holdings.arrive(client_id, node, taken)
+        yield AwaitDurable()
+        is_here = yield from self.finish(client_id)
+        return SessionFound(present=True) if is_here else None
+
+    def _settle(self, client_id: str) -> Procedure[bool]:
+        is_here = self.adopt(client_id)
+        yield AwaitDurable()
+        return is_here and client_id in self._holdings.held
+
+    # internal: a session that is nowhere
+
+    def _begin_alone(self, search: SessionSearch) -> SessionFound | None:
+        """Look and claim where no other node has to be asked; None: the steps are needed."""
+        members, client_id = self._members, search.client_id
+        if not members.is_only or client_id in self.busy:
+            return None
+        if client_id in self._holdings.arriving or self._holdings.tombstone(client_id) is not None:
+            return None
+        known = self._keeper.find(client_id)
+        if not known.settled or (known.entry is not None and known.entry.persistent):
+            return None
+        search.generation = known.generation
+        entry = self._entry(search)
+        if self._keeper.entries.claim(entry) is not None:
+            return None
+        return self._begin(search, entry.incarnation)
+
+    def _claim(self, search: SessionSearch) -> Procedure[SessionFound | None]:
+        members, client_id = self._members, search.client_id
+        entry = self._entry(search)
+        keepers = members.keepers(client_id)
+        needed = self._needed(keepers)
+        stands: set[str] = set()
+
+        def take(name: str, reply: Reply | None) -> bool:
+            if not isinstance(reply, Claimed):
+                return False
+            if reply.conflict is None:
+                stands.add(name)
+                return len(stands) >= needed
+            search.generation = max(search.generation, reply.conflict.generation)
+            return True
+
+        request = Claim(view=members.view, entry=entry)
+        search.claimed = entry.incarnation
+        self.claims[client_id] = entry
+        try:
+            yield SendRequest(calls=tuple((name, request) for name in keepers), take=take)
+            is_mine = self.claims.get(client_id) is entry and members.view == request.view
+            is_mine = is_mine and search.is_wanted()
+        finally:
+            if self.claims.get(client_id) is entry:
+                del self.claims[client_id]
+        if not is_mine or len(stands) < needed:
+            search.reason = "the nodes that keep the client directory do not agree yet"
+            return None
+        if search.clean:
+            told = Supersede(entries=(entry,))
+            self._spawn(_tell(tuple((other.node, told) for other in search.clean)))
+        return self._begin(search, entry.incarnation)
+
+    def _entry(self, search: SessionSearch) -> DirectoryEntry:
+        """As which a new session would begin here."""
+        return DirectoryEntry(
+            client_id=search.client_id,
+            node=self._members.name,
+            incarnation=search.generation + 1,
+            persistent=True,
+        )
+
+    def _begin(self, search: SessionSearch, incarnation: int) -> SessionFound:
+        holding = OwnedSession(incarnation=incarnation, unasked=tuple(sorted(search.unasked)))
+        self._holdings.hold(search.client_id, holding)
+        self._registrar.forget(search.client_id)
+        self._register(search.client_id, holding)
+        return SessionFound(present=False)
+
+    def _register(self, client_id: str, holding: OwnedSession) -> None:
+        known = self._registrar.own.get(client_id)
+        entry = DirectoryEntry(
+            client_id=client_id,
+            node=self._members.name,
+            incarnation=holding.incarnation,
+            persistent=True,
+            testament=None if known is None or not known.persistent else known.testament,
+        )
+        self._registrar.set(entry)
+
+
+def _tell(calls: tuple[tuple[str, Request], ...]) -> Procedure[None]:
+    """The connections that the id has at other sites are to be closed; at ours, keepers tell."""
+    yield SendRequest(calls=calls, take=lambda _name, _reply: False)

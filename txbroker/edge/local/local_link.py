@@ -1,0 +1,445 @@
+"""
+The node's own zone, as its edge reaches it: no link, the authority answers at once.
+
+It is both ends in one: the edge's `OwnerPort` and the authority's `EdgePort`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
+
+import attrs
+
+from txbroker.authority.authority import Authority
+from txbroker.authority.edge_peer import TAKEN, EdgeCatchUp, EdgeGreeting, EdgePeer, PublishVerdict
+from txbroker.authority.retained_messages import RetainedQuery
+from txbroker.core import Run, Way
+from txbroker.delegation.zone_snapshot import MarkKey
+from txbroker.edge.local.local_outbox_stream import LocalOutboxStream
+from txbroker.edge.routing.durable_send_queue import DurableSendQueue
+from txbroker.edge.routing.route import (
+    Item,
+    Publication,
+    Route,
+    RouteState,
+    StreamPosition,
+    StreamUser,
+    unfold,
+)
+from txbroker.edge.sessions.edge import Edge
+from txbroker.edge.sessions.retained_feeds import Retained
+from txbroker.journal.zone_journal import Record
+from txbroker.model.log_position import JournalHolder, JournalId, LogPosition
+from txbroker.model.zone_cut import ZoneCut
+from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.wire.message import Message
+from txbroker.runtime.backpressure import Backpressure
+
+MOST_KEPT = 1000
+"""Publishes that wait for their id to be durable, at the most."""
+
+
+class LocalLink:
+    """Joins the edge and the authority of one node."""
+
+    def __init__(self, edge: Edge, authority: Authority, pressure: Backpressure) -> None:
+        self._edge = edge
+        self._authority = authority
+        self._pressure = pressure
+        self._route: Route | None = None
+        self._peer: EdgePeer | None = None
+        self._is_parked = False
+        self._open: deque[tuple[int, Item | Callable[[], None]]] = deque()
+        self._epoch = 0
+        self._outbound = DurableSendQueue(edge.keeper.save_then, self._give)
+        self._is_waited_for = False
+        self._streams: list[LocalOutboxStream] = []
+        self._key: MarkKey
+        self._next = 1
+        pressure.when_relieved(self._go_on)
+        edge.publisher.wire(self.pass_on)
+        edge.interests.wire(self.answer_now)
+
+    # from the node
+
+    def open(self, cut: ZoneCut) -> None:
+        """The authority serves the zone now: the edge reaches it here."""
+        edge, authority = self._edge, self._authority
+        route = edge.zones.add(cut)
+        route.is_local = True
+        self._route = route
+        if cut.epoch != self._epoch:
+            # What an earlier epoch of the zone has left unanswered was not safe there.
+            self._epoch = cut.epoch
+            unanswered = [item for _, item in self._open if not callable(item)]
+            self._open.clear()
+            route.wait_first(unanswered)
+        edge.on_owner(route, cut.epoch, authority.predecessor, authority.passages)
+        edge.interests.bring_up(route)
+        self._begin_stream(cut.apex)
+        greeting = EdgeGreeting(
+            edge=edge.name,
+            incarnation=edge.incarnation,
+            filters=tuple(sorted(route.filters)),
+            claims=self._processed(self._claims(route)),
+            position=self._resume_at(route, cut.epoch),
+            in_doubt=tuple(edge.keys_in_doubt(cut.apex)),
+        )
+        # What came back shortly before the process ended, which then did not see to it.
+        back = authority.reception.returned(greeting)
+        inherited = tuple(one.apex for one in back if one.is_inherited)
+        accepted = authority.reception.connect(attrs.evolve(greeting, returned=inherited), self)
+        assert accepted is not None, "no newer process has this node's data"
+        self._peer, caught_up = accepted
+        for one in back:
+            if one.is_inherited:
+                edge.cuts.on_cut_ended(route, one.apex, one.epoch, one.offset)
+            else:
+                self.tell_gone(one.apex, one.epoch, one.offset)
+        self._catch_up(caught_up)
+        position = StreamPosition(epoch=cut.epoch, offset=authority.delivered)
+        edge.on_online(
+            route, self, marks=self._marks(route), cuts=authority.cuts(), position=position
+        )
+        self._complete(greeting.claims)
+        # What this node's clients sent to the earlier owner comes first (rule 13).
+        edge.publisher.hold_below(edge.zones.enclosing(cut.apex), route)
+
+    # from the edge (OwnerPort)
+
+    def has_credit(self) -> bool:
+        """Whether the zone takes publishes now."""
+        self._is_waited_for = self._outbound.waiting >= MOST_KEPT
+        has_to_wait = self._is_waited_for or self._is_parked or self._pressure.active
+        # While its end is on its way to us, the zone takes nothing more.
+        return self._authority.serving and not has_to_wait
+
+    def publish(self, publication: Publication) -> None:
+        """Give it to the authority, when its id is kept where that is needed."""
+        kept = []
+        if publication.keeps_id:
+            kept.append(publication.note_origin(self._key, self._next))
+            self._next += 1
+        self._outbound.send(publication, kept)
+
+    def publish_run(self, run: Run) -> None:
+        """Give many to the authority."""
+        self._outbound.send(run, ())
+
+    def way_through(self) -> Way | None:
+        """
+        What `Sockets` may let go on now: runs of QoS 0 that come to the same as by all the steps
+        between; and what keeps them, where they are kept. None: they have to wait, or there is more
+        to be done for them.
+        """
+        way = self._way_in()
+        if way is None or way[2].unclaimed:
+            return None
+        authority = self._authority
+        return *way, authority.keep_qos0 if authority.keeps_qos0 else None
+
+    def _way_in(self) -> tuple[Route, PublishVerdict, EdgePeer] | None:
+        """Of runs that have to wait behind nothing."""
+        route, peer = self._route, self._peer
+        if (
+            route is None
+            or peer is None
+            or not route.is_clear
+            or self._outbound.waiting
+            or not self.has_credit()
+        ):
+            return None
+        return route, TAKEN, peer
+
+    def sender(self) -> None:
+        """No link leads to it."""
+
+    def pass_on(self, run: Run) -> bool:
+        """
+        From this node's clients to the zone, or to its clients, at once: what all the steps between
+        come to for a run of QoS 1 and 2 that is all for the zone, or for one of QoS 0 that only
+        this node's clients get. False: it is not such a run, or something of it has to wait.
+        """
+        way = self._way_in()
+        if way is None:
+            return False
+        if run.qos:
+            return self._take_in(run, way[0])
+        if way[2].unclaimed:
+            return False
+        left = self._edge.exchange.pass_on(run, *way)
+        if left is None:
+            return False
+        self._authority.keep_qos0((run,))
+        self.leave(run, left)
+        return True
+
+    def _take_in(self, run: Run, route: Route) -> bool:
+        edge = self._edge
+        if not (edge.outboxes.is_idle(route) and edge.exchange.belongs(run, route, TAKEN)):
+            return False
+        self._authority.take_run(run)
+        self._await(run)
+        return True
+
+    def leave(self, run: Run, left: list[tuple[Session, int]]) -> None:
+        """What those sessions could not get straight."""
+        assert self._route is not None
+        self._edge.delivery.deliver_left(run, self._route.part, left)
+
+    def restart(self, sequence: int, returned: Iterable[Publication]) -> None:
+        """Nothing is refused later than at once."""
+
+    def ask(self, keys: Iterable[MarkKey], answered: Callable[[dict[MarkKey, int]], None]) -> None:
+        """Ask how far these streams were taken."""
+        asked, authority = list(keys), self._authority
+        authority.in_order(lambda: answered({key: authority.marks.get(key, 0) for key in asked}))
+
+    def open_stream(self, key: MarkKey, user: StreamUser) -> LocalOutboxStream:
+        """What comes from an outbox."""
+        stream = LocalOutboxStream(self, key, user)
+        self._streams.append(stream)
+        return stream
+
+    def add_interest(self, topic_filter: str, request: int, *, retained: bool) -> None:
+        """Ask for deliveries, and once for the `retained` messages."""
+        assert self._peer is not None
+        self._authority.reception.add_interest(self._peer, topic_filter, request, retained)
+
+    def answer_now(self, topic_filter: str) -> tuple[LogPosition, Retained] | None:
+        """
+        What `add_interest` and `answer` come to where nothing has to be waited for: the place from
+        which on the filter is served, and the retained messages. None: nothing was done.
+        """
+        route, peer = self._route, self._peer
+        if route is None or peer is None:
+            return None
+        retained = self._authority.reception.add_interest_now(peer, topic_filter)
+        if retained is None:
+            return None
+        offset = self._authority.delivered
+        if route.position is None or offset > route.position.offset:
+            self._edge.on_reached(route, offset)
+        return LogPosition(route.part, offset), retained
+
+    def remove_interest(self, topic_filter: str) -> None:
+        """No more deliveries."""
+        assert self._peer is not None
+        self._authority.reception.remove_interest(self._peer, topic_filter)
+
+    def sync(self, filters: Iterable[str], claims: Iterable[str]) -> None:
+        """Replace the interest and claim what was inherited."""
+        assert self._peer is not None
+        self._catch_up(self._authority.reception.sync(self._peer, filters, self._processed(claims)))
+        self._complete(tuple(claims))
+
+    def beat(self) -> None:
+        """Once a second: what was delivered up to now was all that is for this node."""
+        if self._route is not None:
+            self._edge.on_reached(self._route, self._authority.delivered)
+
+    def keep(
+        self,
+        places: dict[JournalId, int],
+        kept: Callable[[], None],
+        holders: Mapping[JournalId, tuple[JournalHolder, ...]],
+    ) -> None:
+        """What this node's sessions need lies above these offsets."""
+        if self._peer is not None:
+            self._authority.reception.keep(self._peer, places, kept, holders)
+
+    def close(self, reason: str) -> None:
+        """There is no connection to close."""
+
+    # from the authority (EdgePort)
+
+    def deliver(self, record: Record) -> None:
+        """A message for this node's own sessions."""
+        if self._route is not None:
+            self._edge.on_message(self._route, record.message, record.offset)
+
+    def deliver_runs(self, runs: list[Run]) -> None:
+        """Many messages for this node's own sessions."""
+        if self._route is not None:
+            self._edge.on_runs(self._route, runs)
+
+    def answer(self, request: int, offset: int, retained: RetainedQuery | None) -> None:
+        """The interest holds."""
+        if self._route is not None:
+            self._edge.on_reached(self._route, offset)
+            found = () if retained is None else iter(retained)
+            self._edge.interests.on_answer(self._route, request, offset, found)
+
+    def tell_cut(self, cut: ZoneCut) -> None:
+        """A child took over part of the zone."""
+        if self._route is not None:
+            self._edge.cuts.on_cut(self._route, cut)
+
+    def tell_found(self, cut: ZoneCut) -> None:
+        """A child's zone that was served here by mistake is the child's again."""
+        if self._route is not None:
+            self._edge.cuts.on_found(self._route, cut)
+            self._edge.positions.on_found(self._route, cut, self._authority.predecessor)
+
+    def tell_gone(self, apex: str, epoch: int, offset: int | None = None) -> None:
+        """The zone is another node's now; or a child's zone came back to this one."""
+        if apex != self._authority.apex:
+            if self._route is not None and offset is not None:
+                after = StreamPosition(epoch=self._epoch, offset=offset)
+                self._edge.cuts.on_reclaimed(self._route, apex, epoch, after)
+            elif self._route is not None:
+                self._edge.cuts.on_cut_ended(self._route, apex, epoch)
+            return
+        route, self._route = self._route, None
+        if route is not None:
+            route.is_local = False
+            self._is_parked = False
+            self._streams.clear()
+            route.wait_first(self._outbound.close())
+            self._edge.cuts.on_gone(route, is_whole=True)
+
+    def on_durable(self, offset: int) -> None:
+        """What was published up to here is safe: the clients may be told."""
+        settled: list[Item] = []
+        while self._open and self._open[0][0] <= offset:
+            item = self._open.popleft()[1]
+            if not callable(item):
+                settled.append(item)
+                continue
+            self._edge.publisher.settle(settled)
+            settled = []
+            item()
+        self._edge.publisher.settle(settled)
+        if self._open:
+            self._authority.await_durable(self)
+
+    def unpark(self) -> None:
+        """A fence was lifted, or became a cut."""
+        self._is_parked = False
+        for stream in self._streams:
+            stream.unpark()
+        self._go_on()
+
+    # from the streams
+
+    def take(self, message: Message, key: MarkKey | None, sequence: int) -> PublishVerdict:
+        """Give a message to the authority, as it was sent in this stream."""
+        return self._authority.publish(message, key, sequence)
+
+    def when_taken(self, action: Callable[[], None]) -> None:
+        """Run `action` when what was taken last is durable."""
+        self._await(action)
+
+    def when_settled(self, action: Callable[[], None]) -> None:
+        """Run `action` when all that was taken is durable."""
+        self._authority.in_order(action)
+
+    def cut_for(self, topic: str) -> ZoneCut | None:
+        """The cut that a refused topic lies under."""
+        return self._authority.cut_for(topic)
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether the zone is served here."""
+        return self._authority.serving
+
+    # internal
+
+    def _begin_stream(self, apex: str) -> None:
+        edge = self._edge
+        self._key = (edge.name, edge.incarnation, apex, edge.zones.next_stream())
+        self._next = 1
+
+    def _give(self, item: Item) -> None:
+        if isinstance(item, Publication):
+            self._give_one(item)
+        elif self._authority.publish_run(item):
+            if item.qos:
+                self._await(item)
+            self._look_at_outbound()
+        else:
+            assert self._route is not None
+            self._route.wait_first([*unfold((item,)), *self._outbound.close()])
+
+    def _await(self, item: Item | Callable[[], None]) -> None:
+        authority = self._authority
+        self._open.append((authority.settles_at, item))
+        if authority.is_settled:
+            self.on_durable(authority.settles_at)
+        else:
+            authority.await_durable(self)
+
+    def _look_at_outbound(self) -> None:
+        if self._is_waited_for and not self._outbound.waiting:
+            self._is_waited_for = False
+            self._go_on()
+
+    def _give_one(self, publication: Publication) -> None:
+        assert self._route is not None
+        message, flow = publication.message, publication.flow
+        key, sequence = None, 0
+        if publication.keeps_id:
+            assert flow is not None and flow.origin is not None
+            key, sequence = flow.origin
+        verdict = self.take(message, key, sequence)
+        if verdict is TAKEN:
+            if message.qos:
+                self._await(publication)
+            self._look_at_outbound()
+            return
+        # The numbers of what is returned were given in this stream, and are never taken in it.
+        self._begin_stream(self._route.apex)
+        self._route.wait_first([publication, *self._outbound.close()])
+        if verdict is PublishVerdict.PARKED:
+            self._is_parked = True
+            return
+        cut = self._authority.cut_for(message.topic)
+        if cut is not None:
+            below = self._edge.zones.add(cut)
+            self._edge.publisher.hold_below(self._route, below)
+
+    def _resume_at(self, route: Route, epoch: int) -> int | None:
+        if route.position is None:
+            return None
+        return route.position.offset if route.position.epoch == epoch else 0
+
+    def _catch_up(self, catch_up: EdgeCatchUp) -> None:
+        authority, after = self._authority, catch_up.after
+        until = authority.delivered
+        while after is not None and after < until and self._peer is not None:
+            chunk, records = authority.reception.backlog(self._peer, catch_up, after, until)
+            for record in records:
+                self.deliver(record)
+            after = chunk.through
+
+    def _processed(self, claims: Iterable[str]) -> dict[str, int | None]:
+        assert self._route is not None
+        known = {apex: self._route.processed(apex) for apex in claims}
+        epoch = self._authority.epoch
+        return {
+            apex: position.offset if position is not None and position.epoch == epoch else None
+            for apex, position in known.items()
+        }
+
+    def _complete(self, claims: Collection[str]) -> None:
+        assert self._route is not None
+        assert self._peer is not None
+        done = partial(self._authority.reception.on_claimed, self._peer, claims)
+        self._edge.on_claimed(self._route, claims, done)
+
+    def _claims(self, route: Route) -> tuple[str, ...]:
+        # While the earlier owner's link is up, its stream says when its last delivery has come.
+        above = self._edge.zones.enclosing(route.apex)
+        is_told = above.port is None or above is route or route.apex in (above.cuts or {})
+        return (route.apex, *route.claims) if is_told else tuple(route.claims)
+
+    def _marks(self, route: Route) -> dict[MarkKey, int]:
+        return {d.key: self._authority.marks.get(d.key, 0) for d in route.doubts}
+
+    def _go_on(self) -> None:
+        route = self._route
+        if route is not None and route.state is RouteState.ONLINE:
+            self._edge.publisher.flush(route)
+            self._edge.outboxes.on_online(route)

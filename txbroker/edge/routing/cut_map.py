@@ -1,0 +1,110 @@
+"""
+The cuts of one zone as an edge knows them, and which apexes have changed since somebody looked.
+
+Where a filter belongs depends on zones and cuts alone, and a change of one of these concerns no
+filter but those that meet its apex. So whoever moves filters needs the apexes, not the whole map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from txbroker.core.sorted_filters import SortedApexes
+from txbroker.model.topics import deepest_enclosing
+from txbroker.model.zone_cut import ZoneCut
+
+if TYPE_CHECKING:
+    from txbroker.edge.routing.route import Route
+
+
+class CutChanges:
+    """
+    Apexes at which a zone or a cut came or went, and routes whose owners are to hear more than
+    that, each once, until they are taken.
+    """
+
+    def __init__(self) -> None:
+        self._apexes: dict[str, None] = {}
+        self._news: dict[Route, None] = {}
+
+    def note(self, apex: str) -> None:
+        """A zone or a cut is new there, or is no more; or what its zone delegates became known."""
+        self._apexes[apex] = None
+
+    def note_news(self, route: Route) -> None:
+        """There is something to tell its owner."""
+        self._news[route] = None
+
+    def take(self) -> list[str]:
+        """The apexes since the last call."""
+        apexes, self._apexes = self._apexes, {}
+        return list(apexes)
+
+    def take_news(self) -> list[Route]:
+        """The routes since the last call."""
+        news, self._news = self._news, {}
+        return list(news)
+
+
+class CutMap(Mapping[str, ZoneCut]):
+    """All cuts of one zone, by apex."""
+
+    def __init__(self, cuts: Mapping[str, ZoneCut], changes: CutChanges) -> None:
+        self._cuts = dict(cuts)
+        self._changes = changes
+        self._apexes: SortedApexes | None = None
+
+    def __getitem__(self, apex: str) -> ZoneCut:
+        return self._cuts[apex]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._cuts)
+
+    def __len__(self) -> int:
+        return len(self._cuts)
+
+    def __contains__(self, apex: object) -> bool:
+        return apex in self._cuts
+
+    def put(self, cut: ZoneCut) -> None:
+        """The cut is in force; another epoch or node of it moves no filter."""
+        if cut.apex not in self._cuts:
+            if self._apexes is not None:
+                self._apexes.add(cut.apex)
+            self._changes.note(cut.apex)
+        self._cuts[cut.apex] = cut
+
+    def drop(self, apex: str) -> None:
+        """There is no cut here any more, if there was one."""
+        if self._cuts.pop(apex, None) is not None:
+            if self._apexes is not None:
+                self._apexes.discard(apex)
+            self._changes.note(apex)
+
+    def replace(self, cuts: Mapping[str, ZoneCut]) -> None:
+        """These, and no others."""
+        for apex in self._cuts.keys() - cuts.keys():
+            self.drop(apex)
+        for cut in cuts.values():
+            self.put(cut)
+
+    def within(self, apex: str) -> list[str]:
+        """Those at or below an apex."""
+        return [known for texts in self._order().within(apex) for known in texts]
+
+    def above(self, topic: str) -> str | None:
+        """The deepest one that covers a topic."""
+        return deepest_enclosing(topic, self._cuts)
+
+    def met_by(self, topic_filter: str) -> list[str]:
+        """Those within which the filter may match something, in their order."""
+        return sorted(self._order().met_by(topic_filter)) if self._cuts else []
+
+    def _order(self) -> SortedApexes:
+        # Most zones have few cuts, and nobody asks: it is made when somebody does.
+        if self._apexes is None:
+            self._apexes = SortedApexes()
+            for apex in sorted(self._cuts):
+                self._apexes.add(apex)
+        return self._apexes

@@ -1,0 +1,338 @@
+"""
+The outboxes of an edge: what goes into them, and when they begin and end.
+
+An outbox takes no more entries once the tree around its zone has changed: so whatever a client
+published later is in a later one, and the order of a topic's publishes is kept. A client that may
+have something left for an owner publishes behind it; who has not goes on live.
+
+What a crash must not forget is durable before it counts: the id of a client's QoS 2 flow before its
+entry, the stream in which an entry was sent before.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import chain
+
+from txbroker.delegation.zone_snapshot import MarkKey
+from txbroker.edge.routing.drain_scheduler import DrainHost, DrainScheduler
+from txbroker.edge.routing.outbox import (
+    DrainState,
+    Outbox,
+    OutboxLog,
+    OutboxState,
+    OutboxStore,
+)
+from txbroker.edge.routing.outbox_drain import OutboxDrain
+from txbroker.edge.routing.resolver_cache import ResolverCache
+from txbroker.edge.routing.route import Publication, Route
+from txbroker.model.counters import Counters
+from txbroker.model.reporter import Reporter
+from txbroker.model.topics import is_within
+from txbroker.mqtt.session.inbound_publish import OriginId
+from txbroker.mqtt.session.session import Session
+
+WELL_BELOW = 0.75
+"""Share of the limit below which it counts as reached another time when it is."""
+
+
+class OutboxManager:
+    """All outboxes of the edge `edge`, which is in the life `incarnation` of its process."""
+
+    def __init__(
+        self,
+        *,
+        edge: str,
+        incarnation: int,
+        zones: ResolverCache,
+        store: OutboxStore,
+        save_then: Callable[[Session, Callable[[], None]], None],
+        counters: Counters,
+        reporter: Reporter,
+        again: Callable[[], None],
+        limit: int,
+    ) -> None:
+        """
+        `save_then` runs an action when a session is durable, `again` has `work` called in another
+        turn; `limit` bounds the bytes on the disk.
+        """
+        self.limit = limit
+        self.unsafe_size = 0
+        self._edge = edge
+        self._incarnation = incarnation
+        self._zones = zones
+        self._store = store
+        self._save_then = save_then
+        self._counters = counters
+        self._reporter = reporter
+        self._outboxes: list[Outbox] = []
+        self._ending: list[Outbox] = []
+        self._filling: dict[str, Outbox] = {}
+        self._unsafe: dict[Outbox, deque[tuple[int, Publication]]] = {}
+        self._after: dict[Outbox, list[tuple[int, Callable[[], None]]]] = {}
+        self._is_told_full = False
+        self._host: DrainHost
+        self._draining = DrainScheduler(
+            outboxes=self._outboxes,
+            zones=zones,
+            store=store,
+            again=again,
+            on_empty=self._finish,
+        )
+        zones.when_changed(self._on_zones_changed)
+
+    def wire(self, host: DrainHost) -> None:
+        """The edge that this belongs to."""
+        self._host = self._draining.host = host
+
+    # from the node
+
+    def load(self) -> None:
+        """After a start: what an earlier process left is here again."""
+        for state, log in self._store.load():
+            self._take_up(state, log, is_restored=True)
+        self._on_zones_changed("")
+
+    def save(self) -> None:
+        """Once a second: keep how far they are, so that a start has little to read again."""
+        for outbox in list(self._outboxes):
+            if outbox.is_empty and not outbox.is_open:
+                self._finish(outbox)
+            elif outbox.is_dirty:
+                self._save(outbox)
+
+    def work(self) -> None:
+        """Send for a while."""
+        self._draining.work()
+
+    # from the publisher
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as much is on the disk as may be."""
+        return self._store.size + self.unsafe_size >= self.limit
+
+    def has_room(self, route: Route) -> bool:
+        """Whether a publish for this zone may be put down now; it is told where not."""
+        if not self.is_full:
+            # What becomes durable takes less than what waited for that: it is up and down at first.
+            is_well_below = self._store.size + self.unsafe_size < self.limit * WELL_BELOW
+            self._is_told_full = self._is_told_full and not is_well_below
+            return True
+        if not self._is_told_full:
+            self._is_told_full = True
+            self._counters.add("outbox.full")
+            self._reporter.event(
+                "outbox.full", limit="limits.outbox", value=self.limit, zone=route.apex
+            )
+        return False
+
+    def is_idle(self, route: Route) -> bool:
+        """Whether there is nothing for this owner that a publish might have to wait behind."""
+        if self._outboxes:
+            self.refresh()
+        return not route.is_draining
+
+    def holds(self, route: Route, publication: Publication) -> bool:
+        """Whether something of its client may be left for this owner."""
+        self.refresh()
+        client_id = publication.message.client_id
+        return any(
+            drain.is_busy and drain.outbox.may_hold(client_id, drain.taken)
+            for drain in route.drains
+        )
+
+    def zones_of(self, client_id: str) -> list[str]:
+        """The zones for which something of the client may be left."""
+        return [
+            drain.apex
+            for outbox in self._outboxes
+            for drain in outbox.drains
+            if drain.is_busy and outbox.may_hold(client_id, drain.taken)
+        ]
+
+    def is_at_end(self, route: Route) -> bool:
+        """
+        Whether all that was left for this owner, and is durable, is sent.
+
+        The rest takes a commit and an answer. It is waited for: a client that goes on has something
+        on its way to the disk at any time, and if more went behind that, no end would ever come.
+        """
+        return route.port is not None and all(
+            drain.is_at_end for drain in route.drains if drain.is_busy
+        )
+
+    def put(self, route: Route, publication: Publication, origin: OriginId | None = None) -> bool:
+        """
+        Put a publish for this zone down; `on_safe` tells when it is durable.
+
+        `origin` where it was sent before. False: the disk does not allow it now.
+        """
+        outbox = self._filling.get(route.apex) or self._make(route)
+        if outbox is None:
+            return False
+        message = publication.message
+        is_new_doubt = origin is not None and origin[0] not in outbox.origins
+        earlier = self._unsafe_in_closed(message.client_id)
+        holds = publication.keeps_id + is_new_doubt + len(earlier)
+        number = outbox.log.append(message, origin, holds=holds)
+        outbox.note(message, number)
+        self._count(publication, 1)
+        self._unsafe[outbox].append((number, publication))
+        release = partial(outbox.log.release, number)
+        for other, last in earlier.items():
+            self._after.setdefault(other, []).append((last, release))
+        if publication.keeps_id:
+            self._save_then(publication.note_entry(outbox.key, number), release)
+        if origin is not None:
+            self._note_doubt(outbox, route, message.topic)
+        if origin is not None and is_new_doubt:
+            # Without it nobody would know, after a crash, to ask for it.
+            outbox.origins[origin[0]] = None
+            self._save(outbox)
+            self._store.when_durable(release)
+        return True
+
+    def end_doubts(self, route: Route) -> None:
+        """
+        All that was in doubt of this route is put down; what follows is not.
+
+        Where some of that is another owner's by now, it gets an end: its owner has all of it then,
+        however long this one stays away and whatever is published to it meanwhile.
+        """
+        outbox = self._filling.get(route.apex)
+        if outbox is not None and len(outbox.drains) > 1:
+            self._close(outbox)
+
+    def contains(self, entry: OriginId) -> bool:
+        """After a start: whether what was to become this entry did, and is not lost."""
+        key, number = entry
+        found = next((outbox for outbox in self._outboxes if outbox.key == key), None)
+        return found is None or number <= found.last
+
+    # from the edge
+
+    def keys(self) -> Iterable[MarkKey]:
+        """The streams that owners may be asked about."""
+        return chain.from_iterable(o.keys() for o in (*self._outboxes, *self._ending))
+
+    def on_online(self, route: Route) -> None:
+        """The owner is connected, or takes more."""
+        self._draining.on_online(route)
+
+    def on_lost(self, route: Route) -> None:
+        """It is not any more."""
+        self._draining.on_lost(route)
+
+    def refresh(self) -> None:
+        """The tree may have changed: let each drain go to its owner."""
+        self._draining.refresh()
+
+    # from operators
+
+    def waiting(self) -> dict[str, int]:
+        """How many entries wait for which zone, at the most."""
+        return self._draining.waiting()
+
+    @property
+    def size(self) -> int:
+        """Bytes on the disk."""
+        return self._store.size
+
+    # internal: outboxes
+
+    def _unsafe_in_closed(self, client_id: str) -> dict[Outbox, int]:
+        """
+        The client's last entries that are not durable yet, in outboxes that take no more: what
+        comes later has another outbox, and must not be safe, and acknowledged, before them.
+        """
+        return {
+            outbox: number
+            for outbox, unsafe in self._unsafe.items()
+            if not outbox.is_open
+            for number, publication in unsafe
+            if publication.client_id == client_id
+        }
+
+    def _make(self, route: Route) -> Outbox | None:
+        state = OutboxState(
+            zone=route.apex,
+            incarnation=self._incarnation,
+            stream=self._zones.next_stream(),
+            drains=(DrainState(apex=route.apex),),
+        )
+        log = self._store.make(state)
+        if log is None:
+            return None
+        outbox = self._take_up(state, log, is_restored=False)
+        self._filling[route.apex] = outbox
+        self._unsafe[outbox] = deque()
+        self._reporter.event("outbox.opened", zone=route.apex)
+        self._draining.assign()
+        return outbox
+
+    def _take_up(self, state: OutboxState, log: OutboxLog, *, is_restored: bool) -> Outbox:
+        key = (self._edge, state.incarnation, state.zone, state.stream)
+        outbox = Outbox(key, log, is_restored=is_restored)
+        outbox.origins = dict.fromkeys(state.origins)
+        outbox.drains = [OutboxDrain(outbox, d, is_restored=is_restored) for d in state.drains]
+        log.on_durable = partial(self._on_durable, outbox)
+        self._outboxes.append(outbox)
+        return outbox
+
+    def _save(self, outbox: Outbox) -> None:
+        outbox.is_dirty = False
+        self._store.save(outbox.state)
+
+    def _finish(self, outbox: Outbox) -> None:
+        """All that was in it is taken."""
+        self._close(outbox)
+        self._unsafe.pop(outbox, None)
+        self._outboxes.remove(outbox)
+        self._draining.assign()
+        # Its marks are needed until it can't come back.
+        self._ending.append(outbox)
+        self._reporter.event("outbox.drained", zone=outbox.zone, messages=outbox.last)
+        self._store.drop(outbox.state, partial(self._ending.remove, outbox))
+
+    def _close(self, outbox: Outbox) -> None:
+        outbox.is_open = False
+        if self._filling.get(outbox.zone) is outbox:
+            del self._filling[outbox.zone]
+
+    def _note_doubt(self, outbox: Outbox, route: Route, topic: str) -> None:
+        """What was sent to this owner may be another one's by now."""
+        home = self._zones.find(topic)
+        if home is not route and outbox.drain_at(home.apex) is None:
+            self._draining.split(outbox.drains[0], home.apex)
+
+    def _on_durable(self, outbox: Outbox) -> None:
+        unsafe = self._unsafe.get(outbox)
+        while unsafe and unsafe[0][0] <= outbox.log.durable:
+            _, publication = unsafe.popleft()
+            self._count(publication, -1)
+            self._host.on_safe(publication)
+        after = self._after.pop(outbox, ())
+        for number, release in after:
+            if number <= outbox.log.durable:
+                release()
+        late = [one for one in after if one[0] > outbox.log.durable]
+        if late:
+            self._after[outbox] = late
+        self._draining.on_durable(outbox)
+
+    def _count(self, publication: Publication, sign: int) -> None:
+        # Until it is durable it waits in memory like others.
+        size = publication.message.size * sign
+        self.unsafe_size += size
+        self._zones.backlog.size += size
+        if publication.session is not None:
+            publication.session.held_size += size
+
+    def _on_zones_changed(self, apex: str) -> None:
+        for outbox in list(self._filling.values()):
+            if is_within(outbox.zone, apex) or is_within(apex, outbox.zone):
+                self._close(outbox)
+        self._draining.on_zones_changed(apex)

@@ -1,0 +1,478 @@
+"""
+From a client's publish to the owner of its topic, in order, once.
+
+The order that is kept: publishes of one client to one zone reach the owner as they came in. They go
+through the same first-in-first-out places (see `route`), and whatever comes back (a refusal, a link
+that broke, a zone that moved) goes to the front of the place where it belongs now, before anything
+that came later (protocol rule 13).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Protocol
+
+import attrs
+
+from txbroker.core import Run, Sender
+from txbroker.delegation.zone_snapshot import MarkKey
+from txbroker.edge.routing.client_backpressure import ClientBackpressure
+from txbroker.edge.routing.outbox_manager import OutboxManager
+from txbroker.edge.routing.resolver_cache import ResolverCache
+from txbroker.edge.routing.route import (
+    QOS0_WAITING,
+    InDoubt,
+    Item,
+    OwnerPort,
+    Publication,
+    Route,
+    RouteState,
+    unfold,
+)
+from txbroker.model.counters import Counters
+from txbroker.model.topics import deepest_enclosing, is_within
+from txbroker.model.zone_cut import ZoneCut
+from txbroker.mqtt.session.inbound_publish import OriginId
+from txbroker.mqtt.session.session import Session
+
+
+class Connector(Protocol):
+    """The shell that asks and dials for an edge; outcomes come back as calls on the edge."""
+
+    def resolve(self, route: Route) -> None:
+        """Ask the node of `route.cut` for the cuts of its zone."""
+
+    def connect(self, route: Route) -> None:
+        """Connect to the owner, and go on trying while the route is needed; idempotent."""
+
+    def disconnect(self, route: Route) -> None:
+        """Stop trying, close the link."""
+
+
+class Publisher:
+    """The publishing half of an edge."""
+
+    def __init__(
+        self,
+        zones: ResolverCache,
+        connector: Connector,
+        counters: Counters,
+        *,
+        outboxes: OutboxManager,
+        congestion: ClientBackpressure,
+        holds: bool,
+    ) -> None:
+        """`holds`: what cannot be sent waits for its owner here, and is not acknowledged."""
+        self._zones = zones
+        self._connector = connector
+        self._counters = counters
+        self._outboxes = outboxes
+        self._congestion = congestion
+        self._holds = holds
+        self._holders: dict[Route, set[Route]] = {}
+        self._pass_on: Callable[[Run], bool] | None = None
+
+    # from the node
+
+    def wire(self, pass_on: Callable[[Run], bool]) -> None:
+        """
+        What brings a run straight to this node's own zone or clients, without the steps between;
+        False: these are to be taken.
+        """
+        self._pass_on = pass_on
+
+    # from clients
+
+    def has_room_for(self, topic: str) -> bool:
+        """True if what cannot go to the topic's owner now may wait for it in memory."""
+        return not (self._congestion.is_over and self.waits_for(topic))
+
+    def waits_for(self, topic: str) -> bool:
+        """True if something waits in memory for the topic's owner."""
+        return bool(self._zones.find(topic).waiting)
+
+    def publish(self, publication: Publication) -> None:
+        """Send it to its owner, or queue it where it has to wait."""
+        route = self._zones.find(publication.message.topic)
+        if publication.message.qos and self._goes_behind(route, publication):
+            return
+        port = route.port
+        is_clear = not (route.waiting or route.doubts or route.held_by)
+        if port is not None and is_clear and port.has_credit():
+            self._send(route, publication)
+        elif self._may_wait(route, publication):
+            if not route.waiting:
+                self._congestion.begin_hope(route)
+            route.wait(publication)
+            self.wake(route)
+
+    def publish_run(self, run: Run) -> None:
+        """Many publishes of one client, in order."""
+        if self._pass_on is not None and self._pass_on(run):
+            return
+        for route, part in self._zones.split(run):
+            self._publish_part(route, part)
+
+    def sender_of(self, route: Route) -> Sender | None:
+        """The link by which QoS 0 may go to the owner now, past all that is done here."""
+        port = route.port
+        is_late = route.doubts or route.held_by or route.is_behind_outbox or route.waiting
+        return None if port is None or is_late else port.sender()
+
+    def _publish_part(self, route: Route, run: Run) -> None:
+        port = route.port
+        is_late = route.doubts or route.held_by or route.is_behind_outbox
+        if port is None or is_late or (run.qos and not self._outboxes.is_idle(route)):
+            for publication in unfold((run,)):
+                self.publish(publication)
+        elif not route.waiting and port.has_credit():
+            self._send(route, run)
+            if route.waiting:
+                self.wake(route)
+        else:
+            if not route.waiting:
+                self._congestion.begin_hope(route)
+            route.wait(run)
+            self.flush(route)
+
+    def resend(self, publication: Publication, origin: OriginId) -> None:
+        """A client sends again what was sent once, as `origin`, before this process began."""
+        route = self._zones.find(publication.message.topic)
+        key, sequence = origin
+        doubt = InDoubt(key=key, first=sequence, publications=(publication,), is_repeat=True)
+        self._doubt(route, [doubt])
+
+    def withdraw(self, session: Session) -> None:
+        """Forget what was not sent yet and is not acknowledged; its client sends it again."""
+        for route in self._zones:
+            if any(p.session is session for p in route.waiting):
+                waiting = route.take_waiting()
+                gone = [p for p in waiting if p.session is session and p.message.qos]
+                route.wait_first([p for p in waiting if p not in gone])
+                for publication in gone:
+                    if publication.flow is not None:
+                        session.receiver.forget(publication.flow)
+
+    def zones_of(self, client_id: str) -> list[str]:
+        """The zones for which QoS 1/2 publishes of the client wait here, or for their answer."""
+        return [
+            route.apex
+            for route in self._zones
+            if any(item.client_id == client_id and item.qos for item in _open(route))
+        ]
+
+    def waiting(self) -> dict[str, int]:
+        """By zone: how many QoS 1/2 publishes wait here, in memory, or for their answer."""
+        found = {r.apex: sum(item.count for item in _open(r) if item.qos) for r in self._zones}
+        return {apex: count for apex, count in found.items() if count}
+
+    def look_again(self) -> None:
+        """Something went, or time has passed: what had no room may be stored, clients go on."""
+        congestion = self._congestion
+        if congestion.is_full and not self._outboxes.is_full:
+            congestion.is_full = False
+            for route in self._zones:
+                if route.is_away and (route.waiting or route.doubts):
+                    self._put_down(route)
+        congestion.look_again()
+
+    # from the owners
+
+    def on_taken(self, route: Route, sequence: int) -> None:
+        """The owner has everything up to this number."""
+        self.settle(route.take_sent_through(sequence))
+        self._release_held(route)
+        self.flush(route)
+
+    def settle(self, items: Iterable[Item]) -> None:
+        """Owners have all of these: their clients are told, in order."""
+        runs: list[Run] = []
+        for item in items:
+            if not isinstance(item, Publication):
+                runs.append(item)
+                continue
+            self._settle_runs(runs)
+            runs = []
+            settle(item)
+        self._settle_runs(runs)
+
+    def on_refused(self, route: Route, sequence: int, cut: ZoneCut | None) -> None:
+        """The owner takes nothing from this number on until a restart; `cut` may say why."""
+        self.settle(route.take_sent_through(sequence - 1))
+        returned = [*route.take_sent(), *route.take_waiting()]
+        if route.port is not None:
+            route.port.restart(route.first_sequence, returned)
+        if cut is not None:
+            below = self._zones.add(cut)
+            self._hold(route, {below.apex: below})
+        self.redistribute(returned)
+        self._release_held(route)
+
+    def on_lost(self, route: Route, key: MarkKey) -> None:
+        """The link broke: what was sent is in doubt until the owner has told its mark."""
+        if route.sent:
+            sent = tuple(route.take_sent())
+            doubt = InDoubt(key=key, first=route.first_sequence, publications=sent)
+            route.doubts.append(doubt)
+
+    def on_marks(self, route: Route, marks: dict[MarkKey, int]) -> None:
+        """The owner is connected, and told how far it had taken what is in doubt."""
+        route.first_sequence = 1
+        self._settle_doubts(route, marks)
+
+    def _settle_doubts(self, route: Route, marks: dict[MarkKey, int]) -> None:
+        doubts, route.doubts = route.doubts, []
+        again: list[Publication] = []
+        for doubt in doubts:
+            if doubt.key not in marks:
+                route.doubts.append(doubt)
+                continue
+            taken = max(marks[doubt.key] - doubt.first + 1, 0)
+            for publication in doubt.publications[:taken]:
+                settle(publication)
+            again.extend(doubt.publications[taken:])
+        if route.doubts:
+            self.ask(route)
+        self.redistribute([*again, *route.take_waiting()])
+        self._release_held(route)
+
+    def ask(self, route: Route) -> None:
+        """Have the owner tell how far it has taken what is in doubt."""
+        port = route.port
+        if port is not None:
+            keys = [doubt.key for doubt in route.doubts]
+            port.ask(keys, partial(self._on_answer, route, port))
+
+    def _on_answer(self, route: Route, port: OwnerPort, marks: dict[MarkKey, int]) -> None:
+        if route.port is port:
+            self._settle_doubts(route, marks)
+
+    # from the edge: what is known of zones changed
+
+    def hold_below(self, route: Route, *found: Route) -> None:
+        """
+        Cuts appeared below `route`: what waits goes there, after what is on its way already.
+
+        Publishes for a subtree wait until the old owner has answered each one in flight (rule 13);
+        it refuses those that came after its fence, and they go first.
+        """
+        below = {one.apex: one for one in found if one is not route}
+        if not below:
+            return
+        # What was sent to an earlier owner, only who owns the topics now can tell of.
+        for doubt in [d for d in route.doubts if d.key[2] != route.apex]:
+            home = _home_of(doubt, below)
+            if home is not None:
+                route.doubts.remove(doubt)
+                self._doubt(home, [doubt])
+        self._hold(route, below)
+        self.redistribute(route.take_waiting())
+
+    def redistribute(self, publications: list[Publication]) -> None:
+        """
+        Put publishes, in their order, at the front of the places where they belong now; those that
+        are withdrawn nowhere.
+        """
+        groups: dict[Route, list[Publication]] = {}
+        for publication in publications:
+            if publication.is_withdrawn:
+                continue
+            route = self._zones.find(publication.message.topic)
+            groups.setdefault(route, []).append(publication)
+        for route, group in groups.items():
+            route.wait_first(group)
+        self._outboxes.refresh()
+        for route, group in groups.items():
+            self._look_behind(route, group)
+            if route.is_away:
+                self.on_unreachable(route)
+            self.wake(route)
+
+    def wake(self, route: Route) -> None:
+        """Bring the route on by the next step: send, connect, or ask."""
+        if route.port is not None:
+            self.flush(route)
+        elif route.is_local or route.cut is None:
+            self.on_unreachable(route)
+        elif route.cuts is None:
+            self._connector.resolve(route)
+        else:
+            self._connector.connect(route)
+
+    def flush(self, route: Route) -> None:
+        """Send what waits, as far as credit goes; nothing before what is in doubt."""
+        route.is_behind_outbox = route.is_behind_outbox and route.is_draining
+        while (
+            route.waiting
+            and not route.doubts
+            and not route.held_by
+            and not route.is_behind_outbox
+            and route.port is not None
+            and route.port.has_credit()
+        ):
+            self._send(route, route.next_waiting())
+        self.look_again()
+
+    def on_unreachable(self, route: Route) -> None:
+        """QoS 0 does not wait for an owner that cannot be reached, the others do on the disk."""
+        route.state = RouteState.UNREACHABLE
+        dropped = route.drop_waiting_qos0()
+        if dropped:
+            self._counters.add("publish.dropped.unreachable", dropped)
+        self._put_down(route)
+
+    # from the outboxes (Host)
+
+    def on_safe(self, publication: Publication) -> None:
+        """It is durable here: its client may be told."""
+        settle(publication)
+        self.look_again()
+
+    def on_drained(self, route: Route) -> None:
+        """What waits behind the outboxes may go."""
+        route.is_behind_outbox = False
+        self.flush(route)
+
+    def on_cut_told(self, route: Route, cut: ZoneCut) -> None:
+        """The owner refused something: it lies below this cut."""
+        self.hold_below(route, self._zones.add(cut))
+
+    # internal
+
+    def _settle_runs(self, runs: list[Run]) -> None:
+        for run, packet_ids in self._zones.answer(runs):
+            run.session.receiver.on_others_taken(run, packet_ids)
+
+    def _doubt(self, route: Route, doubts: list[InDoubt]) -> None:
+        route.doubts.extend(doubts)
+        if route.port is not None:
+            self.ask(route)
+        elif route.is_away:
+            self.on_unreachable(route)
+        else:
+            self.wake(route)
+
+    def _goes_behind(self, route: Route, publication: Publication) -> bool:
+        """Whether it went to an outbox, or waits for one; nothing overtakes what waits."""
+        if route.waiting or route.doubts or route.held_by:
+            self._look_behind(route, (publication,))
+            return False
+        outboxes = self._outboxes
+        if route.is_away:
+            return self._put(route, publication)
+        if not outboxes.holds(route, publication):
+            return False
+        # At its end, the client is live again as soon as the last answers have come.
+        if outboxes.is_at_end(route) or not self._put(route, publication):
+            route.is_behind_outbox = True
+            route.wait(publication)
+        return True
+
+    def _put(self, route: Route, publication: Publication, origin: OriginId | None = None) -> bool:
+        if self._holds:
+            return False
+        outboxes = self._outboxes
+        is_put = outboxes.has_room(route) and outboxes.put(route, publication, origin)
+        self._congestion.is_full = not is_put
+        return is_put
+
+    def _put_down(self, route: Route) -> None:
+        """Put down what is in doubt, then what waits, as far as there is room."""
+        if route.held_by:
+            return
+        for doubt in list(route.doubts):
+            for index, publication in enumerate(doubt.publications):
+                if doubt.is_repeat and publication.is_withdrawn:
+                    continue  # it was never on its way from here
+                if not self._put(route, publication, (doubt.key, doubt.first + index)):
+                    route.doubts[0] = attrs.evolve(
+                        doubt, first=doubt.first + index, publications=doubt.publications[index:]
+                    )
+                    return
+            del route.doubts[0]
+        self._outboxes.end_doubts(route)
+        for publication in route.unfold_waiting():
+            if not self._put(route, publication):
+                break
+            route.next_waiting()
+        self._release_held(route)
+
+    def _send(self, route: Route, item: Item) -> None:
+        assert route.port is not None
+        if item.qos and not route.is_local:
+            route.sent.append(item)
+        if isinstance(item, Publication):
+            route.port.publish(item)
+        else:
+            route.port.publish_run(item)
+
+    def _may_wait(self, route: Route, publication: Publication) -> bool:
+        if publication.message.qos:
+            return True
+        if route.state is RouteState.UNREACHABLE and route.port is None:
+            self._counters.add("publish.dropped.unreachable")
+            self.wake(route)
+            return False
+        is_much = route.port is None and route.qos0_size > QOS0_WAITING
+        if is_much and not self._congestion.has_hope(route):
+            self._counters.add("publish.dropped.connecting")
+            return False
+        return True
+
+    def _look_behind(self, route: Route, waiting: Iterable[Publication]) -> None:
+        """What outboxes have of the same clients is earlier, and goes first."""
+        if any(p.message.qos and self._outboxes.holds(route, p) for p in waiting):
+            route.is_behind_outbox = True
+
+    def _hold(self, route: Route, found: Mapping[str, Route]) -> None:
+        # What the route itself waits for may be of the subtrees, too.
+        for holder in (route, *route.held_by):
+            for apex in holder.awaited(found):
+                below = found[apex]
+                below.held_by.add(holder)
+                self._holders.setdefault(holder, set()).add(below)
+
+    def _release_held(self, route: Route) -> None:
+        held = self._holders.get(route)
+        if not held:
+            return
+        for below in list(held):
+            if not route.awaits_answer(below.apex):
+                held.discard(below)
+                below.held_by.discard(route)
+                # Not all was answered: what was in doubt may have gone to an outbox.
+                self._look_behind(below, below.unfold_waiting())
+                self.wake(below)
+        if not held:
+            del self._holders[route]
+
+    def forget(self, route: Route, heir: Route) -> None:
+        """The route is gone: what it held waits for the doubts that `heir` has taken over."""
+        for below in self._holders.pop(route, ()):
+            below.held_by.discard(route)
+            self._hold(heir, {below.apex: below})
+            if not below.held_by:
+                self.wake(below)
+
+
+def _home_of(doubt: InDoubt, found: Mapping[str, Route]) -> Route | None:
+    """The route that has all of its topics."""
+    topics = [publication.message.topic for publication in doubt.publications]
+    apex = deepest_enclosing(topics[0], found) if topics else None
+    while apex and not all(is_within(topic, apex) for topic in topics):
+        apex = deepest_enclosing(apex.rpartition("/")[0], found)
+    return found[apex] if apex else None
+
+
+def _open(route: Route) -> Iterator[Item]:
+    yield from route.waiting
+    yield from route.unanswered()
+
+
+def settle(publication: Publication) -> None:
+    """The owner has the message: acknowledge it to its client."""
+    if publication.done is not None:
+        publication.done()
+    if publication.flow is not None and publication.session is not None:
+        publication.session.receiver.on_taken(publication.flow)

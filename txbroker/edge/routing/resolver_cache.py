@@ -1,0 +1,263 @@
+"""
+What an edge knows of the tree of zones: the resolver's cache.
+
+One `Route` per known apex. An owner's answer names *all* cuts of its zone, so one answer tells the
+owner of every topic in it; a topic never seen before costs a look-up here, not a question. What is
+known is used until something better is known (serve stale, RFC 8767): a wrong entry costs a refusal
+and another step, never a wrong write, since the owner checks every publish.
+
+Two views, on purpose. `find` (publishes) uses every cut that anybody told. `cover` (subscriptions)
+uses `Route.cuts`, which for a connected owner only its own delivery stream changes: an edge that
+learns of a cut by another way must not take the child's records before the parent's last ones
+(protocol rule 13).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import count
+
+from txbroker.core import Exchange, Run
+from txbroker.core.sorted_filters import SortedApexes
+from txbroker.edge.routing.cut_map import CutChanges
+from txbroker.edge.routing.route import Route, WaitingBytes
+from txbroker.model.topics import (
+    is_sys,
+    literal_prefix,
+    may_match_within,
+)
+from txbroker.model.zone_cut import ZoneCut
+from txbroker.runtime.flush_queue import run_all
+
+Known = tuple[ZoneCut, tuple[ZoneCut, ...] | None]
+"""A zone, and all its cuts where they are known."""
+
+
+class ResolverCache:
+    """The known routes; the root zone's is always there, though nobody may know its address."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        limit: int = 100_000,
+        on_full: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_full` is called each time that something is forgotten to make room."""
+        self._exchange = exchange
+        self._on_full = on_full
+        self.backlog = WaitingBytes()
+        self.changes = CutChanges()
+        self._routes: dict[str, Route] = {"": Route("", None, self.backlog, self.changes)}
+        self._apexes = SortedApexes()  # of all routes but the root's
+        exchange.routes.set("", self._routes[""])
+        self.limit = limit
+        self._streams = count(1)
+        self._on_change: list[Callable[[str], None]] = []
+
+    def next_stream(self) -> int:
+        """A number for a stream of publishes, never given before in this process."""
+        return next(self._streams)
+
+    def when_changed(self, action: Callable[[str], None]) -> None:
+        """Run `action` with the apex, each time that a zone is new here or forgotten."""
+        self._on_change.append(action)
+
+    def __iter__(self) -> Iterator[Route]:
+        return iter(list(self._routes.values()))
+
+    def get(self, apex: str) -> Route | None:
+        """The route of exactly this apex."""
+        return self._routes.get(apex)
+
+    def epoch_of(self, apex: str) -> int:
+        """The epoch at which the zone is believed to be served, or was; 0: nothing is known."""
+        route = self._routes.get(apex)
+        if route is None:
+            return 0
+        return max(route.epoch, 0 if route.position is None else route.position.epoch)
+
+    def find(self, topic: str) -> Route:
+        """The route of the deepest known zone that covers the topic."""
+        found: Route = self._exchange.routes.find(topic)
+        return found
+
+    def split(self, run: Run) -> list[tuple[Route, Run]]:
+        """What of a run goes to which of the routes, in order."""
+        return self._exchange.split(run)
+
+    def answer(self, runs: list[Run]) -> list[tuple[Run, list[int]]]:
+        """Runs are safe: their clients are told; the packet ids that are theirs no longer."""
+        return self._exchange.answer(runs)
+
+    def enclosing(self, apex: str) -> Route:
+        """The route of the deepest known zone strictly above the apex; the root's for the root."""
+        return self.find(apex.rpartition("/")[0])
+
+    def add(self, cut: ZoneCut) -> Route:
+        """Know a cut; an older epoch than the known one changes nothing."""
+        route = self._routes.get(cut.apex)
+        if route is None:
+            self._make_room()
+            route = Route(cut.apex, cut, self.backlog, self.changes)
+            self._routes[cut.apex] = route
+            if cut.apex:
+                self._apexes.add(cut.apex)
+            self._exchange.routes.set(cut.apex, route)
+            self._changed(cut.apex)
+        elif route.cut is None or cut.epoch >= route.cut.epoch:
+            route.cut = cut
+        return route
+
+    def remove(self, route: Route) -> None:
+        """Forget a zone; the root's route stays, without an address."""
+        if route.apex:
+            self._routes.pop(route.apex, None)
+            self._apexes.discard(route.apex)
+            self._exchange.routes.remove(route.apex)
+        else:
+            route.cut = None
+        self._changed(route.apex)
+
+    def within(self, apex: str) -> list[Route]:
+        """The routes strictly below an apex."""
+        found = (known for texts in self._apexes.within(apex) for known in texts)
+        return [self._routes[known] for known in found if known != apex]
+
+    def has_below(self, apex: str) -> bool:
+        """True if a route is strictly below an apex."""
+        return self._apexes.has(apex + "/" if apex else "")
+
+    def above(self, apex: str) -> Iterator[Route]:
+        """The routes strictly above an apex, the deepest one first."""
+        while apex:
+            route = self.enclosing(apex)
+            yield route
+            apex = route.apex
+
+    def cover(self, topic_filter: str) -> list[Route]:
+        """
+        The routes whose zones the filter touches, as far as known.
+
+        A route whose cuts are not known counts, and stands for whatever is below it.
+        """
+        if topic_filter.startswith("$") or (len(self._routes) == 1 and not self._routes[""].cuts):
+            return [self._routes[""]]
+        found: list[Route] = []
+        prefix = literal_prefix(topic_filter)
+        self._visit(self.first(prefix), topic_filter, prefix, found)
+        return found
+
+    def met_by(self, topic_filter: str) -> list[Route]:
+        """The routes of all known zones in which the filter may match something."""
+        return [self._routes[""], *map(self._routes.__getitem__, self._apexes.met_by(topic_filter))]
+
+    def first(self, prefix: str) -> Route:
+        """
+        Where the walk for filters with this literal prefix begins: the deepest zone around it that
+        the cuts of the zone above lead to, or that stands below one whose cuts are not known.
+        """
+        route = self.find(prefix)
+        while not self.is_trusted(route):
+            route = self.enclosing(route.apex)
+        return route
+
+    def is_trusted(self, route: Route) -> bool:
+        """True if the zone above says that it delegates this one, or does not say what it does."""
+        if not route.apex:
+            return True
+        cuts = self.enclosing(route.apex).cuts
+        return cuts is None or route.apex in cuts
+
+    def leading_to(self, route: Route) -> set[Route]:
+        """The routes from which cut after cut leads to this one, and itself."""
+        found = {route}
+        for above in self.above(route.apex):
+            if above.cuts and any(one.apex in above.cuts for one in found):
+                found.add(above)
+        return found
+
+    def may_concern(self, topic_filter: str, apex: str) -> bool:
+        """
+        Whether the zone has something for the filter: it counts, or one does that stands for it.
+        """
+        if is_sys(topic_filter) or not may_match_within(topic_filter, apex):
+            return False
+        route = self._routes.get(apex)
+        if route is not None and self.is_covered(topic_filter, route):
+            return True
+        return any(
+            above.cuts is None and self.is_covered(topic_filter, above)
+            for above in self.above(apex)
+        )
+
+    def is_covered(self, topic_filter: str, route: Route) -> bool:
+        """True if the route is one of the filter's `cover`."""
+        if topic_filter.startswith("$"):
+            return not route.apex
+        if not may_match_within(topic_filter, route.apex):
+            return False
+        prefix = literal_prefix(topic_filter)
+        is_elsewhere = route.cuts is not None and route.cuts.above(prefix) is not None
+        return not is_elsewhere and self.first(prefix) in self.leading_to(route)
+
+    def _changed(self, apex: str) -> None:
+        self.changes.note(apex)
+        run_all(partial(action, apex) for action in self._on_change)
+
+    def known(self) -> tuple[Known, ...]:
+        """Every zone whose owner is known, for the next start."""
+        return tuple(
+            (route.cut, None if route.cuts is None else tuple(route.cuts.values()))
+            for route in self._routes.values()
+            if route.cut is not None and not route.is_local
+        )
+
+    def restore(self, known: Iterable[Known]) -> None:
+        """
+        What was known when the node stopped: used until something better is known, and asked for
+        again at once.
+
+        Nothing of an earlier owner of a zone is on its way to this process, and nobody will tell it
+        of the cut as of a new one: an owner that still waits for our claim gets it (rule 13).
+        """
+        for cut, cuts in known:
+            route = self.add(cut)
+            if cut.apex:
+                route.claim(cut.apex)
+            if route.cuts is None and route.cut is cut and cuts is not None:
+                route.cuts = {below.apex: below for below in cuts}
+
+    def know_between(self) -> None:
+        """
+        Know the zones by way of which known ones lead to others that are known.
+
+        After a start that is this node's own, where it waits for its grant: what was known does not
+        have it. Without it nothing would be wanted of the zones below, and sessions would go past
+        what their owners take meanwhile.
+        """
+        for route in self:
+            cuts = self.enclosing(route.apex).cuts
+            apex = None if cuts is None else cuts.above(route.apex)
+            if cuts is not None and apex is not None and apex not in self._routes:
+                self.add(cuts[apex])
+
+    def _make_room(self) -> None:
+        # The least that the limit has to guarantee; a zone that is forgotten is asked for again.
+        if len(self._routes) >= self.limit:
+            for route in self._routes.values():
+                if route.apex and route.port is None and not route.is_needed:
+                    self.remove(route)
+                    self._on_full()
+                    return
+
+    def _visit(self, route: Route, topic_filter: str, prefix: str, found: list[Route]) -> None:
+        cuts = route.cuts
+        if cuts is None:
+            found.append(route)
+            return
+        if cuts.above(prefix) is None:
+            found.append(route)
+        for apex in cuts.met_by(topic_filter):
+            below = self._routes.get(apex) or self.add(cuts[apex])
+            self._visit(below, topic_filter, prefix, found)

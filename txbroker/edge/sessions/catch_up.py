@@ -1,0 +1,409 @@
+"""
+Sessions that are behind: read the journals from their cursors, until they are current again.
+
+One order rules: a session that is behind in a part gets nothing live from it, so what it missed
+comes first. Journals are read only for sessions that are here and have room, so a catch-up costs a
+chunk of memory however long it is. Where a zone was cut or came back, the parts are read in the
+order of time (protocol rule 7): see `Cursor`.
+
+Beyond `session_limits` the oldest messages are dropped. How many wait is not known before they are
+read once, since an absent session costs nothing but its positions: they are counted first where
+offsets and bytes do not say that it cannot be too much. What comes live while the client is here is
+counted as it comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from itertools import groupby, islice
+
+import attrs
+
+from txbroker.edge.routing.resolver_cache import ResolverCache
+from txbroker.edge.routing.route import Route
+from txbroker.edge.sessions.journal_read_cache import ChunkReader, JournalReadCache, ReadFailure
+from txbroker.edge.sessions.matching_records import Found, message_at, wanted
+from txbroker.journal.zone_journal import JournalChunk
+from txbroker.model.counters import Counters
+from txbroker.model.epoch_transition import FOREVER, EpochTransition
+from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.model.timers import Timers
+from txbroker.model.topics import is_within
+from txbroker.mqtt.session.cursor import Cursor, WaitingRecords
+from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.session.window import SessionLimits
+from txbroker.mqtt.wire.message import OVERHEAD
+
+TURN = 8
+"""Chunks that are worked through before others have their turn."""
+
+STEP = 512
+"""Of one chunk what is a session's, at the most, that is given to it, or counted, at a time."""
+
+_place = partial(tuple.__new__, LogPosition)  # in half the time: there is one for each delivery
+
+_UNKNOWN = 1 << 62
+"""Bytes, where nothing says that it is less."""
+
+
+@attrs.define(slots=True)
+class _Excess:
+    """What has to be dropped before the rest is within the limits."""
+
+    messages: int
+    size: int
+
+
+class CatchUp:
+    """The catch-up of one edge's sessions; `again` has `work` called in another turn."""
+
+    def __init__(
+        self,
+        *,
+        zones: ResolverCache,
+        reader: ChunkReader,
+        timers: Timers,
+        counters: Counters,
+        limits: SessionLimits,
+        again: Callable[[], None],
+        met: Callable[[Iterable[EpochTransition]], None],
+    ) -> None:
+        """`met`: see `JournalReadCache`."""
+        self._zones = zones
+        self._counters = counters
+        self.limits = limits
+        self._again = again
+        self._reader = reader
+        self._chunks = JournalReadCache(
+            reader,
+            timers,
+            wake=self.wake,
+            gone=self._give_up,
+            late=lambda session, part: session.sender.put_off(part),
+            end=self._leave,
+            met=met,
+        )
+        self._hungry: dict[Session, None] = {}
+
+    # from the edge
+
+    def wake(self, session: Session) -> None:
+        """The session may have something to read, and room for it."""
+        if session in self._hungry or not session.sender.is_hungry:
+            return
+        if not self._hungry:
+            self._again()
+        self._hungry[session] = None
+
+    def work(self) -> None:
+        """Feed sessions for a while; the others wait for the next turn."""
+        for _ in range(min(TURN, len(self._hungry))):
+            session = next(iter(self._hungry))
+            del self._hungry[session]
+            if session.sink is not None:
+                self._read_flights(session)
+                self._feed(session)
+        if self._hungry:
+            self._again()
+
+    def look_for_cut_off(self, sessions: Iterable[Session]) -> None:
+        """Now and then: whether parts that were cut off can be read again."""
+        waiting: dict[JournalId, list[Session]] = {}
+        for session in sessions:
+            for part in session.places.cut_off:
+                waiting.setdefault(part, []).append(session)
+        for part, those in waiting.items():
+            offset = min(session.places.cut_off[part] for session in those)
+            self._reader.read(part, offset, offset + 1, partial(self._take_up, part, those))
+
+    # from operators
+
+    def distance(self, session: Session) -> int:
+        """How many records lie behind the session's cursors; not all of them need be its."""
+        cursors = session.places.behind.values()
+        return sum(max(self._end(cursor) - cursor.offset, 0) for cursor in cursors)
+
+    # internal: what is in flight
+
+    def _read_flights(self, session: Session) -> None:
+        """Bring the messages in flight that have to be sent again, in the order of sending."""
+        if not session.sender.has_unread:
+            return
+        for part, flights in groupby(session.sender.unread(), key=lambda flight: flight[1].part):
+            for packet_id, place in flights:
+                chunk = self._chunks.behind(part, place.offset - 1, session)
+                if chunk is not None:
+                    session.sender.give_back(packet_id, message_at(chunk, place.offset))
+                elif not self._chunks.is_unreachable(part):
+                    return
+                else:
+                    session.sender.put_off(part)
+                    break
+
+    # internal: limits
+
+    def _end(self, cursor: Cursor) -> int:
+        """Up to where the edge knows that there is something."""
+        if cursor.until is not None:
+            return cursor.until
+        route = self._zones.get(cursor.part.zone)
+        position = None if route is None else route.position
+        is_same = position is not None and position.epoch == cursor.part.epoch
+        return position.offset if position is not None and is_same else 0
+
+    def _excess(self, session: Session) -> _Excess | None:
+        """What is too much; None: something has to be read before that is known."""
+        messages = -self.limits.messages
+        size = -self.limits.size
+        for cursor in list(session.places.behind.values()):  # a passage may add one
+            waiting = cursor.waiting
+            if waiting is None:
+                waiting = cursor.waiting = WaitingRecords(cursor.offset, self._end(cursor))
+            uncounted = waiting.uncounted(cursor.offset)
+            is_known = not uncounted or waiting.rest is not None
+            if not is_known and not self._look(session, cursor, waiting, is_counting=False):
+                return None
+            messages += waiting.messages + uncounted
+            size += waiting.size
+            if uncounted:
+                size += (waiting.rest or 0) + uncounted * OVERHEAD
+        if messages <= 0 and size <= 0:
+            return _Excess(0, 0)
+        return self._count(session)
+
+    def _count(self, session: Session) -> _Excess | None:
+        messages = -self.limits.messages
+        size = -self.limits.size
+        for cursor in list(session.places.behind.values()):
+            waiting = cursor.waiting
+            if waiting is None:
+                return None
+            if waiting.uncounted(cursor.offset) and not self._chunks.is_unreachable(cursor.part):
+                if self._look(session, cursor, waiting, is_counting=True):
+                    self.wake(session)
+                return None
+            messages += waiting.messages
+            size += waiting.size
+        return _Excess(max(messages, 0), max(size, 0))
+
+    def _look(
+        self, session: Session, cursor: Cursor, waiting: WaitingRecords, *, is_counting: bool
+    ) -> bool:
+        """Learn what the next chunk that is not counted says; False: it has to be read first."""
+        seen = max(waiting.seen, cursor.offset)
+        chunk = self._chunks.behind(cursor.part, seen, session)
+        if chunk is not None and chunk.last < waiting.end and not waiting.is_asked:
+            waiting.is_asked = True
+            self._chunks.forget(cursor.part, seen)
+            chunk = self._chunks.behind(cursor.part, seen, session)
+        if chunk is None:
+            return self._chunks.is_unreachable(cursor.part)
+        waiting.rest = chunk.rest if chunk.last >= waiting.end else _UNKNOWN
+        if not is_counting:
+            waiting.rest += chunk.records.stored.size_above(seen)
+            return True
+        found = wanted(session, cursor.part, chunk, seen)
+        for _, offset, size, _ in islice(found, STEP):
+            if offset <= waiting.end:
+                waiting.add(size)
+        waiting.seen = min(max(_before(found, chunk.through), seen), waiting.end)
+        return True
+
+    # internal: one session
+
+    def _order(self, session: Session) -> None:
+        """
+        What a session that moved here was behind in may have ended before: that is taken before
+        anything more from the part that has its topics now. Where the session was here at the end,
+        a stop says from where on.
+        """
+        cursors = session.places.behind
+        behind = cursors.values()
+        for ended in behind:
+            if len(behind) < 2 or not self._has_ended(ended.part):
+                continue
+            for later in behind:
+                has_stop = any(stop.part == ended.part for stop in later.stops)
+                if not has_stop and self._goes_on_in(later.part, ended.part):
+                    offset = max(later.offset, _begins_behind(ended, later.part, cursors))
+                    later.stops += (LogPosition(ended.part, offset),)
+
+    def _has_ended(self, part: JournalId) -> bool:
+        route = self._zones.get(part.zone)
+        if route is not None:
+            return route.epoch > part.epoch
+        return self._zones.enclosing(part.zone).cuts is not None
+
+    def _goes_on_in(self, part: JournalId, ended: JournalId) -> bool:
+        if part.zone == ended.zone:
+            return part.epoch > ended.epoch
+        return is_within(ended.zone, part.zone) and not self._has_ended(part)
+
+    def _feed(self, session: Session) -> None:
+        self._order(session)
+        worked = False
+        for cursor in list(session.places.behind.values()):
+            if not _is_gated(session, cursor):
+                worked = self._is_done(session, cursor) or worked
+        excess = self._excess(session) if session.sender.has_room() else None
+        if excess is None:
+            return
+        for cursor in list(session.places.behind.values()):
+            if not session.sender.has_room():
+                return
+            if not _is_gated(session, cursor):
+                worked = self._advance(session, cursor, excess) or worked
+        if worked:
+            self.wake(session)
+
+    def _is_done(self, session: Session, cursor: Cursor) -> bool:
+        """Whether the session has all of the part; it then takes what is live."""
+        if cursor.until is not None:
+            is_done = cursor.offset >= cursor.until
+        else:
+            route = self._zones.get(cursor.part.zone)
+            position = None if route is None else route.position
+            if route is None or position is None or position.epoch != cursor.part.epoch:
+                return False
+            if route.read:
+                return False  # what waits for the claim is still on its way, behind the position
+            if route.is_over:
+                return False  # its stream does not bring the rest
+            # What waits for a place in this part would not see live messages pass it, nor would
+            # they wait for what is to be taken first.
+            is_done = (
+                cursor.offset >= position.offset
+                and not any(stop.part in session.places.behind for stop in cursor.stops)
+                and not any(
+                    other.after is not None
+                    and other.after.part == cursor.part
+                    and other.after.offset > cursor.offset
+                    for other in session.places.behind.values()
+                )
+                and self._is_followed(session, route)
+            )
+            if is_done:
+                session.places.get_ahead(cursor.part, cursor.offset)
+        if is_done:
+            session.pass_part(cursor)
+        return is_done
+
+    def _advance(self, session: Session, cursor: Cursor, excess: _Excess) -> bool:
+        """Give the session what the next chunk has for it; False when that has to be read first."""
+        chunk = self._chunks.behind(cursor.part, cursor.offset, session)
+        if chunk is None:
+            return False
+        if chunk.first - 1 > cursor.offset:
+            self._counters.add("session.missed", chunk.first - 1 - cursor.offset)
+            _record_drop(session, cursor.part, cursor.offset + 1, chunk.first - 1)
+            cursor.offset = chunk.first - 1
+        if chunk.is_closed:
+            cursor.until = chunk.last
+        self._give(session, cursor, chunk, excess)
+        session.sender.send_queued()
+        return True
+
+    def _give(self, session: Session, cursor: Cursor, chunk: JournalChunk, excess: _Excess) -> None:
+        limit = min(cursor.limit(session.places.behind), chunk.through)
+        since, dropped = cursor.offset, 0
+        part, records, waiting = cursor.part, chunk.records, cursor.waiting
+        found = wanted(session, part, chunk, since)
+        for place, offset, size, qos in islice(found, STEP):
+            if offset > limit:
+                break
+            if excess.messages > 0 or excess.size > 0:
+                excess.messages -= 1
+                excess.size -= size
+                session.sender.drop(qos)
+                dropped = offset
+            elif not session.sender.queue(records[place].message, qos, _place((part, offset))):
+                limit = offset - 1
+                break
+            if waiting is not None:
+                waiting.take(offset, size)
+        else:
+            limit = _before(found, limit)
+        _record_drop(session, part, since + 1, dropped)
+        cursor.offset = max(cursor.offset, limit)
+
+    def _leave(self, session: Session, part: JournalId) -> None:
+        """
+        The part has nothing more for now. Where the session wants nothing of that zone any more, as
+        all that it wants of it is served below by now, nothing is to come either.
+        """
+        cursor = session.places.behind.get(part)
+        if cursor is not None and not any(
+            self._zones.may_concern(topic_filter, part.zone)
+            for topic_filter in session.subscriptions
+        ):
+            # Should its stream begin here after all, that is not ahead of the session.
+            session.places.get_ahead(part, cursor.offset)
+            session.pass_part(cursor)
+
+    def _is_followed(self, session: Session, route: Route) -> bool:
+        """
+        Whether the owner has confirmed all that the session wants of the zone. One that moved here
+        is not there yet: the position says how far others have come, with what they want.
+        """
+        return all(
+            route.has_confirmed(topic_filter)
+            or route.apex in subscription.pending
+            or not self._zones.may_concern(topic_filter, route.apex)
+            for topic_filter, subscription in session.subscriptions.items()
+        )
+
+    def _give_up(self, session: Session, part: JournalId, why: ReadFailure) -> None:
+        """The part is kept nowhere any more, or is cut off."""
+        cursor = session.places.behind.get(part)
+        offsets = [] if cursor is None else [cursor.offset]
+        for packet_id, place in session.sender.unread():
+            if place.part == part:
+                offsets.append(place.offset - 1)
+                session.sender.give_back(packet_id, None)
+        if why is ReadFailure.CUT_OFF and offsets:
+            session.set_aside(part, min(offsets))
+            self._counters.add("session.part_cut_off")
+        elif cursor is not None:
+            _record_drop(session, part, cursor.offset + 1, FOREVER)
+            cursor.until = cursor.offset
+            session.pass_part(cursor)
+            self._counters.add("session.part_gone")
+
+    def _take_up(
+        self, part: JournalId, sessions: list[Session], found: JournalChunk | ReadFailure
+    ) -> None:
+        if found in (ReadFailure.UNREACHABLE, ReadFailure.CUT_OFF):
+            return
+        for session in sessions:
+            if part in session.places.cut_off:
+                session.places.take_up(part, is_kept=isinstance(found, JournalChunk))
+                if session.sink is not None:
+                    self.wake(session)
+
+
+def _before(found: Iterator[Found], limit: int) -> int:
+    """The offset before what is left, or the limit."""
+    left = next(found, None)
+    return limit if left is None else min(limit, left[1] - 1)
+
+
+def _record_drop(session: Session, part: JournalId, first: int, last: int) -> None:
+    """The session does not get what is its of these; nothing where the last is before the first."""
+    recording = session.watcher.recording
+    if recording is not None and not session.clean:
+        recording.dropped(session.client_id, part, first, last)
+
+
+def _begins_behind(cursor: Cursor, part: JournalId, behind: Mapping[JournalId, Cursor]) -> int:
+    """The offset of `part` that has to be passed before anything is taken from the cursor's."""
+    known: Cursor | None = cursor
+    while known is not None and known.after is not None:
+        if known.after.part == part:
+            return known.after.offset
+        known = behind.get(known.after.part)
+    return 0
+
+
+def _is_gated(session: Session, cursor: Cursor) -> bool:
+    return session.sender.is_late(cursor.part) or cursor.has_to_wait(session.places.behind)

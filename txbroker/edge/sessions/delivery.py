@@ -1,0 +1,292 @@
+"""
+Who of an edge's clients gets a message, and how: the way from a zone's stream to the sessions.
+
+Of a session's overlapping subscriptions one counts. What a session has had, or is to read from the
+journal in its turn, does not come live; what waits for a SUBACK is held until that has left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from txbroker.core import Exchange, Run
+from txbroker.edge.routing.resolver_cache import ResolverCache
+from txbroker.edge.sessions.interests import Interests
+from txbroker.edge.sessions.subscribe_request import HELD_LIMIT
+from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.mqtt.session.cursor import Subscription
+from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.session.window import OutboundMessage
+from txbroker.mqtt.wire.message import Message
+
+FULL_FOR = 0.004
+"""
+Seconds for which outlets whose high mark a run has passed are written before the next run, so that
+who reads fast loses no QoS 0; the others of a crowd are written in turns of their own. A write to
+one that reads nothing may take milliseconds, as the kernel looks for room in what it holds.
+"""
+
+
+class Delivery:
+    """
+    For the clients that are here. What comes in a run mostly goes straight to their outlets, in the
+    exchange; here is what has to be looked at session by session.
+    """
+
+    def __init__(
+        self,
+        zones: ResolverCache,
+        interests: Interests,
+        exchange: Exchange,
+        *,
+        now: Callable[[], float],
+    ) -> None:
+        self._zones = zones
+        self._interests = interests
+        self._exchange = exchange
+        self._now = now
+        self._delivered = 0
+
+    @property
+    def delivered(self) -> int:
+        """Messages that went to clients, counted once for each of them."""
+        return self._delivered + self._exchange.delivered
+
+    # from the clients' sessions
+
+    def listen(self, session: Session, subscription: Subscription) -> None:
+        """From now on the client, which is here, gets what matches."""
+        sink = session.sink
+        assert sink is not None
+        target = self._exchange.make_target(session, subscription, sink.outlet)
+        subscription.aim(target)
+        self._exchange.targets.add(subscription.topic_filter, session.client_id, target)
+
+    def ignore(self, session: Session, subscription: Subscription) -> None:
+        """No more, or the client has left."""
+        subscription.aim(None)
+        self._exchange.targets.remove(subscription.topic_filter, session.client_id)
+
+    def filters(self) -> list[str]:
+        """The filters of the clients that are here, each once."""
+        return list(self._exchange.targets.filters())
+
+    # from the edge
+
+    def deliver(
+        self, place: LogPosition | None, message: Message, *, is_read: bool = False
+    ) -> None:
+        """
+        A message to every session that is here and wants it.
+
+        `place` is where it lies in its zone's journal, offset 0 for QoS 0; None: `$SYS`. `is_read`:
+        who gets it at QoS 1 or 2 reads it there.
+        """
+        apex = None if place is None else place.part.zone
+        best: dict[Session, Subscription] = {}
+        for _, target in self._exchange.targets.match(message.topic):
+            session, subscription = target.session, target.subscription
+            if apex in subscription.pending:
+                continue
+            known = best.get(session)
+            if known is None or _rank(subscription) > _rank(known):
+                best[session] = subscription  # [MQTT-3.3.5-1]
+        for session, subscription in best.items():
+            self._deliver(session, subscription, message, place, is_read=is_read)
+
+    def deliver_runs(self, runs: list[Run], part: JournalId) -> None:
+        """Runs to every session that is here and wants them; `part` is where they lie."""
+        place = 0
+        while place < len(runs):
+            place, left = self._exchange.fan_out_some(runs, place, part)
+            self.deliver_left(runs[place - 1], part, left)
+
+    def deliver_left(self, run: Run, part: JournalId, left: list[tuple[Session, int]]) -> None:
+        """The rest of a run: what those sessions could not get straight."""
+        messages: dict[int, Message] = {}
+        sessions: dict[Session, list[int]] = {}
+        for session, index in left:
+            sessions.setdefault(session, []).append(index)
+        for session, indices in sessions.items():
+            if run.qos and self._is_only_counted(session, part, run, indices):
+                continue
+            for index in indices:
+                if index not in messages:
+                    messages[index] = run.message(index)
+            found = [(messages[index], LogPosition(part, run.offset(index))) for index in indices]
+            choice = _Choice(self._exchange, session, run, part)
+            given = self._give_live(session, choice, indices, found)
+            for index, (message, place) in zip(indices[given:], found[given:], strict=True):
+                best = choice.of(index, message.topic)
+                if best is not None:
+                    was_held = best.is_held
+                    self._deliver(session, best, message, place)
+                    if was_held and not best.is_held:
+                        choice.forget()
+            session.look_at_live()
+        full = self._exchange.take_full()
+        until = self._now() + FULL_FOR if full else 0.0
+        for outlet in full:
+            if outlet.connection is not None:
+                outlet.connection.flush()
+                if self._now() >= until:
+                    break
+
+    # internal
+
+    def _is_only_counted(
+        self, session: Session, part: JournalId, run: Run, indices: list[int]
+    ) -> bool:
+        """
+        Whether a session that is behind in the part reads all of these messages of QoS 1 and 2
+        from the journal, in its turn: then they are counted, and none of them is looked at.
+        """
+        cursor = session.places.behind.get(part) if session.is_behind else None
+        if cursor is None:
+            return False
+        if not all(s.qos and not (s.pending or s.is_held) for s in session.subscriptions.values()):
+            return False
+        if cursor.waiting is not None:
+            those = run if len(indices) == run.count else run.select(indices)
+            cursor.waiting.add(those.size, len(indices))
+        self._delivered += len(indices)
+        return True
+
+    def _give_live(
+        self,
+        session: Session,
+        choice: _Choice,
+        indices: list[int],
+        found: list[tuple[Message, LogPosition]],
+    ) -> int:
+        """
+        Give a durable session that is up to date as many of these messages as it has room for, and
+        as have nothing special about them; how many.
+        """
+        part = found[0][1].part
+        if session.clean or not session.is_live(part):
+            return 0
+        entries: list[OutboundMessage] = []
+        for index, (message, place) in zip(indices, found, strict=True):
+            best = choice.of(index, message.topic)
+            qos = 0 if best is None or best.is_held else min(best.qos, message.qos)
+            if not qos:
+                break
+            entries.append(OutboundMessage(message, qos, False, place))
+        taken = session.durable_sender.deliver_live(entries)
+        if taken:
+            session.places.take(part, found[taken - 1][1].offset)
+            self._delivered += taken
+        return taken
+
+    def _deliver(
+        self,
+        session: Session,
+        subscription: Subscription,
+        message: Message,
+        place: LogPosition | None,
+        *,
+        is_read: bool = False,
+    ) -> None:
+        qos = min(subscription.qos, message.qos)
+        if qos and place is not None:
+            if not is_read:
+                self._give(session, subscription, message, qos, place)
+        elif subscription.is_held:
+            self._hold(session, subscription, message)
+        else:
+            self._give_qos0(session, message, place)
+        self._delivered += 1
+
+    def _give(
+        self,
+        session: Session,
+        subscription: Subscription,
+        message: Message,
+        qos: int,
+        place: LogPosition,
+    ) -> None:
+        part, places, sender = place.part, session.places, session.sender
+        cursor = places.behind.get(part)
+        if cursor is not None:
+            if cursor.waiting is not None:
+                cursor.waiting.add(message.size)
+            return  # it comes from the journal, in its turn
+        if places.had and places.has_had(place, message.topic):
+            return
+        if places.ahead:
+            ahead = places.ahead.get(part, 0)
+            if place.offset <= ahead:
+                return  # it came from the journal
+            places.forget_ahead(part)
+        if subscription.is_held or sender.is_late(part) or not sender.deliver(message, qos, place):
+            places.fall_behind(place)
+        elif not session.clean:
+            places.take(part, place.offset)
+
+    def _give_qos0(self, session: Session, message: Message, place: LogPosition | None) -> None:
+        if place is None:
+            session.sender.deliver_qos0(message)
+        elif not self._is_past(session, place):
+            session.sender.deliver_qos0_after(message, place.part)
+
+    def _is_past(self, session: Session, place: LogPosition) -> bool:
+        """Whether the session, which moved here, had what comes now at the node before."""
+        part = place.part
+        cursor = session.places.behind.get(part)
+        reached = session.places.ahead.get(part, 0) if cursor is None else cursor.offset
+        if not reached:
+            return False
+        route = self._zones.get(part.zone)
+        position = None if route is None else route.position
+        come = place.offset or (0 if position is None else position.offset + 1)
+        return come <= reached
+
+    def _hold(self, session: Session, subscription: Subscription, message: Message) -> None:
+        assert subscription.held is not None
+        subscription.held.append((message, False))
+        if len(subscription.held) >= HELD_LIMIT:
+            self._stop_holding(session, subscription)
+
+    def _stop_holding(self, session: Session, subscription: Subscription) -> None:
+        for subscribing in self._interests.of(session):
+            if subscribing.subscriptions.get(subscription.topic_filter) is subscription:
+                subscribing.finish()
+
+
+class _Choice:
+    """
+    Of a session's subscriptions that match messages of a run, the one that counts. It is chosen
+    once for all messages that the same ones match: there may be thousands of these.
+    """
+
+    def __init__(self, exchange: Exchange, session: Session, run: Run, part: JournalId) -> None:
+        self._exchange = exchange
+        self._session = session
+        self._run = run
+        self._zone = part.zone
+        self._known: dict[object, Subscription | None] = {}
+
+    def forget(self) -> None:
+        """A SUBACK has left meanwhile: others may count now."""
+        self._known.clear()
+
+    def of(self, index: int, topic: str) -> Subscription | None:
+        """For the message of the run at `index`; None: none matches."""
+        session = self._session
+        if session.sink is None:  # it left amid the run
+            return self._best(session.matching(topic))
+        way = self._exchange.way(self._run, index)
+        if way not in self._known:
+            found = self._exchange.matching(self._run, index, session)
+            self._known[way] = self._best(found)
+        return self._known[way]
+
+    def _best(self, found: Iterable[Subscription]) -> Subscription | None:
+        counting = [s for s in found if self._zone not in s.pending]
+        return max(counting, key=_rank, default=None)  # [MQTT-3.3.5-1]
+
+
+def _rank(subscription: Subscription) -> tuple[bool, int]:
+    """Of those that match, one whose SUBACK has left counts before one that waits for it."""
+    return not subscription.is_held, subscription.qos

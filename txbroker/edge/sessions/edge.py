@@ -1,0 +1,454 @@
+"""
+The edge: clients on one side, routes to owners on the other.
+
+The shells call in (a connection, a link, the resolver) and are called through the ports `Sink`,
+`OwnerPort` and `Connector`. What owners and the resolver say is acted on here, but for zones that
+are cut or come back, in `cuts`; what clients say in `clients` and `subscriptions`. Between them are
+the two halves, `publishing` and `interests`. What comes from an owner goes to this node's clients,
+by `delivery`, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+from itertools import chain
+
+from txbroker.core import Exchange, Run
+from txbroker.delegation.zone_snapshot import MarkKey
+from txbroker.edge.routing.client_backpressure import ClientBackpressure
+from txbroker.edge.routing.edge_limits import EdgeLimits
+from txbroker.edge.routing.outbox import OutboxStore
+from txbroker.edge.routing.outbox_manager import OutboxManager
+from txbroker.edge.routing.publisher import Connector, Publisher
+from txbroker.edge.routing.resolver_cache import ResolverCache
+from txbroker.edge.routing.route import OwnerPort, Publication, Route, RouteState, StreamPosition
+from txbroker.edge.sessions.catch_up import CatchUp
+from txbroker.edge.sessions.client_sessions import ClientSessions
+from txbroker.edge.sessions.delivery import Delivery
+from txbroker.edge.sessions.interests import Interests
+from txbroker.edge.sessions.journal_read_cache import ChunkReader
+from txbroker.edge.sessions.ledger_writer import LedgerWriter
+from txbroker.edge.sessions.low_water import LowWater
+from txbroker.edge.sessions.retained_feeds import RetainedFeeds
+from txbroker.edge.sessions.session_cursors import SessionCursors
+from txbroker.edge.sessions.session_store import SessionStore
+from txbroker.edge.sessions.subscribe_request import SubscribeRequest
+from txbroker.edge.sessions.subscriptions import Subscriptions
+from txbroker.edge.sessions.sys_tree import SysTree
+from txbroker.edge.sessions.transition_log import TransitionLog
+from txbroker.edge.sessions.zone_changes import ZoneChanges
+from txbroker.journal.delivery_ledger import LedgerRecorder
+from txbroker.model.counters import Counters
+from txbroker.model.epoch_transition import EpochTransition
+from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.model.reporter import Reporter
+from txbroker.model.timers import Timers
+from txbroker.model.topics import is_within
+from txbroker.model.zone_cut import ZoneCut
+from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.wire.message import Message
+from txbroker.runtime.slices import Slices
+
+FIRST_RETRY = 0.05
+RETRY = 1.0
+MOST_DOUBLINGS = 10
+"""Seconds until a question that got no answer is asked again: doubled from the first on."""
+
+ATTEMPTS = 3
+"""Attempts in a row that fail before a zone counts as unreachable; a zone that is just changing
+hands answers to the second or third."""
+
+REFRESHED_AT_ONCE = 100
+"""Answers asked for again in one second, at the most."""
+
+
+class Edge:
+    """The edge role of the node `name`, in the life `incarnation` of its process."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        incarnation: int,
+        exchange: Exchange,
+        connector: Connector,
+        timers: Timers,
+        counters: Counters,
+        reporter: Reporter,
+        keeper: SessionStore,
+        reader: ChunkReader,
+        outbox_store: OutboxStore,
+        again: Callable[[], None],
+        limits: EdgeLimits,
+        ledger: LedgerRecorder | None = None,
+    ) -> None:
+        """`again` has `work` called in another turn; `ledger`: where the node keeps one."""
+        self.name = name
+        self.incarnation = incarnation
+        self.counters = counters
+        self.keeper = keeper
+        self.exchange = exchange
+        self._forgotten = 0
+        exchange.set_cache_limit(limits.cache)
+        self.zones = ResolverCache(exchange, limits.cache, self._on_cache_full)
+        self.outboxes = OutboxManager(
+            edge=name,
+            incarnation=incarnation,
+            zones=self.zones,
+            store=outbox_store,
+            save_then=keeper.save_then,
+            counters=counters,
+            reporter=reporter,
+            again=again,
+            limit=limits.outbox,
+        )
+        self.congestion = ClientBackpressure(
+            self.zones, self.outboxes, held_limit=limits.held, now=timers.now
+        )
+        self.publisher = Publisher(
+            self.zones,
+            connector,
+            counters,
+            outboxes=self.outboxes,
+            congestion=self.congestion,
+            holds=limits.holds,
+        )
+        self.outboxes.wire(self.publisher)
+        self.slices = Slices(timers.now, again)
+        keeper.wire_slices(partial(self.slices.start, keeper))
+        self.interests = Interests(self.zones, self.publisher.wake, self._on_confirmed, self.slices)
+        self.backlog = CatchUp(
+            zones=self.zones,
+            reader=reader,
+            timers=timers,
+            counters=counters,
+            limits=limits.session,
+            again=again,
+            met=lambda passages: self.passages.meet(passages),
+        )
+        sessions: dict[str, Session] = {}
+        self.low_water = LowWater(
+            sessions, zones=self.zones, timers=timers, keeper=keeper, wake=self.publisher.wake
+        )
+        self.positions = SessionCursors(
+            sessions,
+            zones=self.zones,
+            interests=self.interests,
+            timers=timers,
+            keeper=keeper,
+            backlog=self.backlog,
+            low_water=self.low_water,
+        )
+        self.passages = TransitionLog(self.positions, keeper)
+        self.recording = (
+            None if ledger is None else LedgerWriter(ledger, self.positions.followed_now)
+        )
+        self.cuts = ZoneChanges(
+            self.zones,
+            connector,
+            publisher=self.publisher,
+            interests=self.interests,
+            positions=self.positions,
+            passages=self.passages,
+        )
+        self.delivery = Delivery(self.zones, self.interests, exchange, now=timers.now)
+        self.sys = SysTree(self.delivery)
+        self.feeds = RetainedFeeds(timers)
+        self.subscriptions = Subscriptions(
+            zones=self.zones,
+            interests=self.interests,
+            delivery=self.delivery,
+            sys=self.sys,
+            keeper=keeper,
+            timers=timers,
+            feeds=self.feeds,
+            reporter=reporter,
+            recording=self.recording,
+            wait=limits.suback_wait,
+        )
+        self.clients = ClientSessions(
+            sessions,
+            node=name,
+            zones=self.zones,
+            publisher=self.publisher,
+            subscriptions=self.subscriptions,
+            delivery=self.delivery,
+            positions=self.positions,
+            exchange=exchange,
+            timers=timers,
+            counters=counters,
+            reporter=reporter,
+            keeper=keeper,
+            backlog=self.backlog,
+            recording=self.recording,
+            limits=limits,
+        )
+        self._keys_of_left: Callable[[], Iterable[MarkKey]] = tuple
+        self._connector = connector
+        self._timers = timers
+        self._reporter = reporter
+
+    # from the node
+
+    def wire(
+        self,
+        keys_of_left: Callable[[], Iterable[MarkKey]],
+        places_of_left: Callable[[], Iterable[LogPosition]],
+    ) -> None:
+        """
+        Of sessions that went to other nodes: the streams in which they have open publishes, and
+        what they needed of journals.
+        """
+        self._keys_of_left = keys_of_left
+        self.low_water.wire(places_of_left)
+
+    def load(self) -> None:
+        """After a start: what the earlier process left on the disk is here again."""
+        self.outboxes.load()
+        self.clients.load(self.outboxes.contains)
+
+    def work(self) -> None:
+        """Go on with what is done in turns, beside the rest."""
+        self.outboxes.work()
+        self.backlog.work()
+        self.slices.work()
+
+    def unpublished(self) -> dict[str, int]:
+        """By zone: how many QoS 1/2 publishes are still on their way from here, at the most."""
+        found = self.publisher.waiting()
+        for apex, count in self.outboxes.waiting().items():
+            if count:
+                found[apex] = found.get(apex, 0) + count
+        return found
+
+    def publish(self, message: Message, sent: Callable[[], None]) -> None:
+        """
+        Publish for no session; `sent` is run when the owner has a message of QoS 1 or 2, or that is
+        durable here.
+        """
+        done = sent if message.qos else None
+        self.publisher.publish(Publication(message, done=done))
+
+    # from owners (links and the node's own zone)
+
+    def keys_in_doubt(self, apex: str) -> list[MarkKey]:
+        """The streams that the owner of a zone may be asked about; it may forget the others."""
+        doubts = (doubt.key for route in self.zones for doubt in route.doubts)
+        keys = chain(
+            doubts, self.outboxes.keys(), self.clients.keys_in_doubt(), self._keys_of_left()
+        )
+        # Marks go along with zones, up and down the tree, and nowhere else.
+        return [k for k in dict.fromkeys(keys) if is_within(k[2], apex) or is_within(apex, k[2])]
+
+    def on_connecting(self, route: Route) -> None:
+        """An attempt begins."""
+        if route.state is not RouteState.UNREACHABLE:
+            route.state = RouteState.CONNECTING
+
+    def on_owner(
+        self,
+        route: Route,
+        epoch: int,
+        predecessor: LogPosition | None,
+        passages: Iterable[EpochTransition] = (),
+    ) -> None:
+        """
+        The owner is found, at this epoch; `predecessor` is where its journal goes on from, and
+        `passages` are the last ones of its topics.
+
+        What this edge followed before it follows on from there, also when it was away meanwhile.
+        """
+        part = JournalId(route.apex, epoch)
+        self.positions.take_up(part)
+        for ended in self.passages.learn(passages):
+            self.cuts.end(ended, route)
+        known = route.position
+        if predecessor is None and known is None and epoch > 1:
+            self.positions.on_root_lost(part)
+        elif predecessor is not None and predecessor.part.zone == route.apex:
+            self.passages.on_restored(part)
+        if known is not None and known.epoch < epoch:
+            self.positions.on_renewed(route, known, epoch, predecessor)
+            route.position = StreamPosition(epoch=epoch, offset=0)
+        elif known is None and predecessor and self.positions.is_late(predecessor, part):
+            route.position = StreamPosition(epoch=epoch, offset=0)
+            self.positions.on_inherited(route, predecessor)
+        route.began = route.position
+        route.predecessor = (epoch, predecessor)
+
+    def on_failed(self, route: Route) -> None:
+        """An attempt came to nothing; several in a row make the zone unreachable."""
+        route.failures += 1
+        if route.failures < ATTEMPTS:
+            return
+        if route.unreachable_since is None:
+            route.unreachable_since = self._timers.now()
+            self._reporter.event("zone.unreachable", zone=route.apex)
+        self.publisher.on_unreachable(route)
+        # The address may be out of date: the zone above knows better.
+        above = self.zones.enclosing(route.apex)
+        if above is not route and above.port is None and above.cut is not None:
+            self._connector.resolve(above)
+
+    def on_online(
+        self,
+        route: Route,
+        port: OwnerPort,
+        *,
+        marks: dict[MarkKey, int],
+        cuts: Iterable[ZoneCut],
+        position: StreamPosition,
+    ) -> None:
+        """The owner is connected, has our interest, and our backlog has arrived."""
+        route.port = port
+        route.state = RouteState.ONLINE
+        route.failures = 0
+        route.position = position
+        if route.unreachable_since is not None:
+            route.unreachable_since = None
+            self._reporter.event("zone.reachable", zone=route.apex)
+        self.cuts.learn(route, cuts, follow=route.began is not None)
+        self.publisher.on_marks(route, marks)
+        self.outboxes.on_online(route)
+        self.interests.on_online(route)
+        self.positions.on_online(route)
+        self.cuts.forget_ended(route)
+
+    def on_lost(self, route: Route, key: MarkKey) -> None:
+        """The connection to the owner broke."""
+        route.port = None
+        route.state = RouteState.CONNECTING
+        self.publisher.on_lost(route, key)
+        self.outboxes.on_lost(route)
+        if route.is_ending:
+            self.cuts.on_gone(route, is_whole=False)
+
+    def on_message(self, route: Route, message: Message, offset: int) -> None:
+        """A live or caught-up delivery."""
+        is_read = bool(route.read) and route.is_read(message.topic, offset)
+        if not is_read:
+            self.on_reached(route, offset)
+        self.delivery.deliver(LogPosition(route.part, offset), message, is_read=is_read)
+
+    def on_runs(self, route: Route, runs: list[Run]) -> None:
+        """Many live or caught-up deliveries; of QoS 0, or each with its offset."""
+        if route.read:
+            for run in runs:
+                for index in range(run.count):
+                    self.on_message(route, run.message(index), run.offset(index))
+        else:
+            self.on_reached(route, runs[-1].last)
+            self.delivery.deliver_runs(runs, route.part)
+
+    def on_reached(self, route: Route, offset: int) -> None:
+        """Up to this offset the owner has nothing for us that has not arrived."""
+        position = route.position
+        if position is not None and offset > position.offset:
+            route.position = StreamPosition(epoch=position.epoch, offset=offset)
+
+    def on_claimed(self, route: Route, apexes: Collection[str], done: Callable[[], None]) -> None:
+        """All that waited for these claims has come; `done` is called when that is safe."""
+        # Also where that was said on an earlier link, and is not safe yet.
+        is_read = not (route.read.isdisjoint(apexes) and set(route.completing).isdisjoint(apexes))
+        route.complete_claims(apexes)
+        if is_read:
+            self.positions.wake()
+            route.completing.extend(apexes)
+            self.keeper.when_durable(partial(self._on_claimed_safely, route, apexes, done))
+        else:
+            done()
+
+    # from the resolver
+
+    def on_resolved(self, route: Route, zone: ZoneCut, cuts: Iterable[ZoneCut], ttl: float) -> None:
+        """The node answered that it serves the zone, and which cuts the zone has."""
+        route.resolving = False
+        route.failures = 0
+        if route.port is not None:
+            return  # its stream knows better
+        route.fresh_until = self._timers.now() + ttl
+        self.zones.add(zone)
+        self.cuts.learn(route, cuts)
+        self.cuts.forget_ended(route)
+        self.publisher.redistribute(route.take_waiting())
+        self.interests.refresh()
+        if route.is_needed:
+            self._connector.connect(route)
+
+    def on_unresolved(self, route: Route) -> None:
+        """The node did not answer; what is known is served stale, and the question repeated."""
+        route.resolving = False
+        if route.port is not None or route.cuts is not None:
+            return
+        route.resolving = True  # whoever needs the answer meanwhile waits for the next attempt
+        self.on_failed(route)
+        pause = min(FIRST_RETRY * 2 ** min(route.failures, MOST_DOUBLINGS), RETRY)
+        self._timers.call_later(pause, lambda: self._retry(route))
+
+    def refresh_stale(self) -> None:
+        """
+        Once a second: ask again what has outlived its time; it is used meanwhile (serve stale,
+        RFC 8767).
+        """
+        self.publisher.look_again()
+        self._look_at_cache()
+        self.clients.count_fills()
+        now = self._timers.now()
+        due = [
+            r
+            for r in self.zones
+            if r.cuts is not None and r.port is None and r.fresh_until < now and not r.resolving
+        ]
+        for route in due[:REFRESHED_AT_ONCE]:
+            route.fresh_until = now + RETRY
+            self._connector.resolve(route)
+
+    def on_lineage(self, lineage: Iterable[ZoneCut]) -> None:
+        """Where walks can start: the zones above this node's, root first."""
+        for cut in lineage:
+            is_new = self.zones.get(cut.apex) is None
+            route = self.zones.add(cut)
+            if is_new:
+                self.publisher.hold_below(self.zones.enclosing(cut.apex), route)
+            if route.is_needed:
+                self.publisher.wake(route)
+        self.zones.know_between()
+
+    # internal
+
+    def _on_claimed_safely(
+        self, route: Route, apexes: Collection[str], done: Callable[[], None]
+    ) -> None:
+        done()
+        for apex in apexes:
+            route.completing.remove(apex)
+        if not route.claiming.keys().isdisjoint(apexes):
+            route.has_news = True  # they went and came back again meanwhile
+            self.interests.refresh()
+
+    def _look_at_cache(self) -> None:
+        """What the exchange forgot of topics counts, too."""
+        forgotten = self.exchange.forgotten
+        if forgotten > self._forgotten:
+            self._on_cache_full(forgotten - self._forgotten)
+            self._forgotten = forgotten
+
+    def _on_cache_full(self, times: int = 1) -> None:
+        if not self.counters.get("cache.full"):
+            self._reporter.event("cache.full", limit="limits.cache", value=self.zones.limit)
+        self.counters.add("cache.full", times)
+
+    def _on_confirmed(self, subscribing: SubscribeRequest, topic_filter: str) -> None:
+        if not subscribing.session.clean:
+            self.keeper.save_all(subscribing.session)  # where it begins must outlive a crash
+        self._reporter.event(
+            "interest.confirmed",
+            filter=topic_filter,
+            client_id=subscribing.session.client_id,
+        )
+
+    def _retry(self, route: Route) -> None:
+        route.resolving = False
+        if self.zones.get(route.apex) is route and route.is_needed and route.port is None:
+            self.publisher.wake(route)

@@ -1,0 +1,247 @@
+"""
+What the owners of zones keep for this edge: its low-water marks (protocol rules 6 and 31).
+
+Once a second it is worked out what the sessions that are here need of each part, and what those
+needed that went to other nodes (`left`): their marks stay until the new node's are durable at the
+owners. An owner is told the marks of its zone and of all zones below, whoever serves these: a part
+goes to the node above with its zone, and its marks are to be there before this edge hears of it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+
+import attrs
+
+from txbroker.edge.routing.resolver_cache import ResolverCache
+from txbroker.edge.routing.route import OwnerPort, Route
+from txbroker.edge.sessions.session_store import SessionStore
+from txbroker.model.log_position import HOLDERS, JournalHolder, JournalId, LogPosition
+from txbroker.model.timers import Timers
+from txbroker.mqtt.session.session import Session
+
+LOOKED_AT = 2_000
+"""Sessions that are looked at in a second."""
+
+UNLOADED_AFTER = 60.0
+"""Seconds for which the messages in flight to a client that left stay in memory."""
+
+AGAIN = 5.0
+"""Seconds after which an owner that did not confirm its marks is told again."""
+
+STILL_HERE = 60.0
+"""Seconds after which an owner is told marks that did not change: they age with their edge."""
+
+BELOW = 10.0
+"""Seconds between two tellings of what rose in zones below the owner's, which serve themselves."""
+
+UNCONFIRMED = 8
+"""Tellings without an answer that are told apart."""
+
+Marks = dict[JournalId, int]
+
+Holders = dict[JournalId, tuple[JournalHolder, ...]]
+
+
+@attrs.define(slots=True, eq=False)
+class _Told:
+    """
+    One connection to an owner. `sent` is what was told and is not confirmed, by number; what is in
+    force there is `confirmed` or any of these.
+    """
+
+    port: OwnerPort
+    last: Marks | None = None
+    confirmed: Marks | None = None
+    sent: deque[tuple[int, Marks]] = attrs.Factory(deque)
+    number: int = 0
+    at: float = 0.0
+
+    def is_due(self, apex: str, marks: Marks, now: float) -> bool:
+        """Whether the owner of `apex` has to be told these."""
+        last = self.last
+        if last is None:
+            return True
+        if marks == last:
+            return now - self.at >= (AGAIN if self.sent else STILL_HERE)
+        if marks.keys() != last.keys() or any(offset < last[p] for p, offset in marks.items()):
+            return True
+        is_own = any(offset > last[p] for p, offset in marks.items() if p.zone == apex)
+        return is_own or now - self.at >= BELOW
+
+    def tell(self, marks: Marks, holders: Holders, now: float) -> None:
+        """Tell the owner."""
+        self.number += 1
+        self.last, self.at = marks, now
+        self.sent.append((self.number, marks))
+        if len(self.sent) > UNCONFIRMED:
+            (_, one), (number, other) = self.sent.popleft(), self.sent.popleft()
+            both = {part: max(one[part], other[part]) for part in one.keys() & other.keys()}
+            self.sent.appendleft((number, both))
+        self.port.keep(marks, partial(self._confirm, self.number), holders)
+
+    def keeps(self, place: LogPosition) -> bool:
+        """Whether the owner keeps what lies above the place, whatever it has heard last."""
+        if self.confirmed is None:
+            return False
+        told = (self.confirmed, *(marks for _, marks in self.sent))
+        return all(marks.get(place.part, place.offset + 1) <= place.offset for marks in told)
+
+    def _confirm(self, number: int) -> None:
+        while self.sent and self.sent[0][0] <= number:
+            self.confirmed = self.sent.popleft()[1]
+
+
+class LowWater:
+    """
+    The marks of one edge; `left` gives the places that sessions needed when they left and that
+    their new nodes have not confirmed, `wake` connects to an owner.
+    """
+
+    def __init__(
+        self,
+        sessions: dict[str, Session],
+        *,
+        zones: ResolverCache,
+        timers: Timers,
+        keeper: SessionStore,
+        wake: Callable[[Route], None],
+    ) -> None:
+        self._sessions = sessions
+        self._zones = zones
+        self._timers = timers
+        self._keeper = keeper
+        self._wake = wake
+        self._left: Callable[[], Iterable[LogPosition]] = tuple
+        self._looking: Iterator[None] | None = None
+        self._seen: Marks = {}
+        self._marks: Marks | None = None
+        self._needed: set[JournalId] = set()
+        self._holders: Holders = {}
+        self._told: dict[Route, _Told] = {}
+
+    def wire(self, left: Callable[[], Iterable[LogPosition]]) -> None:
+        """What sessions that went to other nodes needed."""
+        self._left = left
+
+    # from the node
+
+    def look(self) -> None:
+        """Once a second, after a checkpoint of the positions: work out the marks, tell owners."""
+        if self._looking is None:
+            self._looking = self._look()
+        if next(self._looking, self) is self:
+            self._looking = None
+            # Positions that are lost in a crash must not have let go of anything.
+            self._keeper.when_durable(self._tell)
+
+    # from sessions that come, go, or go back
+
+    def lower(self, places: Iterable[LogPosition]) -> None:
+        """These are needed from now on, whatever was seen before."""
+        for part, offset in places:
+            for marks in (self._seen, self._marks):
+                if marks is not None and part in marks:
+                    marks[part] = min(marks[part], offset)
+                elif marks is not None:
+                    marks[part] = offset
+
+    def is_kept(self, places: Iterable[LogPosition]) -> bool:
+        """Whether all owners concerned have confirmed that what lies above these places stays."""
+        return all(self._is_kept(place) for place in places)
+
+    # internal
+
+    def _look(self) -> Iterator[None]:
+        """What all sessions need of journals, a few sessions at a time."""
+        # A session that is not behind now needs nothing up to the positions as they are durable.
+        self._seen = self._keeper.positions()
+        needed: set[JournalId] = set()
+        holders: Holders = {}
+        unloaded = self._timers.now() - UNLOADED_AFTER
+        self._see(self._left(), needed)
+        for number, session in enumerate(list(self._sessions.values()), 1):
+            places = tuple(session.needs())
+            self._see(places, needed)
+            for part, offset in places:
+                holders[part] = _with(
+                    holders.get(part, ()), JournalHolder(session.client_id, offset)
+                )
+            if session.away_since is not None and session.away_since < unloaded:
+                session.sender.unload()
+            if number % LOOKED_AT == 0:
+                yield
+        self._marks, self._seen = self._seen, {}
+        self._needed, self._holders = needed, holders
+
+    def _see(self, places: Iterable[LogPosition], needed: set[JournalId]) -> None:
+        marks = self._seen
+        for part, offset in places:
+            marks[part] = min(marks.get(part, offset), offset)
+            needed.add(part)
+
+    def _tell(self) -> None:
+        by_route: dict[Route, Marks] = {}
+        for part, offset in (self._marks or {}).items():
+            for route in self._above(part.zone):
+                by_route.setdefault(route, {})[part] = offset
+        concerned = {route for part in self._needed for route in self._concerned(part)}
+        now = self._timers.now()
+        told: dict[Route, _Told] = {}
+        for route in self._zones:
+            self._set_needed(route, is_concerned=route in concerned)
+            if route.port is None:
+                continue
+            known = self._told.get(route)
+            if known is None or known.port is not route.port:
+                known = _Told(route.port)
+            told[route] = known
+            marks = by_route.get(route, {})
+            if known.is_due(route.apex, marks, now):
+                holders = {part: self._holders[part] for part in marks if part in self._holders}
+                known.tell(marks, holders, now)
+        self._told = told
+
+    def _set_needed(self, route: Route, *, is_concerned: bool) -> None:
+        was_needed, route.has_marks = route.is_needed, is_concerned
+        is_known = route.cut is not None and not route.is_local
+        if is_concerned and not was_needed and route.port is None and is_known:
+            self._wake(route)
+
+    def _is_kept(self, place: LogPosition) -> bool:
+        for route in self._concerned(place.part):
+            told = self._told.get(route)
+            if told is None or told.port is not route.port or not told.keeps(place):
+                return False
+        return True
+
+    def _concerned(self, part: JournalId) -> Iterator[Route]:
+        """
+        The routes to the owners that may have the part: the owner of its zone, where that appends
+        to it; else it may have gone, with the zone, to any one above.
+        """
+        for route in self._above(part.zone):
+            yield route
+            if route.position is not None and route.part == part:
+                return
+
+    def _above(self, zone: str) -> Iterator[Route]:
+        """The routes of the zone and of those around it, the deepest first."""
+        route = self._zones.get(zone) or self._zones.enclosing(zone)
+        yield route
+        while route.apex:
+            route = self._zones.enclosing(route.apex)
+            yield route
+
+
+def _with(known: tuple[JournalHolder, ...], one: JournalHolder) -> tuple[JournalHolder, ...]:
+    """The lowest ones, each client once, the lowest first."""
+    if len(known) == HOLDERS and one.offset >= known[-1].offset:
+        return known
+    same = [other for other in known if other.client_id == one.client_id]
+    if same and same[0].offset <= one.offset:
+        return known
+    others = [other for other in known if other.client_id != one.client_id]
+    return tuple(sorted((*others, one), key=lambda holder: holder.offset)[:HOLDERS])

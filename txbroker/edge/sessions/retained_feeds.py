@@ -1,0 +1,179 @@
+"""
+What a zone of this node retains for a new subscription, beyond the first messages of it.
+
+There may be a million of them: they are looked up and given in slices, while the others' turns come
+first, and no faster than their client takes them. Each is shown as it is when its turn comes, so
+what came live before it is never newer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from txbroker.core import QUEUE_HIGH_MARK
+from txbroker.model.timers import Timers
+from txbroker.mqtt.session.cursor import Subscription
+from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.wire.message import Message
+from txbroker.runtime.fair_shares import FairShare, FairShares, ShareWorker
+
+Retained = Iterable[Message | None]
+"""
+The retained messages that match a filter. An iterator gives each as it is when its turn comes, so
+what is left of it may come later; None stands for a step in which none was found.
+"""
+
+AT_ONCE = 256
+BYTES_A_STEP = 256
+"""
+Steps of iterators that are done in one turn before their rest is given in slices, a message being
+one more with each so many bytes: more than a client takes at once would be dropped at QoS 0. All
+that is asked in a turn shares them: a sync ends for many filters, each of which took a millisecond.
+"""
+
+LOOK = 0.02
+"""Seconds between two looks at clients that have no room."""
+
+
+class RetainedFeeds:
+    """Of one edge; all is given at once until `wire` says who shares out the time."""
+
+    def __init__(self, timers: Timers) -> None:
+        self._timers = timers
+        self._serve: Callable[[ShareWorker], None] = _do_all
+        self._is_over: Callable[[], bool] = lambda: False
+        self._waiting: list[_Feed] = []
+        self._left = AT_ONCE
+
+    def wire(self, shares: FairShares) -> None:
+        """Others have their turns in between from now on."""
+        self._serve = shares.serve
+        self._is_over = lambda: shares.is_over
+
+    def begin(
+        self,
+        session: Session,
+        subscription: Subscription,
+        retained: Retained,
+        give: Callable[[Message], None],
+    ) -> None:
+        """Have these given; `give` gives the first ones."""
+        if not isinstance(retained, Iterator):
+            for message in retained:
+                if message is not None:
+                    give(message)
+            return
+        for message in retained:
+            size = 0
+            if message is not None:
+                give(message)
+                size = len(message.payload)
+            if not self._has_more_time(1 + size // BYTES_A_STEP):
+                self._serve(_Feed(self, session, subscription, retained))
+                return
+
+    def is_over(self) -> bool:
+        """True if others have to come first now."""
+        return self._is_over()
+
+    def wait(self, feed: _Feed) -> None:
+        """Its client has no room."""
+        self._waiting.append(feed)
+        if len(self._waiting) == 1:
+            self._timers.call_later(LOOK, self._look)
+
+    # internal
+
+    def _has_more_time(self, steps: int) -> bool:
+        """True if more may be done at once in this turn, after so many steps."""
+        if self._left > 0:
+            self._left -= steps
+            if self._left <= 0:
+                self._timers.call_later(0.0, self._begin_turn)
+        return self._left > 0
+
+    def _begin_turn(self) -> None:
+        self._left = AT_ONCE
+
+    def _look(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for feed in waiting:
+            if feed.has_room:
+                self._serve(feed)
+            else:
+                self.wait(feed)
+
+
+class _Feed:
+    """What is left for one subscription."""
+
+    __slots__ = ("_feeds", "_messages", "_session", "_subscription", "share")
+
+    newcomer = None
+
+    def __init__(
+        self,
+        feeds: RetainedFeeds,
+        session: Session,
+        subscription: Subscription,
+        messages: Iterator[Message | None],
+    ) -> None:
+        self.share: FairShare | None = None
+        self._feeds = feeds
+        self._session = session
+        self._subscription = subscription
+        self._messages = messages
+
+    @property
+    def has_room(self) -> bool:
+        """True if the client, if it is here, takes more, or none is wanted any more."""
+        sink = self._session.sink
+        if sink is None or self._is_unwanted:
+            return True
+        return sink.outlet.has_room and self._session.sender.queued < QUEUE_HIGH_MARK
+
+    @property
+    def _is_unwanted(self) -> bool:
+        session, subscription = self._session, self._subscription
+        if session.is_over:
+            return True
+        return session.subscriptions.get(subscription.topic_filter) is not subscription
+
+    def work(self) -> bool:
+        """From `FairShares`."""
+        while not self._is_unwanted:
+            if not self.has_room:
+                self._feeds.wait(self)
+                return False
+            try:
+                message = next(self._messages)
+            except StopIteration:
+                return False
+            if message is not None:
+                give_once(self._session, self._subscription, message, retain=True)
+            if self._feeds.is_over():
+                return True
+        return False
+
+    def fail(self, error: Exception) -> None:
+        """From `FairShares`: a node does not go on without knowing what it left out."""
+        raise error
+
+    def on_late(self) -> None:
+        """From `FairShares`."""
+
+
+def _do_all(worker: ShareWorker) -> None:
+    while worker.work():
+        pass
+
+
+def give_once(
+    session: Session, subscription: Subscription, message: Message, *, retain: bool
+) -> None:
+    """Deliver what cannot be read again."""
+    qos = min(subscription.qos, message.qos)
+    if qos:
+        session.sender.deliver(message, qos, None, retain=retain)
+    else:
+        session.sender.deliver_qos0(message, retain=retain)

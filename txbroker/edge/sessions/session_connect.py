@@ -1,0 +1,208 @@
+"""
+Clients that roam: the session of a CONNECT is found, wherever it is, and brought here.
+
+A kept session that is here is served at once, and a clean one where this node is alone. For any
+other the directory's procedure runs first: it brings the session here, or ends it where it is. The
+connection waits, unread. What a session's earlier node has
+still to publish for it goes first (protocol rule 18), so a publish to such a zone waits too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+import attrs
+
+from txbroker.directory.directory import Directory
+from txbroker.directory.directory_ports import PendingPublishes
+from txbroker.directory.effects import Procedure
+from txbroker.directory.session_takeover import SessionFound, TakeoverRefused
+from txbroker.edge.sessions.client_sessions import TAKEN_OVER, ClientSessions
+from txbroker.edge.sessions.connect_throttle import ConnectThrottle, ProcedureRunner
+from txbroker.model.timers import Timers
+from txbroker.model.topics import is_within
+from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.wire.packets import Connect
+
+T = TypeVar("T")
+
+
+@attrs.define(slots=True, eq=False)
+class ConnectAttempt:
+    """
+    A CONNECT from `host` whose session is being found; `is_wanted` until its connection is gone, of
+    which `drop_if_gone` makes sure.
+    """
+
+    packet: Connect
+    accept: Callable[[Session, bool], None]
+    refuse: Callable[[str, bool], None]
+    drop_if_gone: Callable[[], object]
+    host: Callable[[], str]
+    is_wanted: bool = True
+
+
+class SessionConnect:
+    """The connecting clients of one node."""
+
+    def __init__(
+        self, clients: ClientSessions, directory: Directory, runner: ProcedureRunner, timers: Timers
+    ) -> None:
+        self._clients = clients
+        self._directory = directory
+        self._runner = runner
+        self._doorway = ConnectThrottle(runner, timers)
+        self._attempts: dict[str, ConnectAttempt] = {}
+
+    def connect(
+        self,
+        packet: Connect,
+        accept: Callable[[Session, bool], None],
+        refuse: Callable[[str, bool], None],
+        drop_if_gone: Callable[[], object] = lambda: None,
+        host: Callable[[], str] = lambda: "",
+    ) -> ConnectAttempt | None:
+        """
+        Find or make the session; `accept` gets it and CONNACK's session present (see
+        `ClientSessions`).
+
+        `refuse` gets one line why there is none, and whether the client is to be told so: where its
+        id was taken over meanwhile it is not. Where the session has to be looked for, the caller
+        ends the attempt that is returned when the client is gone. Where many wait, it is asked to
+        look whether it is (`drop_if_gone`), and whoever comes from another `host` comes first.
+        """
+        client_id = packet.client_id
+        earlier = self._attempts.pop(client_id, None)
+        if earlier is not None and earlier.is_wanted:
+            earlier.is_wanted = False
+            earlier.refuse(TAKEN_OVER, False)  # [MQTT-3.1.4-2]
+        if why_full := self._clients.why_full(packet):
+            refuse(why_full, True)
+            return None
+        directory = self._directory
+        if packet.clean_session and directory.clearings.is_needed(client_id):
+            return self._clear(ConnectAttempt(packet, accept, refuse, drop_if_gone, host))
+        if packet.clean_session or directory.is_here(client_id):
+            self._clients.connect(packet, accept, refuse)
+            return None
+        attempt = ConnectAttempt(packet, accept, refuse, drop_if_gone, host)
+        return self._look(
+            attempt,
+            lambda: directory.arrive(client_id, lambda: attempt.is_wanted),
+            lambda outcome: self._found(attempt, outcome),
+        )
+
+    def _clear(self, attempt: ConnectAttempt) -> ConnectAttempt:
+        """What is elsewhere ends, the keepers hear of the clean session, then CONNACK."""
+        client_id, clearings = attempt.packet.client_id, self._directory.clearings
+        return self._look(
+            attempt,
+            lambda: clearings.clear(client_id, lambda: attempt.is_wanted),
+            lambda until: self._cleared(attempt, until),
+        )
+
+    def _look(
+        self,
+        attempt: ConnectAttempt,
+        make: Callable[[], Procedure[T]],
+        finished: Callable[[T], object],
+    ) -> ConnectAttempt:
+        """Run the procedure when the attempt has its turn."""
+        packet = attempt.packet
+        self._attempts[packet.client_id] = attempt
+        self._doorway.pass_through(
+            make,
+            finished,
+            lambda: self._is_wanted(attempt),
+            attempt.drop_if_gone,
+            # To begin a session that is kept takes the longest, and no clean one waits for that.
+            source=(attempt.host(), packet.clean_session),
+        )
+        return attempt
+
+    def _is_wanted(self, attempt: ConnectAttempt) -> bool:
+        """True if it is to be looked for; one that is not is at its end."""
+        if not attempt.is_wanted:
+            self._end(attempt)
+        return attempt.is_wanted
+
+    def _cleared(self, attempt: ConnectAttempt, until: float | None) -> None:
+        if not attempt.is_wanted:
+            self._end(attempt)
+        elif until is None:
+            self._refuse(attempt, TAKEN_OVER, False)
+        else:
+            accept = partial(self._announce, attempt, until)
+            self._clients.connect(attempt.packet, accept, partial(self._refuse, attempt))
+
+    def _announce(
+        self, attempt: ConnectAttempt, until: float, session: Session, present: bool
+    ) -> None:
+        def announced(_: None) -> None:
+            self._end(attempt)
+            attempt.accept(session, present)
+
+        clearings = self._directory.clearings
+        procedure = clearings.announce(attempt.packet.client_id, until, lambda: attempt.is_wanted)
+        self._runner.run(procedure, announced)
+
+    def _refuse(self, attempt: ConnectAttempt, reason: str, is_said: bool) -> None:
+        self._end(attempt)
+        attempt.refuse(reason, is_said)
+
+    def _end(self, attempt: ConnectAttempt) -> None:
+        client_id = attempt.packet.client_id
+        if self._attempts.get(client_id) is attempt:
+            del self._attempts[client_id]
+
+    def _found(self, attempt: ConnectAttempt, outcome: SessionFound | TakeoverRefused) -> None:
+        client_id = attempt.packet.client_id
+        self._end(attempt)
+        if not attempt.is_wanted:
+            if isinstance(outcome, SessionFound) and not outcome.present:
+                self._directory.presence.ended(client_id)  # nobody was told of it
+        elif isinstance(outcome, TakeoverRefused):
+            attempt.refuse(outcome.reason, True)
+        else:
+            self._clients.connect(attempt.packet, attempt.accept, attempt.refuse)
+
+
+class PublishBarrier:
+    """Publishes that wait until an earlier node of the session has finished its own."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, dict[str, tuple[str, ...]]] = {}
+        self._waiting: dict[str, Callable[[], None]] = {}
+
+    def set(self, client_id: str, node: str, remains: PendingPublishes) -> None:
+        """That node has still to publish to these zones."""
+        nodes = self._open.setdefault(client_id, {})
+        nodes[node] = remains.zones
+        if not remains.zones:
+            del nodes[node]
+        if not nodes:
+            del self._open[client_id]
+            action = self._waiting.pop(client_id, None)
+            if action is not None:
+                action()
+
+    def has_to_wait(self, client_id: str, topic: str) -> bool:
+        """Whether a publish of the client to this topic would overtake an earlier one."""
+        nodes = self._open.get(client_id)
+        return nodes is not None and any(
+            is_within(topic, zone) for zones in nodes.values() for zone in zones
+        )
+
+    def concerns(self, client_id: str) -> bool:
+        """Whether any publish of the client may have to wait."""
+        return client_id in self._open
+
+    def when_done(self, client_id: str, action: Callable[[], None]) -> None:
+        """Run `action` when nothing is left of the earlier nodes."""
+        self._waiting[client_id] = action
+
+    def forget(self, client_id: str) -> None:
+        """The connection that waited is gone."""
+        self._waiting.pop(client_id, None)

@@ -1,0 +1,407 @@
+"""
+Durable sessions as they are stored: what changes rarely, what changes with each message, and the
+messages that cannot be read again, each by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from typing import Final
+
+import attrs
+from google.protobuf.message import DecodeError
+
+from txbroker.delegation.peer_checks import check, check_filters, check_topics
+from txbroker.model.errors import PeerError
+from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.mqtt.session.cursor import Cursor, MergedPart, Subscription
+from txbroker.mqtt.session.inbound_publish import InboundPublish, StreamKey
+from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.session.window import OutboundMessage
+from txbroker.mqtt.wire.message import Message
+from txbroker.v1 import state_pb2
+
+
+def encode_session(session: Session, away_since: int, *, is_whole: bool = True) -> bytes:
+    """
+    The rare part; `away_since` in what the node has lived, 0 while the client is here. Not
+    `is_whole`: the subscriptions are kept by themselves.
+    """
+    stored = state_pb2.StoredSession(
+        incarnation=session.incarnation, away_since=away_since, dropped=session.sender.dropped
+    )
+    if not is_whole:
+        stored.number = session.number
+        return stored.SerializeToString()
+    pieces = [stored.SerializeToString()]
+    for topic_filter, rest in encode_subscriptions(session.subscriptions.values()):
+        name = topic_filter.encode()
+        named = b"\x0a" + _length(len(name)) + name
+        pieces += (b"\x1a", _length(len(named) + len(rest)), named, rest)
+    return b"".join(pieces)
+
+
+def encode_subscriptions(subscriptions: Iterable[Subscription]) -> Iterator[tuple[str, bytes]]:
+    """
+    The filter of each, and the rest of it.
+
+    Most of a session differ in their filter alone: what is the same for many is encoded once, or a
+    client with thousands would stop the node at each SUBSCRIBE.
+    """
+    rests: dict[tuple[int, frozenset[str], int], bytes] = {}
+    for subscription in subscriptions:
+        kind = subscription.qos, subscription.pending, id(subscription.starts)
+        rest = rests.get(kind)
+        if rest is None:
+            rest = rests[kind] = _encode_rest(subscription)
+        yield subscription.topic_filter, rest
+
+
+def _encode_rest(subscription: Subscription) -> bytes:
+    """A `StoredSubscription` but for its filter."""
+    kept = state_pb2.StoredSubscription(qos=subscription.qos, pending=sorted(subscription.pending))
+    kept.starts.extend(_place(LogPosition(p, o)) for p, o in subscription.starts.items())
+    return kept.SerializeToString()
+
+
+def _length(size: int) -> bytes:
+    """As protobuf has it before a field."""
+    if size < 0x80:
+        return _SHORT[size]
+    return bytes((size & 0x7F | 0x80,)) + _length(size >> 7)
+
+
+_SHORT: Final = [bytes((size,)) for size in range(0x80)]
+
+
+def decode_session(value: bytes, session: Session) -> tuple[int, int]:
+    """Give the session its rare part back; returns `away_since`, and its number here."""
+    stored = state_pb2.StoredSession.FromString(value)
+    session.incarnation = stored.incarnation
+    session.sender.dropped = stored.dropped
+    for kept in stored.subscriptions:
+        _add_subscription(session, kept.filter, kept)
+    return stored.away_since, stored.number
+
+
+def decode_subscription(topic_filter: str, value: bytes, session: Session) -> None:
+    """Give the session back one that was kept by itself."""
+    _add_subscription(session, topic_filter, state_pb2.StoredSubscription.FromString(value))
+
+
+def _add_subscription(
+    session: Session, topic_filter: str, kept: state_pb2.StoredSubscription
+) -> None:
+    starts = {_part(start.part): start.offset for start in kept.starts}
+    session.add(Subscription(topic_filter, kept.qos, frozenset(kept.pending), starts))
+
+
+def encode_window(session: Session, *, whole: bool = False, publishes: bool = True) -> bytes:
+    """
+    The part that changes with each message.
+
+    `whole`: with the messages that cannot be read again, which are otherwise kept by number. Not
+    `publishes`: the client's are kept by themselves.
+    """
+    sender = session.durable_sender
+    window = state_pb2.StoredWindow(last_id=sender.last_id)
+    index = _Parts(window)
+    index.add_flows(sender.flows(), whole=whole)
+    held = list(sender.held())
+    if whole:
+        for entry in held:
+            index.add_flow(0, entry, whole=True)
+    elif held:
+        window.held_first, window.held = held[0].number, len(held)
+    cursors = {part: cursor.offset for part, cursor in session.places.behind.items()}
+    for part, offset in sender.first_queued().items():  # not in flight: it is read again
+        cursors[part] = min(cursors.get(part, offset), offset - 1)
+    for part, offset in cursors.items():
+        _add_cursor(window, index, session.places.behind.get(part) or Cursor(part, offset), offset)
+    for part, offset in session.places.taken.items():
+        if part not in cursors:
+            window.taken.add(part=index.of(part), offset=offset)
+    for part, known in session.places.had.items():
+        for had in known:
+            _add_had(window, index.of(part), had)
+    for part, offset in session.places.cut_off.items():
+        window.cut_off.add(part=index.of(part), offset=offset)
+    if publishes:
+        window.publishes.extend(map(_stored_publish, session.kept_publishes()))
+    return window.SerializeToString()
+
+
+def encode_publish(publish: InboundPublish) -> bytes:
+    """A publish of the client that is kept by itself."""
+    return _stored_publish(publish).SerializeToString()
+
+
+def decode_publish(value: bytes) -> InboundPublish:
+    """Such a publish."""
+    return _publish(state_pb2.StoredPublish.FromString(value))
+
+
+def encode_numbered(entry: OutboundMessage) -> bytes:
+    """A message that cannot be read again."""
+    flow = state_pb2.StoredFlow(qos=entry.qos, retain=entry.retain)
+    _add_message(flow, entry)
+    return flow.SerializeToString()
+
+
+@attrs.frozen(kw_only=True)
+class RestoredWindow:
+    """What a window held, for `Session.restore`; the cursors are the session's already."""
+
+    flows: list[tuple[int, OutboundMessage]]
+    held: list[OutboundMessage]
+    publishes: list[InboundPublish]
+    last_id: int
+
+
+def decode_window(
+    value: bytes, session: Session, numbered: Callable[[int], bytes | None]
+) -> RestoredWindow:
+    """Give the session its cursors back; `numbered` finds the messages that are kept by number."""
+    window = state_pb2.StoredWindow.FromString(value)
+    parts = [_part(part) for part in window.parts]
+    for kept in window.cursors:
+        part = parts[kept.part]
+        after = (
+            LogPosition(_part(kept.after.part), kept.after.offset)
+            if kept.HasField("after")
+            else None
+        )
+        stops = tuple(LogPosition(_part(stop.part), stop.offset) for stop in kept.stops)
+        session.places.begin(Cursor(part, kept.offset, kept.until or None, after, stops))
+    for taken in window.taken:
+        session.places.take(parts[taken.part], taken.offset)
+    for stored in window.had:
+        part = parts[stored.part]
+        session.places.set_had(part, (*session.places.had.get(part, ()), _had(stored)))
+    for aside in window.cut_off:
+        session.places.put_aside(parts[aside.part], aside.offset)
+    flows = [flow for stored in window.flows for flow in _flows(stored, parts, numbered)]
+    numbers = range(window.held_first, window.held_first + window.held)
+    held = [_numbered(number, numbered(number)) for number in numbers]
+    return RestoredWindow(
+        flows=[(packet_id, entry) for packet_id, entry in flows if packet_id and entry is not None],
+        held=[entry for packet_id, entry in flows if not packet_id and entry is not None]
+        + [entry for entry in held if entry is not None],
+        publishes=[_publish(kept) for kept in window.publishes],
+        last_id=window.last_id,
+    )
+
+
+def encode_move(session: Session) -> bytes:
+    """All of it, on its way to another node."""
+    return state_pb2.SessionMove(
+        session=encode_session(session, 0), window=encode_window(session, whole=True)
+    ).SerializeToString()
+
+
+def decode_move(value: bytes, session: Session) -> RestoredWindow:
+    """Give a new session what another node had of it; the flows are for its `restore`."""
+    move = state_pb2.SessionMove.FromString(value)
+    decode_session(move.session, session)
+    return decode_window(move.window, session, lambda _: None)
+
+
+def check_move(value: bytes) -> None:
+    """Check what another node says that a session is; raises `PeerError`."""
+    try:
+        move = state_pb2.SessionMove.FromString(value)
+        session = state_pb2.StoredSession.FromString(move.session)
+        window = state_pb2.StoredWindow.FromString(move.window)
+    except DecodeError:
+        raise PeerError("a session that cannot be read") from None
+    check(session)
+    check_filters(entry.filter for entry in session.subscriptions)
+    for had in window.had:
+        check_filters(had.filters)
+    check_topics("", (flow.topic for flow in window.flows if flow.topic))
+
+
+class _Parts:
+    """The parts that a window speaks of, each written once."""
+
+    def __init__(self, window: state_pb2.StoredWindow) -> None:
+        self._window = window
+        self._index: dict[JournalId, int] = {}
+
+    def of(self, part: JournalId) -> int:
+        index = self._index.get(part)
+        if index is None:
+            index = self._index[part] = len(self._index)
+            self._window.parts.add(zone=part.zone, epoch=part.epoch)
+        return index
+
+    def add_flows(self, flows: Iterable[tuple[int, OutboundMessage]], *, whole: bool) -> None:
+        """Those of a run, which a session that catches up mostly has, become one flow."""
+        before: OutboundMessage | None = None
+        last_id = 0
+        steps: list[int] = []
+        for packet_id, entry in flows:
+            step = _step(before, entry) if before and packet_id == last_id + 1 else None
+            if step is None:
+                self._end_run(steps)
+                self.add_flow(packet_id, entry, whole=whole)
+            else:
+                steps.append(step)
+            before, last_id = entry, packet_id
+        self._end_run(steps)
+
+    def _end_run(self, steps: list[int]) -> None:
+        if steps:
+            self._window.flows[-1].steps.extend(steps)
+            steps.clear()
+
+    def add_flow(self, packet_id: int, entry: OutboundMessage, *, whole: bool) -> None:
+        place = entry.place
+        flow = self._window.flows.add(
+            packet_id=packet_id, qos=entry.qos, retain=entry.retain, released=entry.released
+        )
+        if place is not None:
+            flow.part, flow.offset = self.of(place.part) + 1, place.offset
+        elif whole:
+            _add_message(flow, entry)
+        else:
+            flow.number = entry.number
+
+
+def _step(before: OutboundMessage, entry: OutboundMessage) -> int | None:
+    """How much farther on an entry lies; None where it differs in more from the one before."""
+    here, there = before.place, entry.place
+    if (
+        here is None
+        or there is None
+        or here.part != there.part
+        or before.qos != entry.qos
+        or before.retain != entry.retain
+        or before.released != entry.released
+    ):
+        return None
+    return there.offset - here.offset
+
+
+def _add_message(flow: state_pb2.StoredFlow, entry: OutboundMessage) -> None:
+    message = entry.message
+    if message is not None:
+        flow.topic, flow.payload, flow.message_qos = message.topic, message.payload, message.qos
+
+
+def _add_cursor(window: state_pb2.StoredWindow, index: _Parts, cursor: Cursor, offset: int) -> None:
+    kept = window.cursors.add(part=index.of(cursor.part), offset=offset, until=cursor.until or 0)
+    if cursor.after is not None:
+        kept.after.CopyFrom(_place(cursor.after))
+    kept.stops.extend(_places(cursor.stops))
+
+
+def _add_had(window: state_pb2.StoredWindow, part: int, had: MergedPart) -> None:
+    filters, starts = [text for text, _ in had.filters], [start for _, start in had.filters]
+    left = sorted(had.left)
+    window.had.add(part=part, through=had.through, filters=filters, starts=starts, left=left)
+
+
+def _had(stored: state_pb2.StoredHad) -> MergedPart:
+    filters = tuple(zip(stored.filters, stored.starts, strict=True))
+    return MergedPart(through=stored.through, filters=filters, left=frozenset(stored.left))
+
+
+def _stored_publish(publish: InboundPublish) -> state_pb2.StoredPublish:
+    kept = state_pb2.StoredPublish(
+        packet_id=publish.packet_id,
+        taken=publish.taken,
+        checksum=publish.checksum,
+        must_match=publish.must_match,
+    )
+    if publish.origin is not None:
+        kept.origin.CopyFrom(_mark(*publish.origin))
+    if publish.entry is not None:
+        kept.entry.CopyFrom(_mark(*publish.entry))
+    return kept
+
+
+def _publish(kept: state_pb2.StoredPublish) -> InboundPublish:
+    return InboundPublish(
+        kept.packet_id,
+        2,
+        kept.taken,
+        0,
+        origin=_sent_as(kept.origin) if kept.HasField("origin") else None,
+        entry=_sent_as(kept.entry) if kept.HasField("entry") else None,
+        checksum=kept.checksum,
+        must_match=kept.must_match,
+    )
+
+
+def _mark(key: StreamKey, sequence: int) -> state_pb2.StoredMark:
+    edge, incarnation, zone, stream = key
+    return state_pb2.StoredMark(
+        edge=edge, incarnation=incarnation, zone=zone, stream=stream, sequence=sequence
+    )
+
+
+def _sent_as(mark: state_pb2.StoredMark) -> tuple[StreamKey, int]:
+    return (mark.edge, mark.incarnation, mark.zone, mark.stream), mark.sequence
+
+
+def _flows(
+    stored: state_pb2.StoredFlow, parts: list[JournalId], numbered: Callable[[int], bytes | None]
+) -> Iterator[tuple[int, OutboundMessage | None]]:
+    """Packet ids with their messages: one, or a run of them."""
+    entry = _flow(stored, parts, numbered)
+    yield stored.packet_id, entry
+    if entry is not None and entry.place is not None:
+        part, offset = entry.place
+        for packet_id, step in enumerate(stored.steps, stored.packet_id + 1):
+            offset += step
+            yield packet_id, attrs.evolve(entry, place=LogPosition(part, offset))
+
+
+def _flow(
+    flow: state_pb2.StoredFlow, parts: list[JournalId], numbered: Callable[[int], bytes | None]
+) -> OutboundMessage | None:
+    """A message on its way; None where it was kept by a number and is not there."""
+    if flow.number:
+        entry = _numbered(flow.number, numbered(flow.number))
+        if entry is None:
+            return None
+        entry.released = flow.released
+    elif flow.part:
+        place = LogPosition(parts[flow.part - 1], flow.offset)
+        entry = OutboundMessage(None, flow.qos, flow.retain, place, released=flow.released)
+    else:
+        entry = OutboundMessage(_message(flow), flow.qos, flow.retain, released=flow.released)
+    entry.is_sent = bool(flow.packet_id)
+    return entry
+
+
+def _numbered(number: int, value: bytes | None) -> OutboundMessage | None:
+    if value is None:
+        return None
+    flow = state_pb2.StoredFlow.FromString(value)
+    return OutboundMessage(_message(flow), flow.qos, flow.retain, number=number)
+
+
+def _message(flow: state_pb2.StoredFlow) -> Message:
+    return Message(flow.topic, flow.payload, flow.message_qos, flow.retain)
+
+
+def _places(places: Iterable[LogPosition]) -> list[state_pb2.StoredPlace]:
+    return [_place(place) for place in places]
+
+
+def _place(place: LogPosition) -> state_pb2.StoredPlace:
+    part = state_pb2.StoredPart(zone=place.part.zone, epoch=place.part.epoch)
+    return state_pb2.StoredPlace(part=part, offset=place.offset)
+
+
+def _part(stored: state_pb2.StoredPart) -> JournalId:
+    return _part_key(stored.zone, stored.epoch)
+
+
+@lru_cache(maxsize=4096)
+def _part_key(zone: str, epoch: int) -> JournalId:
+    """One object for all who speak of the part."""
+    return JournalId(zone, epoch)

@@ -1,0 +1,97 @@
+"""
+Two sessions of one client become one: it has the subscriptions of both, and what each still waited
+for.
+
+Both were given a part of what the zones' journals have, by what each was subscribed to, and came to
+different offsets. The one that is left reads each journal on from the lower of the two, and leaves
+out what either had (`MergedPart`): nothing is missing, and nothing comes a second time. What of the
+older one lies behind what its client had since comes late; there is no order between the two.
+
+What the client published and has not released, it may send again, as what it was in either of the
+two: the receiver knows both (`Receiver.take_in`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from txbroker.model.log_position import JournalId
+from txbroker.mqtt.session.cursor import Cursor, MergedPart
+from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.session.window import OutboundMessage
+
+ALL = (1 << 63) - 1
+"""An offset behind every record: of a part that had ended for the other session."""
+
+
+def take_in(known: Session, other: Session, waiting: Iterable[OutboundMessage]) -> frozenset[str]:
+    """
+    Give `known` what `other` is subscribed to and waits for. `waiting` was in flight to its client,
+    which does not know any more what of it had come: that is sent as new.
+
+    Returns filters of `known` that a zone had not confirmed, but confirmed to `other`: they begin
+    where that one's did.
+    """
+    left: defaultdict[JournalId, set[int]] = defaultdict(set)
+    for entry in waiting:
+        if entry.place is not None and not entry.released:
+            left[entry.place.part].add(entry.place.offset)
+        elif entry.message is not None:
+            known.sender.deliver(entry.message, entry.qos, None, retain=entry.retain)
+    known.durable_sender.leave_queue()
+    for part in {**other.places.behind, **dict.fromkeys(left)}:
+        _take_in_part(known, other, part, frozenset(left[part]))
+    for part, offset in other.places.cut_off.items():
+        known.places.put_aside(part, offset)
+    return frozenset(_add_subscriptions(known, other))
+
+
+def _take_in_part(known: Session, other: Session, part: JournalId, left: frozenset[int]) -> None:
+    theirs = other.places.behind.get(part)
+    reached = ALL if theirs is None else theirs.offset
+    mine = known.places.behind.get(part)
+    begun = _began(known, part)
+    come = ALL
+    if begun:
+        come = known.places.taken.get(part, 0) if mine is None else mine.offset
+    had = (
+        *known.places.had.get(part, ()),
+        *other.places.had.get(part, ()),
+        MergedPart(through=come, filters=begun),
+        MergedPart(through=reached, filters=_began(other, part), left=left),
+    )
+    known.places.set_had(part, had)
+    if mine is None:
+        mine = theirs or Cursor(part, reached)
+        known.places.begin(mine)
+    mine.offset = min((come, reached, *(offset - 1 for offset in left)))
+
+
+def _began(session: Session, part: JournalId) -> tuple[tuple[str, int], ...]:
+    """What the session was given of the part: by which filters, from where on."""
+    return tuple(
+        (topic_filter, subscription.starts.get(part, 0))
+        for topic_filter, subscription in session.subscriptions.items()
+        if subscription.qos and part.zone not in subscription.pending
+    )
+
+
+def _add_subscriptions(known: Session, other: Session) -> Iterator[str]:
+    begun = {part.zone for part in other.places.behind}
+    for topic_filter, subscription in other.subscriptions.items():
+        mine = known.subscriptions.get(topic_filter)
+        if mine is None:
+            known.add(subscription)
+            continue
+        mine.grant(max(mine.qos, subscription.qos))
+        for part, start in list(mine.starts.items()):
+            mine.begin(part, min(start, subscription.starts.get(part, 0)))
+        confirmed = (mine.pending & begun) - subscription.pending
+        if confirmed:
+            mine.confirm(confirmed)
+            for part, start in subscription.starts.items():
+                if part.zone in confirmed:
+                    mine.begin(part, start)
+            yield topic_filter
+    known.on_subscriptions_changed()

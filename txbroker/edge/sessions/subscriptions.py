@@ -1,0 +1,263 @@
+"""
+The subscriptions of an edge's sessions: SUBSCRIBE, UNSUBSCRIBE, and when their answers are due.
+
+Which zones a filter touches, and what they are asked, is not known here: `interests` does that, and
+`SubscribeRequest` is one SUBSCRIBE on its way. Sessions that come from elsewhere, or were kept over
+a restart, bring subscriptions along: these are followed up in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Set
+from functools import partial
+
+from txbroker.edge.routing.resolver_cache import ResolverCache
+from txbroker.edge.sessions.delivery import Delivery
+from txbroker.edge.sessions.interests import Interests
+from txbroker.edge.sessions.ledger_writer import LedgerWriter
+from txbroker.edge.sessions.retained_feeds import RetainedFeeds, give_once
+from txbroker.edge.sessions.session_store import SessionStore
+from txbroker.edge.sessions.subscribe_request import SubscribeRequest
+from txbroker.edge.sessions.sys_tree import SysTree
+from txbroker.model.reporter import Reporter
+from txbroker.model.timers import Timers
+from txbroker.model.topics import is_sys
+from txbroker.mqtt.session.cursor import Subscription
+from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.wire.packets import Subscribe
+from txbroker.runtime.equal_timeouts import EqualTimeouts
+
+
+class Subscriptions:
+    """See the module's text; a SUBACK waits for `wait` seconds at the most (protocol rule 8)."""
+
+    def __init__(
+        self,
+        *,
+        zones: ResolverCache,
+        interests: Interests,
+        delivery: Delivery,
+        sys: SysTree,
+        keeper: SessionStore,
+        timers: Timers,
+        feeds: RetainedFeeds,
+        reporter: Reporter,
+        recording: LedgerWriter | None,
+        wait: float,
+    ) -> None:
+        self.wait = wait
+        self._recording = recording
+        self._zones = zones
+        self._interests = interests
+        self._delivery = delivery
+        self._sys = sys
+        self._keeper = keeper
+        self._patience = EqualTimeouts(timers)
+        self._feeds = feeds
+        self._reporter = reporter
+
+    # from connections
+
+    def subscribe(
+        self, session: Session, packet: Subscribe, acknowledge: Callable[[], None]
+    ) -> None:
+        """A client's SUBSCRIBE; `acknowledge` sends the SUBACK when it is due."""
+        if self._begin_now(session, packet, acknowledge):
+            return
+        granted = dict(packet.filters)
+        fresh = frozenset(f for f in granted if f not in session.subscriptions)
+        self._leave_earlier(session, granted.keys())
+        subscriptions = {f: self._subscription(session, f, qos) for f, qos in granted.items()}
+        subscribing = self._subscribing(session, subscriptions, fresh, acknowledge)
+        session.begin_subscribing(subscribing.count)
+        session.on_subscriptions_changed()
+        for topic_filter, subscription in subscriptions.items():
+            if subscription.held is None:
+                subscription.hold(is_fresh=topic_filter in fresh)
+            if is_sys(topic_filter):
+                for message in self._sys.match(topic_filter):
+                    subscribing.give(subscription, message, retain=True)
+        self._ask_zones(subscribing)
+        self._sys.on_subscribed(granted)
+
+    def unsubscribe(
+        self, session: Session, topic_filters: Iterable[str], acknowledge: Callable[[], None]
+    ) -> None:
+        """A client's UNSUBSCRIBE; filters that it does not have are none of its concern."""
+        left = dict.fromkeys(topic_filters)
+        self._leave_earlier(session, left.keys())
+        for topic_filter in left:
+            if topic_filter in session.subscriptions:
+                self._drop(session, topic_filter)
+        session.on_subscriptions_changed()
+        self._commit(session, acknowledge)
+
+    # from clients: sessions that come and go
+
+    def come(
+        self, session: Session, topic_filters: Iterable[str], confirmed: Set[str] = frozenset()
+    ) -> None:
+        """
+        A session has these filters, which were not counted for it here. Where those of `confirmed`
+        begin is known by now, whatever zones that were asked here answer. Whoever calls this has
+        their zones asked (`go_on`, `follow_zones`) or refreshed before it returns.
+        """
+        for subscribing in self._interests.of(session):
+            subscribing.fresh -= confirmed
+        for topic_filter in topic_filters:
+            if session.sink is not None:
+                self._delivery.listen(session, session.subscriptions[topic_filter])
+            if not is_sys(topic_filter):
+                self._interests.add(topic_filter)
+
+    def go_on(self, session: Session, filters: Iterable[str]) -> None:
+        """Zones that had not confirmed elsewhere, or before a restart, still have to."""
+        subscriptions = session.subscriptions
+        pending = {f: subscriptions[f] for f in filters if subscriptions[f].pending}
+        if pending:
+            subscribing = self._subscribing(session, pending, frozenset(pending), None)
+            subscribing.is_resumed = True
+            self._interests.begin(subscribing)
+
+    def follow_zones(self, session: Session, filters: Iterable[str]) -> None:
+        """Of filters that came along with a session: from where on they hold at this node."""
+        subscriptions = session.subscriptions
+        known = {f: subscriptions[f] for f in filters if not subscriptions[f].pending}
+        subscribing = self._subscribing(session, known, frozenset(), lambda: None)
+        subscribing.is_moved = True
+        subscribing.count = 1  # its client has not asked: it is read meanwhile
+        session.begin_subscribing()
+        self._ask_zones(subscribing)
+
+    def end(self, session: Session) -> None:
+        """A session is over, with its subscriptions."""
+        for subscribing in self._interests.of(session):
+            self._interests.cancel(subscribing)
+            if subscribing.alarm is not None:
+                subscribing.alarm.cancel()
+        if session.sink is not None:
+            for subscription in session.subscriptions.values():
+                self._delivery.ignore(session, subscription)
+        self._interests.leave(session, (f for f in session.subscriptions if not is_sys(f)))
+        session.subscriptions.clear()
+
+    # internal
+
+    def _begin_now(
+        self, session: Session, packet: Subscribe, acknowledge: Callable[[], None]
+    ) -> bool:
+        """
+        What all the steps of a SUBSCRIBE come to for one new filter of a clean session, where only
+        this node's own zone has something to say, and says it now. False: nothing was done.
+        """
+        topic_filter, qos = packet.filters[0]
+        if (
+            len(packet.filters) > 1
+            or not session.clean
+            or session.subscribing
+            or topic_filter in session.subscriptions
+            or is_sys(topic_filter)
+        ):
+            return False
+        answer = self._interests.ask_now(topic_filter)
+        if answer is None:
+            return False
+        place, retained = answer
+        subscription = Subscription(topic_filter, qos)
+        subscription.begin(place.part, place.offset)
+        session.add(subscription)
+        session.on_subscriptions_changed()
+        self._delivery.listen(session, subscription)
+        self._interests.add(topic_filter)
+        acknowledge()
+        give = partial(give_once, session, subscription, retain=True)
+        self._feeds.begin(session, subscription, retained, give)
+        return True
+
+    def _commit(self, session: Session, action: Callable[[], None]) -> None:
+        """Run it when the session's subscriptions are as safe as it needs."""
+        if session.clean:
+            action()
+        else:
+            self._keeper.save_all(session)
+            self._keeper.when_durable(action)
+
+    def _subscribing(
+        self,
+        session: Session,
+        subscriptions: dict[str, Subscription],
+        fresh: frozenset[str],
+        acknowledge: Callable[[], None] | None,
+    ) -> SubscribeRequest:
+        return SubscribeRequest(
+            session=session,
+            subscriptions=subscriptions,
+            zoned=frozenset(f for f in subscriptions if not is_sys(f)),
+            fresh=fresh,
+            acknowledge=acknowledge,
+            commit=lambda action: self._commit(session, action),
+            feeds=self._feeds,
+            count=len(subscriptions),
+            recording=self._recording,
+        )
+
+    def _subscription(self, session: Session, topic_filter: str, qos: int) -> Subscription:
+        known = session.subscriptions.get(topic_filter)
+        if known is not None:
+            is_less = qos < known.qos
+            known.grant(qos)
+            if is_less and self._recording is not None:
+                self._recording.holds(session, known)  # from now on, not from the SUBACK on
+            return known
+        subscription = Subscription(topic_filter, qos)
+        session.add(subscription)
+        self._delivery.listen(session, subscription)
+        if not is_sys(topic_filter):
+            self._interests.add(topic_filter)
+        return subscription
+
+    def _drop(self, session: Session, topic_filter: str) -> None:
+        if self._recording is not None:
+            self._recording.ended(session, session.subscriptions[topic_filter])
+        subscription = session.drop(topic_filter)
+        if session.sink is not None:
+            self._delivery.ignore(session, subscription)
+        if not is_sys(topic_filter):
+            self._interests.remove(topic_filter)
+
+    def _leave_earlier(self, session: Session, topic_filters: Set[str]) -> None:
+        for subscribing in self._interests.of(session):
+            subscribing.leave(topic_filters)
+            self._interests.settle(subscribing)
+
+    def _ask_zones(self, subscribing: SubscribeRequest) -> None:
+        self._interests.begin(subscribing)
+        if subscribing.acknowledge is None:
+            return
+        if self._is_worth_waiting(subscribing):
+            subscribing.alarm = self._patience.call_later(
+                self.wait, lambda: self._give_up_waiting(subscribing)
+            )
+        else:
+            self._give_up_waiting(subscribing)
+
+    def _is_worth_waiting(self, subscribing: SubscribeRequest) -> bool:
+        # Zones that have been unreachable for as long as one would wait are not waited for again.
+        since = self._patience.now() - self.wait
+        for _, apex in subscribing.open:
+            route = self._zones.get(apex)
+            lost = route.unreachable_since if route is not None else None
+            if lost is None or lost > since:
+                return True
+        return False
+
+    def _give_up_waiting(self, subscribing: SubscribeRequest) -> None:
+        subscribing.alarm = None
+        for topic_filter, apex in sorted(subscribing.open):
+            self._reporter.event(
+                "interest.pending",
+                filter=topic_filter,
+                zone=apex,
+                client_id=subscribing.session.client_id,
+            )
+        subscribing.finish()

@@ -1,0 +1,218 @@
+"""
+Zone cuts as an edge sees them: a zone is delegated, comes back, or is taken back.
+
+What was followed in one zone is followed in the one that has its topics from then on; interest,
+publishes and positions move along. Owners' streams say so, and the answers of the resolver do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from txbroker.edge.routing.publisher import Connector, Publisher
+from txbroker.edge.routing.resolver_cache import ResolverCache
+from txbroker.edge.routing.route import Route, RouteState, StreamPosition
+from txbroker.edge.sessions.interests import Interests
+from txbroker.edge.sessions.session_cursors import SessionCursors
+from txbroker.edge.sessions.transition_log import TransitionLog
+from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.model.topics import deepest_enclosing, is_within
+from txbroker.model.zone_cut import ZoneCut
+from txbroker.mqtt.session.session import Session
+
+
+class ZoneChanges:
+    """The cuts of all zones that one edge knows."""
+
+    def __init__(
+        self,
+        zones: ResolverCache,
+        connector: Connector,
+        *,
+        publisher: Publisher,
+        interests: Interests,
+        positions: SessionCursors,
+        passages: TransitionLog,
+    ) -> None:
+        self._zones = zones
+        self._connector = connector
+        self._publisher = publisher
+        self._interests = interests
+        self._positions = positions
+        self._passages = passages
+
+    # from owners (links and the node's own zone)
+
+    def on_cut(self, route: Route, cut: ZoneCut) -> None:
+        """The owner's stream says: this apex is another node's from here on."""
+        if route.cuts is None:
+            route.cuts = {}
+        assert route.cuts is not None
+        for apex in route.cuts.within(cut.apex):
+            if apex != cut.apex:
+                route.cuts.drop(apex)
+        route.cuts.put(cut)
+        self._passages.went(JournalId(cut.apex, cut.epoch), is_return=False)
+        below = self._zones.add(cut)
+        self._interests.on_cut(route, below)
+        self._follow(route, below, self._positions.behind_in(route))
+        self._publisher.hold_below(route, below)
+        self._interests.refresh()
+
+    def on_found(self, route: Route, cut: ZoneCut) -> None:
+        """
+        The owner's stream says: this apex has been another node's for long. Its history is no
+        backlog of sessions that have followed the zone around it.
+        """
+        others = [c for c in (route.cuts or {}).values() if not is_within(c.apex, cut.apex)]
+        self.learn(route, [*others, cut])
+        self._interests.refresh()
+
+    def on_cut_ended(self, route: Route, apex: str, epoch: int, offset: int | None = None) -> None:
+        """
+        The owner's stream says: that child gave its zone back.
+
+        `offset`: after which the subtree is this zone's again, where that was some time ago.
+        """
+        here = 0 if route.position is None else route.position.offset
+        self._came_back(route, apex, epoch, here if offset is None else offset)
+
+    def on_reclaimed(self, route: Route, apex: str, epoch: int, after: StreamPosition) -> None:
+        """
+        The owner's stream says: that child's zone was taken from it, and goes on in this one behind
+        that position. What of it the child alone has is cut off.
+        """
+        below = self._zones.get(apex)
+        if below is None or below.epoch <= epoch:
+            route.reclaimed[apex] = after
+        self._came_back(route, apex, epoch, after.offset)
+
+    def on_gone(self, route: Route, *, is_whole: bool) -> None:
+        """
+        The owner does not serve the zone any more: back to the nearest zone above it.
+
+        `is_whole`: its stream said so itself, after all that it had.
+        """
+        if self._zones.get(route.apex) is not route:
+            return
+        self._connector.disconnect(route)
+        above = self._zones.enclosing(route.apex)
+        self._zones.remove(route)
+        route.port = None
+        route.state = RouteState.IDLE
+        if above is not route:
+            self._fall_back(route, above, is_whole=is_whole)
+        returned = [*route.take_sent(), *route.take_waiting()]
+        route.filters = set()
+        self._publisher.redistribute(returned)
+        self._publisher.forget(route, above)
+        self._interests.refresh()
+
+    # from the edge
+
+    def learn(self, route: Route, cuts: Iterable[ZoneCut], *, follow: bool = False) -> None:
+        """
+        These are all the cuts of the zone; `follow`: they came with its stream, and what was
+        followed in the zone is followed below new ones.
+        """
+        before, now = dict(route.cuts or ()), {cut.apex: cut for cut in cuts}
+        route.cuts = now
+        news: list[Route] = []
+        behind = self._positions.behind_in(route) if follow else []
+        for cut in now.values():
+            below = self._zones.add(cut)
+            known = before.get(cut.apex)
+            if known is None or known.epoch != cut.epoch:
+                self._interests.on_cut(route, below)
+                if follow:
+                    self._passages.went(JournalId(cut.apex, cut.epoch), is_return=False)
+                    self._follow(route, below, behind)
+                news.append(below)
+        self._publisher.hold_below(route, *news)
+
+    def end(self, part: JournalId, teller: Route) -> None:
+        """The part is over, and read to its end: its stream is not needed any more."""
+        route = self._zones.get(part.zone)
+        if route is None or route is teller or route.epoch > part.epoch or route.is_local:
+            return
+        route.over = part.epoch
+        if route.port is None:
+            self.on_gone(route, is_whole=False)
+        else:
+            route.is_ending = True
+            route.port.close("the zone went back to the node above")
+
+    def forget_ended(self, route: Route) -> None:
+        """Zones below that the owner's cuts do not lead to any more, and whose nodes are away."""
+        cuts: Mapping[str, ZoneCut] = {} if route.cuts is None else route.cuts
+        for below in self._zones.within(route.apex):
+            if below.port is not None or below.is_local or below.apex in cuts:
+                continue
+            if deepest_enclosing(below.apex, cuts) is None:
+                self.on_gone(below, is_whole=False)
+
+    # internal
+
+    def _came_back(self, route: Route, apex: str, epoch: int, offset: int) -> None:
+        """
+        A zone is that of `route` again: every session reads on there, behind that offset.
+
+        What its earlier node still has for this edge is read as well, and not listened to: that
+        stream may be dead, and what comes now waits for the claim meanwhile.
+        """
+        below = self._zones.get(apex)
+        if route.cuts is not None:
+            route.cuts.drop(apex)
+        if below is not None and below.epoch > epoch:
+            return
+        if below is not None and below.is_local:
+            below.is_ending = True  # it says so itself, at once
+            return
+        self._passages.came_back(JournalId(apex, epoch), LogPosition(route.part, offset))
+        if below is None:
+            route.claim(apex, is_read=True)
+            self._interests.refresh()
+        else:
+            self.end(JournalId(apex, epoch), route)
+
+    def _fall_back(self, route: Route, above: Route, *, is_whole: bool) -> None:
+        """What this edge had in the zone it has in the one above, or in a newer epoch of it."""
+        again = self._granted_again(route, above)
+        self._interests.on_gone(route, above)
+        self._positions.on_ended(route, above, is_whole=is_whole)
+        if again is not None:
+            below = self._zones.add(again)
+            below.claim(route.apex)
+            self._follow(above, below, self._positions.behind_in(above))
+        elif above.cuts is not None:
+            above.cuts.drop(route.apex)
+            # What was delegated below stands, also before the heir has said so: else the
+            # interest there would be withdrawn for a moment.
+            above.cuts = {**(route.cuts or {}), **above.cuts}
+        above.doubts.extend(route.doubts)
+        route.doubts = []
+        if above.doubts:
+            self._publisher.ask(above)
+        if above.port is None and above.cut is not None:
+            self._connector.resolve(above)
+
+    def _granted_again(self, route: Route, above: Route) -> ZoneCut | None:
+        # The stream from above may be ahead of the zone's own, which says what ended by now.
+        known = None if above.cuts is None else above.cuts.get(route.apex)
+        ended = route.position.epoch if route.position is not None else route.epoch
+        return known if known is not None and known.epoch > ended else None
+
+    def _follow(self, route: Route, below: Route, behind: Iterable[Session]) -> None:
+        """What was followed in one zone is followed in the one that was cut from it."""
+        position = below.position
+        if route.position is None or (position is not None and position.epoch >= below.epoch):
+            return
+        if below.port is not None:
+            return  # that is the stream of an earlier epoch, which has not ended yet
+        if not self._interests.touches(below.apex):
+            return
+        if position is not None:
+            here = LogPosition(route.part, route.position.offset)
+            self._positions.on_renewed(below, position, below.epoch, here)
+        below.position = StreamPosition(epoch=below.epoch, offset=0)
+        self._positions.on_cut(route, below, behind)

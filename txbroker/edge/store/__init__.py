@@ -1,0 +1,1 @@
+"""What an edge keeps on disk beside sessions: outboxes, the resolver cache."""

@@ -1,0 +1,308 @@
+"""
+SHELL: the outboxes of a node: for each, a log of entries under `data/outbox/<zone>`.
+
+What an outbox is (see `edge.outbox`) is in a table; the log has the entries alone: the raw PUBLISH
+packets, who published them, and, where they were sent before, in which stream from which sequence
+on: such entries have a batch for each run of sequences. A will has a batch of its own, with its id
+as a mark.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import attrs
+
+from txbroker.delegation.zone_snapshot import MarkKey, mark_of_will, will_of_mark
+from txbroker.edge.routing.outbox import (
+    DrainState,
+    OutboxChunk,
+    OutboxEntry,
+    OutboxLog,
+    OutboxState,
+)
+from txbroker.journal.store.journal_parts import BATCH_BYTES, BATCH_RECORDS, zone_folder
+from txbroker.journal.store.record_format import Marks, decode_records, encode_records, read_marks
+from txbroker.model.errors import StoreError
+from txbroker.mqtt.session.inbound_publish import OriginId
+from txbroker.mqtt.wire.message import Message, WillId
+from txbroker.storage.committer import Committer
+from txbroker.storage.log import SegmentLog
+from txbroker.storage.recovery import OnTrimmed
+from txbroker.storage.tables import LogTables
+from txbroker.v1 import state_pb2
+
+SEGMENT_BYTES = 4 * 1024 * 1024
+"""An outbox gives its space back by whole segments."""
+
+READ_ENTRIES = 512
+"""Entries read at once, at the most; and about `BATCH_BYTES`."""
+
+
+class OutboxEntryLog:
+    """The entries of one outbox (`OutboxLog`)."""
+
+    def __init__(self, log: SegmentLog, committer: Committer, now: Callable[[], int]) -> None:
+        self.on_durable: Callable[[], None] = lambda: None
+        self.log = log
+        self.durable = log.next - 1
+        self._committer = committer
+        self._now = now
+        self._gathered: deque[OutboxEntry] = deque()
+        self._held: dict[int, int] = {}
+        self._groups: deque[int] = deque()
+        committer.add(log)
+
+    @property
+    def next(self) -> int:
+        """The number that the next entry gets."""
+        return self.log.next + len(self._gathered)
+
+    def append(self, message: Message, origin: OriginId | None, *, holds: int = 0) -> int:
+        """Add an entry; its number. It, and all after it, wait for so many calls of `release`."""
+        number = self.next
+        self._gathered.append(OutboxEntry(number, message, origin))
+        if holds:
+            self._held[number] = holds
+        else:
+            self._committer.before_write(self._stage)
+        return number
+
+    def release(self, number: int) -> None:
+        """Something that the entry waited for is durable."""
+        self._held[number] -= 1
+        if not self._held[number]:
+            del self._held[number]
+            self._committer.before_write(self._stage)
+
+    def read(self, after: int) -> OutboxChunk:
+        """The next durable entries above `after`; raises `CorruptLog`."""
+        entries: list[OutboxEntry] = []
+        through, room = after, BATCH_BYTES
+        for batch in self.log.batches(after):
+            last = min(batch.last, self.durable)
+            skip = max(0, after + 1 - batch.first)
+            limit = min(READ_ENTRIES - len(entries), last - batch.first + 1 - skip)
+            if limit <= 0 or room <= 0:
+                break
+            origin, will = _what_marks_say(read_marks(batch.body)[0])
+            for record in decode_records(batch, skip, limit):
+                sent = origin and (origin[0], origin[1] + record.offset - batch.first)
+                message = attrs.evolve(record.message, will=will) if will else record.message
+                entries.append(OutboxEntry(record.offset, message, sent))
+                room -= message.size
+            through = batch.first + skip + limit - 1
+        return OutboxChunk(entries, through)
+
+    def trim(self, through: int) -> None:
+        """Entries up to this number are needed no longer."""
+        self.log.trim(through)
+
+    def discard(self) -> None:
+        """Take no part in commits any more: the outbox is about to be deleted."""
+        self._committer.remove(self.log)
+        self.log.discard()
+
+    # -- internal
+
+    def _stage(self) -> None:
+        """Everything before the first entry that is held goes into the log."""
+        until = next(iter(self._held), None)
+        while self._gathered and self._gathered[0].number != until:
+            self._stage_batch(until)
+        if self.log.staged:
+            self._committer.touch(self.log)
+            self._groups.append(self.log.next - 1)
+            self._committer.when_durable(self._on_durable)
+
+    def _stage_batch(self, until: int | None) -> None:
+        first = self._gathered[0]
+        following, will = first.origin, first.message.will
+        messages: list[Message] = []
+        size = 0
+        while (
+            self._gathered
+            and self._gathered[0].number != until
+            and self._gathered[0].origin == following
+            and not (messages and (will or self._gathered[0].message.will))
+            and len(messages) < BATCH_RECORDS
+            and size < BATCH_BYTES
+        ):
+            message = self._gathered.popleft().message
+            messages.append(message)
+            size += message.size
+            if following is not None:
+                following = following[0], following[1] + 1
+        marks = {} if first.origin is None else dict([first.origin])
+        if will is not None:
+            marks[mark_of_will(will)] = 1
+        self.log.append(encode_records(messages, marks), len(messages), time=self._now())
+
+    def _on_durable(self) -> None:
+        self.durable = self._groups.popleft()
+        self.on_durable()
+
+
+def _what_marks_say(marks: Marks) -> tuple[OriginId | None, WillId | None]:
+    """Of a batch: the origin id of its first entry, and the id of its only one that is a will."""
+    origin, will = None, None
+    for key, sequence in marks:
+        will = will or will_of_mark(key)
+        if will_of_mark(key) is None:
+            origin = key, sequence
+    return origin, will
+
+
+class _Name(NamedTuple):
+    incarnation: int
+    stream: int
+    zone: str
+
+
+class OutboxFiles:
+    """The outboxes of a node (`OutboxStore`)."""
+
+    def __init__(
+        self,
+        folder: Path,
+        committer: Committer,
+        tables: LogTables,
+        on_trimmed: OnTrimmed,
+        *,
+        data: Path,
+        now: Callable[[], int],
+    ) -> None:
+        """`data`: see `SegmentLog`; `now` in UTC microseconds."""
+        self._folder = folder
+        self._committer = committer
+        self._table = tables.table("outboxes")
+        self._on_trimmed = on_trimmed
+        self._data = data
+        self._now = now
+        self._logs: dict[_Name, OutboxEntryLog] = {}
+
+    @property
+    def size(self) -> int:
+        """Bytes that all of them take."""
+        return sum(log.log.size for log in self._logs.values())
+
+    def logs(self) -> list[SegmentLog]:
+        """The logs of all of them."""
+        return [log.log for log in self._logs.values()]
+
+    def load(self) -> list[tuple[OutboxState, OutboxLog]]:
+        """Those that are there after a start, the oldest first; raises `StoreError`."""
+        states = [_decode(value) for _, value in self._table.items()]
+        states.sort(key=_name)
+        known = {self._path(state) for state in states}
+        for path in self._folder.glob("*/*"):
+            if path not in known:
+                _remove(path)  # dropped, or nothing that anybody was told of
+        return [(state, self._open(state)) for state in states]
+
+    def make(self, state: OutboxState) -> OutboxLog | None:
+        """A new one; None where the disk does not allow it now."""
+        try:
+            log = self._open(state)
+        except StoreError:
+            return None
+        self.save(state)
+        return log
+
+    def save(self, state: OutboxState) -> None:
+        """Keep its state with the next commit."""
+        self._table.put(_key(state), _encode(state))
+
+    def drop(self, state: OutboxState, done: Callable[[], None]) -> None:
+        """Delete it; `done` is called when it will not come back after a crash."""
+
+        def forget() -> None:
+            shutil.rmtree(self._path(state), ignore_errors=True)
+            done()
+
+        self._logs.pop(_name(state)).discard()
+        self._table.delete(_key(state))
+        self._committer.when_durable(forget)
+
+    def when_durable(self, action: Callable[[], None]) -> None:
+        """Run `action` when all that was saved so far is durable."""
+        self._committer.when_durable(action)
+
+    def close(self) -> None:
+        """Close all logs; write and sync them before (`Committer.close`)."""
+        for log in self._logs.values():
+            log.log.close()
+
+    # -- internal
+
+    def _open(self, state: OutboxState) -> OutboxEntryLog:
+        log = SegmentLog(
+            self._path(state),
+            segment_bytes=SEGMENT_BYTES,
+            on_trimmed=self._on_trimmed,
+            data=self._data,
+        )
+        found = self._logs[_name(state)] = OutboxEntryLog(log, self._committer, self._now)
+        return found
+
+    def _path(self, state: OutboxState) -> Path:
+        return self._folder / zone_folder(state.zone) / f"{state.incarnation}-{state.stream}"
+
+
+def _remove(folder: Path) -> None:
+    try:
+        shutil.rmtree(folder)
+    except OSError as error:
+        raise StoreError(f"{folder}: cannot be deleted: {error.strerror}") from error
+
+
+def _name(state: OutboxState) -> _Name:
+    return _Name(state.incarnation, state.stream, state.zone)
+
+
+def _key(state: OutboxState) -> bytes:
+    return f"{state.incarnation} {state.stream} {state.zone}".encode()
+
+
+def _encode(state: OutboxState) -> bytes:
+    stored = state_pb2.StoredOutbox(
+        zone=state.zone,
+        incarnation=state.incarnation,
+        stream=state.stream,
+        origins=[_mark(key) for key in state.origins],
+    )
+    for drain in state.drains:
+        kept = stored.drains.add(zone=drain.apex, taken=drain.taken)
+        kept.doubts.extend(_mark(key) for key in drain.doubts)
+    return stored.SerializeToString()
+
+
+def _decode(value: bytes) -> OutboxState:
+    stored = state_pb2.StoredOutbox.FromString(value)
+    return OutboxState(
+        zone=stored.zone,
+        incarnation=stored.incarnation,
+        stream=stored.stream,
+        drains=tuple(
+            DrainState(
+                apex=kept.zone,
+                taken=kept.taken,
+                doubts=tuple(_mark_key(mark) for mark in kept.doubts),
+            )
+            for kept in stored.drains
+        ),
+        origins=tuple(_mark_key(mark) for mark in stored.origins),
+    )
+
+
+def _mark(key: MarkKey) -> state_pb2.StoredMark:
+    edge, incarnation, zone, stream = key
+    return state_pb2.StoredMark(edge=edge, incarnation=incarnation, zone=zone, stream=stream)
+
+
+def _mark_key(mark: state_pb2.StoredMark) -> MarkKey:
+    return mark.edge, mark.incarnation, mark.zone, mark.stream

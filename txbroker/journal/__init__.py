@@ -1,0 +1,1 @@
+"""A zone's history and the delivery ledger, as values. Pure."""

@@ -1,0 +1,1 @@
+"""Journals on disk: record format, parts, retention."""

@@ -1,0 +1,366 @@
+"""
+SHELL: the journals of a node: one part for each (zone, epoch), a log of published messages.
+
+What is appended during a turn is gathered into one batch: the raw PUBLISH packets, who published
+them and where, and the duplicate marks (protocol rules 1 and 3): for each stream of an edge the
+highest sequence in the batch. So a record and its mark are written at once, or not at all. QoS 0
+that is not retained, for which nobody waits, is gathered for longer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+import attrs
+
+from txbroker.core import StoredRecords
+from txbroker.delegation.zone_snapshot import MarkKey, mark_of_will
+from txbroker.journal.store import part_folders
+from txbroker.journal.store.part_meta import PartMeta, load, save
+from txbroker.journal.store.record_format import (
+    MOST_RECORDS,
+    Piece,
+    decode_records,
+    encode_records,
+    read_marks,
+)
+from txbroker.journal.zone_journal import Record, Records
+from txbroker.model.errors import CallerError, StoreError
+from txbroker.model.log_position import JournalId
+from txbroker.model.publish_run import MOST, PublishRun
+from txbroker.mqtt.wire.message import Message
+from txbroker.storage.committer import Committer
+from txbroker.storage.files import make_folder, sync_folder
+from txbroker.storage.log import SegmentLog
+from txbroker.storage.recovery import OnTrimmed
+
+BATCH_BYTES = 256 * 1024
+BATCH_RECORDS = MOST_RECORDS
+"""
+A batch ends when it holds so many bytes, before it would hold more records, or with the turn.
+
+A run is never split: by a run less one byte a batch may be larger than `BATCH_BYTES`.
+"""
+
+LAST = (1 << 63) - 1
+"""No offset is higher."""
+
+_LONGEST_NAME = 200
+
+
+@attrs.frozen(kw_only=True)
+class StoredChunk:
+    """
+    Records read at once: what was asked for above `after` (of `JournalPart.read`) up to `through`.
+
+    `earliest` is the offset of the first record kept at all.
+    """
+
+    records: Records
+    through: int
+    earliest: int
+
+
+@attrs.frozen(kw_only=True)
+class Marks:
+    """Of the batch with the offsets `first` to `last`: the highest sequence of each stream."""
+
+    first: int
+    last: int
+    marks: tuple[tuple[MarkKey, int], ...]
+    has_retained: bool
+
+
+class JournalPart:
+    """
+    The journal of one zone at one epoch.
+
+    `predecessor` is the part before it and the last offset of that which counts. `node` is the edge
+    of what is appended and names none.
+    """
+
+    def __init__(
+        self, key: JournalId, log: SegmentLog, committer: Committer, meta: PartMeta
+    ) -> None:
+        """Made by `Journals`."""
+        self.key = key
+        self.log = log
+        self._committer = committer
+        self._meta = meta
+        self.node = ""
+        self._first = 0
+        self._gathered: list[Piece] = []
+        self._count = 0
+        self._marks: dict[MarkKey, int] = {}
+        self._bytes = 0
+        self._is_due = False
+        self._time = 0
+        committer.add(log)
+
+    @property
+    def predecessor(self) -> tuple[JournalId, int] | None:
+        """The part before this one and its last offset."""
+        return self._meta.predecessor
+
+    @property
+    def next(self) -> int:
+        """The offset that the next message gets."""
+        if self._gathered:
+            return self._first + self._count
+        return max(self._first, self.log.next)
+
+    @property
+    def gathered(self) -> int:
+        """Bytes of what is not staged in the log yet."""
+        return self._bytes
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether all that was appended is safe from a crash of the machine."""
+        return not self._gathered and self.log.synced == self.log.next - 1
+
+    def append(
+        self, message: Message, origin_key: MarkKey | None, sequence: int, *, time: int
+    ) -> int:
+        """
+        Stage a message; returns its offset. `time` in UTC microseconds.
+
+        `origin_key` and `sequence` are the origin id of a QoS 1/2 message, None and 0 for others.
+        """
+        offset = self._gather(message, 1, message.size, time)
+        if origin_key is not None:
+            self._marks[origin_key] = sequence
+        if message.will is not None:
+            self._marks[mark_of_will(message.will)] = 1
+        if message.qos or message.retain or message.will is not None:
+            self._end_with_turn()
+        return offset
+
+    def append_run(
+        self, run: PublishRun, origin_key: MarkKey | None, last_sequence: int, *, time: int
+    ) -> int:
+        """
+        Stage all messages of a run of QoS 1 or 2; returns the offset of the first, which the
+        others' follow.
+
+        `origin_key` and `last_sequence` are the origin id of the last message, None and 0 where it
+        has none. What it costs does not depend on how many messages there are.
+        """
+        offset = self._gather_run(run, time)
+        if origin_key is not None:
+            self._marks[origin_key] = last_sequence
+        self._end_with_turn()
+        return offset
+
+    def append_qos0(self, runs: Sequence[PublishRun], *, time: int) -> int:
+        """Stage all messages of one or more runs of QoS 0; returns the offset of the last."""
+        for run in runs:
+            self._gather_run(run, time)
+        return self._first + self._count - 1
+
+    def skip_to(self, offset: int) -> None:
+        """Let the next message have `offset` at least; what lies between stays empty for ever."""
+        self._stage()
+        self._first = max(self._first, offset)
+
+    def read(
+        self,
+        after: int,
+        limit: int = 512,
+        size: int = 2 * BATCH_BYTES,
+        *,
+        through: int = LAST,
+        bound: int = 0,
+        least: int = 0,
+    ) -> StoredChunk:
+        """
+        What is written above the offset `after` up to `through`, with the QoS `least` or a higher
+        one, of `limit` records at most, and of packets of a little over `size` bytes at most.
+        A hole is passed in one step, up to the offset `bound`: damage, or a restored copy, may have
+        left one of billions. Raises `CorruptLog`.
+        """
+        hole = bound
+        stored = StoredRecords(after, through, most=limit, room=size, least=least)
+        for batch in self.log.batches(after):
+            hole = min(hole, batch.first - 1)
+            if not stored.add(batch.first, batch.body, batch.count):
+                break
+        else:
+            hole = bound  # also behind the last record: nothing else up to there was written
+        looked = max(stored.through, hole)
+        return StoredChunk(records=Records(stored), through=looked, earliest=self.log.first)
+
+    def origins(self, after: int = 0) -> Iterator[Marks]:
+        """The marks of the batches with offsets above `after`; raises `CorruptLog`."""
+        for batch in self.log.batches(after):
+            marks, has_retained = read_marks(batch.body)
+            yield Marks(first=batch.first, last=batch.last, marks=marks, has_retained=has_retained)
+
+    def retained(self, after: int = 0) -> Iterator[Record]:
+        """The records above `after` that have RETAIN set; raises `CorruptLog`."""
+        for batch in self.log.batches(after):
+            if read_marks(batch.body)[1]:
+                for record in decode_records(batch, max(0, after + 1 - batch.first)):
+                    if record.message.retain:
+                        yield record
+
+    def discard(self) -> None:
+        """Write nothing any more; for a part that is deleted."""
+        self._gathered.clear()
+        self._committer.remove(self.log)
+        self.log.discard()
+
+    # -- internal
+
+    def _gather_run(self, run: PublishRun, time: int) -> int:
+        if not 0 < run.count <= MOST:
+            raise CallerError(f"A run has 1 to {MOST} messages, not {run.count}.")
+        return self._gather(run, run.count, run.size, time)
+
+    def _gather(self, piece: Piece, count: int, size: int, time: int) -> int:
+        """Put a piece into the batch that is gathered, or a new one; the offset of its first."""
+        if self._bytes >= BATCH_BYTES or self._count + count > BATCH_RECORDS:
+            self._stage()
+        if not self._gathered:
+            self._first = max(self._first, self.log.next)
+            self._time = time
+            # Nobody waits for QoS 0: many turns' are one batch, where there is nothing else.
+            self._committer.before_later_write(self._stage)
+        offset = self._first + self._count
+        self._gathered.append(piece)
+        self._count += count
+        self._bytes += size
+        return offset
+
+    def _end_with_turn(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._committer.before_write(self._stage)
+
+    def _stage(self) -> None:
+        """What was gathered becomes a batch of the log."""
+        self._is_due = False
+        if self._gathered:
+            body = encode_records(self._gathered, self._marks, self.node)
+            self.log.append(body, self._count, time=self._time, first=self._first)
+            self._first += self._count
+            self._count = 0
+            self._gathered.clear()
+            self._marks.clear()
+            self._bytes = 0
+            self._committer.touch(self.log)
+
+
+class Journals:
+    """All parts that a node keeps, under one folder."""
+
+    def __init__(
+        self,
+        folder: Path,
+        committer: Committer,
+        on_trimmed: OnTrimmed,
+        *,
+        segment_bytes: int,
+        data: Path | None = None,
+    ) -> None:
+        """
+        Open the parts that are there; raises `StoreError`. `segment_bytes`, `data`: see
+        `SegmentLog`.
+        """
+        self._folder = folder
+        self._committer = committer
+        self._on_trimmed = on_trimmed
+        self._segment_bytes = segment_bytes
+        self._data = folder if data is None else data
+        self.parts: dict[JournalId, JournalPart] = {}
+        try:
+            make_folder(folder)
+            part_folders.sweep(folder)
+            for path in part_folders.list_folders(folder):
+                meta = load(path, self._data)
+                if meta is not None:
+                    self._part(path, meta)
+        except OSError as error:
+            raise StoreError(f"{folder}: cannot be opened: {error.strerror}") from error
+
+    def begin(self, key: JournalId, predecessor: tuple[JournalId, int] | None) -> JournalPart:
+        """
+        Make a new part, durably, or return the one that is there; raises `StoreError`.
+
+        `predecessor`: see `JournalPart`.
+        """
+        found = self.parts.get(key)
+        if found is not None:
+            return found
+        folder = self._folder / zone_folder(key.zone) / str(key.epoch)
+        meta = PartMeta(key=key, predecessor=predecessor)
+        try:
+            make_folder(folder)
+        except OSError as error:
+            raise StoreError(f"{folder}: cannot be made: {error.strerror}") from error
+        save(folder, meta)
+        return self._part(folder, meta)
+
+    def adopt(self, folder: Path) -> None:
+        """
+        Take in a part that lies in another folder of the same disk, durably; raises `StoreError`.
+
+        One that is here already is the same, and stays.
+        """
+        meta = load(folder, self._data)
+        if meta is None:
+            raise StoreError(f"{folder}: holds no part of a journal")
+        target = self._folder / zone_folder(meta.key.zone) / str(meta.key.epoch)
+        try:
+            if meta.key in self.parts:
+                part_folders.delete(folder)
+                return
+            make_folder(target.parent)
+            folder.rename(target)
+            sync_folder(target.parent)
+        except OSError as error:
+            raise StoreError(f"{target}: cannot be taken in: {error.strerror}") from error
+        self._part(target, meta)
+
+    def get(self, key: JournalId) -> JournalPart | None:
+        """The part, if it is kept here."""
+        return self.parts.get(key)
+
+    def drop(self, key: JournalId) -> None:
+        """Delete a part with all its records; raises `StoreError`."""
+        part = self.parts.pop(key)
+        part.discard()
+        folder = part.log.folder
+        try:
+            part_folders.delete(folder)
+        except OSError as error:
+            raise StoreError(f"{folder}: cannot be deleted: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Close all logs; write and sync them before (`Committer.close`)."""
+        for part in self.parts.values():
+            part.log.close()
+
+    # -- internal
+
+    def _part(self, folder: Path, meta: PartMeta) -> JournalPart:
+        log = SegmentLog(
+            folder, segment_bytes=self._segment_bytes, on_trimmed=self._on_trimmed, data=self._data
+        )
+        part = self.parts[meta.key] = JournalPart(meta.key, log, self._committer, meta)
+        return part
+
+
+def zone_folder(zone: str) -> str:
+    """The name of the folder for a zone's parts; `part.json` knows which zone it is."""
+    if not zone:
+        return "%2E"
+    name = quote(zone, safe="")
+    if not name.strip("."):
+        return name.replace(".", "%2e")
+    if len(name) > _LONGEST_NAME:
+        return f"{name[:_LONGEST_NAME]}%{hashlib.sha256(zone.encode()).hexdigest()}"[-255:]
+    return name

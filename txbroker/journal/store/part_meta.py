@@ -1,0 +1,63 @@
+"""SHELL: the small file beside the segments of a journal's part: which part they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from txbroker.model.errors import StoreError
+from txbroker.model.log_position import JournalId
+from txbroker.storage import checked_file
+
+FORMAT = 2
+"""Version of `part.json`; a newer one is refused."""
+
+_UNCHECKED = 1
+_WHAT = "a part of a journal"
+_META = "part.json"
+
+
+@attrs.frozen(kw_only=True)
+class PartMeta:
+    """The part's name; `predecessor`: see `Part`."""
+
+    key: JournalId
+    predecessor: tuple[JournalId, int] | None = None
+
+
+def save(folder: Path, meta: PartMeta) -> None:
+    """Make it durable; raises `StoreError`."""
+    before = meta.predecessor
+    raw: dict[str, Any] = {
+        "format": FORMAT,
+        "zone": meta.key.zone,
+        "epoch": meta.key.epoch,
+        "predecessor": before and [before[0].zone, before[0].epoch, before[1]],
+    }
+    checked_file.save(folder / _META, raw)
+
+
+def load(folder: Path, data: Path) -> PartMeta | None:
+    """
+    As it was saved; None where the folder holds nothing: the part was being made when the process
+    ended. `data`: see `checked.load`. Raises `StoreError`.
+    """
+    file = folder / _META
+    raw = checked_file.load(file, what=_WHAT, known=FORMAT, unchecked=_UNCHECKED, data=data)
+    if raw is None:
+        if any(folder.glob("*.log")):
+            raise StoreError(f"{file}: missing; restore the folder from a backup")
+        return None
+    try:
+        before = raw["predecessor"]
+        return PartMeta(
+            key=JournalId(zone=raw["zone"], epoch=raw["epoch"]),
+            predecessor=before and (JournalId(zone=before[0], epoch=before[1]), before[2]),
+        )
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise StoreError(
+            f"{file}: not readable as {_WHAT} ({type(error).__name__}); restore the"
+            " folder from a backup"
+        ) from error

@@ -1,0 +1,351 @@
+"""
+SHELL: what of the journals is kept, and for whom.
+
+Age and size say what the history keeps; the low-water mark of each edge (the lowest cursor or open
+flow of its sessions, protocol rule 6) says what must stay beyond that, as long as `session_limits`
+allow: an edge that has not been heard of for longer than sessions live, or a journal that has
+outgrown its size by what sessions may hold, is waited for no longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+import attrs
+
+from txbroker.journal.store.journal_parts import JournalPart, Journals
+from txbroker.model.counters import Counters
+from txbroker.model.log_position import HOLDERS, JournalHolder, JournalId
+from txbroker.model.topics import is_within
+from txbroker.runtime.structured_log import get_logger
+from txbroker.storage.lived_time import SECOND, EntryAges
+from txbroker.storage.tables import LogTable
+from txbroker.v1 import state_pb2
+
+log = get_logger()
+
+EDGES = 10_000
+"""Edges of which marks are kept; beyond that no other one gets a link."""
+
+LOOKED_AT = 100
+"""Edges and sessions among which those of one part are looked for."""
+
+_RECLAIMED = "reclaimed/"  # no node's name has a slash
+
+
+@attrs.frozen(kw_only=True)
+class RetentionPolicy:
+    """
+    Ages in seconds, sizes in bytes, of one part each. `keeps_history` False: only what an edge
+    needs is kept.
+    """
+
+    age: float
+    size: int
+    session_age: float
+    session_size: int
+    keeps_history: bool = True
+
+
+@attrs.frozen(kw_only=True)
+class HeldPart:
+    """
+    What an edge holds back of a part, `client_id` alone at least ("": no session of it is named):
+    about so many bytes, the first of them written at `since` (microseconds UTC). The edge has told
+    its marks `silent` seconds ago, as the node has lived.
+    """
+
+    edge: str
+    client_id: str
+    zone: str
+    epoch: int
+    size: int
+    since: int
+    silent: float
+
+
+class Retention:
+    """The low-water marks of edges, and what they let go; `now`: what the node has lived."""
+
+    def __init__(
+        self,
+        *,
+        journals: Journals,
+        table: LogTable,
+        policy: RetentionPolicy,
+        counters: Counters,
+        ages: EntryAges,
+        now: Callable[[], int],
+    ) -> None:
+        self.policy = policy
+        self._ages = ages
+        self._journals = journals
+        self._table = table
+        self._counters = counters
+        self._now = now
+        self._kept: dict[str, dict[JournalId, int]] = {}
+        self._told: dict[str, int] = {}
+        self._unheard: dict[str, set[JournalId]] = {}
+        self._holders: dict[str, dict[JournalId, tuple[JournalHolder, ...]]] = {}
+        self._told_held: set[JournalId] = set()
+        for name, value in table.items():
+            stored = state_pb2.StoredKept.FromString(value)
+            edge = name.decode()
+            self._told[edge] = stored.told
+            self._kept[edge] = {
+                JournalId(place.part.zone, place.part.epoch): place.offset
+                for place in stored.places
+            }
+            self._unheard[edge] = {JournalId(part.zone, part.epoch) for part in stored.unheard}
+
+    @property
+    def edges(self) -> int:
+        """Edges of which marks are kept."""
+        return len(self._kept)
+
+    # from the edges
+
+    def has_room_for(self, edge: str) -> bool:
+        """True if the edge is known, or may be."""
+        return edge in self._kept or len(self._kept) < EDGES
+
+    def begin(self, edge: str, part: JournalId, offset: int) -> None:
+        """The edge is here, and needs nothing up to this offset unless it has said otherwise."""
+        known = self._kept.setdefault(edge, {})
+        if part not in known:
+            known[part] = offset
+            self._save(edge)
+
+    def begin_part(self, part: JournalId) -> None:
+        """
+        A part of a zone begins. Whoever is known at an earlier one needs all of it, until the edge
+        says otherwise: one that is away has not heard that there is such a part.
+        """
+        for edge, known in self._kept.items():
+            earlier = (one.epoch < part.epoch for one in known if one.zone == part.zone)
+            if part not in known and any(earlier):
+                known[part] = 0
+                self._unheard.setdefault(edge, set()).add(part)
+                self._put(edge)  # which does not make the edge any younger
+
+    def inherit(self, edge: str, part: JournalId, offset: int) -> None:
+        """The part came here, from an owner to which the edge had said so; or here, or both."""
+        known = self._kept.setdefault(edge, {})
+        known[part] = min(offset, known.get(part, offset))
+        self._save(edge)
+
+    def needs(self, apex: str) -> dict[str, dict[JournalId, int]]:
+        """By edge: what it needs of the parts of a zone, and of zones below it."""
+        found = {
+            edge: {part: offset for part, offset in places.items() if is_within(part.zone, apex)}
+            for edge, places in self._kept.items()
+        }
+        return {edge: places for edge, places in found.items() if places}
+
+    def keep(self, edge: str, places: dict[JournalId, int]) -> None:
+        """
+        The edge's sessions need what is above these offsets, and no other part that the edge has
+        heard of.
+        """
+        unheard = self._unheard[edge] = {
+            part for part in self._unheard.get(edge, ()) if not _has_heard(places, part)
+        }
+        places = {**places, **dict.fromkeys(unheard, 0)}
+        if self._kept.get(edge) != places or self._is_stale(edge):
+            self._kept[edge] = places
+            self._save(edge)
+
+    def note_holders(
+        self, edge: str, holders: Mapping[JournalId, tuple[JournalHolder, ...]]
+    ) -> None:
+        """Which sessions of the edge hold back most, for operators."""
+        self._holders[edge] = dict(holders)
+
+    def reserve(self, apex: str, part: JournalId, offset: int) -> None:
+        """
+        An apex was reclaimed: edges that are not known here may come, as long as sessions live, and
+        need what lies above this offset.
+        """
+        self.inherit(_RECLAIMED + apex, part, offset)
+
+    def forget(self, edge: str) -> None:
+        """The edge is a member of the tree no longer, or has been away for too long."""
+        if self._kept.pop(edge, None) is not None:
+            self._told.pop(edge, None)
+            self._unheard.pop(edge, None)
+            self._holders.pop(edge, None)
+            self._table.delete(edge.encode())
+
+    # from the node
+
+    def lowest(self, part: JournalId) -> int:
+        """What lies above this offset some edge may need, as far as edges have told."""
+        return self._needed(part) or 0
+
+    def held(self, most: int = 3) -> list[HeldPart]:
+        """Who holds back most of the journals here, the first one most; never who is forgotten."""
+        found = [
+            (part.log.size_above(offset), part, edge, client_id, offset)
+            for part in self._journals.parts.values()
+            for edge, client_id, offset in self._holders_of(part.key)
+            if offset < part.log.written
+        ]
+        found.sort(key=lambda one: (-one[0], one[2], one[3]))
+        return [
+            HeldPart(
+                edge=edge,
+                client_id=client_id,
+                zone=part.key.zone,
+                epoch=part.key.epoch,
+                size=size,
+                since=next((batch.time for batch in part.log.batches(offset)), 0),
+                silent=max(self._now() - self._told.get(edge, 0), 0) / SECOND,
+            )
+            for size, part, edge, client_id, offset in found[:most]
+        ]
+
+    @property
+    def held_size(self) -> int:
+        """Bytes of the journals here that marks keep, at most."""
+        needed = ((part, self._needed(part.key)) for part in self._journals.parts.values())
+        return sum(
+            part.log.size_above(offset)
+            for part, offset in needed
+            if offset is not None and offset < part.log.written
+        )
+
+    def trim(
+        self, present: JournalId | None, saved: int = 0, held: Collection[JournalId] = ()
+    ) -> None:
+        """
+        Now and then: let go of what nobody needs; `present` is the part that is appended to, `held`
+        are those that stay whole.
+
+        `saved` is the offset of the present part's durable checkpoint. A batch above that offset
+        alone says what it did to retained values and marks: without it a start would miss them.
+        """
+        for edge in [edge for edge in self._kept if self._is_forgotten(edge)]:
+            self.forget(edge)  # as a new one, if it comes after all
+        for part in list(self._journals.parts.values()):
+            self._ages.note(_name(part.key), part.log.written, self.policy.age)
+            if part.key in held:
+                continue
+            self._trim(part, saved if part.key == present else part.next)
+            if part.key != present and part.log.first >= part.next:
+                continue
+            if part.key != present and self._may_go(part):
+                self._journals.drop(part.key)
+                log.info("journal.dropped", zone=part.key.zone, epoch=part.key.epoch)
+        self._ages.keep_only({_name(key) for key in self._journals.parts})
+
+    # internal
+
+    def _trim(self, part: JournalPart, most: int) -> None:
+        policy, log_, before = self.policy, part.log, part.log.first
+        by_size = 0
+        if policy.keeps_history:
+            by_size = log_.excess(policy.size)
+            through = max(self._ages.through(_name(part.key), policy.age), by_size)
+        else:
+            through = log_.written
+        through = min(through, most)
+        needed = self._needed(part.key)
+        self._say_held(part, is_held=needed is not None and by_size > needed)
+        if needed is not None and through > needed:
+            limit = min(log_.excess(policy.size + policy.session_size), most)
+            self._overtake(part, max(needed, before - 1), limit)
+            through = min(through, max(needed, limit))
+        if log_.trim(through) and policy.keeps_history:
+            self._counters.add("journal.trimmed", log_.first - before)
+            limit_name = "retention.size" if log_.first <= by_size + 1 else "retention.age"
+            zone, epoch = part.key
+            log.info(
+                "journal.trimmed", zone=zone, epoch=epoch, limit=limit_name, through=log_.first - 1
+            )
+
+    def _holders_of(self, part: JournalId) -> list[tuple[str, str, int]]:
+        """Edge, client id and offset of each that needs something of the part."""
+        found: list[tuple[str, str, int]] = []
+        for edge, places in self._kept.items():
+            if part not in places or self._is_forgotten(edge):
+                continue
+            holders = self._holders.get(edge, {}).get(part, ())
+            named = [(edge, holder.client_id, holder.offset) for holder in holders]
+            found += named or [(edge, "", places[part])]
+        return found
+
+    def _say_held(self, part: JournalPart, *, is_held: bool) -> None:
+        """Once for each time that a part has outgrown its size because of marks."""
+        key = part.key
+        if not is_held or key in self._told_held:
+            if not is_held:
+                self._told_held.discard(key)
+            return
+        self._told_held.add(key)
+        mine = [one for one in self.held(LOOKED_AT) if (one.zone, one.epoch) == key][:HOLDERS]
+        log.warning(
+            "journal.held",
+            zone=key.zone,
+            epoch=key.epoch,
+            size=part.log.size,
+            limit="retention.size",
+            value=self.policy.size,
+            holders=[f"{one.edge} {one.client_id}".strip() for one in mine],
+            bytes=[one.size for one in mine],
+        )
+
+    def _overtake(self, part: JournalPart, after: int, through: int) -> None:
+        """Edges wait for records that are above `after` and go all the same."""
+        if through > after:
+            self._counters.add("journal.overtaken", through - after)
+            zone, epoch = part.key
+            limit = "retention.size, session_limits.bytes"
+            log.warning(
+                "journal.overtaken", zone=zone, epoch=epoch, limit=limit, offsets=through - after
+            )
+
+    def _may_go(self, part: JournalPart) -> bool:
+        """Whether a closed part has nothing that history or an edge would want."""
+        needed = self._needed(part.key)
+        if needed is not None and needed < part.next - 1:
+            return False
+        old = self._ages.through(_name(part.key), self.policy.age)
+        return not self.policy.keeps_history or old >= part.log.written
+
+    def _needed(self, part: JournalId) -> int | None:
+        """Everything above this offset is needed by an edge; None: nothing is."""
+        marks = [
+            places[part]
+            for edge, places in self._kept.items()
+            if part in places and not self._is_forgotten(edge)
+        ]
+        return min(marks, default=None)
+
+    def _is_forgotten(self, edge: str) -> bool:
+        return self._now() - self._told.get(edge, 0) > self.policy.session_age * SECOND
+
+    def _is_stale(self, edge: str) -> bool:
+        # The time counts for edges that are away; once in a while is enough.
+        return self._now() - self._told.get(edge, 0) > 60 * SECOND
+
+    def _save(self, edge: str) -> None:
+        self._told[edge] = self._now()
+        self._put(edge)
+
+    def _put(self, edge: str) -> None:
+        stored = state_pb2.StoredKept(told=self._told[edge])
+        for part, offset in self._kept[edge].items():
+            place = stored.places.add(offset=offset)
+            place.part.zone, place.part.epoch = part
+        for zone, epoch in self._unheard.get(edge, ()):
+            stored.unheard.add(zone=zone, epoch=epoch)
+        self._table.put(edge.encode(), stored.SerializeToString())
+
+
+def _has_heard(places: Collection[JournalId], part: JournalId) -> bool:
+    """True if an edge that names these parts knows of the part, or of a later one of its zone."""
+    return any(one.zone == part.zone and one.epoch >= part.epoch for one in places)
+
+
+def _name(part: JournalId) -> bytes:
+    return f"{part.epoch} {part.zone}".encode()

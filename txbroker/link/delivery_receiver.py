@@ -1,0 +1,237 @@
+"""
+The delivery stream from an owner, as an edge takes it off a link.
+
+Messages, and everything whose place among them matters, are taken in the order they came in. They
+wait while this node's sessions do not keep up (see `pressure`): at most a window's worth, since no
+credit is returned for what waits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from txbroker.core import LinkInlet, Run
+from txbroker.delegation.peer_checks import MOST_NUMBER
+from txbroker.edge.routing.route import Route, StreamPosition
+from txbroker.edge.sessions.edge import Edge
+from txbroker.link.batch_headers import CREDIT_BYTES, OffsetRanges
+from txbroker.link.frames import LinkError
+from txbroker.model.log_position import JournalId
+from txbroker.model.topics import apexes_around, is_sys, is_within
+from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.wire.message import Message
+from txbroker.mqtt.wire.packets import Publish
+from txbroker.runtime.backpressure import Backpressure
+from txbroker.v1 import link_pb2
+from txbroker.v1.link_pb2 import LinkFrame
+
+STEPS = 64
+"""Things that have waited and are taken in one turn; a run of messages is one of them."""
+
+
+class DeliveryReceiver:
+    """One connection's; `epoch` is what the owner's Welcome said."""
+
+    def __init__(self, edge: Edge, route: Route, pressure: Backpressure, inlet: LinkInlet) -> None:
+        self.epoch = 0
+        self.is_live = False  # Online has come, if not in its turn
+        self._is_over = False
+        self._inlet = inlet
+        inlet.may_take, inlet.leave = self._may_take, self._leave
+        inlet.bailiwick.set(route.apex)
+        inlet.most = CREDIT_BYTES
+        self._edge = edge
+        self._route = route
+        self._pressure = pressure
+        self._kind: link_pb2.Batch.Kind.ValueType = link_pb2.Batch.LIVE
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._claims: set[str] = set()
+        self._offsets: OffsetRanges | None = None
+        self._count = 0
+        self._is_qos0 = False  # all of the batch
+        self._retained_due = 0
+        self._request = self._answer_offset = 0
+        self._consumed = self._consumed_told = 0
+
+    # from the end of the link
+
+    def in_turn(self, step: Callable[[], None]) -> None:
+        """Take the next step of the stream, now or after those that wait."""
+        if self._is_over:
+            return
+        if self._waiting or self._pressure.active:
+            self._waiting.append(step)
+        else:
+            step()
+
+    def go_on(self) -> bool:
+        """Take what waits, as far as the sessions keep up; True where more may be taken now."""
+        for _ in range(STEPS):
+            if not self._waiting or self._pressure.active:
+                return False
+            self._waiting.popleft()()
+        return bool(self._waiting) and not self._pressure.active
+
+    def take_credit(self, *, is_due: bool) -> int | None:
+        """Bytes consumed so far, where the owner is to be told; `is_due`: also of little."""
+        consumed = self._consumed + self._inlet.received
+        taken = consumed - self._consumed_told
+        if taken < (1 if is_due else CREDIT_BYTES) or self._pressure.active:
+            return None
+        self._inlet.most = self._inlet.received + CREDIT_BYTES
+        self._consumed_told = consumed
+        return consumed
+
+    def claims(self, apexes: Iterable[str]) -> None:
+        """The owner is told of these claims, and has not answered them."""
+        self._claims.update(apexes)
+
+    def end(self) -> None:
+        """The zone has ended, and what comes behind that is of nobody's."""
+        self._is_over = True
+        self.lost()
+
+    def lost(self) -> None:
+        """The connection is gone; what waits comes again, the position is not beyond it."""
+        self._inlet.is_open = False
+        self._waiting.clear()
+
+    # from the owner
+
+    def on_bailiwick(self, frame: LinkFrame) -> None:
+        """
+        What it says of its zone counts for all that comes behind it. So this is called when the
+        frame comes, and not in its turn: deliveries behind it are looked at before that.
+        """
+        bailiwick = self._inlet.bailiwick
+        match frame.WhichOneof("kind"):
+            case "online":
+                self.is_live = True
+                for cut in frame.online.cuts:
+                    bailiwick.put(cut.apex)
+            case "cut":
+                bailiwick.put(frame.cut.apex)
+            case "gone":
+                bailiwick.drop(frame.gone.apex)
+            case "claimed":
+                self._claims.difference_update(frame.claimed.apexes)
+
+    def on_batch(self, batch: link_pb2.Batch) -> None:
+        """The header of messages that follow; raises `LinkError`."""
+        self._kind = batch.kind
+        if batch.kind == link_pb2.Batch.RETAINED:
+            return
+        if batch.kind == link_pb2.Batch.PUBLISH:
+            raise LinkError("an owner sends deliveries")
+        if batch.kind == link_pb2.Batch.LIVE and not self.is_live:
+            raise LinkError("an owner sends what is live behind its Online")
+        if batch.epoch != self.epoch:
+            raise LinkError(f"deliveries of epoch {batch.epoch} on a link of {self.epoch}")
+        if max(batch.offsets, default=0) >= MOST_NUMBER:
+            raise LinkError("a batch has an offset of 2^62 or more")
+        self._offsets = OffsetRanges(batch.offsets, batch.counts, batch.count)
+        self._count = batch.count
+        self._is_qos0 = list(batch.offsets) == [0]
+
+    def on_message(self, packet: Publish) -> None:
+        """The next message of the batch; raises `LinkError`."""
+        message = Message(packet.topic, packet.payload, packet.qos, packet.retain)
+        if self._kind == link_pb2.Batch.RETAINED:
+            self._check_topic(packet.topic)
+            self.in_turn(partial(self._on_retained, message))
+            return
+        ((offset, _),) = self._next_offsets(1)
+        self._check_topic(packet.topic, offset)
+        self.in_turn(partial(self._on_delivery, message, offset))
+
+    def on_run(self, run: Run) -> None:
+        """The next messages of the batch; raises `LinkError`."""
+        ranges = self._next_offsets(run.count)
+        if len(ranges) == 1:
+            run.first = ranges[0][0]
+            if self._is_qos0 and not (run.qos or self._is_over):
+                self._inlet.is_open = True
+                self._inlet.know("", "", self._count)
+        else:
+            run.offsets = [
+                offset and offset + place for offset, count in ranges for place in range(count)
+            ]
+        self.in_turn(partial(self._on_deliveries, run))
+
+    def _next_offsets(self, count: int) -> list[tuple[int, int]]:
+        if self._offsets is None:
+            raise LinkError("a PUBLISH on a link follows its batch header")
+        return self._offsets.take(count)
+
+    def on_answer(self, answer: link_pb2.InterestAnswer) -> None:
+        """The interest holds when so many retained messages have followed."""
+        if self._retained_due:
+            raise LinkError("an answer has as many retained messages as it says")
+        self._request, self._answer_offset = answer.request, answer.offset
+        self._retained_due = answer.retained
+        self._look_at_answer()
+
+    # from the inlet, of batches whose header has come before
+
+    def _may_take(self) -> bool:
+        """Whether live messages of QoS 0 go to clients at once."""
+        return not (self._waiting or self._pressure.active or self._route.read)
+
+    def _leave(self, run: Run, left: list[tuple[Session, int]]) -> None:
+        """What those sessions could not get straight."""
+        self._edge.delivery.deliver_left(run, self._route.part, left)
+
+    # internal
+
+    def _check_topic(self, topic: str, offset: int = 0) -> None:
+        """
+        Refuse what the owner does not answer for: of that the inlet makes no run.
+
+        What was claimed comes from its journal, also behind a cut that it told of meanwhile.
+        """
+        if is_sys(topic) or not (
+            self._inlet.bailiwick.has(topic) or self._is_claimed(topic, offset)
+        ):
+            raise LinkError(f"topic {topic[:100]!r} is not of zone {self._route.apex!r}")
+
+    def _is_claimed(self, topic: str, offset: int) -> bool:
+        """True if it is of the journal before the cut, whose new owner tells where that ends."""
+        if self._kind != link_pb2.Batch.CATCH_UP:
+            return False
+        part, zones = JournalId(self._route.apex, self.epoch), self._edge.zones
+        for apex in apexes_around(topic):
+            below = zones.get(apex)
+            end = None if below is None else below.begins_behind(part)
+            if end is not None and offset > end:
+                return False
+        return any(is_within(topic, apex) for apex in self._claims)
+
+    def _on_delivery(self, message: Message, offset: int) -> None:
+        self._consumed += message.size
+        if offset and self._route.claiming:
+            position = StreamPosition(epoch=self.epoch, offset=offset)
+            self._route.note_processed(message.topic, position)
+        self._edge.on_message(self._route, message, offset)
+
+    def _on_deliveries(self, run: Run) -> None:
+        self._consumed += run.size
+        if run.qos and self._route.claiming:
+            for index, topic in enumerate(run.topics()):
+                position = StreamPosition(epoch=self.epoch, offset=run.offset(index))
+                self._route.note_processed(topic, position)
+        self._edge.on_runs(self._route, [run])
+
+    def _on_retained(self, message: Message) -> None:
+        self._consumed += message.size
+        if not self._retained_due:
+            raise LinkError("a retained message belongs to an answer")
+        self._retained_due -= 1
+        self._edge.interests.on_retained(self._route, self._request, message)
+        self._look_at_answer()
+
+    def _look_at_answer(self) -> None:
+        if not self._retained_due:
+            self._edge.on_reached(self._route, self._answer_offset)
+            self._edge.interests.on_answer(self._route, self._request, self._answer_offset, ())

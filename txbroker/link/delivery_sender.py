@@ -1,0 +1,309 @@
+"""
+The delivery stream from an owner to one edge.
+
+Deliveries and everything whose place among them matters leave through one queue, as far as the edge
+has credit. What an edge is too slow for is not kept here: from then on the stream reads it from the
+journal again, when its turn comes. So an edge that falls behind costs a number, not memory, and a
+catch-up after a broken link is the same thing from the start. As long as something is to be read,
+what comes in is left to the journal, too: a catch-up may take hours, and costs no more for that.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import attrs
+
+from txbroker.authority.authority import Authority
+from txbroker.authority.edge_peer import EdgeCatchUp, EdgePeer
+from txbroker.authority.retained_messages import RetainedCollection
+from txbroker.core import Outlet, Run, Sender
+from txbroker.journal.zone_journal import Record
+from txbroker.link.batch_headers import BATCH_BYTES, MOST, in_short, join_ranges
+from txbroker.link.frames import encode_frame, packets_of
+from txbroker.model.counters import Counters
+from txbroker.model.publish_run import Octets
+from txbroker.mqtt.wire.message import Message
+from txbroker.v1 import link_pb2
+from txbroker.v1.link_pb2 import LinkFrame
+
+WINDOW = 8 * 1024 * 1024
+"""Bytes that may be on the way in either direction before credit has come back."""
+
+OVERFLOW = 8 * 1024 * 1024
+"""Bytes of live messages queued for one edge, above which QoS 1 and 2 are left to the journal."""
+
+READS = 8
+"""Chunks of the journal that are read for one edge in one turn."""
+
+SHOWN = 1_000
+"""Retained messages that leave for one edge in one turn."""
+
+
+@attrs.define(slots=True, eq=False)
+class _Told:
+    """A control frame in the delivery stream, and the retained messages that belong to it."""
+
+    frame: LinkFrame | None
+    request: int = 0
+    retained: RetainedCollection | None = None
+
+
+@attrs.define(slots=True, eq=False)
+class _Backlog:
+    """Records to be read from the journal: above `after`, up to `until` (None: all there are)."""
+
+    catch_up: EdgeCatchUp
+    after: int
+    until: int | None = None
+
+    def leave(self, claimed: dict[str, int], until: int) -> None:
+        """Another one has the records of these apexes from the offset named there to `until`."""
+        taken = {
+            apex: until
+            for apex, since in claimed.items()
+            if self.until is None or self.until > since
+        }
+        if taken:
+            self.catch_up = attrs.evolve(self.catch_up, claimed={**self.catch_up.claimed, **taken})
+
+
+class DeliverySender:
+    """
+    What is to be sent to the edge `peer`, in order.
+
+    `queued` are the bytes of live messages that wait here, `consumed` those of all that the edge
+    has taken off the link; `retained`: how many retained messages wait.
+    """
+
+    def __init__(
+        self,
+        authority: Authority,
+        counters: Counters,
+        outlet: Outlet,
+        mark_next: Callable[[], None],
+    ) -> None:
+        self.peer: EdgePeer | None = None
+        self.queued = 0
+        self.consumed = 0
+        self.retained = 0
+        self._authority = authority
+        self._counters = counters
+        self._sender = authority.exchange.make_sender(outlet, self._header_before)
+        self._mark_next = mark_next
+        self._queue: deque[Record | Run | _Told | _Backlog] = deque()
+        self._backlogs = 0
+        self._behind: _Backlog | None = None
+        self._delivered = 0
+        self._reads = 0
+        self._shown = 0
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether something is to be read from the journal."""
+        return self._backlogs > 0
+
+    @property
+    def _room(self) -> int:
+        """Bytes that may be on the way beside those that are."""
+        return WINDOW + self.consumed - self._delivered - self._sender.sent
+
+    def on_consumed(self, consumed: int) -> None:
+        """The edge has taken so much off the link: no more than was sent, whatever it says."""
+        self.consumed = max(self.consumed, min(consumed, self._delivered + self._sender.sent))
+
+    def sender(self) -> Sender | None:
+        """What sends QoS 0 at once; None where something is to go before it, or has to wait."""
+        if self._queue or self.peer is None:
+            return None
+        self._sender.room = self._room
+        return self._sender
+
+    # what goes in
+
+    def live(self, item: Record | Run) -> bool:
+        """
+        A live message, or many; False where they are dropped.
+
+        What is too much of QoS 1 or 2 will be read from the journal, QoS 0 is in none.
+        """
+        is_full = self.queued > OVERFLOW
+        first, _, qos, size = _measure(item)
+        if qos and (self._backlogs or is_full):
+            if self._behind is None:
+                after = first - 1
+                self._behind = self._read_later(
+                    _Backlog(EdgeCatchUp(after=after, resumed=after), after)
+                )
+            return True
+        if is_full:
+            return False
+        self.queued += size
+        self._queue.append(item)
+        return True
+
+    def catch_up(self, catch_up: EdgeCatchUp) -> None:
+        """Everything that the edge resumes or claims, before what is live from now on."""
+        if catch_up.after is None:
+            return
+        until = self._authority.delivered
+        self._end_behind()
+        for earlier in self._queue:
+            if isinstance(earlier, _Backlog):
+                earlier.leave(catch_up.claimed, until)
+        self._read_later(_Backlog(catch_up, catch_up.after, until))
+
+    def tell(
+        self, frame: LinkFrame, request: int = 0, retained: RetainedCollection | None = None
+    ) -> None:
+        """A control frame, with the retained messages that belong to it."""
+        self._end_behind()
+        self._queue.append(_Told(frame, request, retained))
+        self.retained += 0 if retained is None else len(retained)
+
+    # what comes out
+
+    def take(self, out: list[Octets]) -> None:
+        """Append to `out` what may leave now."""
+        queue = self._queue
+        self._reads = self._shown = 0
+        while queue and self._room > 0:
+            item = queue[0]
+            if isinstance(item, _Told):
+                if self._take_told(item, out):
+                    queue.popleft()
+                elif self._shown >= SHOWN:
+                    self._mark_next()
+                    return
+            elif isinstance(item, _Backlog):
+                if self._reads == READS:
+                    self._mark_next()
+                    return
+                if self._take_backlog(item, out):
+                    queue.popleft()
+                    self._backlogs -= 1
+            else:
+                items = _take_items(queue)
+                self.queued -= sum(_measure(item)[3] for item in items)
+                self._give(items, link_pb2.Batch.LIVE, out)
+
+    # internal
+
+    def _read_later(self, backlog: _Backlog) -> _Backlog:
+        self._queue.append(backlog)
+        self._backlogs += 1
+        return backlog
+
+    def _end_behind(self) -> None:
+        """What follows has its place behind all that was delivered so far."""
+        if self._behind is not None:
+            self._behind.until = self._authority.delivered
+            self._behind = None
+
+    def _take_backlog(self, backlog: _Backlog, out: list[Octets]) -> bool:
+        """Send the next records of it; True when nothing is left."""
+        assert self.peer is not None
+        self._reads += 1
+        until = self._authority.delivered if backlog.until is None else backlog.until
+        if backlog.after < until:
+            chunk, records = self._authority.reception.backlog(
+                self.peer, backlog.catch_up, backlog.after, until
+            )
+            missed = chunk.missed(backlog.after)
+            if missed:
+                self._counters.add("link.missed", missed)
+            backlog.after = chunk.through
+            for batch in _batches(records):
+                self._give(batch, link_pb2.Batch.CATCH_UP, out)
+        if backlog.after < until:
+            return False
+        if backlog is self._behind:
+            self._behind = None
+        return True
+
+    def _give(
+        self, items: list[Record | Run], kind: link_pb2.Batch.Kind.ValueType, out: list[Octets]
+    ) -> None:
+        offsets, counts = join_ranges(found for item in items for found in _ranges(item))
+        batch = link_pb2.Batch(
+            kind=kind,
+            epoch=self._authority.epoch,
+            count=sum(counts),
+            offsets=offsets,
+            counts=in_short(counts),
+        )
+        said = [item if isinstance(item, Run) else item.message for item in items]
+        self._spend(batch, said, out)
+
+    def _header_before(self, _: str) -> bytes:
+        """For the `Sender`: of a batch of messages of QoS 0."""
+        batch = link_pb2.Batch(
+            kind=link_pb2.Batch.LIVE,
+            epoch=self._authority.epoch,
+            count=1,
+            offsets=[0],
+        )
+        return encode_frame(LinkFrame(batch=batch))
+
+    def _take_told(self, told: _Told, out: list[Octets]) -> bool:
+        """Send the frame, then a batch of what belongs to it; True when nothing is left."""
+        if told.frame is not None:
+            out.append(encode_frame(told.frame))
+            told.frame = None
+        if told.retained and self._shown < SHOWN:
+            messages: list[Message] = []
+            size = 0
+            while size < BATCH_BYTES and self._shown < SHOWN and (one := told.retained.take(1)):
+                messages += one
+                size += one[0].size
+                self._shown += 1
+            self.retained -= len(messages)
+            batch = link_pb2.Batch(
+                kind=link_pb2.Batch.RETAINED, stream=told.request, count=len(messages)
+            )
+            self._spend(batch, messages, out)
+        return not told.retained
+
+    def _spend(
+        self, batch: link_pb2.Batch, items: Sequence[Message | Run], out: list[Octets]
+    ) -> None:
+        out.append(encode_frame(LinkFrame(batch=batch)))
+        out += packets_of(items)
+        self._delivered += sum(item.size for item in items)
+
+
+def _measure(item: Record | Run) -> tuple[int, int, int, int]:
+    """Offset of the first, how many, QoS, size."""
+    if isinstance(item, Run):
+        return item.offset(0), item.count, item.qos, item.size
+    return item.offset, 1, item.message.qos, item.message.size
+
+
+def _ranges(item: Record | Run) -> Sequence[tuple[int, int]]:
+    return item.ranges() if isinstance(item, Run) else ((item.offset, 1),)
+
+
+def _batches(records: Iterable[Record]) -> list[list[Record | Run]]:
+    queue: deque[Any] = deque(records)
+    batches = []
+    while queue:
+        batches.append(_take_items(queue))
+    return batches
+
+
+def _take_items(queue: deque[Any]) -> list[Record | Run]:
+    """What is at the front of a queue, as much as one batch holds."""
+    items: list[Record | Run] = []
+    total = room = 0
+    while queue and room < BATCH_BYTES:
+        if not isinstance(queue[0], Record | Run):
+            break
+        _, count, _, size = _measure(queue[0])
+        if items and total + count > MOST:
+            break
+        items.append(queue.popleft())
+        total += count
+        room += size
+    return items

@@ -1,0 +1,394 @@
+"""
+The edge's end of a link: sends publishes to the owner of a zone, takes the edge's deliveries.
+
+One object for each connection; bytes in by `inlet` and `work`, bytes out by `write`. Its life:
+Hello sent, Welcome (the owner's marks settle what was in doubt), catch-up, Online; only then it is
+the route's port and takes publishes. These go out by its `PublishSender`, deliveries to its
+`DeliveryReceiver`; whether the owner may say what it says its `OwnerChecks` knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+
+from txbroker.core import LinkInlet, Run, Sender
+from txbroker.delegation.zone_snapshot import MarkKey
+from txbroker.edge.routing.outbox import OutboxEntry
+from txbroker.edge.routing.route import Publication, Route, StreamPosition, StreamUser
+from txbroker.edge.sessions.edge import Edge
+from txbroker.link.delivery_receiver import DeliveryReceiver
+from txbroker.link.frames import (
+    LINK_VERSION,
+    FrameReader,
+    LinkError,
+    Write,
+    encode_frame,
+    link_error,
+    packets_of,
+)
+from txbroker.link.owner_checks import OwnerChecks
+from txbroker.link.publish_sender import PublishSender, header_of
+from txbroker.model.counters import Counters
+from txbroker.model.errors import PeerError
+from txbroker.model.log_position import JournalHolder, JournalId
+from txbroker.mqtt.wire.packets import Publish
+from txbroker.rpc.link_convert import claim_to_wire, key_from_mark, mark_to_wire
+from txbroker.runtime.backpressure import Backpressure
+from txbroker.runtime.flush_queue import Flushable
+from txbroker.v1 import link_pb2, types_pb2
+from txbroker.v1.link_pb2 import LinkFrame
+
+
+class LinkClient:
+    """See the module's text; `close` drops the connection, the reason is for the log."""
+
+    def __init__(
+        self,
+        edge: Edge,
+        route: Route,
+        *,
+        write: Write,
+        close: Callable[[str], None],
+        mark_dirty: Callable[[Flushable], None],
+        mark_next: Callable[[Flushable], None],
+        pressure: Backpressure,
+    ) -> None:
+        self._edge = edge
+        self._route = route
+        self._write = write
+        self._close = close
+        self._mark_dirty = mark_dirty
+        self._mark_next = mark_next
+        self._counters: Counters = edge.counters
+        self._reader = FrameReader()
+        self._consumer = DeliveryReceiver(edge, route, pressure, self._reader.inlet)
+        self._told: tuple[set[str], set[str]] = (set(), set())
+        self._marks: dict[MarkKey, int] = {}
+        self._word = OwnerChecks(route, edge.zones)
+        self._live = PublishSender(edge, route, write, lambda: mark_dirty(self))
+        self.outlet = self._live.outlet
+        self._streams: dict[int, StreamUser] = {}
+        self._answers_low_water = False
+        self._is_credit_due = False
+
+    # from the shell
+
+    def start(self, token: bytes) -> None:
+        """Say Hello."""
+        edge, route = self._edge, self._route
+        edge.interests.refresh()
+        edge.interests.bring_up(route)
+        position = route.position
+        self._told = (set(route.filters), set(route.claims))
+        hello = link_pb2.Hello(
+            version=LINK_VERSION,
+            token=token,
+            edge=edge.name,
+            incarnation=edge.incarnation,
+            zone=route.apex,
+            epoch=position.epoch if position is not None else 0,
+            position=position.offset if position is not None else 0,
+            filters=sorted(route.filters),
+            claims=self._claims(route.claims),
+            in_doubt=[mark_to_wire(key, 0) for key in edge.keys_in_doubt(route.apex)],
+            stream=self._live.number,
+        )
+        self._write(encode_frame(LinkFrame(hello=hello)))
+
+    def _claims(self, apexes: Iterable[str]) -> list[link_pb2.Claim]:
+        return [claim_to_wire(apex, self._route.processed(apex)) for apex in sorted(apexes)]
+
+    @property
+    def was_online(self) -> bool:
+        """True if it ever was the route's port."""
+        return self._word.was_online
+
+    @property
+    def inlet(self) -> LinkInlet:
+        """Where bytes from the other end are put."""
+        return self._reader.inlet
+
+    def work(self) -> None:
+        """Bytes from the owner are in the inlet; raises `LinkError` where they break a rule."""
+        for item in self._reader.frames():
+            if isinstance(item, Run):
+                self._consumer.on_run(item)
+            elif isinstance(item, Publish):
+                self._consumer.on_message(item)
+            else:
+                try:
+                    self._on_frame(item)
+                except PeerError as error:
+                    raise link_error(error) from error
+        self._mark_dirty(self)
+
+    def flush(self) -> None:
+        """Send what is due: the batch, and credit for what was taken off the link."""
+        try:
+            if self._consumer.go_on():
+                self._mark_next(self)
+        except PeerError as error:
+            # Whoever ends the turn is not the one who broke the rule.
+            self._counters.add("link.refused")
+            self.close(str(error))
+            return
+        self._live.send_batch()
+        consumed = self._consumer.take_credit(is_due=self._is_credit_due)
+        if consumed is not None:
+            self._is_credit_due = False
+            position = self._route.position
+            told = link_pb2.Position(
+                offset=position.offset if position is not None else 0, consumed=consumed
+            )
+            self._write(encode_frame(LinkFrame(position=told)))
+
+    @property
+    def may_speak(self) -> bool:
+        """From the first byte on."""
+        return True
+
+    def beat(self) -> None:
+        """A second has passed: the owner hears also of little that was taken off the link."""
+        self._is_credit_due = True
+        self._mark_dirty(self)
+
+    def lost(self) -> None:
+        """The connection is gone."""
+        self._consumer.lost()
+        self._live.close()
+        if self._route.port is self:
+            self._edge.on_lost(self._route, self._live.key)
+
+    # from the edge (OwnerPort)
+
+    def has_credit(self) -> bool:
+        """Whether more publishes may be sent now."""
+        return self._live.has_credit()
+
+    def publish(self, publication: Publication) -> None:
+        """Put it into the batch that leaves at the end of this turn."""
+        self._live.publish(publication)
+
+    def sender(self) -> Sender | None:
+        """What sends QoS 0 at once; None where something is to go before it, or has to wait."""
+        return self._live.sender()
+
+    def publish_run(self, run: Run) -> None:
+        """Put many into the batch."""
+        self._live.publish_run(run)
+
+    def restart(self, sequence: int, returned: Iterable[Publication] = ()) -> None:
+        """After a refusal: the next QoS 1/2 publish has this number."""
+        self._live.restart(sequence, returned)
+
+    def ask(self, keys: Iterable[MarkKey], answered: Callable[[dict[MarkKey, int]], None]) -> None:
+        """Ask how far these streams were taken; no answer where the connection breaks."""
+        request = self._edge.zones.next_stream()
+        self._word.note_asked(request, answered)
+        ask = link_pb2.Ask(request=request, in_doubt=[mark_to_wire(key, 0) for key in keys])
+        self._write(encode_frame(LinkFrame(ask=ask)))
+
+    def open_stream(self, key: MarkKey, user: StreamUser) -> _Stream:
+        """Another publish stream."""
+        number = self._edge.zones.next_stream()
+        self._streams[number] = user
+        self._word.note_sent(number, 0)
+        opening = link_pb2.OpenStream(stream=number, mark=mark_to_wire(key, 0))
+        self._write(encode_frame(LinkFrame(open_stream=opening)))
+        return _Stream(self, number)
+
+    def send(self, stream: int, entries: Sequence[OutboxEntry]) -> None:
+        """Send what comes from an outbox; it is durable here already."""
+        messages = [entry.message for entry in entries]
+        self._live.count(sum(message.size for message in messages))
+        self._word.note_sent(stream, entries[-1].number)
+        batch = header_of(messages, self._live.epoch)
+        batch.stream = stream
+        batch.sequences.extend(entry.number for entry in entries)
+        self._write(encode_frame(LinkFrame(batch=batch)), *packets_of(messages))
+
+    def restart_stream(self, stream: int) -> None:
+        """What is sent in an opened stream from now on is to be taken again."""
+        restart = link_pb2.Restart(stream=stream)
+        self._write(encode_frame(LinkFrame(restart=restart)))
+
+    def add_interest(self, topic_filter: str, request: int, *, retained: bool) -> None:
+        """Ask for deliveries, and once for the `retained` messages."""
+        interest = link_pb2.InterestRequest(request=request, filter=topic_filter, retained=retained)
+        self._write(encode_frame(LinkFrame(interest=interest)))
+
+    def remove_interest(self, topic_filter: str) -> None:
+        """No more deliveries."""
+        interest = link_pb2.InterestRequest(filter=topic_filter, remove=True)
+        self._write(encode_frame(LinkFrame(interest=interest)))
+
+    def sync(self, filters: Iterable[str], claims: Iterable[str]) -> None:
+        """Replace the interest and claim what was inherited."""
+        claims = set(claims)
+        self._consumer.claims(claims)
+        sync = link_pb2.InterestSync(filters=filters, claims=self._claims(claims))
+        self._write(encode_frame(LinkFrame(sync=sync)))
+
+    def keep(
+        self,
+        places: dict[JournalId, int],
+        kept: Callable[[], None],
+        holders: Mapping[JournalId, tuple[JournalHolder, ...]],
+    ) -> None:
+        """What this edge's sessions need lies above these offsets."""
+        request = self._edge.zones.next_stream()
+        self._word.note_low_water(request, kept)
+        low_water = link_pb2.LowWater(request=request)
+        for (zone, epoch), offset in places.items():
+            mark = low_water.kept.add(zone=zone, epoch=epoch, offset=offset)
+            for client_id, lowest in holders.get(JournalId(zone, epoch), ()):
+                mark.holders.add(client_id=client_id, offset=lowest)
+        self._write(encode_frame(LinkFrame(low_water=low_water)))
+        if not self._answers_low_water:
+            # An older owner answers this alone, behind the marks. Without an answer no session
+            # could leave this node for good.
+            self.ask((), lambda _: kept())
+
+    def close(self, reason: str) -> None:
+        """Give up this connection; nothing more comes of it."""
+        self.lost()
+        self._close(reason)
+
+    # internal
+
+    def _on_frame(self, frame: LinkFrame) -> None:
+        self._word.check_frame(frame, is_live=self._consumer.is_live)
+        kind = frame.WhichOneof("kind")
+        match kind:
+            case "welcome":
+                self._on_welcome(frame.welcome)
+            case "batch":
+                self._consumer.on_batch(frame.batch)
+            case "taken":
+                self._on_taken(frame.taken)
+            case "credit":
+                self._live.on_consumed(frame.credit.consumed)
+                self._edge.publisher.flush(self._route)
+                self._edge.outboxes.on_online(self._route)
+            case "refusal":
+                self._on_refusal(frame.refusal)
+            case "marks":
+                self._word.on_marks(frame.marks)
+            case "low_water_kept":
+                self._word.on_kept(frame.low_water_kept.request)
+            case "answer" | "online" | "cut" | "gone" | "reached" | "claimed":
+                self._consumer.on_bailiwick(frame)
+                self._consumer.in_turn(partial(self._on_told, frame))
+            case "heartbeat":
+                pass
+            case None:
+                # A newer owner may say what this node does not know: not ours to act on.
+                self._counters.add("link.unknown_frame")
+            case _:
+                raise LinkError(f"an owner does not say {kind}")
+
+    def _on_told(self, frame: LinkFrame) -> None:
+        match frame.WhichOneof("kind"):
+            case "answer":
+                self._consumer.on_answer(frame.answer)
+            case "online":
+                self._on_online(frame.online)
+            case "reached":
+                self._edge.on_reached(self._route, frame.reached.offset)
+            case "claimed":
+                self._complete(frame.claimed.apexes)
+            case "cut":
+                cuts, cut = self._edge.cuts, self._word.cut_below(frame.cut)
+                (cuts.on_found if frame.cut.found else cuts.on_cut)(self._route, cut)
+            case "gone" if frame.gone.apex == self._route.apex:
+                self._consumer.end()
+                self._edge.cuts.on_gone(self._route, is_whole=True)
+            case "gone":
+                self._word.check_below(frame.gone.apex, frame.gone.epoch)
+                self._on_cut_ended(frame.gone)
+
+    def _on_cut_ended(self, gone: types_pb2.Gone) -> None:
+        if gone.reclaimed:
+            after = StreamPosition(epoch=self._word.epoch, offset=gone.offset)
+            self._edge.cuts.on_reclaimed(self._route, gone.apex, gone.epoch, after)
+        else:
+            offset = gone.offset if gone.HasField("offset") else None
+            self._edge.cuts.on_cut_ended(self._route, gone.apex, gone.epoch, offset)
+
+    def _on_welcome(self, welcome: link_pb2.Welcome) -> None:
+        self._word.welcome(welcome)
+        self._live.epoch = self._consumer.epoch = welcome.epoch
+        self._live.set_credit(welcome.credit)
+        self._answers_low_water = welcome.answers_low_water
+        known = self._route.position
+        if known is not None and known.epoch != welcome.epoch:
+            # The owner sends all that came since this epoch began.
+            self._route.position = StreamPosition(epoch=welcome.epoch, offset=0)
+        self._marks = {key_from_mark(mark): mark.sequence for mark in welcome.marks}
+
+    def _on_online(self, online: link_pb2.Online) -> None:
+        self._word.online()
+        if online.missed and self._route.position is not None:
+            self._counters.add("link.missed", online.missed)
+        if self._told != (self._route.filters, self._route.claims):
+            self._route.has_news = True  # since Hello
+        position = StreamPosition(epoch=self._word.epoch, offset=online.offset)
+        self._edge.on_online(
+            self._route,
+            self,
+            marks=self._marks,
+            cuts=[self._word.cut_below(cut) for cut in online.cuts],
+            position=position,
+        )
+        self._complete(self._told[1])
+
+    def _complete(self, claims: Collection[str]) -> None:
+        """What waited for these claims is processed: from here on the position says all."""
+        if claims:
+            # Also what was said on an earlier link: it may have been lost with that.
+            claimed = link_pb2.Claimed(apexes=sorted(claims))
+            told = encode_frame(LinkFrame(claimed=claimed))
+            self._edge.on_claimed(self._route, claims, lambda: self._write(told))
+
+    def _on_taken(self, taken: link_pb2.Taken) -> None:
+        user = self._check_sent(taken.stream, taken.sequence)
+        if user is None:
+            self._edge.publisher.on_taken(self._route, taken.sequence)
+        else:
+            user.on_taken(taken.sequence)
+
+    def _check_sent(self, stream: int, sequence: int) -> StreamUser | None:
+        """Whose stream that is, None: the live one; raises `LinkError` for what was not sent."""
+        is_live = stream == self._live.number
+        self._word.check_sent(
+            sequence, self._live.last if is_live else self._word.last_sent(stream)
+        )
+        return self._streams.get(stream)
+
+    def _on_refusal(self, refusal: link_pb2.Refusal) -> None:
+        cut = self._word.cut_below(refusal.cut) if refusal.HasField("cut") else None
+        user = self._check_sent(refusal.stream, refusal.sequence)
+        if user is not None:
+            user.on_refused(refusal.sequence, cut, retry=refusal.retry)
+            return
+        # Without a cut the zone itself has gone; that comes in the delivery stream, after the last
+        # deliveries, and until then nothing is sent.
+        self._live.is_blocked = cut is None and not refusal.retry
+        self._edge.publisher.on_refused(self._route, refusal.sequence, cut)
+
+
+class _Stream:
+    """A publish stream beside the live one (`OutStream`)."""
+
+    def __init__(self, end: LinkClient, number: int) -> None:
+        self._end = end
+        self._number = number
+
+    def send(self, entries: Sequence[OutboxEntry]) -> None:
+        """Send entries, each with its number as its sequence."""
+        self._end.send(self._number, entries)
+
+    def restart(self) -> None:
+        """After a refusal: what is sent from now on is to be taken again."""
+        self._end.restart_stream(self._number)

@@ -1,0 +1,151 @@
+"""SHELL: what both ends of a link have in common on Twisted: bytes, heartbeats, silence."""
+
+from __future__ import annotations
+
+from typing import Protocol as Interface
+
+from twisted.internet.protocol import Protocol
+from twisted.internet.task import LoopingCall
+from twisted.python.failure import Failure
+
+from txbroker.core import LinkInlet, Outlet
+from txbroker.link.frames import encode_frame
+from txbroker.model.counters import Counters
+from txbroker.model.errors import PeerError
+from txbroker.model.publish_run import Octets
+from txbroker.runtime.flush_queue import FlushQueue
+from txbroker.runtime.net import Clock, Transport
+from txbroker.runtime.structured_log import get_logger, tell_repeated
+from txbroker.v1.link_pb2 import Heartbeat, LinkFrame
+
+log = get_logger()
+
+HEARTBEAT = 1.0
+SILENCE = 5.0
+"""Seconds between heartbeats, and of silence after which a link counts as cut."""
+
+_HEARTBEAT_FRAME = encode_frame(LinkFrame(heartbeat=Heartbeat()))
+
+
+class LinkEnd(Interface):
+    """One end of a link, as its connection sees it; `may_speak`: who dials does so first."""
+
+    @property
+    def may_speak(self) -> bool: ...
+
+    outlet: Outlet
+    """What may be written straight to the other end."""
+
+    @property
+    def inlet(self) -> LinkInlet:
+        """Where bytes from the other end are put."""
+
+    def work(self) -> None:
+        """Some are there; raises `LinkError`."""
+
+    def lost(self) -> None:
+        """The connection is gone."""
+
+    def flush(self) -> None:
+        """Send what is due."""
+
+    def beat(self) -> None:
+        """A second has passed."""
+
+
+class LinkProtocol(Protocol):
+    """A link's TCP connection."""
+
+    transport: Transport
+
+    def __init__(self, *, turn: FlushQueue, clock: Clock, counters: Counters, peer: str) -> None:
+        self.peer = peer
+        self._turn = turn
+        self._clock = clock
+        self._counters = counters
+        self.end: LinkEnd | None = None
+        self._began = clock.seconds()
+        self._pulse: LoopingCall | None = None
+        self._reason = "closed by the other end"
+
+    # from whoever made the connection
+
+    def attach(self, end: LinkEnd) -> None:
+        """This end's rules."""
+        self.end = end
+        end.outlet.connection = self
+        if self.connected:
+            self._carry()
+
+    def write(self, *pieces: Octets) -> None:
+        """Send bytes, one behind the other."""
+        self.transport.writeSequence(pieces)
+
+    def flush(self) -> None:
+        """Not all that is in the outlet could be written straight."""
+        if self.end is not None:
+            self.write(self.end.outlet.take())
+
+    def drop(self, reason: str) -> None:
+        """Close at once."""
+        self._reason = reason
+        self.transport.abortConnection()
+
+    # from Twisted
+
+    def connectionMade(self) -> None:
+        self.transport.setTcpNoDelay(True)
+        if self.end is not None:
+            self._carry()
+        self._pulse = LoopingCall(self._beat)
+        self._pulse.clock = self._clock
+        self._pulse.start(HEARTBEAT, now=False).addErrback(lambda f: self.drop(str(f.value)))
+
+    def dataReceived(self, data: Octets) -> None:
+        if self.end is not None:
+            self.end.inlet.feed(data)
+        self.fed()
+        self._turn.end()
+
+    def fed(self) -> None:
+        """Something was read, and is in the inlet; the caller ends the turn."""
+        try:
+            if self.end is not None:
+                self.end.inlet.heard_at = self._clock.seconds()
+                self.end.work()
+        except PeerError as error:
+            self._counters.add("link.refused")
+            self.drop(str(error))
+
+    def connectionLost(self, reason: Failure | None = None) -> None:
+        # Two that know each other would stay for the collector, which comes late for what is many.
+        pulse, self._pulse = self._pulse, None
+        if pulse is not None and pulse.running:
+            pulse.stop()
+        tell_repeated(log.info, "link.closed", kind=self._kind, peer=self.peer, reason=self._reason)
+        end, self.end = self.end, None
+        if end is not None:
+            end.lost()
+        self._turn.end()
+
+    # internal
+
+    @property
+    def _kind(self) -> str:
+        """With whom it is, for the log."""
+        return self.peer
+
+    def _carry(self) -> None:
+        carry = getattr(self.transport, "carry", None)
+        if carry is not None and self.end is not None:
+            carry(self.end.inlet, self.end.outlet)
+
+    def _beat(self) -> None:
+        heard_at = self._began if self.end is None else self.end.inlet.heard_at or self._began
+        if self._clock.seconds() - heard_at > SILENCE:
+            self.drop(f"nothing heard for {SILENCE:.0f} s")
+        else:
+            if self.end is not None and self.end.may_speak:
+                self.write(_HEARTBEAT_FRAME)
+                self.end.beat()
+            self._turn.end()

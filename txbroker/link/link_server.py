@@ -1,0 +1,531 @@
+"""
+The owner's end of a link: takes an edge's publishes, gives it its deliveries.
+
+One object for each connection; bytes in by `inlet` and `work`, bytes out by `write`. It is the
+`EdgePort` of its peer. What is delivered leaves through `DeliverySender`, as far as the edge has
+credit; answers to publishes leave when these are durable, and need none (protocol rule 20).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Protocol
+
+import attrs
+
+from txbroker.authority.authority import Authority
+from txbroker.authority.edge_peer import EdgeCatchUp, EdgeGreeting, EdgePeer, OpenedLink
+from txbroker.authority.retained_messages import RetainedCollection, RetainedQuery
+from txbroker.core import LinkInlet, Run, Sender
+from txbroker.delegation.peer_checks import check, check_filters
+from txbroker.delegation.zone_snapshot import MarkKey
+from txbroker.journal.zone_journal import Record
+from txbroker.link.batch_headers import CREDIT_BYTES
+from txbroker.link.delivery_sender import WINDOW, DeliverySender
+from txbroker.link.frames import (
+    LINK_VERSION,
+    FrameReader,
+    LinkError,
+    Write,
+    check_version,
+    encode_frame,
+    link_error,
+)
+from txbroker.link.interest_answers import InterestAnswers
+from txbroker.link.publish_receiver import MANY_MARKS, PublishReceiver
+from txbroker.model.counters import Counters
+from txbroker.model.errors import PeerError
+from txbroker.model.log_position import JournalId
+from txbroker.model.publish_run import Octets
+from txbroker.model.topics import is_within
+from txbroker.model.zone_cut import ZoneCut
+from txbroker.mqtt.wire.packets import Publish
+from txbroker.rpc.link_convert import (
+    claims_from_wire,
+    cut_to_wire,
+    holders_from_wire,
+    key_from_mark,
+    mark_to_wire,
+)
+from txbroker.runtime.backpressure import Backpressure
+from txbroker.runtime.fair_shares import ShareWorker
+from txbroker.runtime.flush_queue import Flushable
+from txbroker.v1 import link_pb2, types_pb2
+from txbroker.v1.link_pb2 import LinkFrame
+
+LARGEST_HELLO = 64 * 1024 * 1024
+"""
+Bytes of the first frame, which has the whole interest of an edge; of one whose token holds, see
+`greeting`.
+"""
+
+HIGH_MARK = 1024 * 1024
+LOW_MARK = 256 * 1024
+"""Bytes of live messages queued for one edge between which publishers wait."""
+
+HELD_AT_ONCE = 16
+"""Frames and runs of publishes that were held and are taken in one turn."""
+
+_PUBLISHING = ("batch", "restart", "open_stream", "ask")
+"""Kinds of frames that stay in order with publishes, and wait with them."""
+
+
+class LinkHost(Protocol):
+    """The node, as the ends of its links see it."""
+
+    authority: Authority
+    pressure: Backpressure
+    counters: Counters
+
+    @property
+    def is_disk_short(self) -> bool:
+        """Whether QoS 1/2 publishes have to wait for room on the disk."""
+
+    def redeem(self, token: bytes, edge: str, incarnation: int) -> OpenedLink | None:
+        """How the edge opens its link with the token; None: it is not the edge's, or is used."""
+
+    def serve(self, worker: ShareWorker) -> None:
+        """It has work, of which others get none of their time (`FairShares.serve`)."""
+
+    def is_over(self) -> bool:
+        """True if whoever works has used its share."""
+
+    def mark_dirty(self, end: Flushable) -> None:
+        """Call `flush` at the end of this turn."""
+
+    def mark_next(self, end: Flushable) -> None:
+        """Call `flush` in a turn of its own, soon."""
+
+
+class LinkServer:
+    """See the module's text; `close` drops the connection, the reason is for the log."""
+
+    def __init__(
+        self,
+        host: LinkHost,
+        *,
+        write: Write,
+        close: Callable[[str], None],
+    ) -> None:
+        self.peer: EdgePeer | None = None
+        self._host = host
+        self._authority = host.authority
+        self._write = write
+        self._close = close
+        self._reader = FrameReader(LARGEST_HELLO)
+        self._inlet = self._reader.inlet
+        self.outlet = host.authority.exchange.make_outlet()
+        self._inlet.most = CREDIT_BYTES
+        self._deliveries = DeliverySender(
+            host.authority, host.counters, self.outlet, lambda: host.mark_next(self)
+        )
+        self._intake = PublishReceiver(host.authority, host.counters, self._inlet, self._send)
+        self._answers = InterestAnswers(
+            tell=self._on_gathered,
+            left=lambda: self._deliveries.retained,
+            serve=host.serve,
+            is_over=host.is_over,
+            fail=close,
+        )
+        self._has_hello = False
+        self._mark: MarkKey
+        self._held: deque[LinkFrame | Publish | Run] = deque()
+        self._credit_told = 0
+        self._is_credit_due = False
+        self._is_lost = self._is_over = False
+        self._reached = 0
+
+    # from the shell
+
+    @property
+    def inlet(self) -> LinkInlet:
+        """Where bytes from the other end are put."""
+        return self._inlet
+
+    def work(self) -> None:
+        """Bytes from the edge are in the inlet; raises `LinkError` where they break a rule."""
+        if self._is_lost:
+            return
+        for item in self._reader.frames():
+            if self._is_publishing(item) and (self._held or self._has_to_hold(item)):
+                # At most a window's worth: no credit is returned for what is held.
+                self._inlet.is_open = False
+                self._held.append(item)
+            else:
+                self._on_item(item)
+        self._host.mark_dirty(self)
+
+    def flush(self) -> None:
+        """Send what is due: acknowledgements, credit, deliveries as far as credit goes."""
+        if self._is_lost:
+            return
+        try:
+            self._take_held()
+        except LinkError as error:
+            # Whoever ends the turn is not the one who broke the rule.
+            self._held.clear()
+            self._host.counters.add("link.refused")
+            self._close(str(error))
+            return
+        out: list[Octets] = []
+        self._intake.acknowledge(out)
+        self._give_credit(out)
+        self._deliveries.take(out)
+        self._answers.go_on()
+        if self._deliveries.queued < LOW_MARK:
+            self._host.pressure.lower(self)
+        if out:
+            self._write(*out)
+        is_idle = self.peer is not None and not self._held
+        self._inlet.is_open = is_idle and not (self._is_lost or self._is_over)
+
+    def _take_held(self) -> None:
+        for _ in range(HELD_AT_ONCE):
+            if not self._held or self._has_to_hold(self._held[0]):
+                return
+            self._on_item(self._held.popleft())
+        if self._held:
+            self._host.mark_next(self)
+
+    def _give_credit(self, out: list[Octets]) -> None:
+        """Tell how much was taken, where that is much, or due."""
+        taken = self._intake.received + self._inlet.received - self._credit_told
+        is_due = taken >= CREDIT_BYTES or (taken and self._is_credit_due)
+        if is_due and not (self._held or self._host.pressure.active):
+            self._is_credit_due = False
+            self._credit_told += taken
+            self._inlet.most = self._inlet.received + CREDIT_BYTES
+            credit = link_pb2.Credit(consumed=self._credit_told)
+            out.append(encode_frame(LinkFrame(credit=credit)))
+
+    @property
+    def may_speak(self) -> bool:
+        """Once the edge has said who it is."""
+        return self._has_hello
+
+    def beat(self) -> None:
+        """A second has passed: an edge that has sent or got little hears how far all has come."""
+        self._is_credit_due = True
+        self._host.mark_dirty(self)
+        reached = self._authority.delivered
+        if self.peer is not None and reached != self._reached and not self._is_over:
+            self._reached = reached
+            self._tell(LinkFrame(reached=link_pb2.Reached(offset=reached)))
+
+    def lost(self) -> None:
+        """The connection is gone, or given up; what was held was not taken."""
+        self._is_lost = True
+        self._held.clear()
+        self._answers.close()
+        self._host.pressure.forget(self)
+        if self.peer is not None:
+            self._authority.reception.disconnect(self.peer, self)
+
+    # from the authority (EdgePort)
+
+    def deliver(self, record: Record) -> None:
+        """A live message."""
+        self._deliver(record, record.message.qos, 1)
+
+    def deliver_runs(self, runs: list[Run]) -> None:
+        """Many live messages."""
+        for run in runs:
+            self._deliver(run, run.qos, run.count)
+
+    def sender(self) -> Sender | None:
+        """What sends QoS 0 at once."""
+        is_late = self._is_over or self._is_lost or self._host.pressure.is_slow(self)
+        return None if is_late else self._deliveries.sender()
+
+    def _deliver(self, item: Record | Run, qos: int, count: int) -> None:
+        if self._is_over:
+            return
+        deliveries = self._deliveries
+        is_slow = not qos and self._host.pressure.is_slow(self)
+        if is_slow or not deliveries.live(item):
+            self._host.counters.add("link.dropped.qos0", count)
+            return
+        self._host.mark_dirty(self)
+        # While it reads the journal, nothing that waits for it takes memory: nobody has to wait.
+        if deliveries.queued > HIGH_MARK and not deliveries.is_reading:
+            has_drained = deliveries.consumed > 0
+            self._host.pressure.raise_(self, self._left, pace=CREDIT_BYTES, has_drained=has_drained)
+
+    def _left(self) -> int:
+        return -self._deliveries.consumed
+
+    def answer(self, request: int, _: int, retained: RetainedQuery | None) -> None:
+        """The interest holds: the edge is told so when the retained messages are gathered."""
+        self._answers.give(request, retained)
+
+    def _on_gathered(self, request: int, retained: RetainedCollection | None) -> None:
+        if not (self._is_lost or self._is_over):
+            count = 0 if retained is None else len(retained)
+            answer = link_pb2.InterestAnswer(
+                request=request, offset=self._authority.delivered, retained=count
+            )
+            self._tell(LinkFrame(answer=answer), request, retained)
+
+    def tell_cut(self, cut: ZoneCut) -> None:
+        """This apex is served elsewhere from here on."""
+        self._tell(LinkFrame(cut=cut_to_wire(cut)))
+
+    def tell_found(self, cut: ZoneCut) -> None:
+        """This apex has been served elsewhere for long."""
+        frame = LinkFrame(cut=cut_to_wire(cut))
+        frame.cut.found = True
+        self._tell(frame)
+
+    def tell_gone(self, apex: str, epoch: int, offset: int | None = None) -> None:
+        """That delegation ended; behind the end of the zone itself, nothing is told any more."""
+        if self._is_over:
+            return
+        self._is_over = apex == self._authority.apex
+        is_reclaimed = offset is not None
+        gone = types_pb2.Gone(apex=apex, epoch=epoch, offset=offset, reclaimed=is_reclaimed)
+        self._tell(LinkFrame(gone=gone))
+
+    def unpark(self) -> None:
+        """A fence was lifted or became a cut: the edge may try again what was parked."""
+        self._intake.unpark()
+
+    def on_durable(self, offset: int) -> None:
+        """What was published up to here is safe: the edge may acknowledge it."""
+        if self._intake.on_durable(offset):
+            self._authority.await_durable(self)
+        self._host.mark_dirty(self)
+
+    def close(self, reason: str) -> None:
+        """Drop the link; what still comes from it is not looked at."""
+        self._is_lost = True
+        self._close(reason)
+
+    # internal: frames from the edge
+
+    def _has_to_hold(self, item: LinkFrame | Publish | Run) -> bool:
+        if self.peer is None:
+            return False
+        if self._host.pressure.active:
+            return True
+        # QoS 0 does not wait for the disk, but for what came before it.
+        is_kept = not isinstance(item, LinkFrame) and item.qos > 0
+        return is_kept and self._host.is_disk_short
+
+    def _is_publishing(self, item: LinkFrame | Publish | Run) -> bool:
+        return not isinstance(item, LinkFrame) or item.WhichOneof("kind") in _PUBLISHING
+
+    def _on_item(self, item: LinkFrame | Publish | Run) -> None:
+        if isinstance(item, LinkFrame):
+            try:
+                self._on_frame(item)
+            except PeerError as error:
+                raise link_error(error) from error
+            return
+        if isinstance(item, Run):
+            self._intake.on_run(item)
+        else:
+            self._intake.on_publish(item)
+        if item.qos:
+            self.on_durable(self._authority.delivered)
+
+    def _on_frame(self, frame: LinkFrame) -> None:
+        kind = frame.WhichOneof("kind")
+        if kind not in ("batch", "heartbeat"):  # those of a batch are checked with it
+            check(frame)
+        if kind == "hello":
+            self._on_hello(frame.hello)
+            return
+        peer = self.peer
+        if peer is None:
+            if kind == "heartbeat" and self._has_hello:
+                return  # its Hello waits for the disk
+            raise LinkError("the first frame of a link is Hello")
+        match kind:
+            case "batch":
+                self._intake.on_batch(frame.batch)
+            case "open_stream":
+                self._intake.on_open_stream(frame.open_stream, peer.edge)
+            case "ask":
+                self._on_ask(frame.ask)
+            case "restart":
+                self._intake.on_restart(frame.restart)
+            case "interest":
+                self._on_interest(peer, frame.interest)
+            case "sync":
+                self._on_sync(peer, frame.sync)
+            case "claimed":
+                self._authority.reception.on_claimed(peer, frame.claimed.apexes)
+            case "position":
+                self._deliveries.on_consumed(frame.position.consumed)
+            case "low_water":
+                kept = {JournalId(k.zone, k.epoch): k.offset for k in frame.low_water.kept}
+                answer = partial(self._on_kept, frame.low_water.request)
+                holders = holders_from_wire(frame.low_water)
+                self._authority.reception.keep(peer, kept, answer, holders)
+            case "heartbeat":
+                pass
+            case None:
+                # A newer edge may say what this node does not know: not ours to act on.
+                self._host.counters.add("link.unknown_frame")
+            case _:
+                raise LinkError(f"an edge does not say {kind}")
+
+    def _on_kept(self, request: int) -> None:
+        if request:
+            kept = link_pb2.LowWaterKept(request=request)
+            self._send(encode_frame(LinkFrame(low_water_kept=kept)))
+
+    def _on_interest(self, peer: EdgePeer, interest: link_pb2.InterestRequest) -> None:
+        reception = self._authority.reception
+        if interest.remove:
+            reception.remove_interest(peer, interest.filter)
+            return
+        _check_filters((interest.filter,))
+        reception.add_interest(peer, interest.filter, interest.request, interest.retained)
+
+    def _on_sync(self, peer: EdgePeer, sync: link_pb2.InterestSync) -> None:
+        _check_filters(sync.filters)
+        self._check_claims(sync.claims)
+        claims = claims_from_wire(sync.claims, self._authority.epoch)
+        catch_up = self._authority.reception.sync(peer, sync.filters, claims)
+        self._catch_up(catch_up)
+        if catch_up.completes:
+            claimed = link_pb2.Claimed(apexes=catch_up.completes)
+            self._tell(LinkFrame(claimed=claimed))
+
+    def _on_hello(self, hello: link_pb2.Hello) -> None:
+        if self._has_hello:
+            raise LinkError("a link has one Hello")
+        if not hello.stream:
+            raise LinkError("a Hello names its stream")
+        check_version(hello.version)
+        opened = self._host.redeem(hello.token, hello.edge, hello.incarnation)
+        if opened is None:
+            raise LinkError("the token is not valid; OpenLink gives one for each link")
+        authority = self._authority
+        if not authority.serving:
+            raise LinkError("the zone went after the token was given; OpenLink says where to")
+        if hello.zone != authority.apex:
+            raise LinkError(f"zone {hello.zone!r} is not served here")
+        _check_filters(hello.filters)
+        self._check_claims(hello.claims)
+        if not authority.reception.may_come(hello.edge):
+            raise LinkError(
+                "the zone knows as many edges as it can; let lost ones go: txbroker forget"
+            )
+        greeting = EdgeGreeting(
+            edge=hello.edge,
+            incarnation=hello.incarnation,
+            filters=tuple(hello.filters),
+            stream=hello.stream,
+            claims=claims_from_wire(hello.claims, authority.epoch),
+            position=self._resume_at(hello),
+            in_doubt=tuple(key_from_mark(mark) for mark in hello.in_doubt),
+            opened=opened,
+        )
+        self._has_hello = True
+        self._reader.trust()
+        mark = (hello.edge, hello.incarnation, authority.apex, hello.stream)
+        self._mark = mark
+        self._intake.open(hello.stream, mark, has_gaps=False)
+        # Its marks are an answer to its publishes: they, too, wait until these are durable.
+        authority.reception.expect(greeting)
+        authority.in_order(lambda: self._accept(greeting, hello.in_doubt))
+
+    def _accept(self, greeting: EdgeGreeting, in_doubt: Iterable[types_pb2.Mark]) -> None:
+        authority = self._authority
+        if self._is_lost:
+            return
+        # What came back while the edge was away: it has nothing more to come from elsewhere.
+        back = authority.reception.returned(greeting)
+        inherited = tuple(one.apex for one in back if one.is_inherited)
+        accepted = authority.reception.connect(attrs.evolve(greeting, returned=inherited), self)
+        if accepted is None:
+            self._host.counters.add("link.refused")
+            self._close(f"a newer link of edge {greeting.edge!r} is known")
+            return
+        self.peer, caught_up = accepted
+        # Behind `connect`, which has forgotten what the edge needs no longer: it may come back.
+        if not authority.reception.may_begin(self._mark):
+            self.close(MANY_MARKS)
+            return
+        self._deliveries.peer = self.peer
+        self._welcome(in_doubt)
+        for one in back:
+            gone = types_pb2.Gone(
+                apex=one.apex,
+                epoch=one.epoch,
+                offset=one.offset,
+                reclaimed=not one.is_inherited,
+            )
+            self._tell(LinkFrame(gone=gone))
+        self._catch_up(caught_up)
+        online = link_pb2.Online(
+            cuts=[cut_to_wire(cut) for cut in authority.cuts()],
+            offset=authority.delivered,
+            missed=caught_up.missed,
+        )
+        self._tell(LinkFrame(online=online))
+
+    def _check_claims(self, claims: Iterable[link_pb2.Claim]) -> None:
+        for claim in claims:
+            if not is_within(claim.apex, self._authority.apex):
+                raise LinkError(f"zone {self._authority.apex!r} has no {claim.apex[:100]!r}")
+
+    def _resume_at(self, hello: link_pb2.Hello) -> int | None:
+        if not hello.epoch:
+            return None  # the edge was never here
+        if hello.epoch == self._authority.epoch:
+            return hello.position
+        # The edge knows an earlier epoch: all that came since this one began is new.
+        return 0
+
+    def _welcome(self, in_doubt: Iterable[types_pb2.Mark]) -> None:
+        authority = self._authority
+        welcome = link_pb2.Welcome(
+            version=LINK_VERSION,
+            zone=authority.apex,
+            epoch=authority.epoch,
+            credit=WINDOW,
+            marks=self._known_marks(in_doubt),
+            answers_low_water=True,
+        )
+        self._write(encode_frame(LinkFrame(welcome=welcome)))
+
+    def _on_ask(self, ask: link_pb2.Ask) -> None:
+        # Like those in a Welcome, its marks are an answer: what they tell of is durable by then.
+        self._authority.in_order(lambda: self._send(self._marks(ask)))
+
+    def _marks(self, ask: link_pb2.Ask) -> bytes:
+        marks = link_pb2.Marks(request=ask.request, marks=self._known_marks(ask.in_doubt))
+        return encode_frame(LinkFrame(marks=marks))
+
+    def _known_marks(self, asked: Iterable[types_pb2.Mark]) -> list[types_pb2.Mark]:
+        keys = [key_from_mark(mark) for mark in asked]
+        return [mark_to_wire(key, self._authority.marks.get(key, 0)) for key in keys]
+
+    def _send(self, data: bytes) -> None:
+        """What was put off may find the link gone."""
+        if not self._is_lost:
+            self._write(data)
+
+    # internal: the delivery stream
+
+    def _catch_up(self, catch_up: EdgeCatchUp) -> None:
+        self._deliveries.catch_up(catch_up)
+        self._host.mark_dirty(self)
+
+    def _tell(
+        self, frame: LinkFrame, request: int = 0, retained: RetainedCollection | None = None
+    ) -> None:
+        self._deliveries.tell(frame, request, retained)
+        self._host.mark_dirty(self)
+
+
+def _check_filters(filters: Iterable[str]) -> None:
+    try:
+        check_filters(filters)
+    except PeerError as error:
+        raise LinkError(f"not a topic filter: {error}") from error

@@ -1,0 +1,284 @@
+"""
+What an owner takes from one edge on one link: its publish streams.
+
+One stream is opened by the Hello, for what the edge's clients publish now; its sequences follow one
+another. Others bring what waited in outboxes; theirs only grow. Each is a stream of its own: what
+is refused stops it, and nothing behind that is taken before the edge restarts it (protocol rule 1).
+A stream is acknowledged as far as it is durable.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import attrs
+
+from txbroker.authority.authority import Authority
+from txbroker.authority.edge_peer import TAKEN, PublishVerdict
+from txbroker.core import LinkInlet, Run
+from txbroker.delegation.peer_checks import MOST_NUMBER, check, check_texts
+from txbroker.delegation.zone_snapshot import MarkKey
+from txbroker.link.batch_headers import RunLengths
+from txbroker.link.frames import LinkError, encode_frame
+from txbroker.model.counters import Counters
+from txbroker.model.publish_run import Octets
+from txbroker.model.zone_cut import ZoneCut
+from txbroker.mqtt.wire.message import Message, WillId
+from txbroker.mqtt.wire.packets import Publish
+from txbroker.rpc.link_convert import cut_to_wire, key_from_mark
+from txbroker.v1 import link_pb2
+from txbroker.v1.link_pb2 import LinkFrame
+
+MANY_MARKS = "the zone keeps as many duplicate marks as it can; let lost nodes go: txbroker forget"
+
+MOST_STREAMS = 10_000
+"""Streams on one link; an edge that has more makes a new link."""
+
+
+@attrs.define(eq=False)
+class _Stream:
+    """
+    A stream with the number `number` on this link, `mark` in marks.
+
+    `next` is the least sequence that its next publish may have, `taken` the last one that is
+    durable; `parked` is a topic that is being handed over, and on which the stream waits.
+    """
+
+    number: int
+    mark: MarkKey
+    has_gaps: bool
+    next: int = 1
+    taken: int = 0
+    taken_told: int = 0
+    is_stopped: bool = False
+    parked: str | None = None
+
+
+class PublishReceiver:
+    """The publish streams of the edge at the other end of a link."""
+
+    def __init__(
+        self,
+        authority: Authority,
+        counters: Counters,
+        inlet: LinkInlet,
+        write: Callable[[bytes], None],
+    ) -> None:
+        self.received = 0
+        self._inlet = inlet
+        self._authority = authority
+        self._counters = counters
+        self._write = write
+        self._streams: dict[int, _Stream] = {}
+        self._open: deque[tuple[int, _Stream, int]] = deque()
+        self._stream: _Stream | None = None
+        self._sequences: list[int] = []
+        self._clients: Sequence[str] = ()
+        self._publishers: RunLengths | None = None
+        self._place = self._count = 0  # in the batch, of how many
+        self._wills: dict[int, WillId] = {}  # by their place in the batch
+        self._is_stale = False
+
+    def open(self, number: int, mark: MarkKey, *, has_gaps: bool) -> None:
+        """A stream begins; raises `LinkError`."""
+        if number in self._streams or not number:
+            raise LinkError("a stream has a number of its own")
+        if len(self._streams) >= MOST_STREAMS:
+            raise LinkError(f"a link has at most {MOST_STREAMS} streams")
+        self._streams[number] = _Stream(number, mark, has_gaps)
+
+    # from the edge
+
+    def on_open_stream(self, opening: link_pb2.OpenStream, edge: str) -> None:
+        """A stream for an outbox of the edge."""
+        mark = key_from_mark(opening.mark)
+        if mark[0] != edge:
+            raise LinkError(f"edge {edge!r} has no stream of edge {mark[0]!r}")
+        if not self._authority.reception.may_begin(mark):
+            raise LinkError(MANY_MARKS)
+        self.open(opening.stream, mark, has_gaps=True)
+
+    def on_batch(self, batch: link_pb2.Batch) -> None:
+        """The header of publishes that follow."""
+        if batch.kind != link_pb2.Batch.PUBLISH:
+            raise LinkError("an edge sends batches of publishes")
+        check_texts("the client id of a batch", batch.clients)
+        if max(batch.first, batch.stream, max(batch.sequences, default=0)) >= MOST_NUMBER:
+            raise LinkError("a batch has a number of 2^62 or more")
+        if batch.wills:
+            check(batch)
+        if any(index >= len(batch.clients) for index in batch.client):
+            raise LinkError("a batch names a client that it does not list")
+        stream = self._streams.get(batch.stream)
+        if stream is None:
+            raise LinkError("a batch is of a stream that was opened")
+        if len(batch.sequences) != (batch.count if stream.has_gaps else 0):
+            raise LinkError("each publish of an opened stream has its sequence, no other one has")
+        is_gap = not stream.is_stopped and batch.first not in (0, stream.next)
+        if is_gap and not stream.has_gaps:
+            raise LinkError("a batch is not the next one of its stream")
+        # Every frame carries the epoch, and another one takes nothing (invariant 1).
+        self._is_stale = batch.epoch != self._authority.epoch
+        self._stream = stream
+        self._sequences = list(reversed(batch.sequences))
+        self._clients = tuple(batch.clients)
+        self._publishers = RunLengths(batch.client, batch.counts, batch.count)
+        self._place = 0
+        self._count = batch.count
+        self._wills = {will.index: (will.name, will.life, will.number) for will in batch.wills}
+
+    def on_publish(self, packet: Publish) -> None:
+        """The next publish of the batch."""
+        stream, ((publisher, _),) = self._next(1)
+        message = Message(
+            packet.topic,
+            packet.payload,
+            packet.qos,
+            packet.retain,
+            self._clients[publisher],
+            self._wills.get(self._place - 1),
+            stream.mark[0],
+        )
+        self.received += message.size
+        self._take(stream, message)
+
+    def on_run(self, run: Run) -> None:
+        """The next publishes of the batch."""
+        stream, publishers = self._next(run.count)
+        begin = self._place - run.count
+        run.edge = stream.mark[0]
+        _name(run, publishers, self._clients)
+        self.received += run.size
+        has_will = any(begin <= place < self._place for place in self._wills)
+        if not has_will and self._take_whole(stream, run):
+            self._learn(run)
+        else:
+            for index in range(run.count):
+                will = self._wills.get(begin + index)
+                self._take(stream, attrs.evolve(run.message(index), will=will))
+
+    def _learn(self, run: Run) -> None:
+        """The header of publishes of QoS 0 comes again and again; it is good until others come."""
+        if run.qos:
+            self._inlet.forget()
+        elif not self._wills and len(self._clients) == 1:
+            self._inlet.know(run.clients[0], run.edge, self._count)
+
+    def _next(self, count: int) -> tuple[_Stream, list[tuple[int, int]]]:
+        """The stream of the next publishes, and who published how many of them in a row."""
+        if self._publishers is None or self._stream is None:
+            raise LinkError("a PUBLISH on a link follows its batch header")
+        self._place += count
+        return self._stream, self._publishers.take(count)
+
+    def _take_whole(self, stream: _Stream, run: Run) -> bool:
+        """Whether the authority took the run as such."""
+        if self._is_stale or (run.qos and stream.is_stopped):
+            return False
+        if not run.qos:
+            return self._authority.publish_run(run)
+        last = stream.next + run.count - 1
+        if stream.has_gaps:
+            sequences = self._sequences[-run.count :]  # in reverse
+            if any(after <= before for after, before in pairwise([*sequences, stream.next - 1])):
+                return False
+            last = sequences[0]
+        if not self._authority.publish_run(run, stream.mark, last):
+            return False
+        if stream.has_gaps:
+            del self._sequences[-run.count :]
+        self._open.append((self._authority.settles_at, stream, last))
+        stream.next = last + 1
+        return True
+
+    def _take(self, stream: _Stream, message: Message) -> None:
+        if stream.has_gaps:
+            self._on_sequence(stream, message.qos, self._sequences.pop())
+        if message.qos and stream.is_stopped:
+            return  # nothing behind a refused frame is taken (rule 1)
+        self._inlet.forget()
+        verdict = (
+            PublishVerdict.NOT_AUTHORITATIVE
+            if self._is_stale
+            else self._authority.publish(message, stream.mark, stream.next)
+        )
+        if not message.qos:
+            if verdict is not TAKEN:
+                self._counters.add("publish.dropped.not_authoritative")
+        elif verdict is TAKEN:
+            self._open.append((self._authority.settles_at, stream, stream.next))
+            stream.next += 1
+        else:
+            stream.is_stopped = True
+            if verdict is PublishVerdict.PARKED:
+                stream.parked = message.topic
+            else:
+                self._refuse(stream, self._authority.cut_for(message.topic), retry=False)
+
+    def on_restart(self, restart: link_pb2.Restart) -> None:
+        """The edge has heard of the refusal."""
+        stream = self._streams.get(restart.stream)
+        if stream is None or not (stream.has_gaps or restart.sequence == stream.next):
+            raise LinkError("a stream restarts where it was refused")
+        stream.is_stopped = False
+
+    # from the authority
+
+    def unpark(self) -> None:
+        """A fence was lifted or became a cut: the edge may try again what was parked."""
+        for stream in self._streams.values():
+            topic, stream.parked = stream.parked, None
+            if topic is not None:
+                cut = self._authority.cut_for(topic)
+                self._refuse(stream, cut, retry=cut is None and self._authority.serving)
+
+    def on_durable(self, offset: int) -> bool:
+        """What was published up to here is safe; True where more is to come."""
+        while self._open and self._open[0][0] <= offset:
+            _, stream, sequence = self._open.popleft()
+            stream.taken = sequence
+        return bool(self._open)
+
+    # to the edge
+
+    def acknowledge(self, out: list[Octets]) -> None:
+        """Append to `out` how far each stream was taken, where that is news."""
+        for stream in self._streams.values():
+            if stream.taken > stream.taken_told:
+                stream.taken_told = stream.taken
+                taken = link_pb2.Taken(stream=stream.number, sequence=stream.taken)
+                out.append(encode_frame(LinkFrame(taken=taken)))
+
+    # internal
+
+    def _on_sequence(self, stream: _Stream, qos: int, sequence: int) -> None:
+        if not qos:
+            raise LinkError("an opened stream has publishes of QoS 1 and 2")
+        if not stream.is_stopped:
+            if sequence < stream.next:
+                raise LinkError("the sequences of a stream grow")
+            stream.next = sequence
+
+    def _refuse(self, stream: _Stream, cut: ZoneCut | None, *, retry: bool) -> None:
+        refusal = link_pb2.Refusal(stream=stream.number, sequence=stream.next, retry=retry)
+        if cut is not None:
+            refusal.cut.CopyFrom(cut_to_wire(cut))
+        # To the edge it says, too, that all before it is safe.
+        data = encode_frame(LinkFrame(refusal=refusal))
+        self._authority.in_order(lambda: self._write(data))
+
+
+def _name(run: Run, publishers: list[tuple[int, int]], ids: Sequence[str]) -> None:
+    """Say who published the messages of a run."""
+    if len(publishers) == 1:
+        run.clients = (ids[publishers[0][0]],)
+        return
+    distinct = {publisher: place for place, publisher in enumerate(dict(publishers))}
+    run.clients = tuple(ids[publisher] for publisher in distinct)
+    if len(distinct) <= 256:
+        # Bytes are made, and told to the journal, without a look at each message.
+        run.places = b"".join([bytes((distinct[one],)) * count for one, count in publishers])
+    else:
+        run.places = [distinct[publisher] for publisher, count in publishers for _ in range(count)]

@@ -1,0 +1,193 @@
+"""
+What an edge's clients publish now, on its way over one link: the stream that the Hello opens.
+
+Publishes of a turn leave as one batch; their sequences follow one another. What the edge keeps of
+them by their ids is durable before they leave. QoS 0 goes straight, while nothing is before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from txbroker.core import Run, Sender
+from txbroker.delegation.zone_snapshot import MarkKey
+from txbroker.edge.routing.durable_send_queue import DurableSendQueue
+from txbroker.edge.routing.route import Publication, Route
+from txbroker.edge.sessions.edge import Edge
+from txbroker.link.batch_headers import BATCH_BYTES, MOST, BatchClients, in_short
+from txbroker.link.frames import Write, encode_frame, packets_of
+from txbroker.model.publish_run import Octets
+from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.wire.message import Message
+from txbroker.v1 import link_pb2
+from txbroker.v1.link_pb2 import LinkFrame
+
+MOST_CREDIT = 64 * 1024 * 1024
+"""Bytes that may be unanswered, whatever the owner offers: more would fill this node's memory."""
+
+
+class PublishSender:
+    """
+    One connection's; `epoch` is what the owner's Welcome said. `due` is called when a batch is to
+    leave at the end of the turn, by `send_batch`. While it `is_blocked` nothing is sent.
+    """
+
+    def __init__(self, edge: Edge, route: Route, write: Write, due: Callable[[], None]) -> None:
+        self.epoch = 0
+        self.is_blocked = False
+        self.number = edge.zones.next_stream()
+        self.key: MarkKey = (edge.name, edge.incarnation, route.apex, self.number)
+        self.next = 1
+        self._due = due
+        self._outbound = DurableSendQueue[list[Octets]](
+            edge.keeper.save_then, lambda out: write(*out)
+        )
+        self._kept: list[Session] = []
+        self._batch: list[Message | Run] = []
+        self._batch_size = self._batch_count = 0
+        self._batch_first = 0
+        self._credit = 0
+        self._sent = 0
+        self._consumed = 0  # by the owner
+        self.outlet = edge.exchange.make_outlet()
+        self._sender = edge.exchange.make_sender(self.outlet, self._header_before)
+
+    @property
+    def last(self) -> int:
+        """The sequence of the last publish that was given to it."""
+        return self.next - 1
+
+    # credit
+
+    def has_credit(self) -> bool:
+        """True if more publishes may be sent now."""
+        return self._in_flight < self._credit and not self.is_blocked
+
+    def set_credit(self, credit: int) -> None:
+        """The owner offers so much."""
+        self._credit = min(credit, MOST_CREDIT)
+
+    def on_consumed(self, consumed: int) -> None:
+        """The owner has taken so many bytes off the link by now."""
+        self._consumed = min(consumed, self._sent + self._sender.sent)
+
+    def count(self, size: int) -> None:
+        """So much was sent in another stream."""
+        self._sent += size
+
+    @property
+    def _in_flight(self) -> int:
+        return self._sent + self._sender.sent - self._consumed
+
+    # publishes
+
+    def publish(self, publication: Publication) -> None:
+        """Put it into the batch that leaves at the end of this turn."""
+        sequence = self._add(publication.message)
+        if publication.keeps_id:
+            self._kept.append(publication.note_origin(self.key, sequence))
+        self._send_if_full()
+
+    def sender(self) -> Sender | None:
+        """What sends QoS 0 at once; None where something is to go before it, or has to wait."""
+        if self._batch or self._outbound.waiting or not self.has_credit():
+            return None
+        self._sender.room = self._credit - self._in_flight
+        return self._sender
+
+    def publish_run(self, run: Run) -> None:
+        """Put many into the batch."""
+        if self._batch_count + run.count > MOST:
+            self.send_batch()
+        self._add(run)
+        self._send_if_full()
+
+    def restart(self, sequence: int, returned: Iterable[Publication] = ()) -> None:
+        """After a refusal: the next QoS 1/2 publish has this number."""
+        # What has not left comes again from the edge; QoS 0 does not, so it stays.
+        unsent = [item for item in self._batch if item.qos]
+        self._sent -= sum(item.size for item in unsent)
+        self._batch = [item for item in self._batch if not item.qos]
+        self._batch_size = sum(item.size for item in self._batch)
+        self._batch_count = sum(item.count for item in self._batch)
+        self._batch_first = self.next = sequence
+        self._sender.forget()
+        self._kept.clear()
+        # Others will have the numbers that the returned ones had: none may be kept as theirs.
+        forgetting = [p.note_origin(None, 0) for p in returned if p.keeps_id]
+        restart = link_pb2.Restart(stream=self.number, sequence=sequence)
+        self._outbound.send([encode_frame(LinkFrame(restart=restart))], forgetting)
+
+    def send_batch(self) -> None:
+        """What is in the batch leaves."""
+        items, self._batch = self._batch, []
+        if not items:
+            return
+        self._batch_size = self._batch_count = 0
+        kept, self._kept = self._kept, []
+        batch = header_of(items, self.epoch)
+        batch.stream = self.number
+        batch.first = self._batch_first
+        self._outbound.send([encode_frame(LinkFrame(batch=batch)), *packets_of(items)], kept)
+
+    def close(self) -> None:
+        """The connection is gone."""
+        self._outbound.close()
+
+    # internal
+
+    def _add(self, item: Message | Run) -> int:
+        """Put it into the batch; the sequence that it has, or that the next one will have."""
+        sequence = self.next
+        if not self._batch:
+            self._batch_first = sequence
+        self._batch.append(item)
+        self._batch_size += item.size
+        self._batch_count += item.count
+        self._sent += item.size
+        if item.qos:
+            self.next += item.count
+            self._sender.forget()
+        return sequence
+
+    def _send_if_full(self) -> None:
+        if self._batch_size >= BATCH_BYTES or self._batch_count >= MOST:
+            self.send_batch()
+        else:
+            self._due()
+
+    def _header_before(self, client_id: str) -> bytes:
+        """For the `Sender`: of a batch of publishes of QoS 0."""
+        batch = link_pb2.Batch(
+            kind=link_pb2.Batch.PUBLISH,
+            epoch=self.epoch,
+            count=1,
+            clients=[client_id],
+            client=[0],
+            stream=self.number,
+            first=self.next,
+        )
+        return encode_frame(LinkFrame(batch=batch))
+
+
+def header_of(items: Sequence[Message | Run], epoch: int) -> link_pb2.Batch:
+    """The header of a batch of these, without its stream and sequences."""
+    clients = BatchClients(items)
+    return link_pb2.Batch(
+        kind=link_pb2.Batch.PUBLISH,
+        epoch=epoch,
+        count=sum(clients.counts),
+        clients=clients.ids,
+        client=clients.index,
+        counts=in_short(clients.counts),
+        wills=_wills(items),
+    )
+
+
+def _wills(items: Iterable[Message | Run]) -> Iterator[link_pb2.WillId]:
+    place = 0
+    for item in items:
+        if isinstance(item, Message) and item.will is not None:
+            name, life, number = item.will
+            yield link_pb2.WillId(index=place, name=name, life=life, number=number)
+        place += item.count

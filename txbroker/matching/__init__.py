@@ -1,1 +1,0 @@
-"""Trees of topic levels: who subscribes to what, and what is retained where."""

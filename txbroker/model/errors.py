@@ -1,0 +1,77 @@
+"""
+Errors, split by whose fault they are.
+
+The text of an error is the sentence that an operator reads, on one line, with the next step where
+there is one. Errors are translated once, at the edge where they leave the program.
+"""
+
+from __future__ import annotations
+
+import reprlib
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 100
+_SHORT.maxlist = _SHORT.maxdict = 6
+
+
+class TxbrokerError(Exception):
+    """Base of every error that txbroker raises on purpose."""
+
+
+class PeerError(TxbrokerError):
+    """The other end broke a rule."""
+
+
+class CallerError(TxbrokerError):
+    """A caller inside this program broke a rule."""
+
+
+class StoreError(TxbrokerError):
+    """The durable store cannot be opened, read or written; the message names the file."""
+
+
+class PipelineError(TxbrokerError):
+    """
+    What was asked of the pipeline cannot be done.
+
+    The text is one line that names what and where, and the remedy. Spark wraps it in the traces of
+    its processes; `txbroker.pipeline.spark.spark_session.reason` finds it there.
+    """
+
+    def __init__(self, line: str) -> None:
+        super().__init__(" ".join(line.split()))
+
+
+class ConfigError(TxbrokerError):
+    """
+    A topology file cannot be used.
+
+    `str` of it is one line: `FILE[:LINE]: KEY: VALUE: PROBLEM; REMEDY`. `key` may be dotted
+    (`limits.packet`) and is "" where the file as a whole is meant, which then leaves out VALUE too.
+    `line` counts from 1.
+    """
+
+    def __init__(
+        self,
+        file: object,
+        key: str,
+        value: object,
+        remedy: str,
+        *,
+        problem: str = "",
+        line: int | None = None,
+    ) -> None:
+        self.file = str(file)
+        self.key = key
+        self.value = value
+        self.remedy = remedy
+        self.problem = problem
+        self.line = line
+        super().__init__(self._sentence())
+
+    def _sentence(self) -> str:
+        where = self.file if self.line is None else f"{self.file}:{self.line}"
+        what = "; ".join(part for part in (self.problem, self.remedy) if part)
+        # repr, cut short: a value may hold line ends, or stand for a whole mapping.
+        parts = [where, self.key, _SHORT.repr(self.value), what] if self.key else [where, what]
+        return " ".join(": ".join(parts).splitlines())

@@ -1,0 +1,1 @@
+"""What a client session is: flows, window, subscriptions, cursors. Pure."""

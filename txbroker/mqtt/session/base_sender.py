@@ -1,0 +1,168 @@
+"""What all sessions have in common as senders: the way to the client that is here, and QoS 0."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.mqtt.session.session_ports import Sink
+from txbroker.mqtt.session.window import SessionLimits
+from txbroker.mqtt.wire.encoder import encode_publish
+from txbroker.mqtt.wire.message import Message
+
+if TYPE_CHECKING:
+    from txbroker.mqtt.session.session import Session
+
+LATER_MESSAGES = 1_000
+"""QoS 0 messages of one part that wait until a session has caught up there."""
+
+
+class BaseSender:
+    """
+    The part of a session that sends; `sink` is its client's connection, None while that is away.
+
+    `dropped` counts messages that were its and never left.
+    """
+
+    __slots__ = (
+        "_dropping",
+        "_later",
+        "_limits",
+        "_session",
+        "dropped",
+        "sink",
+    )
+
+    def __init__(self, session: Session, *, limits: SessionLimits) -> None:
+        self.sink: Sink | None = None
+        self.dropped = 0
+        self._session = session
+        self._limits = limits
+        self._dropping: frozenset[bool] = frozenset()
+        self._later: dict[JournalId, list[Message]] | None = None
+
+    # from the session: its life
+
+    def attach(self, sink: Sink) -> None:
+        """The client is here."""
+        self.sink = sink
+        self._session.look_at_live()
+
+    def detach(self) -> None:
+        """The connection is gone."""
+        if self.sink is not None:
+            self.sink.outlet.is_direct = False
+        self.sink = None
+        self._later = None
+        self._dropping = frozenset()
+
+    def catch_up(self, part: JournalId) -> None:
+        """The session has caught up in the part: what is live may follow."""
+        if self.sink is None:
+            return
+        self._give_later(part)
+        if not self._session.is_behind:
+            self._dropping -= {True}
+
+    # from the edge: messages to the client
+
+    def deliver_qos0_after(self, message: Message, part: JournalId) -> None:
+        """
+        The same, but behind what the session has to catch up with in the part: a live message does
+        not overtake the backlog of a session that returns.
+        """
+        if self.sink is None:
+            return
+        if part not in self._session.places.behind:
+            self._give_later(part)
+            self.deliver_qos0(message)
+        else:
+            if self._later is None:
+                self._later = {}
+            later = self._later.setdefault(part, [])
+            if len(later) < LATER_MESSAGES:
+                later.append(message)
+            else:
+                self.drop(0)
+
+    def deliver_qos0(self, message: Message, *, retain: bool = False) -> None:
+        """Send the message to the client that is here and reads; otherwise it is dropped."""
+        if self.sink is None:
+            return
+        packet = message.qos0_packet
+        if retain:
+            packet = encode_publish(message.topic, message.payload, 0, True, False, None)
+        if not self.sink.outlet.send_qos0(packet):
+            self.look_at_outlet()
+
+    def drop(self, qos: int, count: int = 1) -> None:
+        """Messages that were its are not delivered: they are counted."""
+        is_first = (qos > 0) not in self._dropping
+        self._dropping |= {qos > 0}
+        self.dropped += count
+        self._session.watcher.dropped(self._session, qos, count, is_first=is_first)
+
+    # from the connection
+
+    def pump(self) -> None:
+        """The output has room again."""
+        if self._dropping:  # else it would become one more empty set, for each of many clients
+            self._dropping -= {False}
+        self._go_on()
+
+    def look_at_outlet(self) -> None:
+        """Count what happened at the outlet."""
+        if self.sink is None:
+            return
+        outlet = self.sink.outlet
+        if outlet.dropped:
+            dropped, outlet.dropped = outlet.dropped, 0
+            self.drop(0, dropped)
+        if outlet.fills and not outlet.is_told:
+            outlet.is_told = True
+            is_many = outlet.in_flight >= self._limits.inflight
+            limit = "limits.inflight" if is_many else "limits.session_memory"
+            self._session.watcher.window_is_full(self._session, limit)
+
+    def set_limits(self, limits: SessionLimits) -> None:
+        """From now on; what is beyond them already goes when the next message comes."""
+        self._limits = limits
+
+    # from the backlog: there may be messages in flight that have to be read again
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether any have to."""
+        return False
+
+    def unread(self) -> list[tuple[int, LogPosition]]:
+        """The flows whose message has to be read before they can be sent, in their order."""
+        return []
+
+    def give_back(self, packet_id: int, message: Message | None) -> None:
+        """A flow's message was read again; None: it is kept no longer, the flow ends."""
+
+    def put_off(self, part: JournalId) -> None:
+        """The part's messages in flight cannot be read now: those of others go first."""
+
+    def is_late(self, part: JournalId) -> bool:
+        """Whether messages of the part are in flight and cannot be read: no others may follow."""
+        return False
+
+    def unload(self) -> None:
+        """The client is away for long: messages that can be read again need not be in memory."""
+
+    # internal
+
+    def _go_on(self) -> None:
+        """Send what is due, and have more brought where little is left; each kind its own way."""
+        raise NotImplementedError
+
+    def _give_later(self, part: JournalId) -> None:
+        if self._later:
+            for message in self._later.pop(part, ()):
+                self.deliver_qos0(message)
+
+    def _answer(self, data: bytes) -> None:
+        if self.sink is not None:
+            self.sink.outlet.send(data)

@@ -1,0 +1,179 @@
+"""
+How far one session has come in the journals of the zones.
+
+Part by part: where it has to read on (`behind`), up to where it has all (`taken`), and what it must
+not be given twice. A part that cannot be read now and may come back is set aside (`cut_off`).
+Bookkeeping only: what is read, and when, is the backlog's; what is sent, the sender's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.mqtt.session.cursor import Cursor, MergedPart
+
+if TYPE_CHECKING:
+    from txbroker.mqtt.session.session import Session
+
+
+_NO_CURSORS: Final[Mapping[JournalId, Cursor]] = MappingProxyType({})
+_NO_OFFSETS: Final[Mapping[JournalId, int]] = MappingProxyType({})
+_NOTHING_HAD: Final[Mapping[JournalId, tuple[MergedPart, ...]]] = MappingProxyType({})
+
+
+class CursorSet:
+    """
+    See the module's text. `ahead`: up to where the session read more than this node's stream has
+    brought. `had`: what was given, before the session became one with another.
+    """
+
+    # Most sessions have none of these, and there may be very many sessions.
+    __slots__ = ("_session", "ahead", "behind", "cut_off", "had", "taken")
+
+    def __init__(self, session: Session) -> None:
+        self.behind = _NO_CURSORS
+        self.ahead = _NO_OFFSETS
+        self.had = _NOTHING_HAD
+        self.taken = _NO_OFFSETS
+        self.cut_off = _NO_OFFSETS
+        self._session = session
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether what comes live may go straight to the client."""
+        return not (self.behind or self.ahead or self.had)
+
+    def has_met(self, part: JournalId) -> bool:
+        """True if the session was given something of the part, or is to read it."""
+        return any(part in known for known in (self.behind, self.ahead, self.taken, self.cut_off))
+
+    # what changes
+
+    def begin(self, cursor: Cursor) -> None:
+        """The session is behind there, as the cursor says."""
+        self.behind = {**self.behind, cursor.part: cursor}
+        self._session.look_at_live()
+
+    def end(self, part: JournalId) -> None:
+        """It is not behind there any more."""
+        self.behind = {known: c for known, c in self.behind.items() if known != part}
+        self._session.look_at_live()
+
+    def end_all(self) -> None:
+        """It is behind nowhere."""
+        self.behind = _NO_CURSORS
+        self._session.look_at_live()
+
+    def get_ahead(self, part: JournalId, offset: int) -> None:
+        """It has read the part up to this offset."""
+        self.ahead = {**self.ahead, part: offset}
+        self._session.look_at_live()
+
+    def forget_ahead(self, part: JournalId) -> None:
+        """Its stream has come as far."""
+        if part in self.ahead:
+            self.ahead = {known: o for known, o in self.ahead.items() if known != part}
+            self._session.look_at_live()
+
+    def set_had(self, part: JournalId, had: tuple[MergedPart, ...]) -> None:
+        """What was given of the part before; nothing where it is empty."""
+        rest = {known: h for known, h in self.had.items() if known != part}
+        self.had = {**rest, part: had} if had else rest
+        self._session.look_at_live()
+
+    def put_aside(self, part: JournalId, offset: int) -> None:
+        """The part was cut off: what lies above this offset is to come, if it comes back."""
+        self.cut_off = {**self.cut_off, part: min(offset, self.cut_off.get(part, offset))}
+
+    def has_had(self, place: LogPosition, topic: str) -> bool:
+        """Whether this record was given, before the session became one with another."""
+        return any(had.has(place.offset, topic) for had in self.had.get(place.part, ()))
+
+    def needs(self) -> Iterator[LogPosition]:
+        """The places up to which nothing is needed of their parts, one or two for each part."""
+        for cursor in self.behind.values():
+            yield LogPosition(cursor.part, cursor.offset)
+        for part, offset in self.cut_off.items():
+            yield LogPosition(part, offset)
+
+    def take(self, part: JournalId, offset: int) -> None:
+        """It has all of the part up to this offset."""
+        if isinstance(self.taken, dict):
+            self.taken[part] = offset
+        else:
+            self.taken = {part: offset}
+
+    def _forget_taken(self, part: JournalId) -> bool:
+        return isinstance(self.taken, dict) and self.taken.pop(part, None) is not None
+
+    def fall_behind(self, place: LogPosition) -> None:
+        """This message and all that follow in its part have to be read from the journal."""
+        cursor = self.behind.get(place.part)
+        if cursor is None:
+            self.begin(Cursor(place.part, place.offset - 1))
+        else:
+            cursor.offset = min(cursor.offset, place.offset - 1)
+        self._session.save()
+
+    def catch_up(self, cursor: Cursor) -> None:
+        """All that there is behind the cursor is taken."""
+        part = cursor.part
+        self.end(part)
+        if part in self.cut_off:
+            self._forget_taken(part)
+            self.forget_ahead(part)
+        elif cursor.until is not None and cursor.is_over:
+            self.forget_part(part)
+        else:
+            # Also of a part that has ended: this node may hear of that only later.
+            self.take(part, cursor.offset)
+        self._session.save()
+
+    def forget_part(self, part: JournalId) -> None:
+        """Nothing of the part will ever come again: also not because a subscription names it."""
+        self.forget_ahead(part)
+        self.set_had(part, ())
+        session = self._session
+        begun = [s for s in session.subscriptions.values() if part in s.starts]
+        if not self._forget_taken(part) and not begun:
+            return
+        for subscription in begun:
+            subscription.forget_part(part)
+        if not session.clean and not session.is_over:
+            session.watcher.save_all(session)
+
+    def set_aside(self, part: JournalId, offset: int) -> Cursor | None:
+        """
+        The part cannot be read, and may come back: what lies above the offset is to come.
+
+        Returns the cursor that was there: it is at the end of all that can be had.
+        """
+        self.put_aside(part, offset)
+        cursor = self.behind.get(part)
+        if cursor is not None:
+            cursor.until = cursor.offset
+        self._session.save()
+        return cursor
+
+    def take_up(self, part: JournalId, *, is_kept: bool) -> None:
+        """The part that was set aside can be read again, or (not `is_kept`) never will."""
+        offset = self.cut_off[part]
+        self.cut_off = {known: o for known, o in self.cut_off.items() if known != part}
+        if not is_kept:
+            self.forget_part(part)
+        elif part not in self.behind:
+            self.begin(Cursor(part, offset))
+        self._session.save()
+
+    def detach(self) -> None:
+        """The client is away: what waits is not counted any more, nor known what lies behind."""
+        for cursor in self.behind.values():
+            cursor.waiting = None
+        for part, known in list(self.had.items()):
+            cursor_there = self.behind.get(part)
+            end = max(had.through for had in known)
+            if cursor_there is None or cursor_there.offset >= end:
+                self.set_had(part, ())

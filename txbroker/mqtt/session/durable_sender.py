@@ -1,0 +1,427 @@
+"""
+A durable session as the sender to its client (MQTT 3.1.1, section 4.3).
+
+Rules that live here: when the window lets a message go, what is sent again after a reconnect and in
+which order [MQTT-4.4.0-1, MQTT-4.6.0-1], and that packet ids are safe before a packet with them
+leaves (protocol rule 17). What there is no room for is not taken: whoever delivers remembers the
+place in the journal and comes again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.mqtt.session.base_sender import BaseSender
+from txbroker.mqtt.session.message_numbers import MessageNumbers
+from txbroker.mqtt.session.session_ports import Sink
+from txbroker.mqtt.session.window import OutboundMessage, SessionLimits, Window
+from txbroker.mqtt.wire.encoder import encode, pack_packet_id
+from txbroker.mqtt.wire.message import Message
+from txbroker.mqtt.wire.packets import Pubrel
+from txbroker.mqtt.wire.return_codes import wrong_answer
+
+if TYPE_CHECKING:
+    from txbroker.mqtt.session.session import Session
+
+
+class DurableSender(BaseSender):
+    """What goes to the client of a durable session; `window` None: nothing is on its way."""
+
+    __slots__ = ("_to_save", "last_id", "numbering", "window")
+
+    def __init__(self, session: Session, *, limits: SessionLimits) -> None:
+        super().__init__(session, limits=limits)
+        self.window: Window | None = None
+        self.last_id = 0
+        self.numbering = MessageNumbers()
+        self._to_save: list[int] = []
+
+    # from the session: its life
+
+    def attach(self, sink: Sink) -> None:
+        """The client is here: what was in flight is sent again, then what waits."""
+        super().attach(sink)
+        if self.window is not None:
+            self.window.resend.extend(self.window.flights)
+        self._go_on()
+
+    def detach(self) -> None:
+        """The connection is gone; what waited and can be read again is left to the journal."""
+        super().detach()
+        window = self.window
+        if window is not None:
+            window.resend.clear()
+            window.late.clear()
+            self.leave_queue()
+            if window.is_empty:
+                self.window = None
+
+    def close(self) -> None:
+        """Nothing goes to the client any more."""
+        super().detach()
+        self.window = None
+
+    def restore(
+        self,
+        flows: Iterable[tuple[int, OutboundMessage]],
+        held: Iterable[OutboundMessage],
+        last_id: int,
+    ) -> None:
+        """
+        Be as the store says; flows without their message wait until it is read again. What came
+        from another store gets its numbers here.
+        """
+        window = Window()
+        for packet_id, entry in flows:
+            window.flights[packet_id] = entry
+            window.flight_size += entry.size
+        for entry in held:
+            window.wait(entry)
+        if not window.is_empty:
+            self.window = window
+            self.numbering.restore((*window.flights.values(), *window.held))
+        self.last_id = last_id
+
+    # from the edge: messages to the client
+
+    def deliver(
+        self, message: Message, qos: int, place: LogPosition | None, *, retain: bool = False
+    ) -> bool:
+        """
+        Send a QoS 1/2 message, or queue it; `qos` is what this client gets, `retain` its flag.
+
+        False: there is no room; it has to be read at its place again. What has no place to be read
+        from is always taken; the oldest of it is dropped beyond the limits.
+        """
+        window = self.window
+        if window is None:
+            if self._session.is_over:
+                return True
+            if self.sink is None and place is not None:
+                return False
+            window = self.window = Window()
+        entry = OutboundMessage(message, qos, retain, place)
+        if place is None:
+            self.numbering.add(entry)
+        sink = self.sink
+        if sink is not None and not window.waiting and self._can_launch(window, sink):
+            self._launch(window, entry)
+            self._on_launched(window)
+            return True
+        if place is not None and not self.has_room():
+            return False
+        window.wait(entry)
+        if place is None:
+            self._bound(window)
+        self._session.save()
+        return True
+
+    def deliver_live(self, entries: Iterable[OutboundMessage]) -> int:
+        """Send what can be read again to the client that is here, or queue it; how many."""
+        sink = self.sink
+        assert sink is not None
+        window = self.window
+        if window is None:
+            window = self.window = Window()
+        may_launch = not window.waiting
+        is_launched, taken = False, 0
+        for entry in entries:
+            may_launch = may_launch and self._can_launch(window, sink)
+            if may_launch:
+                self._launch(window, entry)
+                is_launched = True
+            elif window.has_room:
+                window.wait(entry)
+            else:
+                break
+            taken += 1
+        if is_launched:
+            self._on_launched(window)
+        elif taken:
+            self._session.save()
+        return taken
+
+    def queue(self, message: Message, qos: int, place: LogPosition) -> bool:
+        """Queue a QoS 1/2 message that was read from the journal; False: there is no room."""
+        window = self.window
+        if window is None:
+            window = self.window = Window()
+        if not window.has_room:
+            return False
+        window.wait(OutboundMessage(message, qos, False, place))
+        return True
+
+    def send_queued(self) -> None:
+        """Send of what was queued as much as may be in flight."""
+        self._session.save()
+        self._go_on()
+
+    @property
+    def is_hungry(self) -> bool:
+        """Whether there is something to read for it that it can take."""
+        if self.sink is None:
+            return False
+        return self.has_unread or (self._session.is_behind and self.has_room())
+
+    def has_room(self) -> bool:
+        """Whether something that can be read again later is worth bringing now."""
+        if self.sink is None or self._session.subscribing:
+            return False
+        window = self.window
+        return window is None or window.has_room
+
+    def leave_queue(self) -> None:
+        """What waits and can be read again is left to the journal."""
+        if self.window is not None:
+            for place in self.window.leave_queue():
+                self._session.places.fall_behind(place)
+
+    # from the connection
+
+    def on_pubacks(self, packet_ids: Iterable[int]) -> None:
+        """The client has these QoS 1 messages."""
+        window = self.window
+        if window is None:
+            return
+        flights, is_changed, wrong = window.flights, False, 0
+        recording = self._session.watcher.recording
+        for packet_id in packet_ids:
+            entry = flights.get(packet_id)
+            if entry is not None and entry.qos != 1 and entry.is_sent:
+                wrong = packet_id
+            elif entry is not None and entry.is_sent:
+                self.numbering.forget(window.land(packet_id))
+                is_changed = True
+                if recording is not None:
+                    recording.delivered(self._session.client_id, entry.place)
+        if is_changed:
+            self._session.save()
+            self._go_on()
+        if wrong:
+            raise wrong_answer(wrong)
+
+    def on_pubrec(self, packet_id: int) -> None:
+        """The client has the QoS 2 message; the answer is PUBREL, whatever is known of it."""
+        entry = self._flight(packet_id)
+        if entry is not None and entry.qos != 2 and entry.is_sent:
+            raise wrong_answer(packet_id)
+        if entry is None or not entry.is_sent:
+            self._answer(encode(Pubrel(packet_id=packet_id)))
+        elif entry.released:
+            if not entry.is_unsaved:
+                self._answer(encode(Pubrel(packet_id=packet_id)))
+        else:
+            entry.released = True
+            self._save_first(packet_id, entry)
+            recording = self._session.watcher.recording
+            if recording is not None:
+                recording.delivered(self._session.client_id, entry.place)
+
+    def on_pubcomp(self, packet_id: int) -> None:
+        """The QoS 2 delivery is complete."""
+        entry = self._flight(packet_id)
+        if entry is not None and entry.is_sent and not (entry.qos == 2 and entry.released):
+            raise wrong_answer(packet_id)
+        if entry is not None and entry.released:
+            assert self.window is not None
+            self.numbering.forget(self.window.land(packet_id))
+            self._session.save()
+            self._go_on()
+
+    # from whoever keeps durable sessions
+
+    def on_saved(self, packet_ids: Iterable[int]) -> None:
+        """The flows with these packet ids are durable as they were: their packets may leave."""
+        window, sink = self.window, self.sink
+        if window is None:
+            return
+        out: list[bytes] = []
+        for packet_id in packet_ids:
+            entry = window.flights.get(packet_id)
+            if entry is not None and entry.is_unsaved:
+                entry.is_unsaved = False
+                if sink is not None:
+                    out += _packet(packet_id, entry)
+        if sink is not None and out:
+            sink.outlet.send(b"".join(out))
+
+    def take_unsaved(self) -> list[int]:
+        """The packet ids whose packets wait for `on_saved`, each once."""
+        taken, self._to_save = self._to_save, []
+        return taken
+
+    def numbers(self) -> list[int]:
+        """The numbers of the messages without a place that it has."""
+        entries = (*(entry for _, entry in self.flows()), *self.held())
+        return [entry.number for entry in entries if entry.number]
+
+    def flows(self) -> Iterable[tuple[int, OutboundMessage]]:
+        """What is in flight to the client, in the order of sending."""
+        return () if self.window is None else self.window.flights.items()
+
+    def held(self) -> Iterable[OutboundMessage]:
+        """What waits behind it and cannot be read again."""
+        return () if self.window is None else self.window.held
+
+    def first_queued(self) -> dict[JournalId, int]:
+        """The lowest offset of each part that waits behind that, and can be read again."""
+        return {} if self.window is None else self.window.first_queued()
+
+    def needs(self) -> Iterator[LogPosition]:
+        """The places behind which its messages are read again."""
+        if self.window is not None:
+            for entry in (*self.window.flights.values(), *self.window.queue):
+                if entry.place is not None:
+                    yield LogPosition(entry.place.part, entry.place.offset - 1)
+
+    def unacknowledged(self) -> Iterator[LogPosition]:
+        """Where the messages lie that the client was sent and has not said that it has."""
+        for _, entry in self.flows():
+            if entry.place is not None and not entry.released:
+                yield entry.place
+
+    # from the backlog: messages in flight that have to be read again
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether messages have to be sent again, which may have to be read before."""
+        return self.window is not None and bool(self.window.resend or self.window.late)
+
+    def unread(self) -> list[tuple[int, LogPosition]]:
+        """The flows whose message has to be read before they can be sent, in their order."""
+        return [] if self.window is None else list(self.window.unread())
+
+    def give_back(self, packet_id: int, message: Message | None) -> None:
+        """A flow's message was read again; None: it is kept no longer, the flow ends."""
+        window, entry = self.window, self._flight(packet_id)
+        if window is None or entry is None or not entry.is_unread:
+            return
+        if message is None:
+            window.land(packet_id)
+            self.drop(entry.qos)
+            recording = self._session.watcher.recording
+            if recording is not None and entry.place is not None:
+                part, offset = entry.place
+                recording.dropped(self._session.client_id, part, offset, offset)
+            self._session.save()
+        else:
+            window.give(entry, message)
+            is_late = entry.place is not None and entry.place.part in window.late
+            if is_late and self.sink is not None:
+                self._send(packet_id, entry)
+        self._go_on()
+
+    def put_off(self, part: JournalId) -> None:
+        """The part's messages in flight cannot be read now: those of others go first."""
+        window = self.window
+        if window is None or self.sink is None or part in window.late:
+            return
+        if any(place.part == part for _, place in window.unread()):
+            window.put_off(part)
+            self._go_on()
+
+    def is_late(self, part: JournalId) -> bool:
+        """Whether messages of the part are in flight and cannot be read: no others may follow."""
+        window = self.window
+        if window is None or part not in window.late:
+            return False
+        if all(place.part != part for _, place in window.unread()):
+            window.late.discard(part)
+            return False
+        return True
+
+    def unload(self) -> None:
+        """The client is away for long: messages that can be read again need not be in memory."""
+        if self.window is not None and self.sink is None:
+            self.window.unload()
+
+    # from operators and tests
+
+    @property
+    def queued(self) -> int:
+        """Messages waiting behind the window."""
+        return 0 if self.window is None else self.window.waiting
+
+    # internal
+
+    def _flight(self, packet_id: int) -> OutboundMessage | None:
+        return None if self.window is None else self.window.flights.get(packet_id)
+
+    def _tell_if_full(self, window: Window) -> None:
+        """After something entered the window: whether it was the last one."""
+        if len(window.flights) == self._limits.inflight:
+            self._session.watcher.window_is_full(self._session, "limits.inflight")
+        elif window.flight_size >= self._limits.memory:
+            self._session.watcher.window_is_full(self._session, "limits.session_memory")
+
+    def _can_launch(self, window: Window, sink: Sink) -> bool:
+        return window.is_open(self._limits) and sink.outlet.has_room
+
+    def _bound(self, window: Window) -> None:
+        limits = self._limits
+        while len(window.held) > limits.messages or window.held_size > limits.size:
+            entry = window.next_held()
+            self.numbering.forget(entry)
+            self.drop(entry.qos)
+
+    def _go_on(self) -> None:
+        """Send what is due: first what is to be sent again, then what waits."""
+        window, sink = self.window, self.sink
+        if sink is None:
+            return
+        while window is not None and window.resend:
+            packet_id = window.resend[0]
+            entry = window.flights.get(packet_id)
+            if entry is not None and entry.is_unread:
+                self._session.watcher.has_room(self._session)
+                return
+            window.resend.popleft()
+            if entry is not None and not entry.is_unsaved:
+                self._send(packet_id, entry)
+        if window is not None:
+            self._launch_waiting(window, sink)
+        if self._session.is_behind and (window is None or window.is_short):
+            self._session.watcher.has_room(self._session)
+
+    def _launch_waiting(self, window: Window, sink: Sink) -> None:
+        is_launched = False
+        while self._can_launch(window, sink):
+            entry = window.next_waiting()
+            if entry is None:
+                break
+            self._launch(window, entry)
+            is_launched = True
+        if is_launched:
+            self._on_launched(window)
+
+    def _launch(self, window: Window, entry: OutboundMessage) -> None:
+        """It enters the window; `_on_launched` has to follow."""
+        packet_id = self.last_id = window.launch(entry, self.last_id)
+        entry.is_unsaved = True
+        self._to_save.append(packet_id)
+
+    def _on_launched(self, window: Window) -> None:
+        self._tell_if_full(window)
+        self._session.watcher.save(self._session, urgent=True)
+
+    def _save_first(self, packet_id: int, entry: OutboundMessage) -> None:
+        entry.is_unsaved = True
+        self._to_save.append(packet_id)
+        self._session.watcher.save(self._session, urgent=True)
+
+    def _send(self, packet_id: int, entry: OutboundMessage) -> None:
+        assert self.sink is not None
+        self.sink.outlet.send(b"".join(_packet(packet_id, entry)))
+
+
+def _packet(packet_id: int, entry: OutboundMessage) -> tuple[bytes, ...]:
+    """What is to be sent of it now, which counts as sent from here on."""
+    if entry.released:
+        return (encode(Pubrel(packet_id=packet_id)),)
+    message = entry.message
+    assert message is not None, "its message is read before anything is sent"
+    head = message.head(entry.qos, retain=entry.retain, dup=entry.is_sent)
+    entry.is_sent = True
+    return head, pack_packet_id(packet_id), message.payload

@@ -1,0 +1,275 @@
+"""
+A session as the receiver of what its client publishes (MQTT 3.1.1, section 4.3).
+
+Which packet ids are open [MQTT-4.3.3-2], and which answer is due: a publish is acknowledged when
+its owner has it, or this node's outbox, and its packet id is free only when that is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from txbroker.core import Flows, Run
+from txbroker.mqtt.session.ack_order import AckOrder
+from txbroker.mqtt.session.inbound_publish import InboundPublish, checksum_of
+from txbroker.mqtt.session.session_ports import Sink
+from txbroker.mqtt.wire.encoder import encode
+from txbroker.mqtt.wire.packets import Puback, Pubcomp, Publish, Pubrec
+
+if TYPE_CHECKING:
+    from txbroker.mqtt.session.session import Session
+
+
+class SessionReceiver:
+    """
+    The publishes of one session's client that are under way.
+
+    Those that came in runs, and of which nothing more is known than that, are in `plain`.
+    """
+
+    __slots__ = ("_changed", "_flows", "_session", "_turns", "plain")
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.plain = Flows()
+        self._flows: dict[int, InboundPublish] = {}
+        self._changed: dict[int, None] = {}
+        self._turns: AckOrder | None = None
+
+    # from the session
+
+    def restore(self, flows: Iterable[InboundPublish]) -> None:
+        """Be as the store says."""
+        for flow in flows:
+            self._keep(flow)
+        self._begin_turns()
+
+    def take_in(self, flows: Iterable[InboundPublish]) -> None:
+        """
+        The session becomes one with another of its client, in which these were open.
+
+        Which of the two the client knows is not known: it may have been told that there was no
+        session, and have begun anew, or never have heard of the one that began meanwhile. So what
+        comes with a packet id that is open is a repeat only where it is the same message.
+        """
+        for flow in flows:
+            self._adopt(flow.packet_id)
+            if flow.packet_id not in self._flows:
+                self._keep(flow)
+        for flow in self.open():
+            flow.must_match = True
+            self.note(flow)
+        if self._turns is None:
+            self._begin_turns()
+        else:
+            self._turns.expect(self._flows)
+
+    def detach(self) -> None:
+        """The connection is gone; what the client sends again is acknowledged on the next one."""
+        if self._session.clean:
+            return  # nobody will ask
+        for packet_id in self.plain.packet_ids():
+            self._adopt(packet_id)
+        for flow in self._flows.values():
+            flow.owed = 0
+        self._begin_turns()
+
+    # from the connection and the edge
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether publishes of QoS 1 and 2 may come in runs now."""
+        return self._turns is None
+
+    def adopt(self, run: Run) -> list[InboundPublish]:
+        """A run does not go on as a whole: the flow of each of its publishes."""
+        flows = []
+        for index, packet_id in enumerate(run.packet_ids):
+            known = self.plain.get(packet_id)
+            if known is not None and known.serial == run.serial:
+                self._adopt(packet_id)
+            flow = self._flows.get(packet_id)
+            if flow is None or flow.serial != run.serial:  # its client has given it up
+                flow = InboundPublish(packet_id, run.message(index).qos, owed=0, serial=run.serial)
+            flows.append(flow)
+        return flows
+
+    def on_others_taken(self, run: Run, packet_ids: Iterable[int]) -> None:
+        """The owner has a whole run, in which these packet ids were, and are its no longer."""
+        for packet_id in packet_ids:
+            flow = self._flows.get(packet_id)
+            if flow is not None and flow.serial == run.serial:
+                self.on_taken(flow)
+
+    def accept(self, packet: Publish) -> InboundPublish | None:
+        """
+        A QoS 1/2 publish came in: the flow to forward, or None where it is a repeat.
+
+        A repeat of a flow that is taken already is acknowledged at once; of one that is still on
+        its way, when that is taken. The first repeat of one in doubt is forwarded, as what it is.
+        """
+        packet_id = packet.packet_id
+        assert packet_id is not None
+        self._adopt(packet_id)
+        known = self._flows.get(packet_id)
+        if known is not None and _is_repeat(packet, known):
+            if not known.owed:
+                self._enter(known, packet.topic, is_repeat=True)
+            known.owed += 1
+            if known.taken:
+                self._acknowledge(known)  # [MQTT-4.3.3-2]
+            was_in_doubt, known.is_in_doubt = known.is_in_doubt, False
+            return known if was_in_doubt else None
+        flow = self._keep(InboundPublish(packet_id, packet.qos))
+        if packet.qos == 2 and not self._session.clean:
+            flow.checksum = checksum_of(packet.topic, packet.payload)
+        self._enter(flow, packet.topic, is_repeat=False)
+        if known is not None:
+            self._give_up(known)
+        return flow
+
+    def on_taken(self, flow: InboundPublish) -> None:
+        """The owner has the publish: the client is told, when it is still the flow it knows."""
+        flow.taken = True
+        self.note(flow)
+        if self._flows.get(flow.packet_id) is flow:
+            self._acknowledge(flow)
+            if flow.qos == 2 and not self._session.clean:
+                self._session.watcher.save(self._session, urgent=False)
+
+    def on_pubrel(self, packet_id: int) -> None:
+        """The client will not send that packet id again; the answer is always PUBCOMP."""
+        self._adopt(packet_id)
+        flow = self._flows.get(packet_id)
+        if flow is not None and flow.qos == 2:
+            self._let_go(packet_id)
+            self._give_up(flow)
+        session = self._session
+        sink, pubcomp = session.sender.sink, encode(Pubcomp(packet_id=packet_id))
+        if session.clean or session.is_over:
+            self._answer_on(sink, pubcomp)
+        else:
+            # The client may use the packet id for another message as soon as it has the answer.
+            self._session.watcher.save_then(session, lambda: self._answer_on(sink, pubcomp))
+
+    def open(self) -> Iterable[InboundPublish]:
+        """QoS 2 publishes of the client that it has not released."""
+        return (flow for flow in self._flows.values() if flow.qos == 2)
+
+    def forget(self, flow: InboundPublish) -> None:
+        """Nothing of it was sent anywhere: when the client sends it again, it is new."""
+        if self._flows.get(flow.packet_id) is flow:
+            self._let_go(flow.packet_id)
+
+    # from whoever keeps durable sessions
+
+    def note(self, flow: InboundPublish) -> None:
+        """What is kept of a flow changed."""
+        if flow.qos == 2 and not self._session.clean:
+            self._changed[flow.packet_id] = None
+
+    @property
+    def count(self) -> int:
+        """How many flows there are that came by themselves, or do not go on in a run."""
+        return len(self._flows)
+
+    def change_all(self) -> None:
+        """All of it is to be kept anew."""
+        for flow in self._flows.values():
+            self.note(flow)
+
+    def take_changed(self) -> list[int]:
+        """The packet ids of which something else is to be kept than at the last call."""
+        changed, self._changed = self._changed, {}
+        return list(changed)
+
+    def kept(self, packet_id: int) -> InboundPublish | None:
+        """What is to be kept under the packet id."""
+        flow = self._flows.get(packet_id)
+        return flow if flow is not None and flow.is_kept else None
+
+    # internal
+
+    def _keep(self, flow: InboundPublish) -> InboundPublish:
+        known = self._flows.get(flow.packet_id)
+        if known is not None:
+            self.note(known)
+        self._flows[flow.packet_id] = flow
+        self.note(flow)
+        self.plain.hold(flow.packet_id)
+        return flow
+
+    def _let_go(self, packet_id: int) -> None:
+        self.note(self._flows.pop(packet_id))
+        self.plain.free(packet_id)
+
+    def _adopt(self, packet_id: int) -> None:
+        """A flow of a run, if the packet id is one's, is one like others from here on."""
+        plain = self.plain.get(packet_id)
+        if plain is not None:
+            owed = 0 if plain.is_taken else 1
+            self._keep(
+                InboundPublish(packet_id, plain.qos, plain.is_taken, owed, serial=plain.serial)
+            )
+
+    def _answer_on(self, sink: Sink | None, data: bytes) -> None:
+        """Answer, unless the client has another connection by now."""
+        if sink is not None and self._session.sender.sink is sink:
+            sink.outlet.send(data)
+
+    def _acknowledge(self, flow: InboundPublish) -> None:
+        if not flow.owed:
+            return  # the client has not sent it again yet
+        turns = self._turns
+        if turns is not None and turns.has_to_wait(flow):
+            return
+        self._answer(flow)
+        if turns is not None:
+            self._end_turn(flow)
+
+    def _answer(self, flow: InboundPublish) -> None:
+        kind = Puback if flow.qos == 1 else Pubrec
+        sink = self._session.sender.sink
+        if sink is not None:
+            sink.outlet.send(encode(kind(packet_id=flow.packet_id)) * flow.owed)
+        flow.owed = 0
+        if flow.qos == 1:
+            self._let_go(flow.packet_id)
+
+    def _begin_turns(self) -> None:
+        """What is open now, the next connection may bring again."""
+        self._turns = AckOrder(self._flows) if self._flows else None
+
+    def _enter(self, flow: InboundPublish, topic: str, *, is_repeat: bool) -> None:
+        """A publish came in: it has its turn to be answered."""
+        if self._turns is not None:
+            zone = self._session.watcher.zone_of(topic)
+            self._turns.enter(flow, topic, zone, is_repeat=is_repeat)
+
+    def _give_up(self, flow: InboundPublish) -> None:
+        """The client has given up a flow: no answer to it is due any more."""
+        flow.owed = 0
+        self._end_turn(flow)
+
+    def _end_turn(self, flow: InboundPublish) -> None:
+        """The flow owes nothing: those whose turn it is now are answered."""
+        turns = self._turns
+        if turns is None:
+            return
+        after = turns.end(flow)
+        while after is not None and (after.taken or not after.owed):
+            if after.owed:
+                self._answer(after)
+            after = turns.end(after)
+        if turns.is_over:
+            self._turns = None
+
+
+def _is_repeat(packet: Publish, flow: InboundPublish) -> bool:
+    """Whether the packet is the publish that is open with its packet id [MQTT-4.3.3-2]."""
+    if packet.qos != flow.qos:
+        return False
+    if flow.must_match:  # a client says so when it repeats something [MQTT-3.3.1-1]
+        return packet.dup and flow.checksum == checksum_of(packet.topic, packet.payload)
+    return packet.dup or flow.qos == 2

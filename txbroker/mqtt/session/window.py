@@ -1,0 +1,211 @@
+"""
+What is on its way to one client: messages in flight with their packet ids, and what waits behind.
+
+Bookkeeping only; when something is sent, and what has to be durable first, is the sender's.
+Two things wait: messages that cannot be read again (retained ones for a SUBSCRIBE), which come
+first, and messages that can, of which only a few are held.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+import attrs
+
+from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.mqtt.wire.message import Message
+
+LAST_PACKET_ID = 65_535
+
+QUEUE_MESSAGES = 1_000
+QUEUE_BYTES = 1024 * 1024
+"""What waits in memory and could be read again, at the most; the rest waits in the journal."""
+
+
+@attrs.frozen(kw_only=True)
+class SessionLimits:
+    """
+    What a session may hold: `inflight` QoS 1/2 messages of `memory` bytes unacknowledged (one
+    message, however large, is always let through), `messages` of `size` bytes waiting for it.
+    """
+
+    inflight: int = 100
+    memory: int = 8 * 1024 * 1024
+    messages: int = 100_000
+    size: int = 1024 * 1024 * 1024
+
+
+@attrs.define(slots=True, eq=False)
+class OutboundMessage:
+    """
+    A QoS 1/2 message to the client; `released`: PUBREC came, PUBREL is due or went.
+
+    `place` says where it can be read again; None: only here, and where the session is durable it is
+    kept under `number`. `message` None: to be read again before it can be sent. `is_unsaved`: its
+    packet (PUBLISH, or PUBREL) waits until its flow is durable. `size`: bytes that it counts for.
+    """
+
+    message: Message | None
+    qos: int
+    retain: bool
+    place: LogPosition | None = None
+    number: int = 0
+    released: bool = False
+    is_sent: bool = False
+    is_unsaved: bool = False
+    size: int = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.size = 0 if self.message is None else self.message.size
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether its message has to be read before anything can be sent."""
+        return self.message is None and not self.released
+
+
+class Window:
+    """
+    See the module's text. `resend`: packet ids in flight that are still to be sent on the present
+    connection, in their order. `late`: parts whose messages in flight cannot be read now.
+    """
+
+    def __init__(self) -> None:
+        self.flights: dict[int, OutboundMessage] = {}
+        self.flight_size = 0
+        self.held: deque[OutboundMessage] = deque()
+        self.held_size = 0
+        self.queue: deque[OutboundMessage] = deque()
+        self.queue_size = 0
+        self._queued: dict[JournalId, int] = {}  # how many of the queue lie in each part
+        self.resend: deque[int] = deque()
+        self.late: set[JournalId] = set()
+
+    @property
+    def waiting(self) -> int:
+        """Messages that wait behind those in flight."""
+        return len(self.held) + len(self.queue)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is on its way."""
+        return not (self.flights or self.held or self.queue)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether what can be read again later may wait here."""
+        return len(self.queue) < QUEUE_MESSAGES and self.queue_size < QUEUE_BYTES
+
+    @property
+    def is_short(self) -> bool:
+        """Whether so little waits that more should be brought."""
+        return len(self.queue) < QUEUE_MESSAGES // 2
+
+    def is_open(self, limits: SessionLimits) -> bool:
+        """Whether one more message may be in flight."""
+        return (
+            len(self.flights) < limits.inflight
+            and self.flight_size < limits.memory
+            and not self.resend
+        )
+
+    # in flight
+
+    def launch(self, entry: OutboundMessage, after: int) -> int:
+        """Give it the next free packet id after this one."""
+        packet_id = after % LAST_PACKET_ID + 1
+        while packet_id in self.flights:  # [MQTT-2.3.1-4]
+            packet_id = packet_id % LAST_PACKET_ID + 1
+        self.flights[packet_id] = entry
+        self.flight_size += entry.size
+        return packet_id
+
+    def land(self, packet_id: int) -> OutboundMessage:
+        """It is complete."""
+        entry = self.flights.pop(packet_id)
+        self.flight_size -= entry.size
+        return entry
+
+    def give(self, entry: OutboundMessage, message: Message) -> None:
+        """Its message was read again."""
+        entry.message = message
+        entry.size = message.size
+        self.flight_size += entry.size
+
+    def unload(self) -> None:
+        """Forget the messages that can be read again."""
+        for entry in self.flights.values():
+            if entry.place is not None:
+                self.flight_size -= entry.size
+                entry.message = None
+                entry.size = 0
+
+    def unread(self) -> Iterator[tuple[int, LogPosition]]:
+        """What has to be read, in the order of sending."""
+        for packet_id, entry in self.flights.items():
+            if entry.is_unread and entry.place is not None:
+                yield packet_id, entry.place
+
+    def put_off(self, part: JournalId) -> None:
+        """The part cannot be read now: the others go first."""
+        self.late.add(part)
+        self.resend = deque(
+            packet_id for packet_id in self.resend if not self._is_late(packet_id, part)
+        )
+
+    def _is_late(self, packet_id: int, part: JournalId) -> bool:
+        entry = self.flights.get(packet_id)
+        if entry is None or not entry.is_unread or entry.place is None:
+            return False
+        return entry.place.part == part
+
+    # what waits
+
+    def wait(self, entry: OutboundMessage) -> None:
+        """Behind those of its kind."""
+        place = entry.place
+        if place is None:
+            self.held.append(entry)
+            self.held_size += entry.size
+        else:
+            self.queue.append(entry)
+            self.queue_size += entry.size
+            self._queued[place.part] = self._queued.get(place.part, 0) + 1
+
+    def next_waiting(self) -> OutboundMessage | None:
+        """Take the first one."""
+        if self.held:
+            return self.next_held()
+        if not self.queue:
+            return None
+        entry = self.queue.popleft()
+        self.queue_size -= entry.size
+        assert entry.place is not None
+        part = entry.place.part
+        self._queued[part] -= 1
+        if not self._queued[part]:
+            del self._queued[part]
+        return entry
+
+    def next_held(self) -> OutboundMessage:
+        """Take the first one of those that cannot be read again."""
+        entry = self.held.popleft()
+        self.held_size -= entry.size
+        return entry
+
+    def first_queued(self) -> dict[JournalId, int]:
+        """The lowest offset in the queue of each part that has any: in each it goes upwards."""
+        found: dict[JournalId, int] = {}
+        for entry in self.queue:
+            if len(found) == len(self._queued):
+                break
+            assert entry.place is not None
+            found.setdefault(*entry.place)
+        return found
+
+    def leave_queue(self) -> Iterable[LogPosition]:
+        """Forget what waits and can be read again; returns where it lies."""
+        queue, self.queue, self.queue_size = self.queue, deque(), 0
+        self._queued.clear()
+        return [entry.place for entry in queue if entry.place is not None]

@@ -1,0 +1,1 @@
+"""A client's TCP connection on Twisted."""

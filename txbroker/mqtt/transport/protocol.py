@@ -1,0 +1,511 @@
+"""
+SHELL: an MQTT client's TCP connection on Twisted.
+
+What is here: reading, writing once a turn, back-pressure to the session. How it begins and ends is
+in `lifetime`, its keep-alive too. What is legal decides `connection`, what becomes of it `edge` and
+`session`, for how long a client is not read `hold`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import attrs
+from twisted.internet.interfaces import IAddress, IProtocol, IPushProducer
+from twisted.internet.protocol import Factory
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from txbroker.core import QUEUE_HIGH_MARK, Flows
+from txbroker.model.publish_run import Octets
+from txbroker.mqtt.session.connection_rules import judge, judge_beginning
+from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.transport.connection_lifetime import ConnectionLifetime, describe
+from txbroker.mqtt.transport.read_pause import ReadPause
+from txbroker.mqtt.transport.service import MqttService
+from txbroker.mqtt.transport.subscribe_packets import is_large, subscribe, take_large, unsubscribe
+from txbroker.mqtt.transport.unread_answers import UnreadAnswers
+from txbroker.mqtt.wire.encoder import encode
+from txbroker.mqtt.wire.packets import (
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Subscribe,
+    Unsubscribe,
+)
+from txbroker.mqtt.wire.return_codes import ConnackCode, ProtocolViolation
+from txbroker.runtime.fair_shares import Newcomer
+from txbroker.runtime.sockets.accepted import has_left
+from txbroker.runtime.structured_log import get_logger, tell_repeated
+
+log = get_logger()
+
+QUEUE_LOW_MARK = 250
+"""Messages behind a client's window down to which publishers wait, for a short time."""
+
+PACE = 512 * 1024
+"""Bytes that a client that is fast reads in a tenth of a second; in messages, `QUEUE_LOW_MARK`."""
+
+FULL = 1024 * 1024
+"""
+Bytes of output from which on publishers wait for a client that is on trial, and one that does not
+read its answers is not read; less where there is much output of all.
+"""
+
+_ACCEPTED: Final = [encode(Connack(present, ConnackCode.ACCEPTED)) for present in (False, True)]
+
+MOST_ASKED = 128
+"""Filters of a client that wait for zones; it is read on when there are less."""
+
+HALF = 4_096
+"""Bytes of a packet that is not whole; smaller ones are not counted."""
+
+LOGGED_BYTES = 32
+"""How much of an illegal packet goes into the log."""
+
+
+@implementer(IProtocol, IPushProducer)
+class MqttProtocol(ConnectionLifetime):
+    """
+    One client's connection; the session's sink.
+
+    There is one for each of very many clients that do nothing: it has slots, and whatever few of
+    them need is made when they do.
+    """
+
+    __slots__ = ()
+
+    # from Twisted
+
+    def dataReceived(self, data: Octets) -> None:
+        self._inlet.feed(data)
+        self.fed()
+        self._service.turn.end()
+
+    def connectionLost(self, reason: Failure | None = None) -> None:
+        if self._is_open:
+            self._leave(will=True)
+        self._cancel_deadline()
+        self.outlet.connection = None  # two that know each other would stay for the collector
+        self._service.turn.end()
+
+    def pauseProducing(self) -> None:
+        self._is_clogged = True
+        self._service.pressure.raise_(self, self._unread, pace=PACE)
+
+    def resumeProducing(self) -> None:
+        self._is_clogged = False
+        self.outlet.is_shut = False
+        self._service.pressure.lower(self)
+        self.flush()
+        if self._session is not None:
+            self._session.sender.pump()
+        self._look_at_answers()
+        self._service.turn.end()
+
+    def stopProducing(self) -> None:
+        self._is_clogged = True
+
+    # from the session (Sink)
+
+    def flush(self) -> None:
+        """
+        The end of a turn, or much waits: write what was gathered, look at what happened at the
+        outlet, and have publishers wait if it does not get less.
+        """
+        outlet, session = self.outlet, self._session
+        if not self._is_clogged:
+            if outlet.size and self._is_open:
+                self._push()
+        else:
+            self._look_at_answers()
+            if self._service.pressure.is_slow(self):
+                outlet.is_shut = True
+            elif self._is_filled():
+                self._service.pressure.hurry(self)
+        if session is not None:
+            session.sender.look_at_outlet()
+            self._look_at_queue()
+
+    def _look_at_answers(self) -> None:
+        """Whoever does not read its answers is not read either: what it sends stays with it."""
+        if self._is_clogged and self._is_open:
+            if self._deaf is None and self._is_filled():
+                self._deaf = UnreadAnswers(
+                    self._service.clock,
+                    self._client_id,
+                    left=self._unread,
+                    give_up=self._give_up,
+                )
+                self._regulate()
+        elif self._deaf is not None:
+            self._deaf.end()
+            self._deaf = None
+            self._regulate()
+            self.fed()
+
+    def _is_filled(self) -> bool:
+        return self.outlet.size > self._service.exchange.room(FULL)
+
+    def _unread(self) -> int:
+        """Bytes that the client's end has not taken; less each time where that cannot be known."""
+        unread = getattr(self.transport, "unread", None)
+        return -int(1e6 * self._service.clock.seconds()) if unread is None else unread()
+
+    def _look_at_queue(self) -> None:
+        """A client that is a little behind holds its publishers back, for a short time."""
+        waiting, pressure = self.outlet.waiting, self._service.pressure
+        if waiting > QUEUE_HIGH_MARK:
+            self.outlet.is_behind = True
+            pressure.raise_(self.outlet, lambda: self.outlet.waiting, pace=QUEUE_LOW_MARK)
+        elif self.outlet.is_behind and waiting < QUEUE_LOW_MARK:
+            self.outlet.is_behind = False
+            pressure.lower(self.outlet)
+
+    def fed(self) -> None:
+        """Take what has come, as far as it may be taken now; the caller ends the turn."""
+        if not self._is_working:
+            self._service.shares.serve(self)
+
+    # from Shares
+
+    @property
+    def newcomer(self) -> Newcomer | None:
+        """Itself, if it has sent no CONNECT yet."""
+        return None if self._client_id else self
+
+    def drop_if_gone(self) -> bool:
+        """True if its client waits for no CONNACK: then it was never here."""
+        has_left = getattr(self.transport, "has_left", None)
+        if has_left is None or not has_left():
+            return False
+        self._service.counters.add("clients.gone")
+        self._leave(will=False)
+        self._abort()
+        return True
+
+    def work(self) -> bool:
+        """Take what has come until the share is used up; True if some of it is left."""
+        is_over = False
+        self._is_working = True
+        try:
+            # A client may send on before it has its CONNACK (3.1.4): that waits for its session.
+            while self._may_work() and not is_over:
+                if not self._step():
+                    break
+                is_over = self._service.shares.is_over
+        except ProtocolViolation as violation:
+            self._on_violation(violation)
+        finally:
+            self._is_working = False
+        session = self._session
+        if (
+            session is not None
+            and session.held_size
+            and self._service.edge.congestion.is_too_much(session)
+        ):
+            self._stop_reading(session)
+        has_more = is_over and self._may_work()
+        self._regulate()
+        return has_more
+
+    def fail(self, error: Exception) -> None:
+        """Its work has raised this: the others go on."""
+        log.error("stream.failed", exc_info=error)
+        self._leave(will=True)
+        self._abort()
+
+    def on_late(self) -> None:
+        """It waits for its turn, or does so no more."""
+        self._regulate()
+
+    # internal: packets
+
+    def _may_work(self) -> bool:
+        session = self._session
+        if session is not None and session.subscribing >= MOST_ASKED:
+            session.when_asked = self.fed
+            return False
+        if not self._is_open or self._is_arriving or self._deaf is not None:
+            return False
+        return self._hold is None or not self._hold.is_on
+
+    def _step(self) -> bool:
+        """Take what comes up to the next single packet, and that; False: there is no more."""
+        inlet, session = self._inlet, self._session
+        if self._job is not None:
+            if next(self._job, self) is self:
+                self._job = None
+            return True
+        if session is not None and session.has_received:
+            inlet.takes_qos12 = self._may_gather(session)
+        frame = inlet.step()
+        if inlet.has_heard and self._keep_alive:  # whole packets, not bytes [MQTT-3.1.2-24]
+            inlet.heard_at = self._service.clock.seconds()
+        if session is not None:
+            self._take_gathered(session)
+        if inlet.fault is not None:
+            raise inlet.fault
+        if inlet.wants_flows and session is not None and session is self._session:
+            self._open_inlet(session, session.receiver.plain)
+            return True
+        if frame is None:
+            self._hold_half(is_first=session is None)
+            return inlet.has_more
+        if not self._is_open:
+            return False  # what came before it has closed the connection
+        first_byte, body = frame
+        if session is None:
+            self._service.strangers.forget(self)
+        elif is_large(first_byte, body):
+            answer = partial(self._answer, session)
+            self._job = take_large(self._service, session, first_byte, body, answer)
+            return True
+        packet = judge(first_byte, body, is_first=session is None)
+        _HANDLERS[type(packet)](self, packet)
+        return inlet.has_more
+
+    def _hold_half(self, *, is_first: bool) -> None:
+        """What came last is not a whole packet, or nothing is left."""
+        inlet, service = self._inlet, self._service
+        if is_first and inlet.first_byte is not None:
+            judge_beginning(inlet.first_byte)
+            service.strangers.hold(self, inlet.awaited)
+        elif not is_first and inlet.awaited >= HALF:
+            service.halves.hold(self, inlet.awaited)
+        else:
+            service.halves.forget(self)
+
+    def _may_gather(self, session: Session) -> bool:
+        """Whether publishes of QoS 1 and 2 need no look at each of them."""
+        service = self._service
+        return (
+            session.may_gather
+            and not service.space.is_short
+            and not service.successions.concerns(self._client_id)
+        )
+
+    def _take_gathered(self, session: Session) -> None:
+        inlet = self._inlet
+        if inlet.has_landed:
+            session.sender.send_queued()
+            self._look_at_queue()
+        if not session.clean and inlet.pubacks:
+            session.sender.on_pubacks(inlet.pubacks)
+        if inlet.qos0 is not None:
+            self._service.edge.clients.publish_run(inlet.qos0)
+        if inlet.qos12 is not None:
+            self._service.edge.clients.publish_run(inlet.qos12)
+
+    def _on_connect(self, packet: Connect) -> None:
+        client_id = packet.client_id or self._service.make_client_id()  # [MQTT-3.1.3-6]
+        if not packet.client_id:
+            packet = attrs.evolve(packet, client_id=client_id)
+        if len(client_id) > self._service.max_client_id // 4:
+            self._check_client_id(client_id)
+        self._client_id = client_id
+        if self._service.is_leaving:
+            self._refuse("the node is retired", True)
+            return
+        accept = partial(self._accept, packet)
+        roaming = self._service.roaming
+        attempt = roaming.connect(packet, accept, self._refuse, self.drop_if_gone, self._host)
+        if self._session is None and self._is_open:
+            self._attempt = attempt
+            self._is_arriving = True
+            self._regulate()
+
+    def _host(self) -> str:
+        """Where the client is."""
+        return getattr(self.transport.getPeer(), "host", "")
+
+    def _check_client_id(self, client_id: str) -> None:
+        most = self._service.max_client_id
+        if len(client_id.encode()) > most:
+            reason = f"A client id is longer than {most} bytes."
+            code = ConnackCode.IDENTIFIER_REJECTED
+            raise ProtocolViolation("limits.client_id", reason, code)
+
+    def _accept(self, packet: Connect, session: Session, present: bool) -> None:
+        """The session is found, and durable where it has to be."""
+        if not self._is_open:
+            self._service.edge.clients.miss(session)
+            return
+        self._session = session
+        self._attempt = None
+        self._set_keep_alive(packet.keep_alive)
+        if session.clean and session.will is None and not self._inlet.has_more:
+            # Nothing was to be kept, nothing else is to go with it: the client need not wait for
+            # others that connect in this turn.
+            send = self.outlet.send_now
+        else:
+            send = self.outlet.send
+        send(_ACCEPTED[present])  # [MQTT-3.2.2-1..4]
+        if not self._service.edge.clients.attach(session, self):
+            self._session = None  # another connection may have it by now
+            self._leave(will=False)
+            self._abort()
+            return
+        self._open_inlet(session, session.receiver.plain if session.has_received else None)
+        if self._is_arriving:
+            self._is_arriving = False
+            self._regulate()
+            self.fed()
+
+    def _open_inlet(self, session: Session, flows: Flows | None) -> None:
+        self._inlet.max_packet = self._service.max_packet
+        self._inlet.open(session, session.client_id, flows, clean=session.clean)
+
+    def _refuse(self, reason: str, is_told: bool) -> None:
+        """The session is not to be had."""
+        if not self._is_open:
+            return
+        if is_told:
+            log.warning("session.unreachable", client_id=self._client_id, reason=reason)
+            self._service.counters.add("clients.session_unreachable")
+            self.outlet.send(encode(Connack(False, ConnackCode.SERVER_UNAVAILABLE)))
+            self.flush()
+            self._leave(will=False)
+            self._close_politely()
+        else:
+            self.close(reason)
+
+    def _on_publish(self, packet: Publish) -> None:
+        session = self._session
+        assert session is not None
+        service = self._service
+        if packet.qos and (
+            service.space.is_short or service.successions.has_to_wait(self._client_id, packet.topic)
+        ):
+            # Whoever only subscribes, and QoS 0, need no room on the disk.
+            self._made_hold().refused = packet
+            self._stop_reading(session)
+        else:
+            self._service.edge.clients.publish(session, packet)
+
+    def _on_puback(self, packet: Puback) -> None:
+        assert self._session is not None
+        self._session.sender.on_pubacks((packet.packet_id,))
+
+    def _on_pubrec(self, packet: Pubrec) -> None:
+        assert self._session is not None
+        self._session.sender.on_pubrec(packet.packet_id)
+
+    def _on_pubrel(self, packet: Pubrel) -> None:
+        assert self._session is not None
+        self._session.receiver.on_pubrel(packet.packet_id)
+
+    def _on_pubcomp(self, packet: Pubcomp) -> None:
+        assert self._session is not None
+        self._session.sender.on_pubcomp(packet.packet_id)
+
+    def _on_subscribe(self, packet: Subscribe) -> None:
+        session = self._session
+        assert session is not None
+        subscribe(self._service, session, packet, partial(self._answer, session))
+
+    def _on_unsubscribe(self, packet: Unsubscribe) -> None:
+        session = self._session
+        assert session is not None
+        unsubscribe(self._service, session, packet, partial(self._answer, session))
+
+    def _answer(self, session: Session, answer: bytes) -> None:
+        if self._session is session:
+            self.outlet.send(answer)
+
+    def _on_pingreq(self, _: Packet) -> None:
+        self.outlet.send(encode(Pingresp()))  # [MQTT-3.12.4-1]
+
+    def _on_disconnect(self, _: Packet) -> None:
+        self._leave(will=False)  # [MQTT-3.14.4-3]
+        self._close_politely()
+
+    def _on_violation(self, violation: ProtocolViolation) -> None:
+        first_byte, body = violation.frame
+        tell_repeated(
+            log.warning,
+            "client.violation",
+            kind=violation.rule,
+            client_id=self._client_id,
+            peer=describe(self.transport.getPeer()),
+            rule=violation.rule,
+            reason=violation.reason,
+            bytes=(bytes([first_byte]) + body[:LOGGED_BYTES]).hex(),
+        )
+        self._service.counters.add("clients.violations")
+        if violation.rule == "limits.packet":
+            self._service.counters.add("packet.over_limit")
+        if violation.connack is not None and self._session is None:
+            self.outlet.send(encode(Connack(False, violation.connack)))
+        self.flush()
+        self._leave(will=True)
+        self._close_politely()
+
+    def _made_hold(self) -> ReadPause:
+        if self._hold is None:
+            self._hold = ReadPause(self._service, go_on=self._read_again, give_up=self._give_up)
+        return self._hold
+
+    def _stop_reading(self, session: Session) -> None:
+        hold = self._made_hold()
+        if not hold.is_on:
+            hold.begin(session)
+            self._regulate()
+
+    def _read_again(self) -> None:
+        hold = self._made_hold()
+        self._inlet.heard_at = self._service.clock.seconds()
+        self._regulate()
+        refused = hold.take_refused()
+        if refused is not None:
+            self._on_publish(refused)
+        self.fed()
+
+
+_HANDLERS: Final[dict[type, Callable[[MqttProtocol, Any], None]]] = {
+    Publish: MqttProtocol._on_publish,
+    Puback: MqttProtocol._on_puback,
+    Pubrec: MqttProtocol._on_pubrec,
+    Pubrel: MqttProtocol._on_pubrel,
+    Pubcomp: MqttProtocol._on_pubcomp,
+    Subscribe: MqttProtocol._on_subscribe,
+    Unsubscribe: MqttProtocol._on_unsubscribe,
+    Pingreq: MqttProtocol._on_pingreq,
+    Connect: MqttProtocol._on_connect,
+    Disconnect: MqttProtocol._on_disconnect,
+}
+
+
+class MqttFactory(Factory):
+    """Makes a protocol for each connection."""
+
+    noisy = False
+    asks_for_address = False
+
+    def __init__(self, service: MqttService) -> None:
+        self._service = service
+
+    def buildProtocol(self, addr: IAddress | None) -> Any:
+        return MqttProtocol(self._service)
+
+    def puts_off(self) -> bool:
+        """True if whoever connects now would wait here: few may as well do so in the backlog."""
+        return self._service.shares.puts_off_newcomers
+
+    def drops(self, descriptor: int) -> bool:
+        """True if whoever has connected here is gone by now, and was one of a crowd."""
+        service = self._service
+        is_gone = service.shares.is_crowded and has_left(descriptor)
+        if is_gone:
+            service.counters.add("clients.gone")
+        return is_gone

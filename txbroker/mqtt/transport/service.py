@@ -1,0 +1,107 @@
+"""SHELL: what the client connections of a node share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from txbroker.core import Exchange
+from txbroker.edge.sessions.edge import Edge
+from txbroker.edge.sessions.session_connect import PublishBarrier, SessionConnect
+from txbroker.model.counters import Counters
+from txbroker.runtime.backpressure import Backpressure
+from txbroker.runtime.deadlines import Deadlines
+from txbroker.runtime.fair_shares import FairShares
+from txbroker.runtime.flush_queue import FlushQueue
+from txbroker.runtime.net import Clock
+from txbroker.runtime.unauthenticated import HalfPackets, Unauthenticated
+from txbroker.storage.disk_watermark import DiskWatermark
+
+
+class ClientConnection(Protocol):
+    """A client's connection."""
+
+    def close(self, reason: str) -> None:
+        """End it as if it had broken: the will is published."""
+
+    def end(self) -> None:
+        """The node stops: the will is discarded."""
+
+
+class SocketOutputs:
+    """What was gathered for clients in a turn; `again` has `flush` called in another one."""
+
+    def __init__(self, exchange: Exchange, again: Callable[[SocketOutputs], None]) -> None:
+        self._exchange = exchange
+        self._again = again
+
+    def flush(self) -> None:
+        """The end of a turn: write what it may, and have a look where that did not do."""
+        for outlet in self._exchange.send_outputs():
+            if outlet.connection is not None:
+                outlet.connection.flush()
+        if self._exchange.has_outputs:
+            self._again(self)
+
+
+class MqttService:
+    """The parts of the node that every connection uses, its limits, and who is connected."""
+
+    def __init__(
+        self,
+        *,
+        edge: Edge,
+        exchange: Exchange,
+        roaming: SessionConnect,
+        successions: PublishBarrier,
+        turn: FlushQueue,
+        clock: Clock,
+        pressure: Backpressure,
+        space: DiskWatermark,
+        counters: Counters,
+        strangers: Unauthenticated,
+        halves: HalfPackets,
+        shares: FairShares,
+        make_client_id: Callable[[], str],
+        max_packet: int,
+        max_connections: int,
+        connect_timeout: float,
+        max_client_id: int = 256,
+        max_subscriptions: int = 10_000,
+    ) -> None:
+        self.edge = edge
+        self.exchange = exchange
+        self.roaming = roaming
+        self.successions = successions
+        self.turn = turn
+        self.clock = clock
+        self.deadlines = Deadlines(clock)
+        self.pressure = pressure
+        self.space = space
+        self.counters = counters
+        self.strangers = strangers
+        self.halves = halves
+        self.shares = shares
+        edge.feeds.wire(shares)
+        shares.when_short(edge.slices.hurry)
+        self.make_client_id = make_client_id
+        self.max_packet = max_packet
+        self.max_connections = max_connections
+        self.connect_timeout = connect_timeout
+        self.max_client_id = max_client_id
+        self.max_subscriptions = max_subscriptions
+        self.connections: dict[ClientConnection, None] = {}  # takes half the room of a set
+        self.is_leaving = False
+
+    def leave(self) -> None:
+        """The node goes for good: its clients are to go elsewhere, and no more come."""
+        self.is_leaving = True
+        for connection in list(self.connections):
+            connection.close("the node is retired")
+        self.turn.end()
+
+    def stop(self) -> None:
+        """The node stops; it serves its clients again when it comes back."""
+        for connection in list(self.connections):
+            connection.end()
+        self.turn.end()

@@ -1,0 +1,49 @@
+"""
+SHELL: the time for which a client does not read its answers.
+
+Answers cannot be dropped, so a client that asks on and reads none would fill the node's memory. Its
+packets stay in the kernel until it has read; when it takes nothing for long, it is closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from txbroker.runtime.net import Clock
+from txbroker.runtime.periodic import Alarm
+from txbroker.runtime.structured_log import get_logger, tell_repeated
+
+log = get_logger()
+
+DEAF_TIMEOUT = 60.0
+"""Seconds for which a client may take nothing of what waits for it, while it is not read."""
+
+
+class UnreadAnswers:
+    """`left` gives the bytes that the client has not taken; `give_up` closes its connection."""
+
+    def __init__(
+        self, clock: Clock, client_id: str, *, left: Callable[[], int], give_up: Callable[[], None]
+    ) -> None:
+        self._clock = clock
+        self._client_id = client_id
+        self._left = left
+        self._give_up = give_up
+        self._look_later()
+
+    def end(self) -> None:
+        """It has taken all, or is gone."""
+        self._alarm.cancel()
+
+    # internal
+
+    def _look_later(self) -> None:
+        self._mark = self._left()
+        self._alarm = Alarm(self._clock.callLater(DEAF_TIMEOUT, self._look))
+
+    def _look(self) -> None:
+        if self._left() < self._mark:
+            self._look_later()
+            return
+        tell_repeated(log.warning, "client.deaf", client_id=self._client_id, after=DEAF_TIMEOUT)
+        self._give_up()

@@ -1,0 +1,329 @@
+"""Composition: a node's control plane: how its zone comes and goes, and what it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+
+import grpc.aio
+
+from txbroker.config import Address
+from txbroker.data.backups import Backups
+from txbroker.delegation.rpc.copied_root import living_twin
+from txbroker.delegation.rpc.divergent_branch import DivergentBranch
+from txbroker.delegation.rpc.edge_retirement import EdgeRetirement
+from txbroker.delegation.rpc.hand_back_parent import HandBackParent
+from txbroker.delegation.rpc.join_client import JoinClient
+from txbroker.delegation.rpc.join_server import JoinServer
+from txbroker.delegation.rpc.stray_publishes import StrayCollector
+from txbroker.delegation.rpc.zone_reclaim import ZoneReclaim
+from txbroker.delegation.state.lost_root import LostRoot
+from txbroker.journal.history.held_journals import HoldingSessions
+from txbroker.journal.history.journal_catalog import JournalCatalog
+from txbroker.journal.history.journal_service import JournalService
+from txbroker.journal.history.ledger_service import LedgerService
+from txbroker.journal.history.read_throttle import ReadThrottle
+from txbroker.model.errors import ConfigError
+from txbroker.model.log_position import JournalId
+from txbroker.node.control_service import ControlService
+from txbroker.node.edge_role import EdgeRole
+from txbroker.node.member_removal import MemberRemoval
+from txbroker.node.node_base import NodeBase
+from txbroker.node.owner_role import OwnerRole
+from txbroker.node.session_listing import session_pages
+from txbroker.rpc.channels import CALLS, CALLS_OF_HOST, SERVER_OPTIONS, Doorkeeper
+from txbroker.rpc.pieced_calls import Pieces
+from txbroker.runtime.sockets.listeners import Listeners
+from txbroker.v1 import control_pb2
+from txbroker.v1.control_pb2_grpc import add_ControlServicer_to_server
+from txbroker.v1.directory_pb2_grpc import add_DirectoryServicer_to_server
+
+STOP_GRACE = 1.0
+"""Seconds that gRPC calls in progress have when the node stops."""
+
+RETIRE_GRACE = 2.0
+"""Seconds that links have to drain after the zone was given back."""
+
+
+class ControlPlane:
+    """Parent and child of other nodes; `on_fatal` gets the line of a refusal that ends the node."""
+
+    def __init__(
+        self,
+        ground: NodeBase,
+        edge_role: EdgeRole,
+        owner: OwnerRole | None,
+        *,
+        on_fatal: Callable[[str], None],
+        on_retired: Callable[[], None],
+        on_restart: Callable[[], None],
+    ) -> None:
+        self._ground = ground
+        self._edge_role = edge_role
+        self._owner = owner
+        self._authority = None if owner is None else owner.authority
+        self._on_fatal = on_fatal
+        self._on_retired = on_retired
+        self._ownership = asyncio.Lock()
+        self._lost_root = LostRoot(ground.standing, restart=on_restart)
+        self._holding = HoldingSessions(
+            disk=ground.disk, channels=ground.channels, zones=edge_role.edge.zones
+        )
+        self.collector = self._build_collector()
+        self.parent = self._build_parent()
+        self._take_back = self._build_take_back()
+        self._reclaimer = self._build_reclaimer()
+        self.joiner = self._build_joiner()
+        self.divergence = self._build_divergence()
+        self._pace = ReadThrottle()
+        self._journal_service = self._build_journal_service()
+        self._ledger_service = self._build_ledger_service()
+        self._server: grpc.aio.Server | None = None
+
+    # life
+
+    async def start(
+        self,
+        listeners: Listeners,
+        *,
+        status: Callable[[], control_pb2.StatusReply],
+        sys_values: Callable[[], dict[str, str]],
+    ) -> None:
+        """Answer from now on; raises `ConfigError`."""
+        config = self._ground.config
+        server = grpc.aio.server(
+            interceptors=[
+                Pieces(self._ground.counters, CALLS_OF_HOST),
+                Doorkeeper(config.node),
+            ],
+            options=SERVER_OPTIONS,
+            maximum_concurrent_rpcs=CALLS,
+        )
+        servicer = self._build_servicer(lambda: listeners.link, status, sys_values)
+        add_ControlServicer_to_server(servicer, server)
+        add_DirectoryServicer_to_server(self._edge_role.directory_shell, server)
+        handlers = self._journal_service.handlers(), self._ledger_service.handlers()
+        server.add_generic_rpc_handlers(handlers)
+        try:
+            bound = server.add_insecure_port(str(config.grpc))
+        except RuntimeError:
+            bound = 0
+        if bound == 0:
+            raise listeners.cannot_bind("grpc", str(config.grpc))
+        await server.start()
+        self._server = server
+        self._ground.standing.grpc = str(Address(config.dial_host, bound))
+
+    async def refuse_twin(self, earlier: str | None) -> None:
+        """
+        A root whose data is a copy ends where the one that it was copied from lives; `earlier`: the
+        address that the copy has for itself. Raises `ConfigError`.
+        """
+        standing, ground = self._ground.standing, self._ground
+        if standing.parent is not None or not standing.restored:
+            return
+        other = await living_twin(standing, ground.channels, [earlier] if earlier else [])
+        if other is not None:
+            raise ConfigError(
+                ground.config.source,
+                "data",
+                ground.config.data,
+                "stop that one, or set another `data`, `node` and `zone`",
+                problem=f"a copy: another node {standing.node!r} lives at {other}",
+            )
+
+    def join(self) -> None:
+        """Join the parent, and be the parent of the nodes below."""
+        if self._ground.standing.parent is not None:
+            self._ground.tasks.start(self.joiner.run())
+        if self._authority is not None:
+            self.parent.adopt(self._authority.cuts())
+            self.collector.start()
+
+    def held(self) -> set[JournalId]:
+        """Parts of the journal that have to be kept whole."""
+        return self.divergence.held() | self.collector.held()
+
+    async def stop(self) -> None:
+        """Answer no more."""
+        self._journal_service.close()
+        if self._server is not None:
+            await self._server.stop(STOP_GRACE)
+
+    # from the joiner
+
+    def _on_granted(self) -> None:
+        if self._owner is not None and self._owner.holding.is_due:
+            self._owner.holding.open()
+            self.parent.adopt(self._ground.standing.table.cuts())
+        self._edge_role.on_lineage()
+
+    def _on_refused(self, reason: str, cut_off: int) -> None:
+        standing = self._ground.standing
+        if self._owner is None or (standing.epoch == 0 and not cut_off):
+            where = f"{self._ground.config.source}: join refused by {standing.parent}"
+            self._on_fatal(f"{where}: {reason}")
+        else:
+            self._owner.holding.refuse(reason, cut_off)
+
+    # building
+
+    def _build_parent(self) -> JoinServer:
+        ground = self._ground
+        return JoinServer(
+            standing=ground.standing,
+            authority=self._authority,
+            members=self._edge_role.members,
+            admission=self._edge_role.directory.admission,
+            channels=ground.channels,
+            tasks=ground.tasks,
+            turn=ground.turn,
+            ownership=self._ownership,
+            lost_root=self._lost_root,
+            collector=self.collector,
+        )
+
+    def _build_collector(self) -> StrayCollector:
+        ground = self._ground
+        return StrayCollector(
+            standing=ground.standing,
+            authority=self._authority,
+            disk=ground.disk,
+            tasks=ground.tasks,
+            publish=self._edge_role.edge.publish,
+        )
+
+    def _build_take_back(self) -> HandBackParent:
+        ground = self._ground
+        return HandBackParent(
+            standing=ground.standing,
+            authority=self._authority,
+            holding=None if self._owner is None else self._owner.holding,
+            parent=self.parent,
+            members=self._edge_role.members,
+            disk=ground.disk,
+            space=ground.space,
+            turn=ground.turn,
+            ownership=self._ownership,
+        )
+
+    def _build_reclaimer(self) -> ZoneReclaim:
+        return ZoneReclaim(
+            standing=self._ground.standing,
+            authority=self._authority,
+            parent=self.parent,
+            channels=self._ground.channels,
+            ownership=self._ownership,
+            on_granted=self._on_granted,
+        )
+
+    def _build_joiner(self) -> JoinClient:
+        ground = self._ground
+        return JoinClient(
+            standing=ground.standing,
+            authority=self._authority,
+            members=self._edge_role.members,
+            channels=ground.channels,
+            disk=ground.disk,
+            retention=ground.retention,
+            departure=self._edge_role.departure(),
+            withdrawal=self._build_withdrawal,
+            turn=ground.turn,
+            ownership=self._ownership,
+            on_granted=self._on_granted,
+            on_refused=self._on_refused,
+            on_lineage=self._edge_role.on_lineage,
+        )
+
+    def _build_withdrawal(self) -> EdgeRetirement:
+        ground = self._ground
+        return EdgeRetirement(
+            standing=ground.standing,
+            members=self._edge_role.members,
+            channels=ground.channels,
+            departure=self._edge_role.departure(),
+            children=lambda: self.parent.children,
+        )
+
+    def _build_divergence(self) -> DivergentBranch:
+        ground = self._ground
+        return DivergentBranch(
+            standing=ground.standing,
+            disk=ground.disk,
+            retention=ground.retention,
+            turn=ground.turn,
+            on_settled=self.joiner.join_again,
+            now=ground.disk.lived,
+        )
+
+    def _build_forgetter(self) -> MemberRemoval:
+        ground = self._ground
+        return MemberRemoval(
+            standing=ground.standing,
+            members=self._edge_role.members,
+            parent=self.parent,
+            channels=ground.channels,
+            commit=ground.disk.committer,
+        )
+
+    def _build_servicer(
+        self,
+        link_address: Callable[[], str],
+        status: Callable[[], control_pb2.StatusReply],
+        sys_values: Callable[[], dict[str, str]],
+    ) -> ControlService:
+        ground, edge_role = self._ground, self._edge_role
+        return ControlService(
+            standing=ground.standing,
+            authority=self._authority,
+            parent=self.parent,
+            take_back=self._take_back,
+            reclaimer=self._reclaimer,
+            divergence=self.divergence,
+            forgetter=self._build_forgetter(),
+            joiner=self.joiner,
+            lost_root=self._lost_root,
+            links=None if self._owner is None else self._owner.links,
+            reader=edge_role.reader,
+            link_address=link_address,
+            status=status,
+            sys_values=sys_values,
+            sessions=self._session_pages,
+            holding=self._holding,
+            delete_session=edge_role.edge.clients.delete,
+            backups=Backups(ground.config.data, now=time.time, extents=ground.disk.extents),
+            retired=lambda: ground.reactor.callLater(RETIRE_GRACE, self._on_retired),
+            tasks=ground.tasks,
+        )
+
+    def _build_journal_service(self) -> JournalService:
+        ground = self._ground
+        return JournalService(
+            node=ground.config.node,
+            parts=JournalCatalog(
+                disk=ground.disk,
+                authority=self._authority,
+                standing=ground.standing,
+                now=ground.reactor.seconds,
+            ),
+            pace=self._pace,
+            counters=ground.counters,
+            on_failed=ground.disk.fail,
+        )
+
+    def _build_ledger_service(self) -> LedgerService:
+        ground, edge = self._ground, self._edge_role.edge
+        return LedgerService(
+            node=ground.config.node,
+            disk=ground.disk,
+            pace=self._pace,
+            sessions=lambda: edge.clients.sessions.values(),
+            positions=edge.positions.followed_now,
+        )
+
+    async def _session_pages(self) -> Iterator[control_pb2.SessionsReply]:
+        edge = self._edge_role.edge
+        held = await self._holding.of(edge.clients.sessions.values())
+        sessions = edge.clients.sessions.values()
+        return session_pages(sessions, self._ground.timers.now(), edge.backlog.distance, held)

@@ -1,0 +1,260 @@
+"""Composition: a node as an edge: its clients, their sessions, the way to the owners."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable
+
+from txbroker.authority.authority import Authority
+from txbroker.core import limit_levels
+from txbroker.delegation.rpc.node_retirement import NodeRetirement
+from txbroker.directory.directory import Directory
+from txbroker.directory.directory import DirectoryTables as DirectoryTables
+from txbroker.directory.members import Members
+from txbroker.directory.rpc.directory_service import DirectoryService
+from txbroker.edge.sessions.edge import Edge
+from txbroker.edge.sessions.session_connect import PublishBarrier, SessionConnect
+from txbroker.edge.sessions.session_store import SessionStore
+from txbroker.edge.sessions.session_transfer import SessionTransfer
+from txbroker.edge.store.resolver_cache_file import ResolverCacheFile
+from txbroker.journal.history.journal_reader import JournalReader
+from txbroker.link.dialer import Dialer
+from txbroker.model.epoch_transition import EpochTransition
+from txbroker.mqtt.transport.service import MqttService
+from txbroker.node.node_base import NodeBase
+from txbroker.node.settings import directory_settings, edge_limits
+from txbroker.runtime import machine_check
+from txbroker.runtime.structured_log import get_logger
+
+log = get_logger()
+
+
+class EventLog:
+    """The cores' `Reporter`: facts go to the log."""
+
+    def event(self, name: str, **fields: object) -> None:
+        """One fact with its constant name."""
+        log.info(name, **fields)
+
+
+class TurnWork:
+    """Something to do in a turn of its own (`Flushable`)."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.flush = work
+
+
+class EdgeRole:
+    """The edge, its clients' connections, and its part of the client directory."""
+
+    def __init__(self, ground: NodeBase, authority: Authority | None) -> None:
+        self._ground = ground
+        self._known = ResolverCacheFile(ground.config.data / "zones")
+        self._dialer = Dialer(
+            standing=ground.standing,
+            clock=ground.reactor,
+            dialing=ground.streams,
+            channels=ground.channels,
+            tasks=ground.tasks,
+            turn=ground.turn,
+            pressure=ground.pressure,
+        )
+        self.reader = JournalReader(
+            disk=ground.disk,
+            authority=authority,
+            standing=ground.standing,
+            channels=ground.channels,
+            tasks=ground.tasks,
+        )
+        self._worker = TurnWork(lambda: self.edge.work())
+        self.edge = self._build_edge()
+        ground.sockets.wire_owners(self.edge.publisher.sender_of)
+        self.reader.wire(self.edge.zones)
+        self._dialer.wire(self.edge)
+        self.members = self._build_members()
+        self.directory_shell = self._build_directory_shell()
+        self._successions = PublishBarrier()
+        self.directory = self._build_directory()
+        self.mqtt = self._build_mqtt()
+        limit_levels(ground.config.limits.levels)
+
+    # life
+
+    def load(self) -> None:
+        """What an earlier process left: zones, sessions, outboxes, entries of clients."""
+        self.edge.zones.restore(self._known.load())
+        self.edge.load()
+        self.moving.load(self.edge.outboxes.contains)
+        self.members.announce(self._ground.standing.grpc)
+        self.directory.start()
+        self.directory_shell.start()
+
+    def on_lineage(self) -> None:
+        """The zones above this node's are known, or others than before."""
+        self.edge.on_lineage(self._ground.standing.lineage)
+
+    def refresh(self) -> None:
+        """Once a second: ask again what is stale, keep what was found."""
+        self.edge.refresh_stale()
+        known = self.edge.zones.known()
+        if self._known.is_news(known):
+            self._ground.tasks.start(self._known.save(known))
+
+    def checkpoint(self) -> None:
+        """Keep how far owners have been followed; tell them what the sessions here need."""
+        self.edge.positions.checkpoint()
+        self.edge.low_water.look()
+        self.edge.outboxes.save()
+
+    def record(self, passages: Iterable[EpochTransition]) -> None:
+        """Once a second: the ledger gets these passages, and now and then all that holds."""
+        recording, ledger = self.edge.recording, self._ground.disk.ledger
+        if recording is None or ledger is None:
+            return
+        if ledger.is_due and not recording.is_stating:
+            recording.state(self.edge.clients.sessions.values())
+        if recording.go_on(passages):
+            ledger.state()
+
+    def look_after_sessions(self) -> None:
+        """Now and then: end those whose time is over."""
+        self.edge.clients.expire_sessions()
+
+    def apply(self) -> None:
+        """Other limits: of packets for new connections, of the rest for all."""
+        config = self._ground.config
+        limits = config.limits
+        self.mqtt.max_packet = limits.packet
+        self.mqtt.max_connections = limits.connections
+        self.mqtt.connect_timeout = limits.connect_timeout
+        self.mqtt.max_client_id = limits.client_id
+        self.mqtt.max_subscriptions = limits.subscriptions
+        limit_levels(limits.levels)
+        self.edge.clients.set_limits(edge_limits(config))
+        self.edge.outboxes.limit = limits.outbox
+
+    def departure(self) -> NodeRetirement:
+        """How this role ends, when the node goes for good."""
+        return NodeRetirement(
+            standing=self._ground.standing,
+            members=self.members,
+            mqtt=self.mqtt,
+            edge=self.edge,
+            directory=self.directory,
+            shell=self.directory_shell,
+            committer=self._ground.disk.committer,
+        )
+
+    # building
+
+    def _build_edge(self) -> Edge:
+        ground = self._ground
+        tables, turn, worker = ground.disk.tables, ground.turn, self._worker
+        return Edge(
+            name=ground.config.node,
+            incarnation=ground.standing.incarnation,
+            exchange=ground.exchange,
+            connector=self._dialer,
+            timers=ground.timers,
+            counters=ground.counters,
+            reporter=EventLog(),
+            keeper=SessionStore(
+                sessions=tables.table("sessions"),
+                windows=tables.table("windows"),
+                filters=tables.table("filters"),
+                publishes=tables.table("publishes"),
+                messages=tables.table("messages"),
+                positions=tables.table("positions"),
+                passages=tables.table("passages"),
+                commit=ground.disk.committer,
+                lived=ground.disk.lived,
+                now=ground.reactor.seconds,
+            ),
+            reader=self.reader,
+            outbox_store=ground.disk.outboxes,
+            again=lambda: turn.mark_next(worker),
+            limits=edge_limits(ground.config),
+            ledger=ground.disk.ledger,
+        )
+
+    def _build_members(self) -> Members:
+        config = self._ground.config
+        return Members(
+            config.node,
+            config.site,
+            self._ground.disk.tables.table("members"),
+            is_root=config.parent is None,
+            identity=self._ground.standing.identity,
+        )
+
+    def _build_directory_shell(self) -> DirectoryService:
+        ground = self._ground
+        return DirectoryService(
+            commit=ground.disk.committer,
+            tables=ground.disk.tables,
+            shares=ground.shares,
+            channels=ground.channels,
+            tasks=ground.tasks,
+            turn=ground.turn,
+            counters=ground.counters,
+            now=ground.reactor.seconds,
+        )
+
+    def _build_directory(self) -> Directory:
+        ground, tables = self._ground, self._ground.disk.tables
+        self.moving = SessionTransfer(
+            self.edge,
+            self._successions,
+            tables.table("directory.left"),
+            tables.table("directory.left_places"),
+        )
+        self.edge.wire(self.moving.keys, self.moving.places)
+        directory = Directory(
+            members=self.members,
+            tables=DirectoryTables(
+                entries=tables.table("directory.entries"),
+                held=tables.table("directory.held"),
+                gone=tables.table("directory.gone"),
+                arriving=tables.table("directory.arriving"),
+                wills=tables.table("directory.wills"),
+                sent_wills=tables.table("directory.sent_wills"),
+                discards=tables.table("directory.discards"),
+            ),
+            host=self.moving,
+            life=ground.standing.incarnation,
+            settings=directory_settings(ground.config),
+            now=ground.reactor.seconds,
+            make_token=lambda: secrets.token_bytes(8),
+            spawn=self.directory_shell.run,
+            wake=self.directory_shell.wake,
+            lived=ground.disk.lived,
+            moment=machine_check.moment,
+        )
+        self.directory_shell.wire(directory)
+        self.edge.clients.wire(directory.presence)
+        return directory
+
+    def _build_mqtt(self) -> MqttService:
+        ground, config = self._ground, self._ground.config
+        return MqttService(
+            edge=self.edge,
+            exchange=ground.exchange,
+            roaming=SessionConnect(
+                self.edge.clients, self.directory, self.directory_shell, ground.timers
+            ),
+            successions=self._successions,
+            turn=ground.turn,
+            clock=ground.reactor,
+            pressure=ground.pressure,
+            space=ground.space,
+            counters=ground.counters,
+            strangers=ground.strangers,
+            halves=ground.halves,
+            shares=ground.shares,
+            make_client_id=lambda: f"auto-{config.node}-{secrets.token_hex(8)}",
+            max_packet=config.limits.packet,
+            max_connections=config.limits.connections,
+            connect_timeout=config.limits.connect_timeout,
+            max_client_id=config.limits.client_id,
+            max_subscriptions=config.limits.subscriptions,
+        )

@@ -1,0 +1,106 @@
+"""
+SHELL: this node as the one that an operator tells of a member that is lost for good.
+
+The removal is durable here before it is answered; then it goes the way of all news of members, and
+to nodes that are away now when they come back. A member that is forgotten and comes back all the
+same joins anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc.aio
+
+from txbroker.delegation.rpc.join_server import JoinServer
+from txbroker.delegation.state.node_grant import NodeGrant
+from txbroker.directory.members import Member, Members
+from txbroker.directory.rpc.directory_service import Commit
+from txbroker.model.zone_cut import ZoneCut
+from txbroker.rpc.channels import CALL_TIMEOUT, Channels
+from txbroker.runtime.structured_log import get_logger
+from txbroker.v1 import control_pb2
+
+log = get_logger()
+
+
+class ForgetError(Exception):
+    """The member stays one; one line why."""
+
+
+class MemberRemoval:
+    """Removes members by command."""
+
+    def __init__(
+        self,
+        *,
+        standing: NodeGrant,
+        members: Members,
+        parent: JoinServer,
+        channels: Channels,
+        commit: Commit,
+    ) -> None:
+        self._standing = standing
+        self._members = members
+        self._parent = parent
+        self._channels = channels
+        self._commit = commit
+
+    async def forget(self, name: str, *, leaves: bool) -> tuple[ZoneCut, ...]:
+        """
+        Remove the member; the zones that are delegated to it still, as far as is known here.
+
+        `leaves`: the node itself says so, so it answers, and may have said so before. Raises
+        `ForgetError`.
+        """
+        member = self._members.get(name)
+        if name == self._members.name:
+            is_root = self._standing.zone == ""
+            remedy = _ends(self._standing.grpc, is_root)
+            raise ForgetError(f"this is node {name!r} itself; {remedy}")
+        if member is None and not leaves:
+            raise ForgetError(f"no member is called {name!r}; {self._names()}")
+        if member is not None:
+            if not leaves:
+                await self._check_lost(member)
+            self._members.remove(name)
+            log.warning("member.forgotten", peer=name, leaves=leaves)
+        await self._safe()
+        return self._zones(name)
+
+    # internal
+
+    async def _check_lost(self, member: Member) -> None:
+        is_alive, is_root = self._parent.is_alive(member.name), False
+        if not is_alive:
+            try:
+                reply = await self._channels.stub(member.grpc).Status(
+                    control_pb2.StatusRequest(), timeout=CALL_TIMEOUT
+                )
+            except grpc.aio.AioRpcError:
+                return
+            is_alive = reply.node == member.name
+            is_root = reply.owns_zone and not reply.zone.apex
+        if is_alive:
+            remedy = _ends(member.grpc, is_root)
+            raise ForgetError(f"node {member.name!r} at {member.grpc} answers; {remedy}")
+
+    def _names(self) -> str:
+        names = sorted(member.name for member in self._members.all if not member.removed)
+        more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+        return f"there are {', '.join(names[:20])}{more}"
+
+    def _zones(self, name: str) -> tuple[ZoneCut, ...]:
+        return tuple(cut for cut in self._standing.table.below() if cut.node == name)
+
+    async def _safe(self) -> None:
+        done = asyncio.Event()
+        self._commit.when_durable(done.set)
+        await done.wait()
+
+
+def _ends(grpc: str, is_root: bool) -> str:
+    """How a node that lives may go; the root has nobody to go to, and is refused by `retire`."""
+    if is_root:
+        return "it has the root zone, which no other node can take: stop it instead"
+    return f"let it go with: txbroker retire {grpc} (or stop it first)"

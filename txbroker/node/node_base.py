@@ -1,0 +1,178 @@
+"""Composition: what both roles of a node stand on: time, room, its data, and who it is."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import attrs
+
+from txbroker.config import Address, NodeConfig
+from txbroker.core import Exchange
+from txbroker.data import backups
+from txbroker.data.data_directory import DataDirectory
+from txbroker.delegation.state.node_grant import NodeGrant
+from txbroker.delegation.state.node_state import DataFolder, NodeState
+from txbroker.journal.store.part_renumber import renumber_parts, renumber_tables
+from txbroker.journal.store.retention import Retention
+from txbroker.model.counters import Counters
+from txbroker.mqtt.transport.service import SocketOutputs
+from txbroker.node.settings import policy, segment_bytes
+from txbroker.rpc.channels import Channels
+from txbroker.runtime.aio import Tasks
+from txbroker.runtime.backpressure import Backpressure
+from txbroker.runtime.fair_shares import FairShares
+from txbroker.runtime.flush_queue import FlushQueue
+from txbroker.runtime.periodic import ReactorTimers, keep_time
+from txbroker.runtime.sockets.poller import Poller
+from txbroker.runtime.sockets.reactor import StreamReactor
+from txbroker.runtime.structured_log import get_logger
+from txbroker.runtime.unauthenticated import HalfPackets, Unauthenticated, most_halves
+from txbroker.storage.disk_watermark import DiskWatermark
+from txbroker.storage.lived_time import EntryAges
+
+log = get_logger()
+
+SWITCH = 0.001
+"""
+Seconds for which a thread that has synced waits for a loop that is busy; with the usual 5 ms, each
+commit takes tens of them.
+"""
+
+
+class NodeBase:
+    """`config` changes with `apply`; `on_fatal` gets the one line of an error of the disk."""
+
+    def __init__(
+        self, config: NodeConfig, reactor: Any, *, on_fatal: Callable[[str], None]
+    ) -> None:
+        keep_time(reactor)
+        sys.setswitchinterval(SWITCH)
+        self.config = config
+        self.reactor = reactor
+        self.counters = Counters()
+        self.strangers = Unauthenticated(self.counters, config.limits.unauthenticated)
+        self.halves = HalfPackets(self.counters, config.limits.packet)
+        self.turn = FlushQueue(lambda action: reactor.callLater(0, action))
+        self.shares = FairShares(
+            later=lambda action: reactor.callLater(0, action),
+            now=reactor.seconds,
+            worked=time.thread_time,
+            turn=self.turn,
+            tell=lambda waiting: self.sockets.crowd(waiting),
+        )
+        self.tasks = Tasks(self.turn)
+        self.timers = ReactorTimers(reactor, self.turn)
+        self.pressure = Backpressure(self.timers)
+        self.space = DiskWatermark(
+            config.data, config.limits.disk_free, timers=self.timers, counters=self.counters
+        )
+        self.exchange = Exchange(lambda: self.turn.mark_dirty(self.outputs))
+        self.outputs = SocketOutputs(self.exchange, self.turn.mark_next)
+        self.sockets = self.exchange.make_sockets()
+        self.shares.when_hurried(self.sockets.hurry)
+        self.poller = Poller(reactor.seconds, self.turn, self.sockets)
+        self.streams = StreamReactor(reactor, self.poller)
+        self.channels = Channels()
+        self.folder = DataFolder(config.data, on_failed=lambda error: on_fatal(str(error)))
+        state = self.folder.load(config.node, config.zone)
+        made = self._made_at(state)
+        self.standing = self._build_standing(state, made)
+        self._renumber_parts()
+        self.disk = self._build_disk(on_fatal)
+        self._renumber_tables()
+        if config.ledger:
+            self.disk.keep_ledger(
+                is_copy=made is not None,
+                is_full=lambda: self.space.is_full,
+                counters=self.counters,
+            )
+        else:
+            self.disk.keep_no_ledger()
+        if made is not None:
+            self._restore(made)
+        self.retention = Retention(
+            journals=self.disk.journals,
+            table=self.disk.tables.table("kept"),
+            policy=policy(config),
+            counters=self.counters,
+            ages=EntryAges(self.disk.tables.table("ages"), self.disk.lived),
+            now=self.disk.lived,
+        )
+
+    def apply(self, config: NodeConfig) -> None:
+        """Other limits from now on."""
+        self.config = config
+        self.retention.policy = policy(config)
+        self.space.set_reserve(config.limits.disk_free)
+        self.strangers.most = config.limits.unauthenticated
+        self.halves.most = most_halves(config.limits.packet)
+
+    def tidy(self) -> None:
+        """Now and then, every second or so."""
+        self.disk.lived.tick()
+        self.disk.tables.clean()
+        self.disk.scan()
+
+    def close(self) -> None:
+        """Everything is on the disk; the data folder is free for another process."""
+        self.disk.close()
+        self.folder.close()
+
+    # internal
+
+    def _made_at(self, state: NodeState) -> float | None:
+        """When the data was copied, by a backup or by other means; None: it is no copy."""
+        folder = self.config.data
+        made = backups.made_at(folder)
+        copied = self.folder.copied_at(state)
+        if made is None and copied is not None:
+            backups.mark(folder, made := copied)
+        return made
+
+    def _build_standing(self, state: NodeState, made: float | None) -> NodeGrant:
+        config = self.config
+        # An edge whose data was lost must not give the numbers of its streams a second time.
+        incarnation = state.incarnation or backups.unused_incarnation(0, time.time())
+        state = attrs.evolve(state, place=self.folder.place, incarnation=incarnation)
+        return NodeGrant(
+            self.folder,
+            state if made is None else backups.restored(state, time.time()),
+            str(Address(config.dial_host, config.grpc.port)),
+            None if config.parent is None else str(config.parent),
+        )
+
+    def _build_disk(self, on_fatal: Callable[[str], None]) -> DataDirectory:
+        config = self.config
+        return DataDirectory(
+            config.data,
+            durability=config.durability,
+            sync_interval=config.sync_interval,
+            segment_bytes=segment_bytes(config),
+            turn=self.turn,
+            timers=self.timers,
+            on_full=self.space.set_full,
+            on_failed=lambda error: on_fatal(str(error)),
+            on_written=self.space.note_written,
+            on_behind=self.space.set_behind,
+            on_awaited=self.shares.await_sync,
+        )
+
+    def _renumber_parts(self) -> None:
+        for old, new in self.standing.renumbering:
+            renumber_parts(self.config.data / "journal", old, new, data=self.config.data)
+
+    def _renumber_tables(self) -> None:
+        for old, new in self.standing.renumbering:
+            renumber_tables(self.disk.tables, old, new)
+        if self.standing.renumbering:
+            self.disk.committer.when_durable(self.standing.finish_renumbering)
+
+    def _restore(self, made: float) -> None:
+        """The data is a copy, made at that time: nothing that was used since is used again."""
+        log.warning("node.restored", made=datetime.fromtimestamp(made, UTC).isoformat())
+        self.standing.restore()
+        self.disk.committer.when_durable(lambda: backups.forget(self.config.data))

@@ -1,0 +1,87 @@
+"""Composition: what `txbroker tree` shows of a node, as it goes over the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from txbroker import __version__
+from txbroker.authority.authority import Authority
+from txbroker.data.data_directory import wall
+from txbroker.delegation.rpc.children import who_to_wire
+from txbroker.delegation.rpc.join_server import JoinServer
+from txbroker.node.edge_role import EdgeRole
+from txbroker.node.node_base import NodeBase
+from txbroker.node.session_listing import HELD_SHOWN, held, losses
+from txbroker.node.sys_values import SysRates, TableSize
+from txbroker.rpc.link_convert import cut_to_wire
+from txbroker.runtime.sockets.listeners import Listeners
+from txbroker.v1 import control_pb2
+
+
+class NodeStatus:
+    """Looks at all parts of one node."""
+
+    def __init__(
+        self,
+        ground: NodeBase,
+        edge_role: EdgeRole,
+        *,
+        authority: Authority | None,
+        parent: JoinServer,
+        rates: SysRates,
+        listeners: Listeners,
+        sizes: Callable[[], Iterable[TableSize]],
+    ) -> None:
+        self._ground = ground
+        self._authority = authority
+        self._edge = edge_role.edge
+        self._mqtt = edge_role.mqtt
+        self._parent = parent
+        self._rates = rates
+        self._listeners = listeners
+        self._sizes = sizes
+
+    def reply(self) -> control_pb2.StatusReply:
+        """As of now."""
+        standing, authority = self._ground.standing, self._authority
+        rate_in, rate_out = self._rates.rates()
+        reply = control_pb2.StatusReply(
+            node=standing.node,
+            owns_zone=standing.zone is not None,
+            zone=cut_to_wire(standing.cut),
+            serving=authority is not None and authority.serving,
+            clients=len(self._mqtt.connections),
+            rate_in=rate_in,
+            rate_out=rate_out,
+            lineage=[cut_to_wire(cut) for cut in standing.lineage],
+            version=__version__,
+            counters=self._ground.counters.snapshot(),
+            divergent=standing.divergent,
+            reclaimed=[cut_to_wire(cut) for cut in standing.table.reclaimed()],
+            losses=losses(self._edge.clients.sessions.values()),
+            mqtt=self._listeners.clients_at,
+            who=who_to_wire(standing),
+            held_size=self._ground.retention.held_size,
+            held=held(self._ground.retention.held(HELD_SHOWN), wall() / 1e6),
+        )
+        self._add_children(reply)
+        for size in self._sizes():
+            reply.tables.add(name=size.name, entries=size.entries, most=size.most)
+        for zone, filters in self._edge.interests.pending_by_zone().items():
+            reply.pending.add(zone=zone, filters=filters)
+        return reply
+
+    def _add_children(self, reply: control_pb2.StatusReply) -> None:
+        """Zones that are delegated, whether their nodes are here or not, then pure edges."""
+        for delegation in self._ground.standing.table.delegations():
+            reply.children.add(
+                zone=cut_to_wire(delegation.cut),
+                owns_zone=True,
+                alive=self._parent.is_alive(delegation.cut.node),
+                below=[cut_to_wire(cut) for cut in delegation.below],
+            )
+        for child in self._parent.children.values():
+            if child.zone is None:
+                edge = control_pb2.Child(owns_zone=False, alive=True)
+                edge.zone.node, edge.zone.grpc = child.node, child.grpc
+                reply.children.append(edge)

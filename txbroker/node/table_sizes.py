@@ -1,0 +1,81 @@
+"""
+Composition: how large the tables of a node are that grow with names from outside.
+
+docs/operations.md lists them, with what happens beyond each bound; `tests/test_docs.py` compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from txbroker.authority import accepted_wills, edge_peers, edge_registry
+from txbroker.authority.authority import Authority
+from txbroker.delegation import join_rules
+from txbroker.directory import client_wills as directory_wills
+from txbroker.directory import entry_table, members, session_discard, session_ownership
+from txbroker.journal.store import retention
+from txbroker.node.edge_role import EdgeRole
+from txbroker.node.node_base import NodeBase
+from txbroker.node.sys_values import TableSize
+from txbroker.rpc import channels
+
+
+class TableSizes:
+    """The tables of one node; `authority` None: it has no zone."""
+
+    def __init__(self, ground: NodeBase, edge_role: EdgeRole, authority: Authority | None) -> None:
+        self._ground = ground
+        self._edge_role = edge_role
+        self._authority = authority
+
+    def all(self) -> tuple[TableSize, ...]:
+        """As of now, by name."""
+        found = [*self._of_edge(), *self._of_directory(), *self._of_node()]
+        if self._authority is not None:
+            found += self._of_zone(self._authority)
+        return tuple(sorted(found))
+
+    # internal
+
+    def _of_edge(self) -> Iterator[TableSize]:
+        edge, limits = self._edge_role.edge, self._ground.config.limits
+        mqtt = self._edge_role.mqtt
+        yield TableSize("connections", len(mqtt.connections), limits.connections)
+        yield TableSize("sessions", len(edge.clients.sessions), limits.sessions)
+        yield TableSize("filters", edge.interests.filters, 0)
+        yield TableSize("filters.asked", edge.interests.asked, 0)
+        yield TableSize("zones", len(list(edge.zones)), limits.cache)
+        yield TableSize("timers", len(mqtt.deadlines), 0)
+
+    def _of_directory(self) -> Iterator[TableSize]:
+        directory, moving = self._edge_role.directory, self._edge_role.moving
+        limits = self._ground.config.limits
+        yield TableSize("members", len(self._edge_role.members.all), members.RECORDS)
+        yield TableSize("directory.entries", len(directory.keeper.entries), entry_table.LIMIT)
+        yield TableSize("directory.own", len(directory.registrar.own), 0)
+        yield TableSize("directory.moved", len(directory.registrar.gone), session_ownership.LIMIT)
+        yield TableSize(
+            "directory.tombstones", len(directory.holdings.gone), session_ownership.LIMIT
+        )
+        yield TableSize("directory.arriving", len(directory.holdings.arriving), limits.connections)
+        yield TableSize("directory.connected", directory.presence.remembered, 0)
+        yield TableSize("directory.discards", len(directory.clearings), session_discard.LIMIT)
+        yield TableSize("directory.left", moving.left, session_ownership.LIMIT)
+        yield TableSize("wills.own", directory.own_wills.count, 0)
+        yield TableSize("wills.sent", len(directory.sent_wills), directory_wills.SENT_LIMIT)
+
+    def _of_node(self) -> Iterator[TableSize]:
+        ground = self._ground
+        yield TableSize("journal.parts", len(ground.disk.journals.parts), 0)
+        yield TableSize("journal.edges", ground.retention.edges, retention.EDGES)
+        yield TableSize("counters", len(ground.counters.snapshot()), 0)
+        yield TableSize("channels", len(ground.channels), channels.LIMIT)
+
+    def _of_zone(self, authority: Authority) -> Iterator[TableSize]:
+        most_retained, _ = authority.most_retained
+        yield TableSize("retained", len(authority.retained), most_retained)
+        yield TableSize("edges", len(authority.peers), edge_peers.PEERS)
+        yield TableSize("edges.topics", authority.peers.topics, edge_peers.TOPICS_REMEMBERED)
+        yield TableSize("marks", len(authority.marks) - len(authority.wills), edge_registry.MARKS)
+        yield TableSize("wills.taken", len(authority.wills), accepted_wills.MOST)
+        yield TableSize("zone.epochs", self._ground.standing.table.apexes, join_rules.APEXES)

@@ -1,0 +1,1 @@
+"""Archives of the history as Parquet: commits, compaction, expiry."""

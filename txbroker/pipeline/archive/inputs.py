@@ -1,0 +1,57 @@
+"""
+SHELL: what the jobs that look at history take: rows that a notebook has already, or an archive.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+from typing import TypeAlias
+
+from pyspark.sql import DataFrame, SparkSession
+
+from txbroker.model.errors import PipelineError
+from txbroker.pipeline.archive.archives import has_ledger, read_archive
+
+Rows: TypeAlias = "DataFrame | str | os.PathLike[str]"
+"""Rows, or the path of an archive that has them."""
+
+
+def history(
+    messages: Rows,
+    ledger: Rows | None = None,
+    *,
+    filter: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> tuple[DataFrame, DataFrame | None]:
+    """
+    Message rows, and rows of the delivery ledger if there are any to be had.
+
+    Of an archive the ledger beside it is taken, unless `ledger` is given. The other arguments
+    choose among the messages of an archive, as of `read_archive`; of the ledger, whose rows name no
+    topics and come later than messages, `since` alone. Paths need an active Spark session. Raises
+    `PipelineError`.
+    """
+    if ledger is None and not isinstance(messages, DataFrame):
+        ledger = messages if has_ledger(messages) else None
+    if not isinstance(messages, DataFrame):
+        messages = read_archive(_session(), messages, filter=filter, since=since, until=until)
+    if ledger is not None and not isinstance(ledger, DataFrame):
+        ledger = read_archive(_session(), ledger, ledger=True, since=since)
+    return messages, ledger
+
+
+def journals(spark: SparkSession, root: str, topics: str | None = None) -> DataFrame:
+    """What the journals of the nodes about `root` (a gRPC address) have of an MQTT filter now."""
+    reader = spark.read.format("txbroker").option("root", root)
+    if topics is not None:
+        reader = reader.option("filter", topics)
+    return reader.load()
+
+
+def _session() -> SparkSession:
+    session = SparkSession.getActiveSession()
+    if session is None:
+        raise PipelineError("an archive is read by a Spark session; start one first")
+    return session

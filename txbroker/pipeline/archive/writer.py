@@ -1,0 +1,293 @@
+"""
+SHELL: rows as Arrow batches into the data files of an archive. It runs in Spark's workers.
+
+A `RowWriter` takes batches in any order, of any zones (see `FileLayout`) and days, and gives files
+that are each of one zone and one day and ordered. Where rows come in order, as they do from a
+journal, a zone and day become one file; a row that belongs before what is written already begins
+another.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any, TypeAlias
+
+import attrs
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from txbroker.model.errors import PipelineError
+from txbroker.pipeline.archive.manifest import DataFile, Position, zone_folder
+from txbroker.pipeline.source.row_schema import LEDGER_ARROW, MESSAGE_ARROW
+from txbroker.storage.files import make_folder, sync_folder
+
+ROWS_OF_GROUP = 131_072
+BYTES_OF_GROUP = 32 * 1024 * 1024
+"""A row group is written when that much waits for it, in rows or in bytes."""
+BYTES_WAITING = 128 * 1024 * 1024
+"""What may wait in all groups together."""
+OPEN_FILES = 32
+COMPRESSION_LEVEL = 3
+
+_DAY = 86_400_000_000
+_DICTIONARY = ("zone", "topic", "client_id", "node", "ledger", "kind", "filter", "left_zone")
+_DELTA = ("epoch", "offset", "created", "number", "time")
+_UNSEEN = ("payload",)  # nobody looks for a payload by its order
+_MAKE_FOLDER_TRIES = 5
+
+_Integers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class FileLayout:
+    """
+    What rows are and how they lie in files.
+
+    The column `zone` says which rows belong together, by `zone_folder`; what the manifest calls a
+    zone is a value of it. Among these a row's place is that of the columns `epoch` (None: always 0)
+    and `offset`. The day of a row is the UTC date of the column `day`; of a file the manifest keeps
+    the earliest time there and the latest of the column `latest`.
+    """
+
+    kind: str
+    schema: pa.Schema
+    zone: str = "zone"
+    epoch: str | None = "epoch"
+    offset: str = "offset"
+    day: str = "created"
+    latest: str = "created"
+
+    def position_at(self, rows: pa.Table, index: int) -> Position:
+        """The place of a row."""
+        epoch = 0 if self.epoch is None else rows.column(self.epoch)[index].as_py()
+        return epoch, rows.column(self.offset)[index].as_py()
+
+    def in_order(self, rows: pa.Table) -> pa.Table:
+        """The rows ordered by place."""
+        epochs, offsets = self._places(rows)
+        steps = np.diff(epochs)
+        if ((steps > 0) | ((steps == 0) & (np.diff(offsets) >= 0))).all():
+            return rows
+        return rows.take(np.lexsort((offsets, epochs)))
+
+    def rows_up_to(self, rows: pa.Table, limit: Position) -> int:
+        """How many of some ordered rows stand at this place or before it."""
+        epochs, offsets = self._places(rows)
+        epoch, offset = limit
+        return int(((epochs < epoch) | ((epochs == epoch) & (offsets <= offset))).sum())
+
+    def _places(self, rows: pa.Table) -> tuple[_Integers, _Integers]:
+        offsets = _integers(rows, self.offset)
+        if self.epoch is None:
+            return np.zeros_like(offsets), offsets
+        return _integers(rows, self.epoch), offsets
+
+
+MESSAGES = FileLayout(kind="messages", schema=MESSAGE_ARROW)
+LEDGER = FileLayout(
+    kind="ledger",
+    schema=LEDGER_ARROW,
+    zone="ledger",
+    epoch=None,
+    offset="number",
+    day="time",
+    latest="time",
+)
+"""
+Rows of delivery ledgers, those of one ledger together: so the position of a "zone" is the number of
+the row to read next of that ledger.
+"""
+
+
+class RowWriter:
+    """Writes the files of one task; nobody reads them until a commit names them."""
+
+    def __init__(self, archive: str, layout: FileLayout) -> None:
+        self._archive = Path(archive)
+        self._layout = layout
+        self._parts: dict[tuple[str, int], _Part] = {}
+        self._open: dict[_Part, None] = {}  # oldest first
+        self._done: list[DataFile] = []
+
+    def write(self, table: pa.Table) -> None:
+        """Take rows with the columns of the layout."""
+        schema = self._layout.schema
+        laid_out = table.select(schema.names).cast(schema)
+        for zone, day, rows in _split(laid_out, self._layout):
+            part = self._parts.get((zone, day))
+            if part is None:
+                part = self._parts[zone, day] = _Part(self._archive, self._layout, zone, day)
+            part.take(rows)
+            if part.is_full():
+                self._flush(part)
+        while sum(part.waiting_bytes for part in self._parts.values()) > BYTES_WAITING:
+            self._flush(max(self._parts.values(), key=lambda part: part.waiting_bytes))
+
+    def finish(self) -> list[DataFile]:
+        """Write what waits, make all of it durable and say which files there are."""
+        for part in list(self._parts.values()):
+            part.flush(self._done)
+            part.close(self._done)
+        return self._done
+
+    def _flush(self, part: _Part) -> None:
+        part.flush(self._done)
+        self._open[part] = None
+        if len(self._open) > OPEN_FILES:
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            oldest.close(self._done)
+
+
+def write_rows(
+    archive: str, layout: FileLayout, batches: Iterable[pa.RecordBatch]
+) -> list[DataFile]:
+    """All of some batches, as `RowWriter` does; raises `PipelineError` where files cannot be."""
+    writer = RowWriter(archive, layout)
+    try:
+        for batch in batches:
+            writer.write(pa.Table.from_batches([batch]))
+        return writer.finish()
+    except OSError as error:
+        raise PipelineError(
+            f"{error.filename or archive}: cannot be written: {error.strerror or error}; check"
+            " space and rights there"
+        ) from None
+
+
+# internal
+
+
+class _Part:
+    """The rows of one zone and day: some wait, some are in the file that is being written."""
+
+    def __init__(self, archive: Path, layout: FileLayout, zone: str, day: int) -> None:
+        self.waiting_bytes = 0
+        self._waiting: list[pa.Table] = []
+        self._rows = 0
+        self._archive = archive
+        self._layout = layout
+        self._zone = zone
+        self._day = str(np.datetime64(day, "D"))
+        self._file: _File | None = None
+
+    def take(self, rows: pa.Table) -> None:
+        self._waiting.append(rows)
+        self._rows += rows.num_rows
+        self.waiting_bytes += rows.nbytes
+
+    def is_full(self) -> bool:
+        return self._rows >= ROWS_OF_GROUP or self.waiting_bytes >= BYTES_OF_GROUP
+
+    def flush(self, done: list[DataFile]) -> None:
+        """Write a row group of what waits."""
+        if not self._waiting:
+            return
+        rows = self._layout.in_order(pa.concat_tables(self._waiting))
+        self._waiting, self._rows, self.waiting_bytes = [], 0, 0
+        if self._file is not None and self._layout.position_at(rows, 0) < self._file.last:
+            self.close(done)
+        if self._file is None:
+            self._file = _File(self._archive, self._layout, self._zone, self._day)
+        self._file.write(rows)
+
+    def close(self, done: list[DataFile]) -> None:
+        """End the file, if there is one."""
+        if self._file is not None:
+            done.append(self._file.close())
+            self._file = None
+
+
+class _File:
+    """A Parquet file that is being written."""
+
+    def __init__(self, archive: Path, layout: FileLayout, zone: str, day: str) -> None:
+        self.last: Position = (0, 0)
+        self._first: Position | None = None
+        self._layout = layout
+        self._zone, self._day = zone, day
+        self._archive = archive
+        of_zone = archive / zone_folder(zone, layout.zone)
+        self._path = of_zone / f"day={day}" / f"{uuid.uuid4().hex}.parquet"
+        self._rows = 0
+        self._times: list[tuple[int, int]] = []
+        self._output = _create(self._path)
+        names = set(layout.schema.names)
+        self._writer = pq.ParquetWriter(
+            self._output,
+            layout.schema,
+            compression="zstd",
+            compression_level=COMPRESSION_LEVEL,
+            use_dictionary=[name for name in _DICTIONARY if name in names],
+            column_encoding={name: "DELTA_BINARY_PACKED" for name in _DELTA if name in names},
+            write_statistics=[name for name in layout.schema.names if name not in _UNSEEN],
+        )
+
+    def write(self, rows: pa.Table) -> None:
+        """One row group, behind the others."""
+        self._writer.write_table(rows, row_group_size=rows.num_rows)
+        self._rows += rows.num_rows
+        if self._first is None:
+            self._first = self._layout.position_at(rows, 0)
+        self.last = self._layout.position_at(rows, rows.num_rows - 1)
+        earliest = int(_integers(rows, self._layout.day).min())
+        self._times.append((earliest, int(_integers(rows, self._layout.latest).max())))
+
+    def close(self) -> DataFile:
+        self._writer.close()
+        self._output.flush()
+        os.fsync(self._output.fileno())
+        size = self._output.tell()
+        self._output.close()
+        sync_folder(self._path.parent)
+        assert self._first is not None
+        return DataFile(
+            path=str(self._path.relative_to(self._archive)),
+            zone=self._zone,
+            day=self._day,
+            rows=self._rows,
+            bytes=size,
+            first=self._first,
+            last=self.last,
+            earliest=min(earliest for earliest, _ in self._times),
+            latest=max(latest for _, latest in self._times),
+        )
+
+
+def _create(path: Path) -> IO[bytes]:
+    for _ in range(_MAKE_FOLDER_TRIES):
+        make_folder(path.parent)
+        try:
+            return open(path, "xb")
+        except FileNotFoundError:
+            pass  # a vacuum found the folder empty just then
+    return open(path, "xb")
+
+
+def _integers(rows: pa.Table, name: str) -> _Integers:
+    column = rows.column(name)
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.int64())
+    return column.to_numpy()  # type: ignore[no-any-return]
+
+
+def _split(rows: pa.Table, layout: FileLayout) -> Iterator[tuple[str, int, pa.Table]]:
+    """The rows of each zone and day, in their order."""
+    if not rows.num_rows:
+        return
+    days = _integers(rows, layout.day) // _DAY
+    zones = rows.column(layout.zone).combine_chunks().dictionary_encode()
+    names = zones.dictionary.to_pylist()
+    first = int(days.min())
+    keys = zones.indices.to_numpy() * (int(days.max()) - first + 1) + (days - first)
+    if len(names) == 1 and not keys.any():
+        yield names[0], first, rows
+        return
+    for key in np.unique(keys):
+        chosen = np.flatnonzero(keys == key)
+        zone = names[zones.indices[int(chosen[0])].as_py()]
+        yield zone, int(days[chosen[0]]), rows.take(chosen)

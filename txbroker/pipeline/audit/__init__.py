@@ -1,0 +1,1 @@
+"""Delivery ledgers against journals: what became of each message."""

@@ -1,0 +1,209 @@
+"""
+SHELL: the delivery ledgers of all nodes into an archive of their own beside that of the messages.
+
+    ARCHIVE/_ledger/ledger=<identity>/day=<UTC date>/<name>.parquet
+
+How far each ledger was copied is what its manifests say (`ArchiveState.positions`), and nothing
+else: a commit adds rows and moves the place in one step. So rows come once, whenever the job is
+killed. A task takes one stretch of one ledger, and hands over what it got of it, however the
+reading ended: rows come in order, so that is always all up to some row.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pyarrow as pa
+
+from txbroker.model.errors import PipelineError
+from txbroker.pipeline.archive.archives import LEDGER_FOLDER
+from txbroker.pipeline.archive.commits import Commits
+from txbroker.pipeline.archive.manifest import ArchiveState, ChangeVerdict, DataFile
+from txbroker.pipeline.archive.upkeep import ArchiveUpkeep, KeepRules
+from txbroker.pipeline.archive.writer import LEDGER, write_rows
+from txbroker.pipeline.audit.ledgers import LedgerSpan, holders, ledgers_of, plan_spans, read_span
+from txbroker.pipeline.spark.journal_jobs import Report, no_report
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+KEPT = timedelta(days=30)
+"""How long rows are kept unless something else is said."""
+
+EVERY = 10.0
+"""Seconds between two looks at the ledgers, in a job that runs on."""
+
+ROWS_AT_ONCE = 4_000_000
+"""Rows of one commit, about; at most `ledger.SPAN_ROWS` of them are of one ledger."""
+
+QUERY = "ledgers"
+"""The name of the copying in the manifests; its batches are numbered."""
+
+
+class LedgerCopy:
+    """
+    Copies ledgers into the archive of a job; the caller has the folder's lock. What cannot be read
+    now is left for later: nothing about nodes is raised, all of it is reported (as `upkeep`):
+    `ledger_rows` copied, `ledger_gaps` and `ledger_away` in lines. The latter once, until it has
+    changed.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        root: str,
+        archive: Path,
+        *,
+        age: timedelta = KEPT,
+        report: Report = no_report,
+    ) -> None:
+        self._spark = spark
+        self._root = root
+        self._commits = Commits(archive / LEDGER_FOLDER)
+        self._upkeep = ArchiveUpkeep(spark, self._commits, LEDGER, KeepRules(age=age))
+        self._report = report
+        self._away: frozenset[str] = frozenset()
+        self._next = 0.0
+
+    def between(self) -> None:
+        """One commit, if it is time for the next look. Raises `PipelineError` about the archive."""
+        if time.monotonic() < self._next:
+            return
+        state = self._commits.load()
+        spans, away = self._look(state)
+        if spans:
+            away += self._copy(next_spans(spans, state.times), state).values()
+            self._upkeep.after_batch()
+        self._tell_away(away)
+        self._next = time.monotonic() + EVERY
+
+    def all(self) -> None:
+        """All that there is now, commit by commit, and what the archive needs beside."""
+        state = self._commits.load()
+        spans, away = self._look(state)
+        while spans:
+            chosen = next_spans(spans, state.times)
+            failed = self._copy(chosen, state)
+            done = {*chosen, *(span for span in spans if span.ledger in failed)}
+            spans = [span for span in spans if span not in done]
+            away += failed.values()
+            state = self._commits.load()
+        self._upkeep.all()
+        self._tell_away(away)
+
+    # internal
+
+    def _look(self, state: ArchiveState) -> tuple[list[LedgerSpan], list[str]]:
+        """What there is beyond the archive, and what cannot be asked, in lines."""
+        reached = {ledger: number for ledger, (_, number) in state.positions.items()}
+        try:
+            found, missing = holders(self._root)
+        except PipelineError as error:
+            return [], [str(error)]
+        known = ledgers_of(found, reached)
+        # Of a node's data there may be a copy somewhere, with the same ledger.
+        nodes: dict[str, str] = {}
+        spans = [
+            span for span in known.spans if nodes.setdefault(span.ledger, span.node) == span.node
+        ]
+        return spans, [
+            f"node {one.node}: cannot be asked at {one.grpc}" for one in (*missing, *known.missing)
+        ]
+
+    def _copy(self, spans: Sequence[LedgerSpan], state: ArchiveState) -> dict[str, str]:
+        """One commit on top of this state; a line for each ledger that was not read to the end."""
+        copied = self._write(spans)
+        files = tuple(DataFile.from_json(file) for one in copied for file in one["files"])
+        if files:
+            batch = state.batches.get(QUERY, -1) + 1
+            change = self._commits.change(added=files, query=QUERY, batch=batch)
+            if self._commits.commit(change, LEDGER.kind) is not ChangeVerdict.FITS:
+                raise PipelineError(
+                    f"{self._commits.archive}: something else writes there; stop it, and run the"
+                    " job again"
+                )
+            gaps = [
+                f"node {one['node']}: {one['missing']} rows of its ledger were not kept until they"
+                " were copied; set `retention` longer there, or run the job more often"
+                for one in copied
+                if one["missing"]
+            ]
+            told = {"ledger_rows": sum(file.rows for file in files), "ledger_gaps": gaps}
+            self._report("upkeep", {name: value for name, value in told.items() if value})
+        return {
+            one["ledger"]: f"node {one['node']}: {one['error']}" for one in copied if one["error"]
+        }
+
+    def _write(self, spans: Sequence[LedgerSpan]) -> list[dict[str, Any]]:
+        folder = str(self._commits.archive.resolve())
+        work = plan_spans(self._spark, spans).mapInArrow(
+            functools.partial(_copy_planned, folder), "copied string"
+        )
+        return [json.loads(row.copied) for row in work.collect()]
+
+    def _tell_away(self, away: Iterable[str]) -> None:
+        now = frozenset(away)
+        if now and now != self._away:
+            self._report("upkeep", {"ledger_away": sorted(now)})
+        self._away = now
+
+
+def next_spans(spans: Iterable[LedgerSpan], times: Mapping[str, int]) -> list[LedgerSpan]:
+    """
+    Which of them one commit takes: of each ledger the first, and those first of which the archive
+    is furthest behind, by the time of the last row that it has.
+    """
+    firsts: dict[str, LedgerSpan] = {}
+    for span in spans:
+        firsts.setdefault(span.ledger, span)
+    chosen: list[LedgerSpan] = []
+    rows = 0
+    for span in sorted(firsts.values(), key=lambda span: times.get(span.ledger, 0)):
+        if rows >= ROWS_AT_ONCE:
+            break
+        chosen.append(span)
+        rows += span.end - span.start
+    return chosen
+
+
+# internal
+
+
+@attrs.define
+class _Copied:
+    """What a task did with one span, as the driver is told."""
+
+    node: str
+    ledger: str
+    files: list[dict[str, Any]] = attrs.field(factory=list)
+    missing: int = 0
+    error: str = ""
+
+    def rows(self, span: LedgerSpan) -> Iterator[pa.RecordBatch]:
+        """Those that can be had."""
+        try:
+            yield from read_span(span, self._miss)
+        except PipelineError as error:
+            self.error = str(error)
+
+    def _miss(self, count: int) -> None:
+        self.missing = count
+
+
+def _copy_planned(folder: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """On a worker: spans to files, which are part of nothing until they are committed."""
+    for batch in batches:
+        for row in batch.to_pylist():
+            span = LedgerSpan(**row)
+            copied = _Copied(span.node, span.ledger)
+            files = write_rows(folder, LEDGER, copied.rows(span))
+            copied.files = [file.to_json() for file in files]
+            line = json.dumps(attrs.asdict(copied))
+            yield pa.RecordBatch.from_pydict({"copied": pa.array([line], pa.string())})

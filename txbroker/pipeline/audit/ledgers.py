@@ -1,0 +1,302 @@
+"""
+SHELL: the delivery ledgers of all nodes of a tree, and how far their sessions have come.
+Synchronous gRPC.
+
+`spans` says what there is to read, `read_span` reads it, on a worker of Spark or anywhere else;
+`ledger` does both for a Spark session. Durable sessions, and ledgers, are at pure edges as well, so
+every node is asked, not just those of zones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
+
+import attrs
+import grpc
+import pyarrow as pa
+
+from txbroker.model.errors import PipelineError
+from txbroker.model.zone_cut import ZoneCut
+from txbroker.pipeline.audit.ledger_batches import gap_before, ledger_to_arrow
+from txbroker.pipeline.source.channel import open_channel
+from txbroker.pipeline.source.nodes import why
+from txbroker.pipeline.source.row_schema import CURSOR_ARROW, LEDGER_ARROW, LEDGER_COLUMNS
+from txbroker.rpc.channels import CALL_TIMEOUT
+from txbroker.rpc.link_convert import cut_from_wire
+from txbroker.v1.control_pb2 import StatusReply, StatusRequest
+from txbroker.v1.control_pb2_grpc import ControlStub
+from txbroker.v1.journal_pb2 import (
+    CursorsReply,
+    CursorsRequest,
+    LedgerRequest,
+    LedgerState,
+    SessionCursor,
+)
+from txbroker.v1.journal_pb2_grpc import JournalStub
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+T = TypeVar("T")
+
+AT_ONCE = 16
+"""Nodes that are asked at the same time."""
+
+SPAN_ROWS = 500_000
+"""Rows that one task reads, at the most."""
+
+QUIET_SECONDS = 30.0
+"""After so long without an answer a node that is read counts as away."""
+
+
+@attrs.frozen(kw_only=True)
+class SessionHolder:
+    """A node that may hold sessions: its name and gRPC address."""
+
+    node: str
+    grpc: str
+
+
+@attrs.frozen(kw_only=True)
+class LedgerSpan:
+    """
+    Rows of one ledger, `end` exclusive; what one task reads. Where rows from `start` on are not
+    kept any more, a row `gap` comes in their place.
+    """
+
+    node: str
+    address: str
+    ledger: str
+    start: int
+    end: int
+
+
+@attrs.frozen(kw_only=True)
+class Ledgers:
+    """
+    What one look has found: which rows there are, nodes that keep no ledger, and nodes that cannot
+    be asked now.
+    """
+
+    spans: tuple[LedgerSpan, ...]
+    without: tuple[str, ...] = ()
+    missing: tuple[SessionHolder, ...] = ()
+
+
+# -- which nodes there are
+
+
+def holders(root: str) -> tuple[tuple[SessionHolder, ...], tuple[SessionHolder, ...]]:
+    """
+    Every node of the tree of which the one at `root` is one: those that answer, and those that do
+    not; raises `PipelineError` when that one does not.
+    """
+    seen: dict[str, SessionHolder] = {}
+    answered: dict[str, SessionHolder] = {}
+    due = [SessionHolder(node="", grpc=root)]
+    while due:
+        following: list[SessionHolder] = []
+        for holder, reply in _ask_all(due, _status):
+            if isinstance(reply, grpc.RpcError):
+                if holder.node == "":
+                    raise PipelineError(why(root, reply))
+            elif holder.node in ("", reply.node):
+                answered[reply.node] = SessionHolder(node=reply.node, grpc=holder.grpc)
+                following += [
+                    SessionHolder(node=cut.node, grpc=cut.grpc) for cut in _neighbours(reply)
+                ]
+        due = []
+        for holder in following:
+            if holder.node not in seen and holder.node not in answered:
+                seen[holder.node] = holder
+                due.append(holder)
+    missing = tuple(holder for name, holder in seen.items() if name not in answered)
+    return tuple(answered.values()), missing
+
+
+def _neighbours(reply: StatusReply) -> Iterator[ZoneCut]:
+    yield from map(cut_from_wire, reply.lineage)
+    for child in reply.children:
+        yield cut_from_wire(child.zone)
+        yield from map(cut_from_wire, child.below)
+
+
+# -- ledgers
+
+
+def ledgers(root: str) -> Ledgers:
+    """What there is to read now; raises `PipelineError` when the node at `root` does not answer."""
+    found, missing = holders(root)
+    known = ledgers_of(found)
+    return attrs.evolve(known, missing=(*missing, *known.missing))
+
+
+def ledgers_of(found: Iterable[SessionHolder], reached: Mapping[str, int] | None = None) -> Ledgers:
+    """The same of these nodes; of a ledger that `reached` names from that row on."""
+    spans: list[LedgerSpan] = []
+    without: list[str] = []
+    away: list[SessionHolder] = []
+    for holder, state in _ask_all(found, _ledger_state):
+        if isinstance(state, grpc.RpcError):
+            away.append(holder)
+        elif not state.kept:
+            without.append(holder.node)
+        else:
+            spans += cut_spans(holder, state, (reached or {}).get(state.ledger, 1))
+    return Ledgers(spans=tuple(spans), without=tuple(without), missing=tuple(away))
+
+
+def cut_spans(holder: SessionHolder, state: LedgerState, start: int = 1) -> Iterator[LedgerSpan]:
+    """
+    The rows of a ledger from `start` on, in spans for tasks. Of what is not kept any more the first
+    span says so; but for a reader from the beginning, whose first row shows it.
+    """
+    kept = max(start, state.first)
+    for first in range(kept, state.end, SPAN_ROWS):
+        yield LedgerSpan(
+            node=holder.node,
+            address=holder.grpc,
+            ledger=state.ledger,
+            start=start if first == kept and start > 1 else first,
+            end=min(first + SPAN_ROWS, state.end),
+        )
+
+
+def read_span(
+    span: LedgerSpan, on_missing: Callable[[int], None] = lambda count: None
+) -> Iterator[pa.RecordBatch]:
+    """
+    Its rows in their order, as `rows.LEDGER_ARROW`; `on_missing` is told of how many there is a row
+    `gap` instead. Raises `PipelineError`, also where the node has another ledger by now.
+    """
+    missing = 0
+    request = LedgerRequest(start=span.start, end=span.end, ledger=span.ledger)
+    with open_channel(span.address) as channel:
+        try:
+            for reply in JournalStub(channel).Ledger(request):
+                if reply.HasField("state"):
+                    if reply.state.ledger != span.ledger:
+                        raise PipelineError(
+                            f"node {span.node} at {span.address} has another ledger by now;"
+                            " its data was replaced: run this again"
+                        )
+                    missing = max(0, reply.state.first - span.start)
+                for batch in reply.batches:
+                    rows = ledger_to_arrow(
+                        batch.body,
+                        node=span.node,
+                        ledger=span.ledger,
+                        first=batch.first,
+                        start=span.start,
+                        end=span.end,
+                    )
+                    if missing and rows.num_rows:
+                        on_missing(missing)
+                        yield gap_before(rows, missing)
+                        missing = 0
+                    yield rows
+        except grpc.RpcError as error:
+            raise PipelineError(why(span.address, error)) from None
+
+
+def ledger(spark: SparkSession, root: str) -> DataFrame:
+    """
+    The ledgers of all nodes that answer, as they are now (`rows.LEDGER_COLUMNS`); raises
+    `PipelineError`.
+    """
+    return read_spans(spark, ledgers(root).spans)
+
+
+def read_spans(spark: SparkSession, spans: Sequence[LedgerSpan]) -> DataFrame:
+    """The same for what `ledgers` has found."""
+    return plan_spans(spark, spans).mapInArrow(_read_planned, LEDGER_COLUMNS)
+
+
+def plan_spans(spark: SparkSession, spans: Sequence[LedgerSpan]) -> DataFrame:
+    """One row for each, with the fields as columns, to be read by tasks."""
+    fields = [field.name for field in attrs.fields(LedgerSpan)]
+    columns = "node string, address string, ledger string, start long, end long"
+    rows = [attrs.astuple(span) for span in spans]
+    planned = spark.createDataFrame(rows, columns).select(*fields)
+    return planned.repartition(max(len(rows), 1), "node", "start")
+
+
+def _read_planned(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for row in batch.to_pylist():
+            yield from read_span(LedgerSpan(**row))
+    yield pa.RecordBatch.from_pylist([], schema=LEDGER_ARROW)
+
+
+# -- sessions
+
+
+def cursors(found: Iterable[SessionHolder]) -> tuple[pa.Table, tuple[SessionHolder, ...]]:
+    """
+    How far every durable session at these nodes has come (`rows.CURSOR_ARROW`), and the nodes that
+    did not answer.
+    """
+    tables = [CURSOR_ARROW.empty_table()]
+    away: list[SessionHolder] = []
+    for holder, replies in _ask_all(found, _cursors):
+        if isinstance(replies, grpc.RpcError):
+            away.append(holder)
+        else:
+            tables.append(cursors_to_arrow(replies))
+    return pa.concat_tables(tables), tuple(away)
+
+
+def cursors_to_arrow(replies: Sequence[CursorsReply]) -> pa.Table:
+    """One node's answer."""
+    node, kept = replies[0].node, replies[0].kept
+    positions = {(one.zone, one.epoch): one for one in replies[0].positions}
+    rows: list[dict[str, object]] = []
+    for reply in replies:
+        for session in reply.sessions:
+            own = {(one.zone, one.epoch): one for one in session.cursors}
+            common = {"node": node, "kept": kept, "client_id": session.client_id}
+            known = {**positions, **own}.values()
+            rows += [common | _cursor(one) for one in known] or [common | _NOWHERE]
+    return pa.Table.from_pylist(rows, schema=CURSOR_ARROW)
+
+
+_NOWHERE: dict[str, object] = {"zone": None, "epoch": None, "offset": None, "open": []}
+
+
+def _cursor(one: SessionCursor) -> dict[str, object]:
+    return {"zone": one.zone, "epoch": one.epoch, "offset": one.offset, "open": list(one.open)}
+
+
+# -- internal
+
+
+def _status(channel: grpc.Channel) -> StatusReply:
+    return ControlStub(channel).Status(StatusRequest(), timeout=CALL_TIMEOUT)
+
+
+def _ledger_state(channel: grpc.Channel) -> LedgerState:
+    # What is asked for is no row: only what the ledger is.
+    call = JournalStub(channel).Ledger(LedgerRequest(start=1, end=1), timeout=QUIET_SECONDS)
+    return next(iter(call)).state
+
+
+def _cursors(channel: grpc.Channel) -> list[CursorsReply]:
+    return list(JournalStub(channel).Cursors(CursorsRequest(), timeout=QUIET_SECONDS))
+
+
+def _ask_all(
+    found: Iterable[SessionHolder], ask: Callable[[grpc.Channel], T]
+) -> Iterator[tuple[SessionHolder, T | grpc.RpcError]]:
+    """All at the same time; the error where a node gives no answer."""
+
+    def one(holder: SessionHolder) -> tuple[SessionHolder, T | grpc.RpcError]:
+        with open_channel(holder.grpc) as channel:
+            try:
+                return holder, ask(channel)
+            except grpc.RpcError as error:
+                return holder, error
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        yield from pool.map(one, list(found))

@@ -1,0 +1,1 @@
+"""Which subtrees to delegate to which host. Pure."""

@@ -1,0 +1,239 @@
+"""
+CORE: which subtrees to delegate, and to which host, so that no host has much more than its share.
+
+What lives here: arithmetic on loads of topic subtrees. What does not: rows, nodes, files. A *load*
+is any additive measure, such as events a second. A *host* is a machine that runs one node for each
+of its zones.
+
+The problem is to partition a tree: a new zone takes a subtree, less the zones that are cut out of
+it, so whole branches come away with one cut, and a branch that is too heavy for any host comes away
+in parts. Given the parts, to balance hosts is multiprocessor scheduling, which is NP-hard; heaviest
+first, each to the host with the least, is within 4/3 of the best (LPT: R. L. Graham, "Bounds on
+multiprocessing timing anomalies", SIAM J. Appl. Math. 17 (1969)). Here the parts are made on the
+way: the heaviest subtree that has no room anywhere is opened, and its children are parts then. What
+has room depends on how much a host may have, and that is found by bisection (as MULTIFIT does: E.
+G. Coffman, M. R. Garey, D. S. Johnson, SIAM J. Comput. 7 (1978)). Heaviest first also needs the
+fewest zones for what it moves. Loads stay where they are unless a cut moves them: what a host has
+today is only ever taken from it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+
+import attrs
+
+from txbroker.model.topics import TopicError, deepest_enclosing, validate_apex
+
+PRECISION = 0.001
+"""Bisection ends when a capacity is known to this part of itself."""
+EPSILON = 1e-9
+"""Sums of floats that differ by this part of the whole are equal."""
+
+
+@attrs.frozen(slots=True, kw_only=True)
+class LoadTree:
+    """
+    Loads of subtrees, and who has them.
+
+    `loads` has the whole load of each subtree by its topmost topic, "" for all there is; a subtree
+    that is missing is one with its parent. `zones` has the host of each zone by apex, the root's
+    among them.
+    """
+
+    loads: Mapping[str, float]
+    zones: Mapping[str, str]
+
+
+@attrs.frozen(slots=True, kw_only=True)
+class PlannedCuts:
+    """
+    Zones to add: the host of each by apex (`hosts`), its own load (`loads`), and `busiest`, the
+    load of the busiest host then.
+    """
+
+    hosts: Mapping[str, str]
+    loads: Mapping[str, float]
+    busiest: float
+
+
+def choose_cuts(
+    tree: LoadTree, new_hosts: Sequence[str], *, zones: int, slack: float = 0.05
+) -> PlannedCuts:
+    """
+    Zones for `new_hosts` that leave the busiest of all hosts as little as can be found.
+
+    At most `zones` on each new host. The busiest may have `slack` (a part) more than the least that
+    was found, where that needs fewer zones.
+    """
+    best = _Packing(tree, new_hosts, zones).result()
+    low = max(sum(own_loads(tree).values()) / (len(host_loads(tree)) + len(new_hosts)), EPSILON)
+    high = best.busiest
+    while high - low > PRECISION * high:
+        capacity = (low + high) / 2
+        found = _packed(tree, new_hosts, zones, capacity)
+        if found.busiest < best.busiest * (1 - EPSILON):
+            best = found
+        if found.busiest <= capacity * (1 + EPSILON):
+            high = min(found.busiest, capacity)
+        else:
+            low = capacity
+    relaxed = _packed(tree, new_hosts, zones, best.busiest * (1 + slack))
+    is_cheaper = len(relaxed.hosts) < len(best.hosts)
+    return relaxed if is_cheaper and relaxed.busiest <= best.busiest * (1 + slack) else best
+
+
+def own_loads(tree: LoadTree) -> dict[str, float]:
+    """The load of each zone: of its subtree, less the zones that are cut out of it."""
+    rest = _rest(tree)
+    return {apex: rest.get(apex, 0.0) for apex in tree.zones}
+
+
+def host_loads(tree: LoadTree) -> dict[str, float]:
+    """The load of each host that has a zone."""
+    loads = dict.fromkeys(tree.zones.values(), 0.0)
+    for apex, load in own_loads(tree).items():
+        loads[tree.zones[apex]] += load
+    return loads
+
+
+def above(topic: str) -> Iterator[str]:
+    """What `topic` lies below, nearest first, "" last."""
+    while topic:
+        topic = topic.rpartition("/")[0]
+        yield topic
+
+
+def may_be_zone(topic: str) -> bool:
+    """Whether a topology file takes `topic` as the apex of a zone below the root."""
+    if not topic or not all(topic.split("/")):
+        return False
+    try:
+        validate_apex(topic)
+    except TopicError:
+        return False
+    return True
+
+
+def _rest(tree: LoadTree) -> dict[str, float]:
+    """The load of each subtree less the zones strictly below its top."""
+    rest = dict(tree.loads)
+    for apex in sorted(tree.zones, key=lambda apex: -apex.count("/") if apex else 1):
+        own = rest.get(apex, 0.0)
+        for upper in above(apex):
+            if upper in rest:
+                rest[upper] -= own
+    return rest
+
+
+def _packed(tree: LoadTree, new_hosts: Sequence[str], zones: int, capacity: float) -> PlannedCuts:
+    packing = _Packing(tree, new_hosts, zones)
+    packing.pack(capacity)
+    packing.give_back(capacity)
+    return packing.result()
+
+
+class _Packing:
+    """One attempt: zones are cut until no host of today has more than a capacity."""
+
+    def __init__(self, tree: LoadTree, new_hosts: Sequence[str], zones: int) -> None:
+        self._rest = _rest(tree)
+        self._zones = dict(tree.zones)
+        self._most = zones
+        self._hosts = host_loads(tree)
+        self._new = dict.fromkeys(new_hosts, 0.0)
+        self._count = dict.fromkeys(new_hosts, 0)
+        self._taken: dict[str, float] = {}
+        self._below: dict[str, list[str]] = {}
+        for topic in self._rest:
+            if topic:
+                parent = next(upper for upper in above(topic) if upper in self._rest or not upper)
+                self._below.setdefault(parent, []).append(topic)
+        self._heap: list[tuple[float, int, str]] = []
+        self._opened: set[str] = set()
+
+    def result(self) -> PlannedCuts:
+        """What was cut so far."""
+        hosts = {apex: self._zones[apex] for apex in self._taken}
+        busiest = max((*self._hosts.values(), *self._new.values()))
+        return PlannedCuts(hosts=hosts, loads=dict(self._taken), busiest=busiest)
+
+    def pack(self, capacity: float) -> None:
+        """Cut zones, the heaviest that fits a new host first, until `capacity` holds everywhere."""
+        limit = capacity * (1 + EPSILON)
+        for apex in list(self._zones):
+            self._open(apex)
+        while self._heap and self._has_slots() and max(self._hosts.values()) > limit:
+            load, _, topic = heapq.heappop(self._heap)
+            if -load != self._rest[topic] or topic in self._zones:
+                continue  # it was cut, or parts of it were: then it was put back with what is left
+            enclosing = self._enclosing(topic)
+            if self._hosts.get(self._zones[enclosing], 0.0) <= limit:
+                continue
+            host = self._room(-load, limit) if may_be_zone(topic) else None
+            if host is None:
+                self._open(topic)
+            else:
+                self._cut(topic, enclosing, host)
+
+    def give_back(self, capacity: float) -> None:
+        """Undo cuts that `capacity` did not need, the lightest first."""
+        for topic, load in sorted(self._taken.items(), key=lambda item: (item[1], item[0])):
+            host = self._zones.pop(topic)
+            enclosing = self._enclosing(topic)
+            owner = self._zones[enclosing]
+            if owner in self._hosts and self._hosts[owner] + load <= capacity:
+                self._hosts[owner] += load
+                self._new[host] -= load
+                self._count[host] -= 1
+                self._add(topic, enclosing, load)
+                del self._taken[topic]
+            else:
+                self._zones[topic] = host
+
+    # internal
+
+    def _enclosing(self, topic: str) -> str:
+        apex = deepest_enclosing(topic, self._zones)
+        assert apex is not None  # the root zone covers everything
+        return apex
+
+    def _has_slots(self) -> bool:
+        return any(count < self._most for count in self._count.values())
+
+    def _room(self, load: float, limit: float) -> str | None:
+        """The new host with the least load that has room for one more zone."""
+        free = [host for host, count in self._count.items() if count < self._most]
+        host = min(free, key=lambda host: self._new[host], default=None)
+        return host if host is not None and self._new[host] + load <= limit else None
+
+    def _open(self, topic: str) -> None:
+        if topic not in self._opened:
+            self._opened.add(topic)
+            for child in self._below.get(topic, ()):
+                self._offer(child)
+
+    def _offer(self, topic: str) -> None:
+        if self._rest[topic] > 0 and topic not in self._zones:
+            # Of equal ones the deeper first: what is left of its branch may then fit as well.
+            heapq.heappush(self._heap, (-self._rest[topic], -topic.count("/"), topic))
+
+    def _cut(self, topic: str, enclosing: str, host: str) -> None:
+        load = self._rest[topic]
+        self._hosts[self._zones[enclosing]] -= load
+        self._new[host] += load
+        self._count[host] += 1
+        self._taken[topic] = load
+        self._zones[topic] = host
+        self._add(topic, enclosing, -load)
+
+    def _add(self, topic: str, enclosing: str, load: float) -> None:
+        """Change what lies between a subtree and the zone that it is or was cut out of."""
+        for upper in above(topic):
+            if upper in self._rest:
+                self._rest[upper] += load
+                if upper in self._opened and upper != enclosing:
+                    self._offer(upper)
+            if upper == enclosing:
+                break

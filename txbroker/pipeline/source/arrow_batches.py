@@ -1,0 +1,50 @@
+"""CORE: stored batches, as the core has put them into columns, to Arrow record batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from txbroker.core import Filled
+from txbroker.pipeline.source.row_schema import MESSAGE_ARROW
+
+
+def to_arrow(
+    filled: Filled, zone: str, epoch: int, columns: Sequence[str] = tuple(MESSAGE_ARROW.names)
+) -> pa.RecordBatch:
+    """
+    Records of one part as rows of `rows.MESSAGE_ARROW`, or some columns of it, in this order.
+
+    Nothing is copied but the names of publishers, zone and epoch.
+    """
+    fields = [MESSAGE_ARROW.field(name) for name in columns]
+    made = {
+        "zone": lambda: pa.repeat(pa.scalar(zone, pa.string()), filled.rows),
+        "epoch": lambda: pa.repeat(pa.scalar(epoch, pa.int64()), filled.rows),
+        "offset": lambda: _flat(filled, pa.int64(), filled.offset),
+        "topic": lambda: _flat(filled, pa.string(), *filled.topics),
+        "payload": lambda: _flat(filled, pa.binary(), *filled.payloads),
+        "qos": lambda: _flat(filled, pa.int8(), filled.qos),
+        "retain": lambda: _flat(filled, pa.bool_(), filled.retain),
+        "client_id": lambda: _publisher(filled, 0),
+        "node": lambda: _publisher(filled, 1),
+        "created": lambda: _flat(filled, MESSAGE_ARROW.field("created").type, filled.created),
+    }
+    arrays = [made[field.name]() for field in fields]
+    if not fields:  # rows that nobody wants to see, but count
+        return pa.RecordBatch.from_struct_array(
+            pa.StructArray.from_buffers(pa.struct([]), filled.rows, [None])
+        )
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _flat(filled: Filled, kind: pa.DataType, *buffers: bytes) -> pa.Array:
+    return pa.Array.from_buffers(kind, filled.rows, [None, *(pa.py_buffer(one) for one in buffers)])
+
+
+def _publisher(filled: Filled, which: int) -> pa.Array:
+    names = pa.array([one[which] for one in filled.publishers], pa.string())
+    if len(names) == 1:
+        return pa.repeat(names[0], filled.rows)
+    return names.take(_flat(filled, pa.int32(), filled.publisher))

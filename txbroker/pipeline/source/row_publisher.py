@@ -1,0 +1,237 @@
+"""
+SHELL: rows to an MQTT listener of a node, and the answers awaited; on Spark's workers.
+
+See `sink.py` for what the sessions and packet ids are for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Self
+
+import paho.mqtt.client as mqtt
+import pyarrow as pa
+from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
+
+from txbroker.model.errors import PipelineError
+from txbroker.model.topics import TopicError, validate_topic_name
+from txbroker.pipeline.source.source_options import SinkOptions
+
+PATIENCE = 60.0
+"""Seconds for which a node may give no answer at all: a restart, or a short cut."""
+
+PAUSE = 0.2
+"""Seconds between two attempts to connect."""
+
+SLICE = 200
+"""Publishes between two looks at the answers."""
+
+QOS = 1
+"""Of rows that do not say."""
+
+
+class PublishRow(NamedTuple):
+    """One publish."""
+
+    topic: str
+    payload: bytes
+    qos: int
+    retain: bool
+
+
+def rows_of(batches: Iterator[pa.RecordBatch]) -> list[PublishRow]:
+    """
+    The rows of a partition, in the order of their topics, those of one topic as they came; raises
+    `PipelineError`.
+
+    So a task that is repeated has the same rows at the same places though Spark brings topics in
+    another order; only those of one topic must come in the same one.
+    """
+    rows = [row for batch in batches for row in _rows(batch)]
+    for topic in {row.topic for row in rows}:
+        try:
+            validate_topic_name(topic)
+        except (TopicError, TypeError, AttributeError) as error:
+            raise PipelineError(
+                f"column topic: {topic!r} cannot be published to: {error}"
+            ) from None
+    rows.sort(key=lambda row: row.topic)
+    return rows
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[PublishRow]:
+    count = batch.num_rows
+    names = batch.schema.names
+    qos = batch.column("qos").to_pylist() if "qos" in names else [QOS] * count
+    retain = batch.column("retain").to_pylist() if "retain" in names else [False] * count
+    payloads = batch.column("payload").cast(pa.binary()).to_pylist()
+    topics = batch.column("topic").to_pylist()
+    for topic, payload, level, flag in zip(topics, payloads, qos, retain, strict=True):
+        chosen = QOS if level is None else level
+        if chosen not in (0, 1, 2):
+            raise PipelineError(f"column qos: {chosen!r} on topic {topic!r}; 0, 1 or 2 is wanted")
+        yield PublishRow(topic, payload or b"", chosen, bool(flag))
+
+
+class RowPublisher:
+    """Publishes of one task, at one node."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._address: tuple[str, int] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._address = None
+
+    def publish(self, client_id: str, rows: Sequence[PublishRow]) -> None:
+        """
+        Have the node take all rows, each once however often this is done; raises `PipelineError`.
+        """
+        session: _Session | None = None
+        since, taken = time.monotonic(), 0
+        while True:
+            try:
+                session = _Session(self._where(), client_id, clean=False)
+                session.publish(rows)
+                return
+            except OSError as error:
+                trouble = str(error) or type(error).__name__
+            finally:
+                if session is not None:
+                    session.close()
+            if session is not None and len(session.taken) > taken:
+                since, taken = time.monotonic(), len(session.taken)
+            elif time.monotonic() - since > PATIENCE:
+                raise PipelineError(f"{self._name()} does not take what is published: {trouble}")
+            time.sleep(PAUSE)
+
+    def forget(self, client_id: str) -> bool:
+        """End a session, if there is one; whether there was."""
+        try:
+            probe = _Session(self._where(), client_id, clean=False)
+            probe.close()
+            _Session(self._where(), client_id, clean=True).close()
+            return probe.was_present
+        except OSError:
+            return False  # it ends by its age
+
+    # internal
+
+    def _where(self) -> tuple[str, int]:
+        """The node's MQTT address; raises `PipelineError` or `OSError`."""
+        if self._address is None:
+            text = self._options.mqtt or mqtt_address(self._options.root)
+            host, _, port = text.rpartition(":")
+            self._address = (host.strip("[]"), int(port))
+        return self._address
+
+    def _name(self) -> str:
+        if self._address is None:
+            return f"the node at {self._options.root}"
+        host, port = self._address
+        return f"the node at {host}:{port}"
+
+
+def mqtt_address(root: str) -> str:
+    """
+    Where clients connect to the node at `root`, as it says; raises `PipelineError` where it does
+    not say, and `OSError` where it does not answer.
+    """
+    import grpc
+
+    from txbroker.pipeline.source.nodes import Stubs, why
+    from txbroker.rpc.channels import CALL_TIMEOUT
+    from txbroker.v1.control_pb2 import StatusRequest
+
+    try:
+        with Stubs() as stubs:
+            reply = stubs.control(root).Status(StatusRequest(), timeout=CALL_TIMEOUT)
+    except grpc.RpcError as error:
+        raise OSError(why(root, error)) from None
+    if not reply.mqtt:
+        raise PipelineError(
+            f"the node at {root} does not say where MQTT clients connect; add the option mqtt"
+        )
+    return reply.mqtt
+
+
+class _Client(mqtt.Client):
+    """Paho's client, which releases no packet id. The name is paho's own."""
+
+    on_taken: Callable[[int], None]
+
+    def _send_pubrel(self, mid: int) -> MQTTErrorCode:
+        self.on_taken(mid)
+        return MQTTErrorCode.MQTT_ERR_SUCCESS
+
+
+class _Session:
+    """One connection of a client; failures are `OSError`."""
+
+    def __init__(self, address: tuple[str, int], client_id: str, *, clean: bool) -> None:
+        self.taken: set[int] = set()
+        self.was_present = False
+        self._refused: str | None = None
+        self._is_open = False
+        self._client = _Client(
+            CallbackAPIVersion.VERSION2,
+            client_id=client_id,
+            clean_session=clean,
+            reconnect_on_failure=False,
+        )
+        self._client.on_taken = self.taken.add
+        self._client.on_connect = self._on_connect
+        self._client.max_inflight_messages_set(0)
+        self._client.connect_timeout = PATIENCE / 4
+        self._client.connect(*address)
+        self._run(lambda: self._is_open)
+
+    def publish(self, rows: Sequence[PublishRow]) -> None:
+        """Send all, the n-th with packet id n, and wait until all of QoS 1 and 2 are taken."""
+        numbered = 0
+        for place, row in enumerate(rows, start=1):
+            # Exactly once takes QoS 2 on the way to the node. QoS 0 has no answer, nor a promise.
+            qos = 2 if row.qos else 0
+            sent = self._client.publish(row.topic, row.payload, qos, row.retain)
+            if sent.mid != place:
+                raise PipelineError(f"paho numbers its publishes {sent.mid}, not {place}")
+            numbered += qos > 0
+            if place % SLICE == 0:
+                self._work(0.0)
+        self._run(lambda: len(self.taken) >= numbered and not self._client.want_write())
+
+    def close(self) -> None:
+        """Say good-bye; what the node has of the session stays as it is."""
+        self._client.disconnect()
+        while self._client.want_write() and self._client.loop(PAUSE) == 0:
+            pass
+
+    # internal
+
+    def _on_connect(
+        self, client: object, data: object, flags: mqtt.ConnectFlags, code: object, _: object
+    ) -> None:
+        if getattr(code, "is_failure", False):
+            self._refused = str(code)
+        self._is_open = True
+        self.was_present = flags.session_present
+
+    def _run(self, is_done: Callable[[], bool]) -> None:
+        since, seen = time.monotonic(), 0
+        while not is_done():
+            self._work(PAUSE)
+            if len(self.taken) > seen:
+                since, seen = time.monotonic(), len(self.taken)
+            elif time.monotonic() - since > PATIENCE:
+                raise OSError("no answer in time")
+        if self._refused is not None:
+            raise OSError(f"the connection is refused: {self._refused}")
+
+    def _work(self, timeout: float) -> None:
+        code = self._client.loop(timeout)
+        if code != MQTTErrorCode.MQTT_ERR_SUCCESS:
+            raise OSError(self._refused or f"the connection is lost ({mqtt.error_string(code)})")

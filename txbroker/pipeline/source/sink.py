@@ -1,0 +1,222 @@
+"""
+SHELL: the sink `txbroker`: rows become publishes, each once however often a task is repeated.
+
+The rows of one (query, batch, partition) are published by client ids of their own, in sessions that
+last, with QoS 2 and the place of the row as its packet id, and are never released (PUBREL). A node
+takes an open packet id once, durably, over restarts and wherever the session roams; so a task that
+is repeated sends everything again and adds nothing. The sessions of a batch end when the next one
+begins, since Spark begins none before the last one is committed. docs/pipeline/design.md has the
+reasons.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from txbroker.model.errors import PipelineError
+from txbroker.pipeline.source.source_options import SinkOptions, sink_options
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+CHUNK = 10_000
+"""Rows of one session; packet ids end at 65,535, and a session is saved as a whole."""
+
+NAMED = "batch"
+"""In the place of a stream's batch number."""
+
+BATCH_ID = "streaming.sql.batchId"
+QUERY_ID = "sql.streaming.queryId"
+
+COLUMNS = {
+    "topic": {"string"},
+    "payload": {"binary", "string"},
+    "qos": {"byte", "short", "integer", "long"},
+    "retain": {"boolean"},
+}
+NEEDED = {"topic", "payload"}
+
+
+class SinkResult(WriterCommitMessage):
+    """What a task of a query has published: so many rows, in so many sessions."""
+
+    def __init__(self, query: str, partition: int, rows: int, sessions: int) -> None:
+        self.query = query
+        self.partition = partition
+        self.rows = rows
+        self.sessions = sessions
+
+
+def writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> SinkWriter:
+    """For a batch; raises `PipelineError`."""
+    if overwrite:
+        raise PipelineError("mode overwrite: what was published stays; use mode append")
+    _check(schema)
+    return SinkWriter(sink_options(options))
+
+
+def stream_writer(
+    options: Mapping[str, str], schema: StructType, overwrite: bool
+) -> SinkStreamWriter:
+    """For a stream; raises `PipelineError`."""
+    if overwrite:
+        raise PipelineError("output mode complete: what was published stays; use append or update")
+    _check(schema)
+    given = sink_options(options)
+    if given.query:
+        raise PipelineError("option query: a stream has its own name; it is for batches")
+    return SinkStreamWriter(given)
+
+
+def client_id(query: str, batch: int | str, partition: int, chunk: int) -> str:
+    """The client that publishes one chunk of a partition."""
+    return f"spark/{query}/{batch}/{partition}/{chunk}"
+
+
+class SinkWriter(DataSourceArrowWriter):
+    """
+    A batch. With the option `query` its sessions stay for as long as `session_limits` say, and the
+    same query written again adds nothing; without it they end with the job.
+    """
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._query = options.query or secrets.token_hex(8)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkResult:
+        return _write(self._options, self._query, NAMED, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        if not self._options.query:
+            self._forget(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        if not self._options.query:
+            self._forget(messages)
+
+    def _forget(self, messages: list[WriterCommitMessage | None]) -> None:
+        from txbroker.pipeline.source.row_publisher import RowPublisher
+
+        with RowPublisher(self._options) as publishing:
+            for one in messages:
+                if isinstance(one, SinkResult):
+                    for chunk in range(one.sessions):
+                        publishing.forget(client_id(self._query, NAMED, one.partition, chunk))
+
+
+class SinkStreamWriter(DataSourceStreamArrowWriter):
+    """A stream: each batch of the query once."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkResult:
+        query, batch = _property(QUERY_ID), int(_property(BATCH_ID))
+        if batch:
+            _forget_partition(self._options, query, batch - 1, _partition())
+        return _write(self._options, query, batch, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Tasks have ended the sessions of their partitions; the last batch may have had more."""
+        written = [one for one in messages if isinstance(one, SinkResult)]
+        partition = len(written)
+        while (
+            batchId
+            and written
+            and _forget_partition(self._options, written[0].query, batchId - 1, partition)
+        ):
+            partition += 1
+
+
+@attrs.frozen
+class SinkTopics:
+    """
+    Where a job publishes batches that it commits itself, under names, each once; `root` is a node's
+    gRPC address.
+    """
+
+    root: str
+
+    def publish(self, rows: DataFrame, name: str) -> None:
+        """
+        Publish rows (`COLUMNS`). Again under the same name it adds nothing; what comes again are
+        the same rows in the same order, in partitions of the same numbers. Without a name it adds
+        them each time. Raises Spark's errors.
+        """
+        named = {"query": name} if name else {}
+        rows.write.format("txbroker").mode("append").options(root=self.root, **named).save()
+
+    def forget(self, name: str) -> None:
+        """What was published under a name is committed, and does not come again."""
+        partition = 0
+        while _forget_partition(SinkOptions(root=self.root), name, NAMED, partition):
+            partition += 1
+
+
+def _property(name: str) -> str:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    value = None if context is None else context.getLocalProperty(name)
+    if value is None:
+        raise PipelineError(f"Spark does not say its {name}; the sink needs Spark 4.3")
+    return value
+
+
+def _partition() -> int:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    return context.partitionId()
+
+
+def _write(
+    options: SinkOptions, query: str, batch: int | str, batches: Iterator[pa.RecordBatch]
+) -> SinkResult:
+    from txbroker.pipeline.source.row_publisher import RowPublisher, rows_of
+
+    rows = rows_of(batches)
+    partition = _partition()
+    sessions = 0
+    with RowPublisher(options) as publishing:
+        for start in range(0, len(rows), CHUNK):
+            name = client_id(query, batch, partition, sessions)
+            publishing.publish(name, rows[start : start + CHUNK])
+            sessions += 1
+    return SinkResult(query, partition, len(rows), sessions)
+
+
+def _forget_partition(options: SinkOptions, query: str, batch: int | str, partition: int) -> bool:
+    """The sessions of a batch that is committed end; whether there were any."""
+    from txbroker.pipeline.source.row_publisher import RowPublisher
+
+    chunk = 0
+    with RowPublisher(options) as publishing:
+        while publishing.forget(client_id(query, batch, partition, chunk)):
+            chunk += 1
+    return chunk > 0
+
+
+def _check(schema: StructType) -> None:
+    """Raise `PipelineError` unless these are columns that can be published."""
+    found: dict[str, Any] = {field.name: field.dataType.typeName() for field in schema.fields}
+    for name in sorted(NEEDED - found.keys()):
+        raise PipelineError(f"column {name} is missing; the columns are {', '.join(COLUMNS)}")
+    for name, kind in found.items():
+        if name not in COLUMNS:
+            raise PipelineError(f"column {name}: unknown; the columns are {', '.join(COLUMNS)}")
+        if kind not in COLUMNS[name]:
+            wanted = " or ".join(sorted(COLUMNS[name]))
+            raise PipelineError(f"column {name} is of type {kind}; {wanted} is wanted")

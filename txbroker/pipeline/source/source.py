@@ -1,0 +1,184 @@
+"""
+SHELL: the Spark data source `txbroker`.
+
+Spark makes objects of these classes in several processes, hands them on by pickling, and calls
+`read` on its workers: they hold options, nothing that is open. The module must be cheap and free of
+gRPC, which is loaded where it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    Filter,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from txbroker.model.errors import PipelineError
+from txbroker.pipeline.source.pushdown import ReadFilter, push
+from txbroker.pipeline.source.ranges import ReadSpan
+from txbroker.pipeline.source.row_schema import MESSAGE_COLUMNS
+from txbroker.pipeline.source.source_options import SourceOptions, source_options
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+    from txbroker.pipeline.source.following import StreamPlanner
+
+FORMAT = "txbroker"
+
+
+def register(spark: SparkSession) -> None:
+    """See `txbroker.pipeline.register`."""
+    from txbroker.pipeline.source.error_notes import tell_lines
+
+    spark.dataSource.register(MessageSource)
+    tell_lines()
+    # Off by default, and then Spark refuses sources that take filters.
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+
+
+class SpanPartition(InputPartition):
+    """A span that one task reads."""
+
+    def __init__(self, span: ReadSpan, wanted: ReadFilter) -> None:
+        super().__init__(span)
+        self.span = span
+        self.wanted = wanted
+
+
+class MessageSource(DataSource):
+    """Format `txbroker`: the messages of all zones of a tree of nodes."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> str:
+        return MESSAGE_COLUMNS
+
+    def reader(self, schema: StructType) -> BatchReader:
+        _check_schema(schema)
+        options = source_options(self.options)
+        return PushingReader(options) if options.push_down else BatchReader(options)
+
+    def streamReader(self, schema: StructType) -> StreamReader:
+        _check_schema(schema)
+        options = source_options(self.options)
+        if options.end is not None:
+            raise PipelineError("option endingOffsets: streams have no end; it is for batches")
+        return StreamReader(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from txbroker.pipeline.source.sink import writer
+
+        return writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from txbroker.pipeline.source.sink import stream_writer
+
+        return stream_writer(self.options, schema, overwrite)
+
+
+def _check_schema(schema: StructType) -> None:
+    """Raise `PipelineError` where a user has asked for other columns than there are."""
+    asked = [(field.name, field.dataType.typeName()) for field in schema.fields]
+    if asked != [tuple(column.split()) for column in MESSAGE_COLUMNS.split(",")]:
+        raise PipelineError(f"the columns of {FORMAT} are {MESSAGE_COLUMNS}; leave out schema()")
+
+
+class BatchReader(DataSourceReader):
+    """A batch: everything between two bounds, as it is when the query is planned."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._wanted = ReadFilter(filter=options.filter)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        from txbroker.pipeline.source.batch_planning import plan_batch
+
+        spans = plan_batch(self._options, self._wanted)
+        return [SpanPartition(span, self._wanted) for span in spans]
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        return _read(self._options, partition)
+
+
+class PushingReader(BatchReader):
+    """
+    The same, which has nodes leave out what the query does not want.
+
+    Spark 4.3 keeps the filters that it pushed last with the DataFrame that was loaded, and applies
+    them to every use of it, also to one without filters and to both sides of a union. So this is
+    for a DataFrame that is used once, and only where the option says so.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        self._wanted, left = push(self._wanted, filters)
+        return left
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream: positions by zone are its offsets; see `following.py`."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._opened: StreamPlanner | None = None
+
+    @property
+    def _following(self) -> StreamPlanner:
+        if self._opened is None:
+            from txbroker.pipeline.source.following import StreamPlanner
+
+            self._opened = StreamPlanner(self._options)
+        return self._opened
+
+    def initialOffset(self) -> dict[str, Any]:
+        return self._following.begin()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self._options.max_records)
+
+    def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return self._following.latest(start, most)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._following.stop_here()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return self._following.heads()
+
+    def partitions(
+        self, start: Mapping[str, Any], end: Mapping[str, Any]
+    ) -> Sequence[InputPartition]:
+        wanted = ReadFilter(filter=self._options.filter)
+        return [SpanPartition(span, wanted) for span in self._following.plan(start, end)]
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        return _read(self._options, partition)
+
+    def stop(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+
+
+def _read(options: SourceOptions, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+    # Spark reads a batch without partitions as one partition of None.
+    if not isinstance(partition, SpanPartition):
+        return iter(())
+    from txbroker.pipeline.source.span_reader import SpanReader
+
+    return SpanReader(
+        options.root, partition.span, partition.wanted, fail_on_loss=options.fail_on_loss
+    ).batches()

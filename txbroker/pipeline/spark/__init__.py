@@ -1,0 +1,1 @@
+"""Spark sessions, checkpoints and the jobs that follow journals."""

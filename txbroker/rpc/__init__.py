@@ -1,0 +1,1 @@
+"""gRPC between nodes: channels, message pieces, and wire values as ours."""

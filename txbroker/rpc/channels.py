@@ -1,0 +1,225 @@
+"""
+SHELL: gRPC channels to other nodes' control planes, one for each address.
+
+A call names the node that it is for, where the caller knows it. Another node at that address
+refuses the call: else its "not mine" would pass for the word of the node that had the address.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import grpc
+import grpc.aio
+
+from txbroker.delegation.peer_checks import check
+from txbroker.model.errors import PeerError
+from txbroker.rpc.message_pieces import LARGEST, TOGETHER, PieceRoom
+from txbroker.rpc.pieced_calls import PiecedChannel
+from txbroker.v1.control_pb2_grpc import ControlStub
+from txbroker.v1.directory_pb2_grpc import DirectoryStub
+
+if TYPE_CHECKING:
+    from txbroker.v1.control_pb2_grpc import ControlAsyncStub
+    from txbroker.v1.directory_pb2_grpc import DirectoryAsyncStub
+
+CALLS = 4_000
+"""Calls and streams that a node serves at once: three of each of a thousand nodes, and others."""
+
+CALLS_OF_HOST = 2_000
+"""The same of one host: a flood from there leaves places for others."""
+
+STREAMS = 200
+"""The same of one connection."""
+
+OPTIONS = (
+    # A cut and its healing are to be noticed within seconds, not minutes. A ping costs both ends
+    # more than a millisecond: where a join stream shows signs of life there is none.
+    ("grpc.keepalive_time_ms", 3_000),
+    ("grpc.keepalive_timeout_ms", 2_000),
+    ("grpc.keepalive_permit_without_calls", 0),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.max_receive_message_length", LARGEST),
+    ("grpc.max_send_message_length", LARGEST),
+    # Two nodes in one process must not share a connection.
+    ("grpc.use_local_subchannel_pool", 1),
+    # Nobody compresses: 0.6 MB on the wire became 2.7 GB of memory.
+    ("grpc.compression_enabled_algorithms_bitset", 1),
+    ("grpc.enable_http_proxy", 0),
+)
+
+SERVER_OPTIONS = (
+    *OPTIONS,
+    ("grpc.so_reuseport", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 500),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.max_concurrent_streams", STREAMS),
+    # Of each stream so much comes before it is read, and not megabytes where one sends fast.
+    ("grpc.http2.lookahead_bytes", 16 * 1024),
+    ("grpc.http2.bdp_probe", 0),
+)
+
+STRANGER = "another node has this address: "
+"""How the refusal of a call for another node begins; that node's name follows."""
+
+LIMIT = 1_000
+"""Channels kept; the one that was not used for longest goes."""
+
+CALL_TIMEOUT = 2.0
+"""Seconds that a node has for an answer."""
+
+
+_ADDRESSEE = "txbroker-node-bin"
+"""Metadata of a call: the name of the node that it is for."""
+
+_Stubs: TypeAlias = "tuple[grpc.aio.Channel, ControlAsyncStub, DirectoryAsyncStub]"
+
+
+class Channels:
+    """Stubs by address (host:port); names are resolved by gRPC at each connect."""
+
+    def __init__(self) -> None:
+        self._channels: OrderedDict[str, _Stubs] = OrderedDict()
+        self._addressed: OrderedDict[tuple[str, str], ControlAsyncStub] = OrderedDict()
+        self._room = PieceRoom(TOGETHER)
+
+    def __len__(self) -> int:
+        return len(self._channels)
+
+    def stub(self, address: str, node: str = "") -> ControlAsyncStub:
+        """The stub for a node's control plane; `node`: no other node is to answer."""
+        channel, control, _ = self._stubs(address)
+        if not node:
+            return control
+        known = self._addressed.pop((address, node), None)
+        if known is None:
+            metadata = ((_ADDRESSEE, node.encode()),)
+            pieced = PiecedChannel(channel, self._room, metadata)
+            known = cast("ControlAsyncStub", _make_stub(_Checked(pieced)))
+            if len(self._addressed) >= LIMIT:
+                self._addressed.popitem(last=False)
+        self._addressed[address, node] = known
+        return known
+
+    def directory(self, address: str) -> DirectoryAsyncStub:
+        """The stub for a node's client directory."""
+        return self._stubs(address)[2]
+
+    def _stubs(self, address: str) -> _Stubs:
+        known = self._channels.pop(address, None)
+        if known is None:
+            channel = grpc.aio.insecure_channel(address, options=OPTIONS)
+            checked = _Checked(PiecedChannel(channel, self._room))
+            known = (channel, _make_stub(checked), _make_directory_stub(checked))
+            if len(self._channels) >= LIMIT:
+                gone, _ = self._channels.popitem(last=False)
+                for key in [key for key in self._addressed if key[0] == gone]:
+                    del self._addressed[key]
+        self._channels[address] = known
+        return known
+
+    async def close(self) -> None:
+        """Close all."""
+        channels, self._channels = self._channels, OrderedDict()
+        self._addressed.clear()
+        for channel, *_ in channels.values():
+            await channel.close(None)
+
+
+_make_stub: Callable[[Any], Any] = ControlStub
+_make_directory_stub: Callable[[Any], Any] = DirectoryStub
+
+
+def stranger_in(error: BaseException) -> str | None:
+    """The node that has refused a call for another one; None: the call failed otherwise."""
+    details = error.details() if isinstance(error, grpc.aio.AioRpcError) else None
+    is_refusal = details is not None and details.startswith(STRANGER)
+    return details.removeprefix(STRANGER) if details and is_refusal else None
+
+
+class _Checked:
+    """
+    A channel, as far as stubs use one. An answer that no honest node gives is none: the call has
+    failed. What comes on a stream is checked where it is read.
+    """
+
+    def __init__(self, channel: PiecedChannel) -> None:
+        self._channel = channel
+
+    def __getattr__(self, kind: str) -> Callable[..., Any]:
+        make = getattr(self._channel, kind)
+        if kind != "unary_unary":
+            return cast("Callable[..., Any]", make)
+        return lambda *args, **codes: partial(_checked, make(*args, **codes))
+
+
+async def _checked(call: Callable[..., Awaitable[Any]], *args: Any, **options: Any) -> Any:
+    answer = await call(*args, **options)
+    try:
+        check(answer)
+    except PeerError as error:
+        nothing = grpc.aio.Metadata()
+        code = grpc.StatusCode.DATA_LOSS
+        raise grpc.aio.AioRpcError(code, nothing, nothing, f"a lie: {error}") from error
+    return answer
+
+
+class Doorkeeper(grpc.aio.ServerInterceptor):
+    """
+    Refuses calls that are for a node of another name than `node`, and those that ask what no honest
+    node asks. What comes on a stream is checked where it is read.
+    """
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        handler = await continuation(handler_call_details)
+        for key, value in handler_call_details.invocation_metadata or ():
+            if key == _ADDRESSEE and value != self._node.encode():
+                return self._refusal(handler)
+        if handler is None or handler.request_streaming or handler.response_streaming:
+            return handler
+        return _checking(handler)
+
+    def _refusal(self, handler: Any) -> Any:
+        async def refuse(request: Any, context: Any) -> None:
+            code = grpc.StatusCode.FAILED_PRECONDITION
+            await context.abort(code, f"{STRANGER}{self._node}")
+
+        if handler is None:
+            return handler
+        kind = "stream" if handler.request_streaming else "unary"
+        back = "stream" if handler.response_streaming else "unary"
+        make = getattr(grpc, f"{kind}_{back}_rpc_method_handler")
+        return make(
+            refuse,
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
+
+
+def _checking(handler: Any) -> Any:
+    """A handler of a call whose question is checked first."""
+
+    async def ask(request: Any, context: Any) -> Any:
+        try:
+            check(request)
+        except PeerError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        return await handler.unary_unary(request, context)
+
+    return grpc.unary_unary_rpc_method_handler(
+        ask,
+        request_deserializer=handler.request_deserializer,
+        response_serializer=handler.response_serializer,
+    )

@@ -1,0 +1,57 @@
+"""Wire messages to our values and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from txbroker.delegation.zone_snapshot import MarkKey
+from txbroker.edge.routing.route import StreamPosition
+from txbroker.model.log_position import HOLDERS, JournalHolder, JournalId
+from txbroker.model.zone_cut import ZoneCut
+from txbroker.v1 import link_pb2, types_pb2
+
+
+def cut_to_wire(cut: ZoneCut) -> types_pb2.Cut:
+    """A cut as the wire has it."""
+    return types_pb2.Cut(apex=cut.apex, epoch=cut.epoch, node=cut.node, grpc=cut.grpc)
+
+
+def cut_from_wire(cut: types_pb2.Cut) -> ZoneCut:
+    """A cut as we have it."""
+    return ZoneCut(apex=cut.apex, epoch=cut.epoch, node=cut.node, grpc=cut.grpc)
+
+
+def claim_to_wire(apex: str, processed: StreamPosition | None) -> link_pb2.Claim:
+    """A claim as the wire has it."""
+    if processed is None:
+        return link_pb2.Claim(apex=apex)
+    return link_pb2.Claim(apex=apex, epoch=processed.epoch, offset=processed.offset)
+
+
+def claims_from_wire(claims: Iterable[link_pb2.Claim], epoch: int) -> dict[str, int | None]:
+    """Claims with what of the owner's present epoch is processed."""
+    return {claim.apex: claim.offset if claim.epoch == epoch else None for claim in claims}
+
+
+def key_from_mark(mark: types_pb2.Mark) -> MarkKey:
+    """Which stream a mark is about."""
+    return (mark.edge, mark.incarnation, mark.zone, mark.stream)
+
+
+def mark_to_wire(key: MarkKey, sequence: int) -> types_pb2.Mark:
+    """A mark as the wire has it."""
+    edge, incarnation, zone, stream = key
+    return types_pb2.Mark(
+        edge=edge, incarnation=incarnation, zone=zone, stream=stream, sequence=sequence
+    )
+
+
+def holders_from_wire(low_water: link_pb2.LowWater) -> dict[JournalId, tuple[JournalHolder, ...]]:
+    """The sessions that hold back most, by part; of a liar's list the first ones."""
+    return {
+        JournalId(mark.zone, mark.epoch): tuple(
+            JournalHolder(one.client_id, one.offset) for one in mark.holders[:HOLDERS]
+        )
+        for mark in low_water.kept
+        if mark.holders
+    }

@@ -1,0 +1,352 @@
+"""
+SHELL: gRPC calls whose messages may be larger than 4 MiB; they travel in pieces (`pieces`).
+
+A unary call and one that streams are the same on the wire. So a call of either kind is served, and
+made, as one that streams. Nodes that know no pieces see no difference while messages are small.
+What is larger is refused in one line, on both sides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import Any
+
+import attrs
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from txbroker.model.counters import Counters
+from txbroker.model.errors import PeerError
+from txbroker.rpc.callers import Callers
+from txbroker.rpc.message_pieces import (
+    ANNOUNCEMENT,
+    LARGEST,
+    LARGEST_OF_STRANGER,
+    LARGEST_WHOLE,
+    TOGETHER,
+    TOGETHER_OF_STRANGERS,
+    UPGRADE,
+    PieceRoom,
+    WholeMessage,
+    split,
+)
+from txbroker.rpc.request_queue import RequestQueue
+from txbroker.runtime.structured_log import get_logger, tell_repeated
+
+log = get_logger()
+
+Metadata = tuple[tuple[str, str | bytes], ...]
+Code = Callable[[Any], Any]
+
+ANSWER_WAIT = 2.0
+"""Seconds that a caller waits to hear whether pieces are taken."""
+
+_TAKES: Metadata = ((ANNOUNCEMENT, "takes"),)
+_SENDS: Metadata = ((ANNOUNCEMENT, "sends"),)
+"""A caller that sends pieces has to hear first that they are taken."""
+
+_EOF: Any = grpc.aio.EOF
+
+
+def same(message: Any) -> Any:
+    """Of a handler or a stub that reads and writes bytes."""
+    return message
+
+
+def _too_large(reason: str) -> grpc.aio.AioRpcError:
+    nothing = grpc.aio.Metadata()
+    return grpc.aio.AioRpcError(
+        grpc.StatusCode.RESOURCE_EXHAUSTED, nothing, nothing, details=reason
+    )
+
+
+def _not_taken(size: int, other: str) -> str:
+    return f"a message of {size} bytes, and the {other} takes {LARGEST} at most; {UPGRADE}"
+
+
+# -- callers
+
+
+class PiecedChannel:
+    """A channel, as far as stubs use one; `metadata` goes with each call."""
+
+    def __init__(self, channel: grpc.aio.Channel, room: PieceRoom, metadata: Metadata = ()) -> None:
+        self._channel = channel
+        self._room = room
+        self._metadata = metadata
+
+    def unary_unary(self, path: str, **codes: Any) -> Any:
+        """One request, one reply."""
+        method = self._method(path, codes)
+
+        async def call(request: Any, *, timeout: float | None = None) -> Any:
+            begun = await method.ask(request, timeout)
+            try:
+                reply = await begun.read()
+                if reply is _EOF or await begun.read() is not _EOF:
+                    raise _too_large("not one reply")
+                return reply
+            finally:
+                begun.cancel()
+
+        return call
+
+    def unary_stream(self, path: str, **codes: Any) -> Any:
+        """One request, a stream of replies."""
+        method = self._method(path, codes)
+
+        async def call(request: Any, *, timeout: float | None = None) -> AsyncIterator[Any]:
+            begun = await method.ask(request, timeout)
+            try:
+                while (reply := await begun.read()) is not _EOF:
+                    yield reply
+            finally:
+                begun.cancel()
+
+        return call
+
+    def stream_stream(self, path: str, **codes: Any) -> Any:
+        """Two streams."""
+        return self._method(path, codes).open
+
+    def _method(self, path: str, codes: dict[str, Any]) -> _Method:
+        return _Method(
+            small=self._channel.unary_stream(path, None, None),
+            any_size=self._channel.stream_stream(path, None, None),
+            encode=codes["request_serializer"],
+            decode=codes["response_deserializer"],
+            metadata=self._metadata,
+            room=self._room,
+        )
+
+
+@attrs.frozen(kw_only=True)
+class _Method:
+    """A method of a stub: `small` sends one message as it is, `any_size` as many as it takes."""
+
+    small: Any
+    any_size: Any
+    encode: Code
+    decode: Code
+    metadata: Metadata
+    room: PieceRoom
+
+    def open(self, *, timeout: float | None = None) -> PiecedCall:
+        """Call it; what is sent comes later."""
+        metadata = grpc.aio.Metadata(*self.metadata, *_SENDS)
+        return PiecedCall(self.any_size(timeout=timeout, metadata=metadata), self)
+
+    async def ask(self, request: Any, timeout: float | None) -> PiecedCall:
+        """Call it with one message."""
+        data = self.encode(request)
+        if len(data) <= LARGEST:
+            metadata = grpc.aio.Metadata(*self.metadata, *_TAKES)
+            return PiecedCall(self.small(data, timeout=timeout, metadata=metadata), self)
+        call = self.open(timeout=timeout)
+        try:
+            await call.send(data, None)
+            await call.done_writing()
+        except BaseException:
+            call.cancel()
+            raise
+        return call
+
+
+class PiecedCall:
+    """A call to another node; `cancel` it when it is done with."""
+
+    def __init__(self, call: Any, method: _Method) -> None:
+        self._call = call
+        self._method = method
+        self._whole = WholeMessage(method.room, LARGEST_WHOLE)
+
+    async def read(self, patience: float | None = None) -> Any:
+        """The next message, or EOF; `patience`: the seconds that one piece may take."""
+        try:
+            return await _read(self._call, self._whole, self._method.decode, patience)
+        except PeerError as error:
+            self.cancel()
+            raise _too_large(str(error)) from None
+
+    async def write(self, message: Any, patience: float | None = None) -> None:
+        """Send a message; `patience` as above."""
+        await self.send(self._method.encode(message), patience)
+
+    async def send(self, data: bytes, patience: float | None) -> None:
+        """Send a message that is bytes already."""
+        if len(data) > LARGEST and not await self._is_taken():
+            self.cancel()
+            raise _too_large(_not_taken(len(data), "node"))
+        await _write(self._call, data, patience)
+
+    async def done_writing(self) -> None:
+        """Nothing more comes."""
+        await self._call.done_writing()
+
+    def cancel(self) -> None:
+        """No more of it."""
+        self._whole.close()
+        self._call.cancel()
+
+    async def _is_taken(self) -> bool:
+        """True if the other side has said that it takes pieces."""
+        try:
+            said = await asyncio.wait_for(self._call.initial_metadata(), ANSWER_WAIT)
+        except TimeoutError:
+            return False
+        return ANNOUNCEMENT in said
+
+
+# -- nodes that are called
+
+
+class Pieces(grpc.aio.ServerInterceptor):
+    """
+    Serves all calls so that their messages may come, and go, in pieces; at most `calls_of_host` of
+    one host at once.
+    """
+
+    def __init__(self, counters: Counters, calls_of_host: int) -> None:
+        self.counters = counters
+        self.callers = Callers(calls_of_host)
+        self.strangers = PieceRoom(TOGETHER_OF_STRANGERS, drops_oldest=True)
+        self.let_in = PieceRoom(TOGETHER)
+        self.requests = RequestQueue()
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        method = handler_call_details.method.rpartition("/")[2]
+
+        async def serve(_: Any, context: Any) -> None:
+            call = _Served(method, context, handler, self)
+            try:
+                await call.serve()
+            finally:
+                call.close()
+
+        return grpc.stream_stream_rpc_method_handler(serve)
+
+
+class _Served:
+    """A call that is served; to its handler it is the context."""
+
+    def __init__(self, method: str, context: Any, handler: Any, shared: Pieces) -> None:
+        self._method = method
+        self._context = context
+        self._handler = handler
+        self._shared = shared
+        self._decode = handler.request_deserializer or same
+        self._encode = handler.response_serializer or same
+        self._whole = WholeMessage(shared.strangers, LARGEST_OF_STRANGER)
+        self._said = ""
+        self._is_begun = False
+        self._counted = ""  # the connection that it counts for: a call that is over names another
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    async def serve(self) -> None:
+        peer = self._context.peer()
+        if not self._shared.callers.enter(peer):
+            await self._refuse("the host has as many calls under way as one may have")
+        self._counted = peer
+        for key, value in self._context.invocation_metadata() or ():
+            if key == ANNOUNCEMENT:
+                self._said = value
+        if self._said == "sends":
+            await self._context.send_initial_metadata(_TAKES)
+        handler = self._handler
+        if handler.request_streaming:
+            await handler.stream_stream(None, self)
+            return
+        request = await self.read()
+        if request is _EOF:
+            await self._context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no request came")
+        if not handler.response_streaming:
+            await self.write(await handler.unary_unary(request, self))
+        elif inspect.isasyncgenfunction(handler.unary_stream):
+            async for reply in handler.unary_stream(request, self):
+                await self.write(reply)
+        else:
+            await handler.unary_stream(request, self)
+
+    def let_in(self) -> None:
+        """The other side is one that this node knows: from now on it may send as much as any."""
+        self._whole.allow(self._shared.let_in, LARGEST_WHOLE)
+
+    async def read(self, patience: float | None = None) -> Any:
+        """The next message, or EOF; `patience`: the seconds that one piece of it may take."""
+        try:
+            if self._is_begun:
+                return await self._read(patience)
+            self._is_begun = True
+            return await self._shared.requests.read(self._context.peer(), self._read)
+        except PeerError as error:
+            await self._refuse(str(error))
+        except TimeoutError:
+            if self._handler.request_streaming:
+                raise
+            await self._refuse("no request came in time, or others came after it; try again")
+
+    async def write(self, message: Any, patience: float | None = None) -> None:
+        """Send a message; `patience` as above."""
+        data = self._encode(message)
+        if len(data) > LARGEST and not self._said:
+            await self._refuse(_not_taken(len(data), "caller"))
+        await _write(self._context, data, patience)
+
+    def close(self) -> None:
+        """The call has ended."""
+        self._whole.close()
+        if self._counted:
+            self._shared.callers.leave(self._counted)
+
+    async def _read(self, patience: float | None = None) -> Any:
+        return await _read(self._context, self._whole, self._decode, patience)
+
+    async def _refuse(self, reason: str) -> None:
+        self._shared.counters.add("control.refused")
+        peer = self._context.peer()
+        tell_repeated(
+            log.warning,
+            "call.refused",
+            kind=self._method,
+            call=self._method,
+            peer=peer,
+            reason=reason,
+        )
+        await self._context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
+
+
+# -- both
+
+
+async def _read(call: Any, whole: WholeMessage, decode: Code, patience: float | None) -> Any:
+    while True:
+        async with asyncio.timeout(patience):
+            message = await call.read()
+        if message is _EOF:
+            return _EOF
+        complete = whole.add(message)
+        if complete is None:
+            continue
+        try:
+            return decode(complete)
+        except DecodeError:
+            raise PeerError("a message that is none of this call") from None
+
+
+async def _write(call: Any, data: bytes, patience: float | None) -> None:
+    pieces: Iterable[bytes] = (data,) if len(data) <= LARGEST else split(data)
+    for piece in pieces:
+        async with asyncio.timeout(patience):
+            await call.write(piece)

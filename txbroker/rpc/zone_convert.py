@@ -1,0 +1,152 @@
+"""Handovers and what moves along with a zone, between the wire and our values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from txbroker.delegation.delegation_table import Delegation, DelegationState
+from txbroker.delegation.peer_checks import check, check_snapshot
+from txbroker.delegation.zone_snapshot import EdgeInterest, ZoneSnapshot
+from txbroker.model.epoch_transition import EpochTransition
+from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.mqtt.wire.message import Message
+from txbroker.rpc.link_convert import cut_from_wire, cut_to_wire, key_from_mark, mark_to_wire
+from txbroker.v1 import control_pb2, types_pb2
+
+Needs = dict[str, dict[JournalId, int]]
+"""By edge and part: what its sessions need lies above the offset."""
+
+
+def snapshot_to_wire(part: ZoneSnapshot) -> control_pb2.Snapshot:
+    """A part of a zone's state as the wire has it."""
+    retained = [
+        control_pb2.Retained(topic=m.topic, payload=m.payload, qos=m.qos) for m in part.retained
+    ]
+    retained += [control_pb2.Retained(topic=topic, cleared=True) for topic in part.cleared]
+    return control_pb2.Snapshot(
+        retained=retained,
+        interests=[
+            control_pb2.EdgeInterest(
+                edge=interest.edge, incarnation=interest.incarnation, filters=interest.filters
+            )
+            for interest in part.interests
+        ],
+        delegations=[cut_to_wire(cut) for cut in part.delegations],
+        marks=[mark_to_wire(key, sequence) for key, sequence in part.marks],
+    )
+
+
+def snapshot_from_wire(part: control_pb2.Snapshot) -> ZoneSnapshot:
+    """A part of a zone's state as we have it."""
+    return ZoneSnapshot(
+        retained=tuple(
+            Message(r.topic, r.payload, min(r.qos, 2), True) for r in part.retained if not r.cleared
+        ),
+        cleared=tuple(r.topic for r in part.retained if r.cleared),
+        interests=tuple(
+            EdgeInterest(edge=i.edge, incarnation=i.incarnation, filters=tuple(i.filters))
+            for i in part.interests
+        ),
+        delegations=tuple(cut_from_wire(cut) for cut in part.delegations),
+        marks=tuple((key_from_mark(mark), mark.sequence) for mark in part.marks),
+    )
+
+
+def checked_snapshot(part: control_pb2.Snapshot, apex: str) -> ZoneSnapshot:
+    """A part of the state of this zone, as another node says; raises `PeerError`."""
+    check(part)
+    snapshot = snapshot_from_wire(part)
+    check_snapshot(apex, snapshot)
+    return snapshot
+
+
+def subtree_to_wire(subtree: DelegationState) -> control_pb2.Subtree:
+    """What is known of the delegations below an apex, as the wire has it."""
+    return control_pb2.Subtree(
+        delegations=[
+            control_pb2.Delegation(
+                cut=cut_to_wire(entry.cut), below=[cut_to_wire(cut) for cut in entry.below]
+            )
+            for entry in subtree.delegations
+        ],
+        seen=ended_to_wire(subtree.epochs),
+        reclaimed=[cut_to_wire(cut) for cut in subtree.reclaimed],
+        passages=passages_to_wire(subtree.passages),
+    )
+
+
+def subtree_from_wire(subtree: control_pb2.Subtree) -> DelegationState:
+    """What is known of the delegations below an apex, as we have it."""
+    return DelegationState(
+        delegations=tuple(
+            Delegation(
+                cut=cut_from_wire(entry.cut), below=tuple(cut_from_wire(cut) for cut in entry.below)
+            )
+            for entry in subtree.delegations
+        ),
+        epochs=ended_from_wire(subtree.seen),
+        reclaimed=tuple(cut_from_wire(cut) for cut in subtree.reclaimed),
+        passages=passages_from_wire(subtree.passages),
+    )
+
+
+def place_to_wire(place: LogPosition) -> control_pb2.Predecessor:
+    """The end of a part, or a place in it, as the wire has it."""
+    (zone, epoch), offset = place
+    return control_pb2.Predecessor(zone=zone, epoch=epoch, offset=offset)
+
+
+def place_from_wire(place: control_pb2.Predecessor) -> LogPosition:
+    """The end of a part, or a place in it, as we have it."""
+    return LogPosition(JournalId(place.zone, place.epoch), place.offset)
+
+
+def passages_to_wire(passages: Iterable[EpochTransition]) -> list[control_pb2.Passage]:
+    """How topics went from part to part, as the wire has it."""
+    return [
+        control_pb2.Passage(
+            apex=passage.apex,
+            left=place_to_wire(passage.left),
+            entered=place_to_wire(passage.entered),
+        )
+        for passage in passages
+    ]
+
+
+def passages_from_wire(passages: Iterable[control_pb2.Passage]) -> tuple[EpochTransition, ...]:
+    """How topics went from part to part, as we have it."""
+    return tuple(
+        EpochTransition(
+            apex=passage.apex,
+            left=place_from_wire(passage.left),
+            entered=place_from_wire(passage.entered),
+        )
+        for passage in passages
+    )
+
+
+def needs_to_wire(needs: Needs) -> list[control_pb2.Need]:
+    """What edges need of parts of the journal, as the wire has it."""
+    return [
+        control_pb2.Need(edge=edge, zone=part.zone, epoch=part.epoch, offset=offset)
+        for edge, places in needs.items()
+        for part, offset in places.items()
+    ]
+
+
+def needs_from_wire(needs: Iterable[control_pb2.Need]) -> Needs:
+    """What edges need of parts of the journal, as we have it."""
+    found: Needs = {}
+    for entry in needs:
+        found.setdefault(entry.edge, {})[JournalId(entry.zone, entry.epoch)] = entry.offset
+    return found
+
+
+def ended_to_wire(epochs: dict[str, int]) -> list[types_pb2.Gone]:
+    """Epochs by apex, as the wire has them."""
+    return [types_pb2.Gone(apex=apex, epoch=epoch) for apex, epoch in epochs.items()]
+
+
+def ended_from_wire(ended: Iterable[types_pb2.Gone]) -> dict[str, int]:
+    """Epochs by apex, as we have them."""
+    return {gone.apex: gone.epoch for gone in ended}

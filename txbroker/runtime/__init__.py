@@ -1,0 +1,1 @@
+"""The event loop and its fairness: sockets, timers, flush queue, back-pressure, logs."""

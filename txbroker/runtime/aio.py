@@ -1,0 +1,77 @@
+"""SHELL: where coroutines of asyncio (gRPC) and Twisted's world meet; the only place."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from twisted.internet.defer import Deferred
+
+from txbroker.runtime.flush_queue import FlushQueue
+from txbroker.runtime.structured_log import get_logger
+
+STOP_LIMIT = 2.0
+"""Seconds that tasks have to end in; the process does not wait longer for any of them."""
+
+T = TypeVar("T")
+
+log = get_logger()
+
+LOOK_EVERY = 0.02
+"""Seconds between two looks at a condition that is waited for."""
+
+CANCEL_AGAIN = 0.1
+"""Seconds after which a task that still runs is cancelled again."""
+
+
+class Tasks:
+    """
+    The asyncio tasks of a node: kept while they run, their errors logged, all cancelled at the end.
+
+    `turn` ends when a task has finished, so that what it set off is written.
+    """
+
+    def __init__(self, turn: FlushQueue) -> None:
+        self._turn = turn
+        self._running: set[asyncio.Task[Any]] = set()
+
+    def start(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run a coroutine on its own."""
+        task = asyncio.get_event_loop().create_task(coroutine)
+        self._running.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    async def stop(self) -> None:
+        """Cancel all that runs and wait for it."""
+        # Once is not enough: a gRPC call that has just been answered swallows a cancellation, and
+        # what ends may start something else.
+        deadline = time.monotonic() + STOP_LIMIT
+        while self._running and time.monotonic() < deadline:
+            for task in self._running:
+                task.cancel()
+            await asyncio.wait(self._running, timeout=CANCEL_AGAIN)
+        if self._running:
+            left = sorted(getattr(task.get_coro(), "__qualname__", "") for task in self._running)
+            log.warning("task.left", tasks=left)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("task.failed", exc_info=task.exception())
+        self._turn.end()
+
+
+async def wait_until(condition: Callable[[], bool], limit: float) -> bool:
+    """Wait for a condition, `limit` seconds at the most; gives how it stands then."""
+    deadline = time.monotonic() + limit
+    while not condition() and time.monotonic() < deadline:
+        await asyncio.sleep(LOOK_EVERY)
+    return condition()
+
+
+def as_deferred(coroutine: Coroutine[Any, Any, T]) -> Deferred[T]:
+    """A Deferred that fires with what the coroutine returns."""
+    return Deferred.fromFuture(asyncio.ensure_future(coroutine))

@@ -1,0 +1,113 @@
+"""SHELL: the cores' `Timers` on Twisted's reactor, and what is done again and again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.task import LoopingCall
+
+from txbroker.model.errors import TxbrokerError
+from txbroker.runtime import hooks
+from txbroker.runtime.flush_queue import FlushQueue
+from txbroker.runtime.net import Clock, DelayedCall
+from txbroker.runtime.structured_log import get_logger
+
+log = get_logger()
+
+BEAT = 1.0
+"""Seconds between two beats of a node's heart."""
+
+
+def keep_time(reactor: Any) -> None:
+    """
+    Let all of the reactor's calls go by the monotonic clock.
+
+    Twisted's go by the time of day: a step forward rings each alarm at once, a step back none.
+    """
+    if reactor.seconds is time.monotonic:
+        return
+    now = reactor.seconds()
+    left = [(call, call.getTime() - now) for call in reactor.getDelayedCalls()]
+    reactor.seconds = time.monotonic
+    for call, delay in left:
+        call.seconds = time.monotonic
+        call.reset(max(delay, 0.0))
+
+
+class ReactorTimers:
+    """The cores' `Timers` on Twisted's reactor; each alarm ends the turn."""
+
+    def __init__(self, reactor: Clock, turn: FlushQueue) -> None:
+        self._reactor = reactor
+        self._turn = turn
+
+    def now(self) -> float:
+        """Seconds since some fixed moment."""
+        return float(self._reactor.seconds())
+
+    def call_later(self, delay: float, action: Callable[[], None]) -> Alarm:
+        """Run `action` once, `delay` seconds from now."""
+
+        def ring() -> None:
+            hooks.run(action)
+            self._turn.end()
+
+        return Alarm(self._reactor.callLater(delay, ring))
+
+
+class Alarm:
+    """A delayed call that may be cancelled at any time, also after it happened."""
+
+    def __init__(self, call: DelayedCall) -> None:
+        self._call = call
+
+    def cancel(self) -> None:
+        """Take it back, if it has not happened."""
+        if self._call.active():
+            self._call.cancel()
+
+
+class PeriodicTasks:
+    """
+    What a node does again and again, all of it at the same moments.
+
+    A process that wakes finds its caches cold, and takes ten times as long as usual for the first
+    things that it does, while messages wait: so it wakes once for everything. An error puts a piece
+    of work off until its next time.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._works: list[tuple[int, Callable[[], None]]] = []
+        self._beats = 0
+        self._call = LoopingCall(self._beat)
+        self._call.clock = clock
+
+    def every(self, seconds: float, work: Callable[[], None]) -> None:
+        """Do it at the start, and again each time that so many seconds, whole beats, are over."""
+        self._works.append((round(seconds / BEAT), work))
+
+    def start(self) -> None:
+        """Begin."""
+        self._call.start(BEAT)
+
+    def stop(self) -> None:
+        """Do nothing more."""
+        if self._call.running:
+            self._call.stop()
+
+    def _beat(self) -> None:
+        beats, self._beats = self._beats, self._beats + 1
+        for period, work in self._works:
+            if beats % period == 0:
+                _try(work)
+
+
+def _try(work: Callable[[], None]) -> None:
+    try:
+        work()
+    except TxbrokerError as error:  # the disk or the system has something against it just now
+        log.warning("work.put_off", reason=str(error))
+    except Exception:
+        log.exception("timer.failed")

@@ -1,0 +1,1 @@
+"""TCP sockets of the loop: accepting, reading, writing."""

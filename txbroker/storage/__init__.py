@@ -1,0 +1,1 @@
+"""Segment logs, group commit, tables, atomic files: durable bytes of no domain."""

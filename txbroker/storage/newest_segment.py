@@ -1,0 +1,51 @@
+"""
+SHELL: the newest segment of a log, as one line beside the segments.
+
+A segment names its predecessor, no segment names its successor. Without this line a log whose last
+segment is gone reads as a shorter, whole log. The line is written after a sync of the segment, and
+is no promise: a crash may leave an older line, or none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from zlib import crc32
+
+from txbroker.runtime.descriptors import open_kept
+
+NAME = "newest"
+_FIRST = 20  # digits
+
+
+def read(folder: Path) -> int:
+    """First entry of the newest segment that was ever durable; 0 where nothing tells. OSError."""
+    try:
+        data = (folder / NAME).read_bytes()
+    except FileNotFoundError:
+        return 0
+    text = data[:_FIRST]
+    if data != _line(text) or not text.isdigit():
+        return 0
+    return int(text)
+
+
+def write(folder: Path, first: int) -> None:
+    """
+    Replace the line, unsynced; a folder that is gone, a full or a broken disk leave it as it is.
+
+    Replaced as a whole: a backup that has the file open reads the line of its own moment.
+    """
+    fresh = folder / f"{NAME}.new"
+    with contextlib.suppress(OSError):
+        fd = open_kept(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            os.write(fd, _line(b"%020d" % first))
+        finally:
+            os.close(fd)
+        fresh.replace(folder / NAME)
+
+
+def _line(text: bytes) -> bytes:
+    return b"%b %08x\n" % (text, crc32(text))

@@ -1,0 +1,125 @@
+"""
+SHELL: long values that are rarely asked for, in a file instead of memory.
+
+The file has no name and ends with the process: what is durable is so elsewhere. Each value has a
+place in it until nobody knows the value any more; then the disk has the room back at once, and the
+next value of about that size has the place.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+
+from txbroker.model.errors import StoreError
+from txbroker.model.stored_value import StoredValue
+from txbroker.runtime.structured_log import get_logger, tell_repeated
+
+log = get_logger()
+
+RETAINED = "retained"
+"""The table whose values may be long."""
+
+LONG = 4096
+"""Bytes from which on a value goes to the file: a block of most disks."""
+
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2
+_libc = ctypes.CDLL(None)
+
+
+class ValueFile:
+    """Of one data folder; the file is made when it is first needed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.held = 0
+        self._folder = folder
+        self._file = -1
+        self._end = 0
+        self._free: defaultdict[int, list[int]] = defaultdict(list)  # by size
+
+    def keep(self, value: StoredValue) -> StoredValue:
+        """The value, in the file if it is long; in memory where a full disk does not take it."""
+        if not isinstance(value, bytes) or len(value) < LONG:
+            return value
+        size = _room_for(len(value))
+        free = self._free[size]
+        at = free.pop() if free else self._end
+        try:
+            if self._file < 0:
+                with tempfile.TemporaryFile(dir=self._folder) as made:
+                    self._file = os.dup(made.fileno())
+            done = os.pwrite(self._file, value, at)
+            while done < len(value):
+                done += os.pwrite(self._file, memoryview(value)[done:], at + done)
+        except OSError as error:
+            tell_repeated(log.warning, "attic.full", folder=str(self._folder), why=error.strerror)
+            if at < self._end:
+                free.append(at)
+            return value
+        self._end = max(self._end, at + size)
+        self.held += size
+        return _Kept(self, at, len(value))
+
+    def read(self, at: int, length: int) -> bytes:
+        """For a value; raises `StoreError` where the disk does not give it."""
+        try:
+            found = os.pread(self._file, length, at)
+        except OSError as error:
+            raise StoreError(f"{self._folder}: a long value cannot be read: {error}") from error
+        if len(found) != length:
+            raise StoreError(f"{self._folder}: a long value is not there any more")
+        return found
+
+    def close(self) -> None:
+        """The node has ended; what is in it is no more."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def free(self, at: int, length: int) -> None:
+        """From a value that nobody knows any more."""
+        if self._file < 0:
+            return
+        size = _room_for(length)
+        self.held -= size
+        if not self.held:  # mostly there is one end of all, and no reason to remember holes
+            self._free.clear()
+            self._end = 0
+            os.ftruncate(self._file, 0)
+            return
+        self._free[size].append(at)
+        _libc.fallocate(  # where the file system cannot do this, the place is used again at least
+            self._file,
+            _KEEP_SIZE | _PUNCH_HOLE,
+            ctypes.c_int64(at),
+            ctypes.c_int64(size),
+        )
+
+
+class _Kept:
+    """A value that is in the file."""
+
+    __slots__ = ("_at", "_attic", "_length")
+
+    def __init__(self, attic: ValueFile, at: int, length: int) -> None:
+        self._attic = attic
+        self._at = at
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __bytes__(self) -> bytes:
+        return self._attic.read(self._at, self._length)
+
+    def __del__(self) -> None:
+        self._attic.free(self._at, self._length)
+
+
+def _room_for(length: int) -> int:
+    """Whole blocks, and few sizes: at most an eighth more."""
+    step = max(LONG, 1 << max(length - 1, 1).bit_length() - 4)
+    return -(-length // step) * step

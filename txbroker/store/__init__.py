@@ -1,1 +1,0 @@
-"""Durable state of a node (shell)."""
