@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.core.cores import COMPILED, CORES, REFERENCE, both, needs_compiled, publish
-from tests.store.test_records import Source, flat, pieces_of, sources
+from tests.journal.store.test_record_format import Source, flat, pieces_of, sources
 from txbroker.core.reference.stored import MOST, PROBLEMS
 from txbroker.journal.store.record_format import encode_records
 from txbroker.model.errors import PeerError

@@ -27,4 +27,4 @@ aarch64-linux-gnu-g++ -shared -fPIC -O2 -g0 -std=c++20 \
 inside python3 -m venv .venv
 inside env CC=false CXX=false .venv/bin/python -m pip install --quiet -e '.[dev]'
 inside .venv/bin/python -m pytest -q -n 2 --dist loadfile --timeout 1200 \
-    tests/core tests/store/test_log.py tests/conformance
+    tests/core tests/storage/test_log.py tests/conformance

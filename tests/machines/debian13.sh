@@ -12,4 +12,4 @@ inside make PYTHON=python3 home SECONDS=5
 inside .venv/bin/python -m pip install --quiet 'pyarrow >= 26, < 27'
 # On a machine that does other things as well, the random tests of store take minutes.
 inside .venv/bin/python -m pytest -q -n 2 --dist loadfile --timeout 1200 \
-    tests/core tests/mqtt tests/delegation tests/store tests/link
+    tests/core tests/mqtt tests/delegation tests/storage tests/journal tests/link

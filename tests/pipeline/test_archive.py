@@ -18,8 +18,8 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tests.pipeline.archive.test_commits import data_file
 from tests.pipeline.rows import START, Row, in_order, message, messages, shuffled, table
-from tests.pipeline.test_commits import data_file
 from txbroker.model.errors import PipelineError
 from txbroker.pipeline import archive
 from txbroker.pipeline.archive.archives import read_archive, write_batch

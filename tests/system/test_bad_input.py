@@ -1,8 +1,8 @@
 """
 Wrong files, wrong claims, wrong bytes: one clear line, and nothing else is harmed.
 
-Real processes. The files' mistakes in all detail are in tests/test_config.py; here they go through
-the two doors, twistd and `txbroker check`.
+Real processes. The files' mistakes in all detail are in tests/config/test_config.py; here they go
+through the two doors, twistd and `txbroker check`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,174 @@
+"""The directory on gRPC: what a question and an answer wait for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import attrs
+import pytest
+from structlog.testing import capture_logs
+
+from tests.storage.test_committer import run_apart
+from txbroker.directory.entry import DirectoryEntry
+from txbroker.directory.requests import Answers, Claim, Discard, Lookup, NotHeld, Request
+from txbroker.directory.rpc import directory_convert as wire
+from txbroker.directory.rpc import directory_service as directory_module
+from txbroker.directory.rpc.directory_service import OWN_TABLES, DirectoryService
+from txbroker.runtime.structured_log import TELL_AGAIN
+
+
+@attrs.define
+class Disk:
+    """The tables and the group commit of a node whose disk stalls."""
+
+    is_safe: bool = False
+    waiting: list[Callable[[], None]] = attrs.Factory(list)
+
+    def are_safe(self, *beginnings: str) -> bool:
+        assert beginnings == OWN_TABLES
+        return self.is_safe
+
+    def when_durable(self, action: Callable[[], None]) -> None:
+        self.waiting.append(action)
+
+
+@contextmanager
+def no_hurry() -> Any:
+    yield
+
+
+def shell(disk: Disk) -> DirectoryService:
+    """One whose directory has the same answer for all."""
+    none: Any = SimpleNamespace(end=lambda: None, hurry=no_hurry)
+    made = DirectoryService(
+        commit=disk,
+        tables=disk,
+        shares=none,
+        channels=none,
+        tasks=none,
+        turn=none,
+        counters=none,
+        now=lambda: 0.0,
+    )
+    answer = {Lookup: Answers(answers=()), Discard: NotHeld()}
+    directory: Any = SimpleNamespace(
+        members=SimpleNamespace(name="me"),
+        greatest=lambda client_id: 0,
+        handle=lambda source, question: answer.get(type(question), NotHeld()),
+    )
+    made.wire(directory)
+    made.start()
+    return made
+
+
+LOOKUP = Lookup(view=bytes(8), client_ids=("a",))
+CLAIM = Claim(
+    view=bytes(8), entry=DirectoryEntry(client_id="a", node="b", incarnation=1, persistent=True)
+)
+DISCARD = Discard(client_id="a", incarnation=1, through=1, age=0)
+
+
+@pytest.mark.parametrize(
+    ("request_", "is_safe", "is_answered"),
+    [
+        (LOOKUP, True, True),
+        (LOOKUP, False, False),
+        (CLAIM, True, True),
+        (CLAIM, False, False),
+        (DISCARD, True, False),
+        (DISCARD, False, False),
+    ],
+)
+def test_an_answer_waits_for_what_it_rests_on(
+    request_: Request, is_safe: bool, is_answered: bool
+) -> None:
+    """Who has a session rests on the own tables, the end of one on all that was changed."""
+
+    async def scenario() -> None:
+        disk = Disk(is_safe)
+        asked = wire.question("b", "me", request_)
+        answer = asyncio.create_task(shell(disk).Ask(asked, None))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert answer.done() is is_answered
+        assert len(disk.waiting) == (not is_answered)
+        for action in disk.waiting:
+            action()
+        assert (await answer).node == "me"
+
+    run_apart(scenario())
+
+
+def test_lookups_wait_for_the_answer_to_earlier_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then they go in one request, or after a while: a call for each turn held up all others."""
+
+    async def scenario() -> None:
+        asked: list[tuple[tuple[str, ...], asyncio.Future[None]]] = []
+        loop = asyncio.get_running_loop()
+
+        async def send(name: str, request: Lookup) -> Answers:
+            over: asyncio.Future[None] = loop.create_future()
+            asked.append((request.client_ids, over))
+            await over
+            return Answers(answers=tuple(NotHeld() for _ in request.client_ids))  # type: ignore
+
+        def look_up(client_id: str) -> asyncio.Task[Any]:
+            return asyncio.create_task(
+                made._look_up("b", Lookup(view=bytes(8), client_ids=(client_id,)))
+            )
+
+        async def turns() -> None:
+            for _ in range(5):
+                await asyncio.sleep(0)
+
+        made = shell(Disk())
+        made._tasks = SimpleNamespace(start=asyncio.ensure_future)  # type: ignore[assignment]
+        made._send = send  # type: ignore[assignment,method-assign]
+        monkeypatch.setattr(directory_module, "LOOKUP_PAUSE", 600.0)
+        answers = []
+        for client_id in ("a", "b", "c"):
+            answers.append(look_up(client_id))
+            await turns()
+        assert [("a",)] == [client_ids for client_ids, _ in asked]
+        asked[0][1].set_result(None)
+        await turns()
+        assert [("a",), ("b", "c")] == [client_ids for client_ids, _ in asked]
+
+        monkeypatch.setattr(directory_module, "LOOKUP_PAUSE", 0.0)
+        answers.append(look_up("d"))
+        while len(asked) < 3:  # one that is not answered holds up nothing
+            await asyncio.sleep(0)
+        for _, over in asked[1:]:
+            over.set_result(None)
+        assert [1, 1, 1, 1] == [len(found.answers) for found in await asyncio.gather(*answers)]
+        assert {} == made._last_lookups
+
+    run_apart(scenario())
+
+
+def test_members_that_wait_are_told_once_and_again_in_a_while() -> None:
+    """A line a second for a node that is down for the night would hide all others."""
+    made, now = shell(Disk()), 0.0
+    made._now = lambda: now
+    admission = SimpleNamespace(waiting=0)
+    made._directory.admission = admission  # type: ignore[assignment]
+    made._directory.members.left_out = 0
+
+    def told(seconds: int, waiting: int) -> list[int]:
+        nonlocal now
+        admission.waiting = waiting
+        with capture_logs() as logged:
+            for _ in range(seconds):
+                made._say_what_waits()
+                now += 1.0
+        return [one["count"] for one in logged if one["event"] == "members.waiting"]
+
+    assert [] == told(2, 0)
+    assert [4] == told(int(TELL_AGAIN), 4)
+    assert [3] == told(int(TELL_AGAIN), 3)
+    assert [] == told(2, 0)
+    assert [1] == told(2, 1)

@@ -1,0 +1,48 @@
+"""Whose session is looked for first, where many connect."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.edge.sessions.test_connect_throttle import Runner
+from tests.support.clock import Clock
+from txbroker.edge.sessions.connect_throttle import AT_ONCE
+from txbroker.edge.sessions.session_connect import SessionConnect
+from txbroker.mqtt.wire.packets import Connect
+
+
+class Bench:
+    """The connecting clients of a node that has others to ask; procedures are client ids."""
+
+    def __init__(self) -> None:
+        directory: Any = SimpleNamespace(
+            clearings=SimpleNamespace(
+                is_needed=lambda client_id: True, clear=lambda client_id, is_wanted: client_id
+            ),
+            is_here=lambda client_id: False,
+            arrive=lambda client_id, is_wanted: client_id,
+        )
+        clients: Any = SimpleNamespace(
+            why_full=lambda packet: "", connect=lambda packet, accept, refuse: None
+        )
+        self.runner = Runner()
+        self.roaming = SessionConnect(clients, directory, self.runner, Clock())
+
+    def come(self, client_id: str, host: str, *, clean: bool) -> None:
+        """A CONNECT."""
+        packet = Connect(client_id=client_id, clean_session=clean)
+        self.roaming.connect(packet, lambda *_: None, lambda *_: None, lambda: None, lambda: host)
+
+
+@pytest.mark.parametrize(("host", "clean"), [("there", True), ("here", False)])
+def test_others_come_before_the_rest_of_a_crowd(host: str, clean: bool) -> None:
+    """Those of another host, and those whose session is of another kind."""
+    bench = Bench()
+    for number in range(AT_ONCE + 10):
+        bench.come(f"crowd {number}", "here", clean=True)
+    bench.come("other", host, clean=clean)
+    bench.runner.end(2)
+    assert [f"crowd {AT_ONCE}", "other"] == bench.runner.names[-2:]

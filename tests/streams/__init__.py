@@ -1,1 +1,0 @@
-"""Tests of the TCP connections of a node."""
