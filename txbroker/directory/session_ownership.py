@@ -382,8 +382,8 @@ def _left_from(fields: list[list[object]]) -> tuple[Left, ...]:
         Left(
             node=str(node),
             token=bytes.fromhex(str(token)),
-            remains=PendingPublishes(zones=tuple(zones)),
-        )  # type: ignore[arg-type]
+            remains=PendingPublishes(zones=tuple(zones)),  # type: ignore[arg-type]
+        )
         for node, token, zones in fields
     )
 
