@@ -2,19 +2,71 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from txbroker.model.log_position import JournalId, LogPosition
-from txbroker.mqtt.session.session_ports import Sink
+from txbroker.mqtt.session.cursor_set import CursorSet
+from txbroker.mqtt.session.session_ports import DeliveryRecorder, Sink
 from txbroker.mqtt.session.window import SessionLimits
 from txbroker.mqtt.wire.encoder import encode_publish
 from txbroker.mqtt.wire.message import Message
 
-if TYPE_CHECKING:
-    from txbroker.mqtt.session.session import Session
-
 LATER_MESSAGES = 1_000
 """QoS 0 messages of one part that wait until a session has caught up there."""
+
+
+class Recorded(Protocol):
+    """Whoever keeps the delivery ledger, if the node has one."""
+
+    @property
+    def recording(self) -> DeliveryRecorder | None:
+        """Who is told of deliveries."""
+
+
+class SendingSession(Protocol):
+    """The session, as its sender sees it."""
+
+    @property
+    def client_id(self) -> str:
+        """Of its client."""
+
+    @property
+    def is_over(self) -> bool:
+        """True if it has ended."""
+
+    @property
+    def is_behind(self) -> bool:
+        """True if there is something to be read for it in some journal."""
+
+    @property
+    def subscribing(self) -> int:
+        """Filters whose SUBACK is due."""
+
+    @property
+    def places(self) -> CursorSet:
+        """How far it has come in the journals."""
+
+    @property
+    def watcher(self) -> Recorded:
+        """Its owner; for the ledger alone, which is asked for with each acknowledgement."""
+
+    def look_at_live(self) -> None:
+        """What comes live may go straight to the client, or not any more."""
+
+    def save(self) -> None:
+        """It changed; a durable session is kept as it is now, soon."""
+
+    def save_first(self) -> None:
+        """It changed, and its sender goes on when that is durable."""
+
+    def ask_for_more(self) -> None:
+        """It has something to read, and can take more."""
+
+    def count_dropped(self, qos: int, count: int, *, is_first: bool) -> None:
+        """Messages for it were dropped; `is_first`: the first ones for some time."""
+
+    def count_full_window(self, limit: str) -> None:
+        """No more messages go to the client before it acknowledges; `limit` is the key."""
 
 
 class BaseSender:
@@ -33,7 +85,7 @@ class BaseSender:
         "sink",
     )
 
-    def __init__(self, session: Session, *, limits: SessionLimits) -> None:
+    def __init__(self, session: SendingSession, *, limits: SessionLimits) -> None:
         self.sink: Sink | None = None
         self.dropped = 0
         self._session = session
@@ -100,7 +152,7 @@ class BaseSender:
         is_first = (qos > 0) not in self._dropping
         self._dropping |= {qos > 0}
         self.dropped += count
-        self._session.watcher.dropped(self._session, qos, count, is_first=is_first)
+        self._session.count_dropped(qos, count, is_first=is_first)
 
     # from the connection
 
@@ -122,7 +174,7 @@ class BaseSender:
             outlet.is_told = True
             is_many = outlet.in_flight >= self._limits.inflight
             limit = "limits.inflight" if is_many else "limits.session_memory"
-            self._session.watcher.window_is_full(self._session, limit)
+            self._session.count_full_window(limit)
 
     def set_limits(self, limits: SessionLimits) -> None:
         """From now on; what is beyond them already goes when the next message comes."""

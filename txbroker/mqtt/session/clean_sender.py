@@ -137,4 +137,4 @@ class CleanSender(BaseSender):
         outlet.pump()
         self.look_at_outlet()
         if self._session.is_behind and outlet.is_short:
-            self._session.watcher.has_room(self._session)
+            self._session.ask_for_more()

@@ -10,18 +10,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from txbroker.model.log_position import JournalId, LogPosition
-from txbroker.mqtt.session.cursor import Cursor, MergedPart
-
-if TYPE_CHECKING:
-    from txbroker.mqtt.session.session import Session
-
+from txbroker.mqtt.session.cursor import Cursor, MergedPart, Subscription
 
 _NO_CURSORS: Final[Mapping[JournalId, Cursor]] = MappingProxyType({})
 _NO_OFFSETS: Final[Mapping[JournalId, int]] = MappingProxyType({})
 _NOTHING_HAD: Final[Mapping[JournalId, tuple[MergedPart, ...]]] = MappingProxyType({})
+
+
+class ReadingSession(Protocol):
+    """The session, as its cursors see it."""
+
+    @property
+    def subscriptions(self) -> Mapping[str, Subscription]:
+        """By filter."""
+
+    def look_at_live(self) -> None:
+        """What comes live may go straight to the client, or not any more."""
+
+    def save(self) -> None:
+        """It changed; a durable session is kept as it is now, soon."""
+
+    def save_all(self) -> None:
+        """Its subscriptions changed, or where they begin."""
 
 
 class CursorSet:
@@ -33,7 +46,7 @@ class CursorSet:
     # Most sessions have none of these, and there may be very many sessions.
     __slots__ = ("_session", "ahead", "behind", "cut_off", "had", "taken")
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ReadingSession) -> None:
         self.behind = _NO_CURSORS
         self.ahead = _NO_OFFSETS
         self.had = _NOTHING_HAD
@@ -136,14 +149,12 @@ class CursorSet:
         """Nothing of the part will ever come again: also not because a subscription names it."""
         self.forget_ahead(part)
         self.set_had(part, ())
-        session = self._session
-        begun = [s for s in session.subscriptions.values() if part in s.starts]
+        begun = [s for s in self._session.subscriptions.values() if part in s.starts]
         if not self._forget_taken(part) and not begun:
             return
         for subscription in begun:
             subscription.forget_part(part)
-        if not session.clean and not session.is_over:
-            session.watcher.save_all(session)
+        self._session.save_all()
 
     def set_aside(self, part: JournalId, offset: int) -> Cursor | None:
         """

@@ -10,10 +10,9 @@ place in the journal and comes again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from txbroker.model.log_position import JournalId, LogPosition
-from txbroker.mqtt.session.base_sender import BaseSender
+from txbroker.mqtt.session.base_sender import BaseSender, SendingSession
 from txbroker.mqtt.session.message_numbers import MessageNumbers
 from txbroker.mqtt.session.session_ports import Sink
 from txbroker.mqtt.session.window import OutboundMessage, SessionLimits, Window
@@ -22,16 +21,13 @@ from txbroker.mqtt.wire.message import Message
 from txbroker.mqtt.wire.packets import Pubrel
 from txbroker.mqtt.wire.return_codes import wrong_answer
 
-if TYPE_CHECKING:
-    from txbroker.mqtt.session.session import Session
-
 
 class DurableSender(BaseSender):
     """What goes to the client of a durable session; `window` None: nothing is on its way."""
 
     __slots__ = ("_to_save", "last_id", "numbering", "window")
 
-    def __init__(self, session: Session, *, limits: SessionLimits) -> None:
+    def __init__(self, session: SendingSession, *, limits: SessionLimits) -> None:
         super().__init__(session, limits=limits)
         self.window: Window | None = None
         self.last_id = 0
@@ -352,9 +348,9 @@ class DurableSender(BaseSender):
     def _tell_if_full(self, window: Window) -> None:
         """After something entered the window: whether it was the last one."""
         if len(window.flights) == self._limits.inflight:
-            self._session.watcher.window_is_full(self._session, "limits.inflight")
+            self._session.count_full_window("limits.inflight")
         elif window.flight_size >= self._limits.memory:
-            self._session.watcher.window_is_full(self._session, "limits.session_memory")
+            self._session.count_full_window("limits.session_memory")
 
     def _can_launch(self, window: Window, sink: Sink) -> bool:
         return window.is_open(self._limits) and sink.outlet.has_room
@@ -375,7 +371,7 @@ class DurableSender(BaseSender):
             packet_id = window.resend[0]
             entry = window.flights.get(packet_id)
             if entry is not None and entry.is_unread:
-                self._session.watcher.has_room(self._session)
+                self._session.ask_for_more()
                 return
             window.resend.popleft()
             if entry is not None and not entry.is_unsaved:
@@ -383,7 +379,7 @@ class DurableSender(BaseSender):
         if window is not None:
             self._launch_waiting(window, sink)
         if self._session.is_behind and (window is None or window.is_short):
-            self._session.watcher.has_room(self._session)
+            self._session.ask_for_more()
 
     def _launch_waiting(self, window: Window, sink: Sink) -> None:
         is_launched = False
@@ -404,12 +400,12 @@ class DurableSender(BaseSender):
 
     def _on_launched(self, window: Window) -> None:
         self._tell_if_full(window)
-        self._session.watcher.save(self._session, urgent=True)
+        self._session.save_first()
 
     def _save_first(self, packet_id: int, entry: OutboundMessage) -> None:
         entry.is_unsaved = True
         self._to_save.append(packet_id)
-        self._session.watcher.save(self._session, urgent=True)
+        self._session.save_first()
 
     def _send(self, packet_id: int, entry: OutboundMessage) -> None:
         assert self.sink is not None

@@ -7,18 +7,41 @@ its owner has it, or this node's outbox, and its packet id is free only when tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from txbroker.core import Flows, Run
 from txbroker.mqtt.session.ack_order import AckOrder
+from txbroker.mqtt.session.base_sender import BaseSender
 from txbroker.mqtt.session.inbound_publish import InboundPublish, checksum_of
 from txbroker.mqtt.session.session_ports import Sink
 from txbroker.mqtt.wire.encoder import encode
 from txbroker.mqtt.wire.packets import Puback, Pubcomp, Publish, Pubrec
 
-if TYPE_CHECKING:
-    from txbroker.mqtt.session.session import Session
+
+class ReceivingSession(Protocol):
+    """The session, as the receiver of what its client publishes sees it."""
+
+    @property
+    def clean(self) -> bool:
+        """True if it ends with its connection."""
+
+    @property
+    def is_over(self) -> bool:
+        """True if it has ended."""
+
+    @property
+    def sender(self) -> BaseSender:
+        """What has the client's connection."""
+
+    def save(self) -> None:
+        """It changed; a durable session is kept as it is now, soon."""
+
+    def save_then(self, action: Callable[[], None]) -> None:
+        """Run `action` when it is durable as it is now."""
+
+    def zone_of(self, topic: str) -> str:
+        """The zone that a publish of the topic goes to."""
 
 
 class SessionReceiver:
@@ -30,7 +53,7 @@ class SessionReceiver:
 
     __slots__ = ("_changed", "_flows", "_session", "_turns", "plain")
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ReceivingSession) -> None:
         self._session = session
         self.plain = Flows()
         self._flows: dict[int, InboundPublish] = {}
@@ -135,8 +158,8 @@ class SessionReceiver:
         self.note(flow)
         if self._flows.get(flow.packet_id) is flow:
             self._acknowledge(flow)
-            if flow.qos == 2 and not self._session.clean:
-                self._session.watcher.save(self._session, urgent=False)
+            if flow.qos == 2:
+                self._session.save()
 
     def on_pubrel(self, packet_id: int) -> None:
         """The client will not send that packet id again; the answer is always PUBCOMP."""
@@ -151,7 +174,7 @@ class SessionReceiver:
             self._answer_on(sink, pubcomp)
         else:
             # The client may use the packet id for another message as soon as it has the answer.
-            self._session.watcher.save_then(session, lambda: self._answer_on(sink, pubcomp))
+            session.save_then(lambda: self._answer_on(sink, pubcomp))
 
     def open(self) -> Iterable[InboundPublish]:
         """QoS 2 publishes of the client that it has not released."""
@@ -244,7 +267,7 @@ class SessionReceiver:
     def _enter(self, flow: InboundPublish, topic: str, *, is_repeat: bool) -> None:
         """A publish came in: it has its turn to be answered."""
         if self._turns is not None:
-            zone = self._session.watcher.zone_of(topic)
+            zone = self._session.zone_of(topic)
             self._turns.enter(flow, topic, zone, is_repeat=is_repeat)
 
     def _give_up(self, flow: InboundPublish) -> None:

@@ -8,6 +8,7 @@ where messages come from.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Protocol
 
 from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.model.topics import matches
@@ -17,12 +18,44 @@ from txbroker.mqtt.session.cursor_set import CursorSet
 from txbroker.mqtt.session.durable_sender import DurableSender
 from txbroker.mqtt.session.inbound_publish import InboundPublish
 from txbroker.mqtt.session.receiver import SessionReceiver
-from txbroker.mqtt.session.session_ports import SessionOwner, Sink
+from txbroker.mqtt.session.session_ports import DeliveryRecorder, Sink
 from txbroker.mqtt.session.window import OutboundMessage, SessionLimits
 from txbroker.mqtt.wire.packets import Will
 
 TOPICS_REMEMBERED = 1_000
 """Topics for which a session that reads the journal keeps its subscriptions worked out."""
+
+
+class SessionOwner(Protocol):
+    """
+    Whoever feeds sessions, keeps what is durable of them, and counts what is dropped. `recording`
+    is None where the node keeps no ledger.
+    """
+
+    @property
+    def recording(self) -> DeliveryRecorder | None:
+        """Who is told of deliveries."""
+
+    def has_room(self, session: Session) -> None:
+        """A session that has something to read can take more."""
+
+    def save(self, session: Session, *, urgent: bool) -> None:
+        """It changed; `urgent`: tell its sender's `on_saved` as soon as that is durable."""
+
+    def save_all(self, session: Session) -> None:
+        """Its subscriptions changed, or where they begin."""
+
+    def save_then(self, session: Session, action: Callable[[], None]) -> None:
+        """Run `action` when the session is durable as it is now."""
+
+    def dropped(self, session: Session, qos: int, count: int, *, is_first: bool) -> None:
+        """Messages for the session were dropped; `is_first`: the first ones for some time."""
+
+    def zone_of(self, topic: str) -> str:
+        """The zone that a publish of the topic goes to."""
+
+    def window_is_full(self, session: Session, limit: str) -> None:
+        """No more messages go to the client before it acknowledges; `limit` is the key."""
 
 
 class Session:
@@ -172,6 +205,37 @@ class Session:
         """It changed; a durable session is kept as it is now, soon."""
         if not self.clean and not self.is_over:
             self.watcher.save(self, urgent=False)
+
+    # from its parts: what its owner does for them
+
+    def save_first(self) -> None:
+        """It changed, and its sender goes on when that is durable: `on_saved` tells it."""
+        self.watcher.save(self, urgent=True)
+
+    def save_all(self) -> None:
+        """Its subscriptions changed, or where they begin."""
+        if not self.clean and not self.is_over:
+            self.watcher.save_all(self)
+
+    def save_then(self, action: Callable[[], None]) -> None:
+        """Run `action` when it is durable as it is now."""
+        self.watcher.save_then(self, action)
+
+    def ask_for_more(self) -> None:
+        """It has something to read, and can take more."""
+        self.watcher.has_room(self)
+
+    def count_dropped(self, qos: int, count: int, *, is_first: bool) -> None:
+        """Messages for it were dropped; `is_first`: the first ones for some time."""
+        self.watcher.dropped(self, qos, count, is_first=is_first)
+
+    def count_full_window(self, limit: str) -> None:
+        """No more messages go to the client before it acknowledges; `limit` is the key."""
+        self.watcher.window_is_full(self, limit)
+
+    def zone_of(self, topic: str) -> str:
+        """The zone that a publish of the topic goes to."""
+        return self.watcher.zone_of(topic)
 
     # from the edge: what it is subscribed to
 
