@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import attrs
 
+from txbroker.authority.accepted_wills import AcceptedWills
 from txbroker.authority.edge_peer import (
     EdgeCatchUp,
     EdgeGreeting,
@@ -22,6 +23,8 @@ from txbroker.authority.edge_peer import (
     ParkedInterest,
     ReturnedZone,
 )
+from txbroker.authority.edge_peers import EdgePeers
+from txbroker.authority.retained_messages import RetainedMessages
 from txbroker.authority.zone_scope import ZoneScope
 from txbroker.delegation.delegation_table import DelegationTable
 from txbroker.delegation.zone_snapshot import MarkKey
@@ -29,12 +32,50 @@ from txbroker.journal.zone_journal import JournalChunk, Record, ZoneJournal
 from txbroker.model.log_position import JournalHolder, JournalId
 from txbroker.mqtt.wire.message import Message
 
-if TYPE_CHECKING:
-    from txbroker.authority.authority import Authority
-
-
 MARKS = 100_000
 """Duplicate marks of streams in one zone; beyond that no stream begins that has none."""
+
+
+class ServedZone(Protocol):
+    """The authority, as the registry of its edges sees it."""
+
+    @property
+    def apex(self) -> str:
+        """The zone's topmost prefix."""
+
+    @property
+    def epoch(self) -> int:
+        """Of the grant that it is served by."""
+
+    @property
+    def marks(self) -> dict[MarkKey, int]:
+        """How far each stream was taken."""
+
+    @property
+    def wills(self) -> AcceptedWills:
+        """The wills that were taken; each has a mark, too."""
+
+    @property
+    def retained(self) -> RetainedMessages:
+        """The messages that the zone retains."""
+
+    @property
+    def peers(self) -> EdgePeers:
+        """The edges, with what each one wants."""
+
+    @property
+    def delivered(self) -> int:
+        """The offset of the last durable record that was given to the edges."""
+
+    @property
+    def is_settled(self) -> bool:
+        """True if everything that was taken is durable and delivered."""
+
+    def forget(self, port: EdgePort) -> None:
+        """The port is gone: nothing is told it any more."""
+
+    def in_order(self, action: Callable[[], None]) -> None:
+        """Run it when everything that was taken before it is durable and delivered."""
 
 
 class EdgeRegistry:
@@ -42,7 +83,7 @@ class EdgeRegistry:
 
     def __init__(
         self,
-        authority: Authority,
+        authority: ServedZone,
         table: DelegationTable,
         journal: ZoneJournal,
         bailiwick: ZoneScope,

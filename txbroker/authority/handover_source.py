@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import Protocol
 
-from txbroker.delegation.zone_snapshot import ZoneSnapshot, in_parts
+from txbroker.authority.edge_peers import EdgePeers
+from txbroker.authority.retained_messages import RetainedMessages
+from txbroker.delegation.zone_snapshot import MarkKey, ZoneSnapshot, in_parts
 from txbroker.model.topics import is_within
+from txbroker.model.zone_cut import ZoneCut
 
-if TYPE_CHECKING:
-    from txbroker.authority.authority import Authority
+
+class HandedZone(Protocol):
+    """The authority, as a handover of a part of its zone sees it: what travels."""
+
+    @property
+    def retained(self) -> RetainedMessages:
+        """The messages that the zone retains."""
+
+    @property
+    def peers(self) -> EdgePeers:
+        """The edges, with what each one wants."""
+
+    @property
+    def marks(self) -> Mapping[MarkKey, int]:
+        """How far each stream was taken."""
+
+    def cuts(self) -> tuple[ZoneCut, ...]:
+        """Every cut of the zone."""
 
 
 class HandoverSource:
     """A handover of `apex` away from here; one at a time for an apex."""
 
-    def __init__(self, authority: Authority, apex: str) -> None:
+    def __init__(self, authority: HandedZone, apex: str) -> None:
         self.apex = apex
         self._authority = authority
         self._changed: set[str] = set()

@@ -8,15 +8,50 @@ another node's, or is served here again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from txbroker.authority.handover_source import HandoverSource
+from txbroker.authority.edge_registry import EdgeRegistry
+from txbroker.authority.handover_source import HandedZone, HandoverSource
 from txbroker.authority.zone_scope import ZoneScope
 from txbroker.delegation.delegation_table import DelegationTable
 from txbroker.journal.zone_journal import ZoneJournal
+from txbroker.model.zone_cut import ZoneCut
 
-if TYPE_CHECKING:
-    from txbroker.authority.authority import Authority
+
+class DividedZone(HandedZone, Protocol):
+    """The authority, as the transfer of parts of its zone sees it."""
+
+    @property
+    def apex(self) -> str:
+        """The zone's topmost prefix."""
+
+    @property
+    def serving(self) -> bool:
+        """True if the zone is served here."""
+
+    @property
+    def settles_at(self) -> int:
+        """The offset at which all that was taken so far is durable."""
+
+    @property
+    def outgoing(self) -> list[HandoverSource]:
+        """The handovers that are under way; each hears which retained messages change."""
+
+    @property
+    def reception(self) -> EdgeRegistry:
+        """Whoever takes the interest of edges."""
+
+    def announce(self, cut: ZoneCut) -> None:
+        """Tell every connected edge of a cut, in its stream."""
+
+    def announce_end(self, apex: str, epoch: int, offset: int | None = None) -> None:
+        """Tell every connected edge that this delegation ended."""
+
+    def discard_retained(self, apex: str) -> None:
+        """Drop the retained messages of a subtree, which are its new owner's."""
+
+    def close(self) -> None:
+        """The zone was handed over: every edge is told, and nothing of it is kept."""
 
 
 class SubtreeTransfer:
@@ -24,7 +59,7 @@ class SubtreeTransfer:
 
     def __init__(
         self,
-        authority: Authority,
+        authority: DividedZone,
         table: DelegationTable,
         journal: ZoneJournal,
         bailiwick: ZoneScope,
