@@ -9,7 +9,7 @@ from typing import Any
 from tests.core import worlds
 from tests.core.cores import REFERENCE, publish
 from tests.core.worlds import VALUES
-from txbroker.core.reference.run import Entry
+from txbroker.core.reference.packets import Entry
 from txbroker.model.errors import PeerError
 
 SURELY_TAKEN = 30_000

@@ -50,7 +50,7 @@ from txbroker.core.reference.link import MOST_KNOWN as _MOST_KNOWN
 from txbroker.core.reference.outlet import MOST as _MOST
 from txbroker.core.reference.packets import limit_levels as _limit_levels
 from txbroker.core.reference.records import WholeRecord as _WholeRecord
-from txbroker.core.reference.run import Entry as EntryTuple
+from txbroker.core.reference.packets import Entry as EntryTuple
 from txbroker.core.reference.sockets import FED as _FED
 from txbroker.core.reference.stored import malformed as _malformed
 from txbroker.mqtt.wire.message import OVERHEAD as _OVERHEAD

@@ -7,8 +7,8 @@ from typing import Any
 
 from txbroker.core.reference.inlet import Inlet
 from txbroker.core.reference.outlet import Outlet
-from txbroker.core.reference.packets import publish_head
-from txbroker.core.reference.run import Entry, Run
+from txbroker.core.reference.packets import Entry, publish_head
+from txbroker.core.reference.run import Run
 from txbroker.core.reference.sockets import Sender, Sockets
 from txbroker.core.subscription_index import SubscriptionIndex
 from txbroker.mqtt.wire.message import OVERHEAD

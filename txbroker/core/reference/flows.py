@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from txbroker.core.reference.outlet import Outlet
-from txbroker.core.reference.run import Run
+from txbroker.core.reference.packets import Entry
 
 
 class Flow(NamedTuple):
@@ -14,6 +14,18 @@ class Flow(NamedTuple):
     qos: int
     serial: int
     is_taken: bool
+
+
+class OpenRun(Protocol):
+    """A run of the client's publishes, as its flows see it."""
+
+    @property
+    def entries(self) -> list[Entry]:
+        """Its publishes."""
+
+    @property
+    def serial(self) -> int:
+        """Its number."""
 
 
 class Flows:
@@ -45,7 +57,7 @@ class Flows:
         self._flows[packet_id] = Flow(qos, serial, False)
         return True
 
-    def taken(self, run: Run, outlet: Outlet | None) -> list[int]:
+    def taken(self, run: OpenRun, outlet: Outlet | None) -> list[int]:
         """
         A run of this client is safe: PUBACK or PUBREC goes to the outlet, in the order of the run.
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from txbroker.core.reference.inlet import gather, keep
 from txbroker.core.reference.link_scope import LinkScope
-from txbroker.core.reference.packets import DUP, plain_publish
-from txbroker.core.reference.run import Entry, Run
+from txbroker.core.reference.packets import DUP, Entry, plain_publish
+from txbroker.core.reference.run import Run
 from txbroker.model.publish_run import MOST, Octets
 from txbroker.mqtt.wire.framing import Framer, encode_length
 from txbroker.mqtt.wire.return_codes import ProtocolViolation

@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from txbroker.core.reference.link_scope import LinkScope
-from txbroker.core.reference.run import Entry
 from txbroker.mqtt.wire.fields import limit_levels, topic_name_of
 from txbroker.mqtt.wire.framing import encode_length
 from txbroker.mqtt.wire.return_codes import ProtocolViolation
 
-__all__ = ["DUP", "PUBLISH", "RETAIN", "limit_levels", "plain_publish", "publish_head"]
+__all__ = ["DUP", "PUBLISH", "RETAIN", "Entry", "limit_levels", "plain_publish", "publish_head"]
 
 PUBLISH = 0x30
 DUP = 0x08
 RETAIN = 0x01
+
+
+class Entry(NamedTuple):
+    """
+    One PUBLISH in the bytes of a run: where it begins and ends, where its topic does, where its
+    payload begins.
+    """
+
+    start: int
+    topic: int
+    topic_end: int
+    payload: int
+    end: int
+    qos: int
+    packet_id: int
+
+    def moved(self, by: int) -> Entry:
+        """The same, in bytes that have so many more before them."""
+        start, topic, topic_end, payload, end = (place + by for place in self[:5])
+        return Entry(start, topic, topic_end, payload, end, self.qos, self.packet_id)
 
 
 def publish_head(flags: int, topic: bytes, rest: int) -> bytes:

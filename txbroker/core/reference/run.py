@@ -3,34 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
+from txbroker.core.reference.flows import Flows
+from txbroker.core.reference.outlet import Outlet
+from txbroker.core.reference.packets import Entry
 from txbroker.model.publish_run import Octets
 from txbroker.mqtt.wire.message import OVERHEAD, Message
-
-if TYPE_CHECKING:
-    from txbroker.core.reference.flows import Flows
-    from txbroker.core.reference.outlet import Outlet
-
-
-class Entry(NamedTuple):
-    """
-    One PUBLISH in the bytes of a run: where it begins and ends, where its topic does, where its
-    payload begins.
-    """
-
-    start: int
-    topic: int
-    topic_end: int
-    payload: int
-    end: int
-    qos: int
-    packet_id: int
-
-    def moved(self, by: int) -> Entry:
-        """The same, in bytes that have so many more before them."""
-        start, topic, topic_end, payload, end = (place + by for place in self[:5])
-        return Entry(start, topic, topic_end, payload, end, self.qos, self.packet_id)
 
 
 class Run:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from txbroker.core.reference.inlet import Inlet
 from txbroker.core.reference.link import COUNT, MOST_KNOWN, LinkInlet
 from txbroker.core.reference.outlet import Outlet
 from txbroker.core.reference.run import Run
-
-if TYPE_CHECKING:
-    from txbroker.core.reference.exchange import Exchange
 
 EPOLLIN = 0x001
 """A descriptor can be read (epoll_ctl(2))."""
@@ -47,6 +44,32 @@ class Watching(Protocol):
     """`select.epoll`, as far as it is used here."""
 
     def poll(self, timeout: float | None, maxevents: int) -> list[tuple[int, int]]: ...
+
+
+class Switch(Protocol):
+    """The exchange, as those who read see it: who gets a run, and what is due."""
+
+    received: int
+    is_quiet: bool
+
+    @property
+    def is_full(self) -> bool:
+        """True if an outlet has passed its high mark."""
+
+    def tell(self) -> None:
+        """What has output is told."""
+
+    def send_all(self) -> bool:
+        """Write what has output; False: not all was."""
+
+    def split(self, run: Run) -> list[tuple[Any, Run]]:
+        """The routes of its topics, each with its part of the run."""
+
+    def edges_for(self, run: Run, route: Any, verdict: Any) -> tuple[Any, ...] | None:
+        """Which edges get it, where it is all of this route and verdict."""
+
+    def fan_out(self, run: Run, part: Any) -> Left:
+        """To the clients that are here."""
 
 
 class Sender:
@@ -97,7 +120,7 @@ class Sockets:
     Whoever has to be asked is asked once until somebody else has had a turn.
     """
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: Switch) -> None:
         self._exchange = exchange
         self._inlets: dict[int, Inlet | LinkInlet] = {}
         self._ask: Callable[[], Way | None] = lambda: None
