@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.errors.exceptions.captured import CapturedException
 
 from txbroker.pipeline.source.error_reasons import known_line
-from txbroker.pipeline.source.source import FORMAT
+from txbroker.pipeline.source.source_options import FORMAT
 
 
 def tell_lines() -> None:

@@ -26,7 +26,7 @@ from txbroker.model.errors import PipelineError
 from txbroker.pipeline.source.pushdown import ReadFilter, push
 from txbroker.pipeline.source.ranges import ReadSpan
 from txbroker.pipeline.source.row_schema import MESSAGE_COLUMNS
-from txbroker.pipeline.source.source_options import SourceOptions, source_options
+from txbroker.pipeline.source.source_options import FORMAT, SourceOptions, source_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from txbroker.pipeline.source.following import StreamPlanner
-
-FORMAT = "txbroker"
 
 
 def register(spark: SparkSession) -> None:

@@ -16,6 +16,9 @@ from txbroker.model.errors import PipelineError
 from txbroker.model.topics import TopicError, validate_topic_filter
 from txbroker.pipeline.source.positions import Positions, parse_positions
 
+FORMAT = "txbroker"
+"""What Spark calls the source, and the sink."""
+
 RESERVED = (
     *("tls", "caFile", "certFile", "keyFile", "serverName"),
     *("username", "user", "password", "token"),
