@@ -10,7 +10,7 @@ from tests.link.test_ends import Bench
 from tests.support.pair import Client
 from txbroker.authority.edge_peer import EdgePeer, PublishVerdict
 from txbroker.core import FED, Exchange, LinkInlet, Run, Sender
-from txbroker.edge.routing.route import Publication
+from txbroker.edge.routing.publication import Publication
 from txbroker.link.batch_headers import CREDIT_BYTES
 from txbroker.link.delivery_sender import WINDOW
 from txbroker.mqtt.wire.encoder import encode_publish

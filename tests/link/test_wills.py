@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.link.test_life import Pair, taken, watch
-from txbroker.edge.routing.route import Publication
+from txbroker.edge.routing.publication import Publication
 from txbroker.mqtt.wire.message import Message, WillId
 
 

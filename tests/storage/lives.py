@@ -13,7 +13,7 @@ from tests.support.clock import Clock
 from txbroker.data.backups import Backups
 from txbroker.data.data_directory import DataDirectory
 from txbroker.delegation.state.node_state import DataFolder
-from txbroker.edge.routing.outbox import DrainState, OutboxState
+from txbroker.edge.routing.stored_outbox import DrainState, OutboxState
 from txbroker.edge.store.outbox_store import OutboxEntryLog
 from txbroker.journal.delivery_ledger import LedgerKind, LedgerRow
 from txbroker.journal.store.journal_parts import JournalPart

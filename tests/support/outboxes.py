@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.support.keeping import CommitRecorder
-from txbroker.edge.routing.outbox import OutboxChunk, OutboxEntry, OutboxState
+from txbroker.edge.routing.stored_outbox import OutboxChunk, OutboxEntry, OutboxState
 from txbroker.mqtt.session.inbound_publish import OriginId
 from txbroker.mqtt.wire.message import Message
 

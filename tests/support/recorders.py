@@ -12,8 +12,10 @@ from typing import Any, TypeVar
 from txbroker.authority.retained_messages import RetainedQuery
 from txbroker.core import Exchange, Run
 from txbroker.delegation.zone_snapshot import MarkKey
-from txbroker.edge.routing.outbox import OutboxEntry
-from txbroker.edge.routing.route import Publication, Route, StreamUser
+from txbroker.edge.routing.owner_port import StreamUser
+from txbroker.edge.routing.publication import Publication
+from txbroker.edge.routing.route import Route
+from txbroker.edge.routing.stored_outbox import OutboxEntry
 from txbroker.journal.delivery_ledger import LedgerKind, LedgerRow
 from txbroker.journal.zone_journal import Record
 from txbroker.model.log_position import JournalId

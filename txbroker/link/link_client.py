@@ -14,8 +14,10 @@ from functools import partial
 
 from txbroker.core import LinkInlet, Run, Sender
 from txbroker.delegation.zone_snapshot import MarkKey
-from txbroker.edge.routing.outbox import OutboxEntry
-from txbroker.edge.routing.route import Publication, Route, StreamPosition, StreamUser
+from txbroker.edge.routing.owner_port import StreamUser
+from txbroker.edge.routing.publication import Publication
+from txbroker.edge.routing.route import Route, StreamPosition
+from txbroker.edge.routing.stored_outbox import OutboxEntry
 from txbroker.edge.sessions.edge import Edge
 from txbroker.link.delivery_receiver import DeliveryReceiver
 from txbroker.link.frames import (

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from txbroker.core import Run, Sender
 from txbroker.delegation.zone_snapshot import MarkKey
 from txbroker.edge.routing.durable_send_queue import DurableSendQueue
-from txbroker.edge.routing.route import Publication, Route
+from txbroker.edge.routing.publication import Publication
+from txbroker.edge.routing.route import Route
 from txbroker.edge.sessions.edge import Edge
 from txbroker.link.batch_headers import BATCH_BYTES, MOST, BatchClients, in_short
 from txbroker.link.frames import Write, encode_frame, packets_of

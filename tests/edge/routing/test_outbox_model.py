@@ -799,7 +799,7 @@ class Machine(RuleBasedStateMachine):
             state = {name: getattr(route, name) for name in shown}
             lines.append(f"{route.apex!r} {route.state} {route.port} {state}")
             for drain in route.drains:
-                lines.append(f"   {drain.key} {drain.state} {vars(drain)}")
+                lines.append(f"   {vars(drain)}")
         lines += [str((c.name, c.is_here, c._open, c._released)) for c in self.clients]
         return "\n".join(lines)
 

@@ -22,9 +22,10 @@ from txbroker.core import Exchange
 from txbroker.delegation.zone_snapshot import MarkKey
 from txbroker.edge.routing.client_backpressure import ClientBackpressure
 from txbroker.edge.routing.outbox_manager import OutboxManager
+from txbroker.edge.routing.publication import InDoubt, Publication
 from txbroker.edge.routing.publisher import Publisher
 from txbroker.edge.routing.resolver_cache import ResolverCache
-from txbroker.edge.routing.route import InDoubt, Publication, Route, RouteState
+from txbroker.edge.routing.route import Route, RouteState
 from txbroker.model.counters import Counters
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.session.window import SessionLimits

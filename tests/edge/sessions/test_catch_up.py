@@ -6,7 +6,8 @@ import pytest
 
 from tests.edge.routing.test_publisher import LIMIT, Bench, client, from_client, publishes
 from txbroker.edge.routing.client_backpressure import CONGESTED, HOPE
-from txbroker.edge.routing.route import QOS0_WAITING, Publication
+from txbroker.edge.routing.publication import Publication
+from txbroker.edge.routing.route import QOS0_WAITING
 from txbroker.mqtt.wire.message import Message
 
 # -- owners that cannot be reached

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.storage.test_committer import Bench
-from txbroker.edge.routing.outbox import OutboxEntry
+from txbroker.edge.routing.stored_outbox import OutboxEntry
 from txbroker.edge.store.outbox_store import OutboxEntryLog
 from txbroker.mqtt.session.inbound_publish import OriginId
 from txbroker.mqtt.wire.message import Message, WillId

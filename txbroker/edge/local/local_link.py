@@ -19,15 +19,9 @@ from txbroker.core import Run, Way
 from txbroker.delegation.zone_snapshot import MarkKey
 from txbroker.edge.local.local_outbox_stream import LocalOutboxStream
 from txbroker.edge.routing.durable_send_queue import DurableSendQueue
-from txbroker.edge.routing.route import (
-    Item,
-    Publication,
-    Route,
-    RouteState,
-    StreamPosition,
-    StreamUser,
-    unfold,
-)
+from txbroker.edge.routing.owner_port import StreamUser
+from txbroker.edge.routing.publication import Item, Publication, unfold
+from txbroker.edge.routing.route import Route, RouteState, StreamPosition
 from txbroker.edge.sessions.edge import Edge
 from txbroker.edge.sessions.retained_feeds import Retained
 from txbroker.journal.zone_journal import Record

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from txbroker.authority.edge_peer import TAKEN, PublishVerdict
 from txbroker.delegation.zone_snapshot import MarkKey
-from txbroker.edge.routing.outbox import OutboxEntry
-from txbroker.edge.routing.route import StreamUser
+from txbroker.edge.routing.owner_port import StreamUser
+from txbroker.edge.routing.stored_outbox import OutboxEntry
 from txbroker.model.zone_cut import ZoneCut
 
 if TYPE_CHECKING:

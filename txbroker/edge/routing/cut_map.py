@@ -1,56 +1,31 @@
 """
-The cuts of one zone as an edge knows them, and which apexes have changed since somebody looked.
+The cuts of one zone as an edge knows them.
 
 Where a filter belongs depends on zones and cuts alone, and a change of one of these concerns no
-filter but those that meet its apex. So whoever moves filters needs the apexes, not the whole map.
+filter but those that meet its apex. So whoever moves filters is told the apexes, not the whole map.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from txbroker.core.sorted_filters import SortedApexes
 from txbroker.model.topics import deepest_enclosing
 from txbroker.model.zone_cut import ZoneCut
 
-if TYPE_CHECKING:
-    from txbroker.edge.routing.route import Route
 
-
-class CutChanges:
-    """
-    Apexes at which a zone or a cut came or went, and routes whose owners are to hear more than
-    that, each once, until they are taken.
-    """
-
-    def __init__(self) -> None:
-        self._apexes: dict[str, None] = {}
-        self._news: dict[Route, None] = {}
+class ChangeLog(Protocol):
+    """Whoever has to know at which apexes something changed."""
 
     def note(self, apex: str) -> None:
-        """A zone or a cut is new there, or is no more; or what its zone delegates became known."""
-        self._apexes[apex] = None
-
-    def note_news(self, route: Route) -> None:
-        """There is something to tell its owner."""
-        self._news[route] = None
-
-    def take(self) -> list[str]:
-        """The apexes since the last call."""
-        apexes, self._apexes = self._apexes, {}
-        return list(apexes)
-
-    def take_news(self) -> list[Route]:
-        """The routes since the last call."""
-        news, self._news = self._news, {}
-        return list(news)
+        """A cut is new there, or is no more."""
 
 
 class CutMap(Mapping[str, ZoneCut]):
     """All cuts of one zone, by apex."""
 
-    def __init__(self, cuts: Mapping[str, ZoneCut], changes: CutChanges) -> None:
+    def __init__(self, cuts: Mapping[str, ZoneCut], changes: ChangeLog) -> None:
         self._cuts = dict(cuts)
         self._changes = changes
         self._apexes: SortedApexes | None = None

@@ -8,15 +8,17 @@ it counts: a drain that was split, or that learned what was taken, sends nothing
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
 from txbroker.delegation.zone_snapshot import MarkKey
-from txbroker.edge.routing.outbox import Outbox, OutboxStore
-from txbroker.edge.routing.outbox_drain import OutboxDrain
+from txbroker.edge.routing.outbox import Outbox, OutboxDrain
+from txbroker.edge.routing.owner_port import OwnerPort
+from txbroker.edge.routing.publication import Publication
 from txbroker.edge.routing.resolver_cache import ResolverCache
-from txbroker.edge.routing.route import OwnerPort, Publication, Route
+from txbroker.edge.routing.route import Route
+from txbroker.edge.routing.stored_outbox import OutboxStore
 from txbroker.model.topics import is_within
 from txbroker.model.zone_cut import ZoneCut
 
@@ -120,6 +122,10 @@ class DrainScheduler:
         for route in hungry:
             self._pump(route)
 
+    def of(self, route: Route) -> Sequence[OutboxDrain]:
+        """What goes to this owner, in its order."""
+        return self._homes.get(route, ())
+
     def waiting(self) -> dict[str, int]:
         """How many entries wait for which zone, at the most."""
         return {
@@ -137,7 +143,7 @@ class DrainScheduler:
 
     def on_lost(self, route: Route) -> None:
         """It is not any more."""
-        for drain in route.drains:
+        for drain in self.of(route):
             drain.lose()
 
     def on_taken(self, drain: OutboxDrain, sequence: int) -> None:
@@ -203,7 +209,7 @@ class DrainScheduler:
     def _pump(self, route: Route) -> None:
         """Send what the owner takes; the oldest drain first."""
         port = route.port
-        drain = next((one for one in route.drains if one.is_busy), None)
+        drain = next((one for one in self.of(route) if one.is_busy), None)
         if drain is None:
             self.host.on_drained(route)
         elif port is None:

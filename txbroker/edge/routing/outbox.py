@@ -6,120 +6,40 @@ outbox is (protocol rule 1). What of it goes to which owner are its drains: one 
 was made for, one more for each deeper zone that turns out to have topics in it. An entry belongs to
 the deepest drain that covers its topic. So nothing is ever moved or numbered anew, however often
 the tree changes under it.
+
+What goes to one zone is a publish stream of its own. Before anything of it is sent on a connection,
+the owner is asked how far it has taken the streams in which entries may have been sent before
+(protocol rule 2). Entries are read in chunks, sent in order, and forgotten until they are answered:
+a broken connection has them read again.
+
+Where a deeper zone appears, a drain for it is split off. What the first one had sent and was not
+answered is in doubt for both. The owner of the deeper zone knows (marks go along with a handover,
+and it is the only one who may take more); so does the first owner, as long as nothing more is sent
+to it: `is_paused` until one of them has told.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple, Protocol
-
-import attrs
+from collections import deque
+from collections.abc import Iterable
 
 from txbroker.delegation.zone_snapshot import MarkKey
+from txbroker.edge.routing.owner_port import OutStream, OwnerPort
+from txbroker.edge.routing.route import Route
+from txbroker.edge.routing.stored_outbox import DrainState, OutboxEntry, OutboxLog, OutboxState
 from txbroker.model.topics import is_within
-from txbroker.mqtt.session.inbound_publish import OriginId
 from txbroker.mqtt.wire.message import Message
-
-if TYPE_CHECKING:
-    from txbroker.edge.routing.outbox_drain import OutboxDrain
 
 REMEMBERED = 100_000
 """Clients, and topics, of which an outbox knows the last entry; beyond that, any may have one."""
 
+WINDOW = 1024 * 1024
+"""Bytes of one outbox that may be unanswered; less than a link's credit, which live publishes
+share."""
 
-class OutboxEntry(NamedTuple):
-    """A publish in an outbox; `origin` where it was sent before it came there."""
-
-    number: int
-    message: Message
-    origin: OriginId | None
-
-
-class OutboxChunk(NamedTuple):
-    """Entries in order; all up to the number `through` were looked at."""
-
-    entries: list[OutboxEntry]
-    through: int
-
-
-@attrs.frozen(kw_only=True)
-class DrainState:
-    """
-    What of an outbox goes to the zone `apex`, as it is stored.
-
-    Entries up to `taken` are no concern of it any more. `doubts` are streams in which its entries
-    may have been taken, beside its own.
-    """
-
-    apex: str
-    taken: int = 0
-    doubts: tuple[MarkKey, ...] = ()
-
-
-@attrs.frozen(kw_only=True)
-class OutboxState:
-    """
-    An outbox as it is stored, without its entries.
-
-    `incarnation` and `stream` name it, with the `zone` that it was made for; `origins` are the
-    streams in which entries were sent before they came there.
-    """
-
-    zone: str
-    incarnation: int
-    stream: int
-    drains: tuple[DrainState, ...]
-    origins: tuple[MarkKey, ...] = ()
-
-
-class OutboxLog(Protocol):
-    """The entries of one outbox, on the disk."""
-
-    on_durable: Callable[[], None]
-    """Called when `durable` has grown."""
-
-    @property
-    def next(self) -> int:
-        """The number that the next entry gets."""
-
-    @property
-    def durable(self) -> int:
-        """Entries up to this number are safe, and can be read."""
-
-    def append(self, message: Message, origin: OriginId | None, *, holds: int = 0) -> int:
-        """Add an entry; its number. It, and all after it, wait for so many calls of `release`."""
-
-    def release(self, number: int) -> None:
-        """Something that the entry waited for is durable."""
-
-    def read(self, after: int) -> OutboxChunk:
-        """The next durable entries above `after`, some hundreds at the most."""
-
-    def trim(self, through: int) -> None:
-        """Entries up to this number are needed no longer."""
-
-
-class OutboxStore(Protocol):
-    """Keeps the outboxes of a node."""
-
-    @property
-    def size(self) -> int:
-        """Bytes that all of them take."""
-
-    def load(self) -> list[tuple[OutboxState, OutboxLog]]:
-        """Those that are there after a start, the oldest first."""
-
-    def make(self, state: OutboxState) -> OutboxLog | None:
-        """A new one; None where the disk does not allow it now."""
-
-    def save(self, state: OutboxState) -> None:
-        """Keep its state with the next commit."""
-
-    def drop(self, state: OutboxState, done: Callable[[], None]) -> None:
-        """Delete it; `done` is called when it will not come back after a crash."""
-
-    def when_durable(self, action: Callable[[], None]) -> None:
-        """Run `action` when all that was saved so far is durable."""
+BATCH = 128
+BATCH_BYTES = 128 * 1024
+"""Entries sent at once, and bytes at which that is enough."""
 
 
 class Outbox:
@@ -208,6 +128,184 @@ class Outbox:
             drains=tuple(drain.state for drain in self.drains),
             origins=tuple(self.origins),
         )
+
+
+class OutboxDrain:
+    """
+    What of an outbox goes to the zone `apex`: see the module's text.
+
+    `attempt` grows with each connection that it is used on, so that late answers are known as such.
+    While there are `blocks`, nothing is sent: something has to be durable first, or the owner to
+    say more.
+    """
+
+    def __init__(self, outbox: Outbox, state: DrainState, *, is_restored: bool = False) -> None:
+        self.outbox = outbox
+        self.apex = state.apex
+        self.taken = state.taken
+        self.doubts = state.doubts
+        self.route: Route | None = None
+        self.port: OwnerPort | None = None
+        self.stream: OutStream | None = None
+        self.attempt = 0
+        self.blocks = 0
+        self._sent_through = outbox.last if is_restored else self.taken
+        self._position = self.taken
+        self._unread: deque[OutboxEntry] = deque()
+        self._unanswered: deque[tuple[int, int]] = deque()
+        self._size = 0
+        self._marks: dict[MarkKey, int] = {}
+
+    @property
+    def key(self) -> MarkKey:
+        """The stream that it is."""
+        edge, incarnation, _, stream = self.outbox.key
+        return edge, incarnation, self.apex, stream
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether entries may be left for it."""
+        return self.taken < self.outbox.last
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether something was sent of which it is not known what became of it."""
+        return self._sent_through > self.taken
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it must not send before those that were split off it know what is theirs."""
+        return bool(self.outbox.children(self))
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether all that is durable was sent: only the disk and answers are due."""
+        durable = self.outbox.log.durable
+        return self.stream is not None and not self._unread and self._position >= durable
+
+    @property
+    def state(self) -> DrainState:
+        """As it is to be stored."""
+        return DrainState(apex=self.apex, taken=self.taken, doubts=self.doubts)
+
+    # its connection
+
+    def begin(self, port: OwnerPort) -> Iterable[MarkKey]:
+        """It is to be drained through this port; returns the streams to ask about."""
+        self.lose()
+        self.port = port
+        return {self.key: None, **dict.fromkeys(self.doubts), **self.outbox.origins}
+
+    def lose(self) -> None:
+        """The port is gone, or another one is right now."""
+        self.port = self.stream = None
+        self.attempt += 1
+        self._restart(self.taken)
+
+    def on_marks(self, marks: dict[MarkKey, int]) -> bool:
+        """The owner told; True when that has to be durable before anything is sent."""
+        self._marks = marks
+        is_news = bool(self.doubts)
+        self.taken = max(self.taken, *(marks.get(key, 0) for key in (self.key, *self.doubts)))
+        self.doubts = ()
+        self._sent_through = self.taken
+        self._restart(self.taken)
+        return self._tell_children() or is_news
+
+    # sending
+
+    def next_batch(self) -> list[OutboxEntry]:
+        """What is to be sent next; nothing where that is not durable yet, or the window is full."""
+        if self._size >= WINDOW or self.blocks or self.is_paused:
+            return []
+        batch: list[OutboxEntry] = []
+        size = 0
+        while len(batch) < BATCH and size < BATCH_BYTES:
+            if not self._unread and not self._read():
+                break
+            entry = self._unread.popleft()
+            batch.append(entry)
+            size += entry.message.size
+            self._unanswered.append((entry.number, entry.message.size))
+        self._size += size
+        if batch:
+            self._sent_through = batch[-1].number
+        self._advance()
+        return batch
+
+    def on_taken(self, sequence: int) -> bool:
+        """The owner has what was sent up to here; the answer is that of `on_marks`."""
+        unanswered = self._unanswered
+        while unanswered and unanswered[0][0] <= sequence:
+            self._size -= unanswered.popleft()[1]
+        self._advance()
+        return not unanswered and self._tell_children()
+
+    def on_refused(self, sequence: int) -> None:
+        """The owner has what was sent before this one, and takes nothing from here on."""
+        self.taken = max(self.taken, sequence - 1)
+        self._sent_through = self.taken
+        self._restart(self.taken)
+        self._tell_children()
+
+    # splitting
+
+    def split(self, apex: str) -> OutboxDrain:
+        """A drain for a deeper zone, with what was not answered yet of its topics."""
+        doubts = (*self.doubts, self.key) if self.is_in_doubt else self.doubts
+        state = DrainState(apex=apex, taken=self.taken, doubts=doubts)
+        child = OutboxDrain(self.outbox, state)
+        # What was read, and not sent, may be the child's.
+        self._unread.clear()
+        self._position = max(self.taken, self._sent_through)
+        self.outbox.drains.append(child)
+        return child
+
+    # internal
+
+    def _restart(self, after: int) -> None:
+        self._position = after
+        self._unread.clear()
+        self._unanswered.clear()
+        self._size = 0
+
+    def _read(self) -> bool:
+        """Read on until there is something to send; False when there is nothing now."""
+        outbox = self.outbox
+        while self._position < outbox.last and not self._unread:
+            chunk = outbox.log.read(self._position)
+            if chunk.through <= self._position:
+                break
+            self._position = chunk.through
+            for entry in chunk.entries:
+                is_its = outbox.drain_of(entry.message.topic) is self
+                if is_its and not self._was_taken(entry):
+                    self._unread.append(entry)
+        return bool(self._unread)
+
+    def _was_taken(self, entry: OutboxEntry) -> bool:
+        if entry.origin is None:
+            return False
+        key, sequence = entry.origin
+        return sequence <= self._marks.get(key, 0)
+
+    def _advance(self) -> None:
+        if self._unanswered:
+            self.taken = self._unanswered[0][0] - 1
+        elif self._unread:
+            self.taken = self._unread[0].number - 1
+        else:
+            self.taken = self._position
+        self._sent_through = max(self._sent_through, self.taken)
+
+    def _tell_children(self) -> bool:
+        """Nothing of it is in doubt: nor is what it left to those split off it."""
+        children = self.outbox.children(self)
+        for child in children:
+            child.taken = max(child.taken, self.taken)
+            child.doubts = ()
+            child.lose()
+        return bool(children)
 
 
 class _Lasts:

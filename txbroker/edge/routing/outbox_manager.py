@@ -18,16 +18,11 @@ from itertools import chain
 
 from txbroker.delegation.zone_snapshot import MarkKey
 from txbroker.edge.routing.drain_scheduler import DrainHost, DrainScheduler
-from txbroker.edge.routing.outbox import (
-    DrainState,
-    Outbox,
-    OutboxLog,
-    OutboxState,
-    OutboxStore,
-)
-from txbroker.edge.routing.outbox_drain import OutboxDrain
+from txbroker.edge.routing.outbox import Outbox, OutboxDrain
+from txbroker.edge.routing.publication import Publication
 from txbroker.edge.routing.resolver_cache import ResolverCache
-from txbroker.edge.routing.route import Publication, Route
+from txbroker.edge.routing.route import Route
+from txbroker.edge.routing.stored_outbox import DrainState, OutboxLog, OutboxState, OutboxStore
 from txbroker.model.counters import Counters
 from txbroker.model.reporter import Reporter
 from txbroker.model.topics import is_within
@@ -141,7 +136,7 @@ class OutboxManager:
         client_id = publication.message.client_id
         return any(
             drain.is_busy and drain.outbox.may_hold(client_id, drain.taken)
-            for drain in route.drains
+            for drain in self._draining.of(route)
         )
 
     def zones_of(self, client_id: str) -> list[str]:
@@ -161,7 +156,7 @@ class OutboxManager:
         on its way to the disk at any time, and if more went behind that, no end would ever come.
         """
         return route.port is not None and all(
-            drain.is_at_end for drain in route.drains if drain.is_busy
+            drain.is_at_end for drain in self._draining.of(route) if drain.is_busy
         )
 
     def put(self, route: Route, publication: Publication, origin: OriginId | None = None) -> bool:

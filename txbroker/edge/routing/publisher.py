@@ -19,17 +19,10 @@ from txbroker.core import Run, Sender
 from txbroker.delegation.zone_snapshot import MarkKey
 from txbroker.edge.routing.client_backpressure import ClientBackpressure
 from txbroker.edge.routing.outbox_manager import OutboxManager
+from txbroker.edge.routing.owner_port import OwnerPort
+from txbroker.edge.routing.publication import InDoubt, Item, Publication, unfold
 from txbroker.edge.routing.resolver_cache import ResolverCache
-from txbroker.edge.routing.route import (
-    QOS0_WAITING,
-    InDoubt,
-    Item,
-    OwnerPort,
-    Publication,
-    Route,
-    RouteState,
-    unfold,
-)
+from txbroker.edge.routing.route import QOS0_WAITING, Route, RouteState
 from txbroker.model.counters import Counters
 from txbroker.model.topics import deepest_enclosing, is_within
 from txbroker.model.zone_cut import ZoneCut

@@ -20,8 +20,7 @@ from itertools import count
 
 from txbroker.core import Exchange, Run
 from txbroker.core.sorted_filters import SortedApexes
-from txbroker.edge.routing.cut_map import CutChanges
-from txbroker.edge.routing.route import Route, WaitingBytes
+from txbroker.edge.routing.route import CutChanges, Route, WaitingBytes
 from txbroker.model.topics import (
     is_sys,
     literal_prefix,

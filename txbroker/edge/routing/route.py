@@ -12,132 +12,21 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import repeat
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 import attrs
 
-from txbroker.core import Run, Sender
-from txbroker.delegation.zone_snapshot import MarkKey
-from txbroker.edge.routing.cut_map import CutChanges, CutMap
-from txbroker.model.log_position import JournalHolder, JournalId, LogPosition
+from txbroker.core import Run
+from txbroker.edge.routing.cut_map import CutMap
+from txbroker.edge.routing.owner_port import OwnerPort
+from txbroker.edge.routing.publication import InDoubt, Item, Publication, topics_of, unfold
+from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.model.topics import deepest_enclosing, is_filter_within, is_within
 from txbroker.model.zone_cut import ZoneCut
-from txbroker.mqtt.session.inbound_publish import InboundPublish
-from txbroker.mqtt.session.session import Session
-from txbroker.mqtt.wire.message import Message
-
-if TYPE_CHECKING:
-    from txbroker.edge.routing.outbox import OutboxEntry
-    from txbroker.edge.routing.outbox_drain import OutboxDrain
-    from txbroker.edge.sessions.subscribe_request import SubscribeRequest
 
 QOS0_WAITING = 1024 * 1024
 """Bytes of QoS 0 that wait for one zone's link; beyond that they are dropped and counted."""
-
-
-@attrs.define(slots=True, eq=False)
-class Publication:
-    """
-    A message on its way to its owner; `flow` is the client's packet id, None for QoS 0. `done` is
-    called when its owner has a QoS 1/2 message, or it is durable here.
-    """
-
-    message: Message
-    session: Session | None = None
-    flow: InboundPublish | None = None
-    done: Callable[[], None] | None = None
-
-    count: ClassVar[int] = 1
-
-    @property
-    def qos(self) -> int:
-        """Of the message."""
-        return self.message.qos
-
-    @property
-    def size(self) -> int:
-        """Bytes that it counts for."""
-        return self.message.size
-
-    @property
-    def client_id(self) -> str:
-        """Who published it."""
-        return self.message.client_id
-
-    @property
-    def keeps_id(self) -> bool:
-        """Whether what it is sent with has to be durable before it leaves (protocol rule 16)."""
-        flow, session = self.flow, self.session
-        return flow is not None and flow.qos == 2 and session is not None and not session.clean
-
-    @property
-    def is_withdrawn(self) -> bool:
-        """
-        Whether its session went to another node, or ended, before its client was answered: who has
-        it now sends it again, as what it was sent here, so here it is not sent as anything else.
-        """
-        if self.flow is None or self.session is None:
-            return False
-        return self.session.is_over and not self.session.clean
-
-    def note_origin(self, key: MarkKey | None, sequence: int) -> Session:
-        """One that `keeps_id` is sent as this now, or (None) as nothing; the session to save."""
-        assert self.flow is not None and self.session is not None
-        self.flow.origin = None if key is None else (key, sequence)
-        self.session.receiver.note(self.flow)
-        return self.session
-
-    def note_entry(self, key: MarkKey, number: int) -> Session:
-        """One that `keeps_id` becomes this entry of an outbox; the session to save."""
-        assert self.flow is not None and self.session is not None
-        self.flow.entry = key, number
-        self.session.receiver.note(self.flow)
-        return self.session
-
-
-Item = Publication | Run
-"""What goes to an owner: one publish, or many of one client, all of QoS 0 or none."""
-
-
-def unfold(items: Iterable[Item]) -> list[Publication]:
-    """Each publish by itself: from here on each has a fate of its own."""
-    found: list[Publication] = []
-    for item in items:
-        if isinstance(item, Publication):
-            found.append(item)
-            continue
-        messages = [item.message(index) for index in range(item.count)]
-        if item.qos:
-            flows = item.session.receiver.adopt(item)
-            found += map(Publication, messages, repeat(item.session), flows)
-        else:
-            found += map(Publication, messages, repeat(item.session))
-    return found
-
-
-def topics_of(item: Item) -> list[str]:
-    """The topics of its messages."""
-    return [item.message.topic] if isinstance(item, Publication) else item.topics()
-
-
-@attrs.frozen(kw_only=True)
-class InDoubt:
-    """
-    Publishes that a lost link left open: `first` is the sequence of the first. `is_repeat`: it is
-    not this node's process that sent them, but their client sends them again.
-    """
-
-    key: MarkKey
-    first: int
-    publications: tuple[Publication, ...]
-    is_repeat: bool = False
-
-    @property
-    def last(self) -> int:
-        """Sequence of the last one."""
-        return self.first + len(self.publications) - 1
 
 
 @attrs.frozen(kw_only=True)
@@ -148,77 +37,33 @@ class StreamPosition:
     offset: int
 
 
-class OutStream(Protocol):
-    """A publish stream beside the live one, on one connection."""
+class CutChanges:
+    """
+    Apexes at which a zone or a cut came or went, and routes whose owners are to hear more than
+    that, each once, until they are taken.
+    """
 
-    def send(self, entries: Sequence[OutboxEntry]) -> None:
-        """Send entries, each with its number as its sequence."""
+    def __init__(self) -> None:
+        self._apexes: dict[str, None] = {}
+        self._news: dict[Route, None] = {}
 
-    def restart(self) -> None:
-        """After a refusal: what is sent from now on is to be taken again."""
+    def note(self, apex: str) -> None:
+        """A zone or a cut is new there, or is no more; or what its zone delegates became known."""
+        self._apexes[apex] = None
 
+    def note_news(self, route: Route) -> None:
+        """There is something to tell its owner."""
+        self._news[route] = None
 
-class StreamUser(Protocol):
-    """Whoever sends in an `OutStream`."""
+    def take(self) -> list[str]:
+        """The apexes since the last call."""
+        apexes, self._apexes = self._apexes, {}
+        return list(apexes)
 
-    def on_taken(self, sequence: int) -> None:
-        """The owner has everything up to this one."""
-
-    def on_refused(self, sequence: int, cut: ZoneCut | None, *, retry: bool) -> None:
-        """
-        It has what came before this one, and takes nothing from there on until a restart.
-
-        `cut` may say whose the topic is; `retry`: it may be sent again at once.
-        """
-
-
-class OwnerPort(Protocol):
-    """The owner of a zone, as an edge sees it while they are connected."""
-
-    def has_credit(self) -> bool:
-        """Whether more publishes may be sent now."""
-
-    def publish(self, publication: Publication) -> None:
-        """Send one; QoS 1/2 come back through the edge's `on_taken` or `on_refused`."""
-
-    def publish_run(self, run: Run) -> None:
-        """Send many."""
-
-    def sender(self) -> Sender | None:
-        """What sends QoS 0 at once, if nothing has to go before that, or to wait."""
-
-    def restart(self, sequence: int, returned: Iterable[Publication]) -> None:
-        """After a refusal, which `returned` these: the next QoS 1/2 publish has this number."""
-
-    def ask(self, keys: Iterable[MarkKey], answered: Callable[[dict[MarkKey, int]], None]) -> None:
-        """Ask how far these streams were taken; no answer where the connection breaks."""
-
-    def open_stream(self, key: MarkKey, user: StreamUser) -> OutStream:
-        """Another publish stream."""
-
-    def add_interest(self, topic_filter: str, request: int, *, retained: bool) -> None:
-        """Ask for deliveries, and once for the `retained` messages."""
-
-    def remove_interest(self, topic_filter: str) -> None:
-        """No more deliveries."""
-
-    def sync(self, filters: Iterable[str], claims: Iterable[str]) -> None:
-        """Replace the interest and claim what was inherited."""
-
-    def keep(
-        self,
-        places: dict[JournalId, int],
-        kept: Callable[[], None],
-        holders: Mapping[JournalId, tuple[JournalHolder, ...]],
-    ) -> None:
-        """
-        What this edge's sessions need lies above these offsets; `kept` is called when that is
-        durable there, not at all where the connection breaks before. `holders` are the sessions
-        that hold back most, for operators.
-        """
-
-    def close(self, reason: str) -> None:
-        """Give up this connection, which is lost when this returns."""
+    def take_news(self) -> list[Route]:
+        """The routes since the last call."""
+        news, self._news = self._news, {}
+        return list(news)
 
 
 class RouteState(enum.Enum):
@@ -228,6 +73,14 @@ class RouteState(enum.Enum):
     CONNECTING = "connecting"  # first attempt since it was needed or lost
     ONLINE = "online"
     UNREACHABLE = "unreachable"  # the last attempt failed; more follow
+
+
+class Draining(Protocol):
+    """What an outbox has for one owner, as the route there sees it."""
+
+    @property
+    def is_busy(self) -> bool:
+        """True if entries may be left for it."""
 
 
 class WaitingBytes:
@@ -276,11 +129,11 @@ class Route:
         self.has_marks = False  # its owner may have journals that sessions here need
         self.hope_until = 0.0
         self.failures = 0
-        self.requests: dict[int, tuple[str, SubscribeRequest]] = {}
+        self.requests: dict[int, tuple[str, object]] = {}  # filters, and who asks
         self.position: StreamPosition | None = None
         self.began: StreamPosition | None = None
         self.predecessor: tuple[int, LogPosition | None] = (0, None)  # of the epoch's part
-        self.drains: Sequence[OutboxDrain] = ()
+        self.drains: Sequence[Draining] = ()
         self.is_behind_outbox = False  # what waits came later than what drains bring
 
     @property

@@ -19,9 +19,9 @@ from txbroker.delegation.zone_snapshot import MarkKey
 from txbroker.directory.client_wills import will_id
 from txbroker.directory.entry import DirectoryWill
 from txbroker.edge.routing.edge_limits import EdgeLimits
+from txbroker.edge.routing.publication import Publication
 from txbroker.edge.routing.publisher import Publisher, settle
 from txbroker.edge.routing.resolver_cache import ResolverCache
-from txbroker.edge.routing.route import Publication
 from txbroker.edge.sessions.catch_up import CatchUp
 from txbroker.edge.sessions.delivery import Delivery
 from txbroker.edge.sessions.ledger_writer import LedgerWriter

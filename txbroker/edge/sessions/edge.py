@@ -18,11 +18,13 @@ from txbroker.core import Exchange, Run
 from txbroker.delegation.zone_snapshot import MarkKey
 from txbroker.edge.routing.client_backpressure import ClientBackpressure
 from txbroker.edge.routing.edge_limits import EdgeLimits
-from txbroker.edge.routing.outbox import OutboxStore
 from txbroker.edge.routing.outbox_manager import OutboxManager
+from txbroker.edge.routing.owner_port import OwnerPort
+from txbroker.edge.routing.publication import Publication
 from txbroker.edge.routing.publisher import Connector, Publisher
 from txbroker.edge.routing.resolver_cache import ResolverCache
-from txbroker.edge.routing.route import OwnerPort, Publication, Route, RouteState, StreamPosition
+from txbroker.edge.routing.route import Route, RouteState, StreamPosition
+from txbroker.edge.routing.stored_outbox import OutboxStore
 from txbroker.edge.sessions.catch_up import CatchUp
 from txbroker.edge.sessions.client_sessions import ClientSessions
 from txbroker.edge.sessions.delivery import Delivery

@@ -54,7 +54,7 @@ class Interests:
         self._stale: dict[SubscribeRequest, None] = {}
         self._on_confirmed = on_confirmed
         self._counts: dict[str, int] = {}
-        self._pending: dict[SubscribeRequest, None] = {}
+        self._pending: dict[object, SubscribeRequest] = {}
         self._of: dict[object, dict[SubscribeRequest, None]] = {}
         self._request = count(1)
         self._ask_own_zone: Callable[[str], tuple[LogPosition, Retained] | None] | None = None
@@ -126,7 +126,7 @@ class Interests:
     def begin(self, subscribing: SubscribeRequest) -> None:
         """Ask every zone that the filters touch."""
         self.refresh()
-        self._pending[subscribing] = None
+        self._pending[subscribing] = subscribing
         self._of.setdefault(subscribing.session, {})[subscribing] = None
         zoned = sorted(subscribing.zoned)
         asked = [
@@ -143,7 +143,7 @@ class Interests:
 
     def cancel(self, subscribing: SubscribeRequest) -> None:
         """The session is gone."""
-        if self._pending.pop(subscribing, self) is self:
+        if self._pending.pop(subscribing, None) is None:
             return
         self._stale.pop(subscribing, None)
         of_session = self._of[subscribing.session]
@@ -172,8 +172,9 @@ class Interests:
         known = route.requests.pop(request, None)
         if known is None:
             return
-        topic_filter, subscribing = known
-        if subscribing not in self._pending:
+        topic_filter, asker = known
+        subscribing = self._pending.get(asker)
+        if subscribing is None:
             return  # its session has ended
         late = subscribing.acknowledge is None
         if (topic_filter, route.apex) in subscribing.open:
@@ -189,14 +190,15 @@ class Interests:
         between, it comes again.
         """
         known = route.requests.get(request)
-        if known is not None and known[1] in self._pending:
-            known[1].give_retained(known[0], message)
+        subscribing = None if known is None else self._pending.get(known[1])
+        if known is not None and subscribing is not None:
+            subscribing.give_retained(known[0], message)
 
     def on_online(self, route: Route) -> None:
         """The owner is connected and has our filters: ask for what is still open."""
         route.requests.clear()
         self.bring_up(route)
-        for subscribing in list(self._pending):
+        for subscribing in list(self._pending.values()):
             for topic_filter in sorted(subscribing.open.of(route.apex)):
                 self._ask(subscribing, topic_filter, route)
         self.refresh()
@@ -212,7 +214,7 @@ class Interests:
         if below.apex not in below.claims:  # a cut may be told again
             below.claim(below.apex)
         route.withdraw_claims(below.apex)
-        for subscribing in self._pending:
+        for subscribing in self._pending.values():
             for topic_filter in subscribing.answered.of(route.apex):
                 if may_match_within(topic_filter, below.apex):
                     subscribing.answered.add((topic_filter, below.apex))
@@ -220,7 +222,7 @@ class Interests:
     def on_gone(self, route: Route, above: Route) -> None:
         """The zone went back to `above`, which inherited our interest."""
         above.claim(route.apex, is_read=route.is_over)
-        for subscribing in self._pending:
+        for subscribing in self._pending.values():
             for topic_filter in sorted(subscribing.open.of(route.apex)):
                 subscribing.drop_zone(topic_filter, route.apex)
                 subscribing.answered.discard((topic_filter, above.apex))
@@ -298,7 +300,7 @@ class Interests:
         zones, changes = self._zones, self._zones.changes
         apexes = changes.take()
         if apexes:
-            self._stale.update(self._pending)
+            self._stale.update(dict.fromkeys(self._pending.values()))
         for apex in apexes:
             route = zones.get(apex)
             if route is not None:

@@ -15,8 +15,9 @@ from functools import partial
 
 import attrs
 
+from txbroker.edge.routing.owner_port import OwnerPort
 from txbroker.edge.routing.resolver_cache import ResolverCache
-from txbroker.edge.routing.route import OwnerPort, Route
+from txbroker.edge.routing.route import Route
 from txbroker.edge.sessions.session_store import SessionStore
 from txbroker.model.log_position import HOLDERS, JournalHolder, JournalId, LogPosition
 from txbroker.model.timers import Timers

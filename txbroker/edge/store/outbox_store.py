@@ -18,7 +18,7 @@ from typing import NamedTuple
 import attrs
 
 from txbroker.delegation.zone_snapshot import MarkKey, mark_of_will, will_of_mark
-from txbroker.edge.routing.outbox import (
+from txbroker.edge.routing.stored_outbox import (
     DrainState,
     OutboxChunk,
     OutboxEntry,
