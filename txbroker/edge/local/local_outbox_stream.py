@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from txbroker.authority.edge_peer import TAKEN, PublishVerdict
 from txbroker.delegation.zone_snapshot import MarkKey
 from txbroker.edge.routing.owner_port import StreamUser
 from txbroker.edge.routing.stored_outbox import OutboxEntry
 from txbroker.model.zone_cut import ZoneCut
+from txbroker.mqtt.wire.message import Message
 
-if TYPE_CHECKING:
-    from txbroker.edge.local.local_link import LocalLink
+
+class LocalZone(Protocol):
+    """The node's own zone, as an outbox's stream sees it."""
+
+    @property
+    def is_serving(self) -> bool:
+        """True if the zone is served here."""
+
+    def take(self, message: Message, key: MarkKey | None, sequence: int) -> PublishVerdict:
+        """Give a message to the authority, as it was sent in this stream."""
+
+    def when_taken(self, action: Callable[[], None]) -> None:
+        """Run `action` when what was taken last is durable."""
+
+    def when_settled(self, action: Callable[[], None]) -> None:
+        """Run `action` when all that was taken is durable."""
+
+    def cut_for(self, topic: str) -> ZoneCut | None:
+        """The cut that a refused topic lies under."""
 
 
 class LocalOutboxStream:
     """What comes from an outbox (`OutStream`); taken, or refused, one by one."""
 
-    def __init__(self, zone: LocalLink, key: MarkKey, user: StreamUser) -> None:
+    def __init__(self, zone: LocalZone, key: MarkKey, user: StreamUser) -> None:
         self._zone = zone
         self._key = key
         self._user = user
