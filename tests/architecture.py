@@ -72,19 +72,19 @@ ARROWS = {
     ),
     "tap": "model runtime config node",
     "pipeline/source": "model core storage rpc",
-    "pipeline/archive": "model storage pipeline/source",
-    "pipeline/spark": "model storage pipeline/source pipeline/archive",
-    "pipeline/audit": "model journal rpc pipeline/source pipeline/archive pipeline/spark",
+    "pipeline/archives": "model storage pipeline/source",
+    "pipeline/spark": "model storage pipeline/source pipeline/archives",
+    "pipeline/ledgers": "model journal rpc pipeline/source pipeline/archives pipeline/spark",
     "pipeline/planner": "model config pipeline/source",
-    "pipeline/report": "model pipeline/source pipeline/archive",
+    "pipeline/report_page": "model pipeline/source pipeline/archives",
     "pipeline/jobs": (
-        "model core config pipeline/source pipeline/archive pipeline/spark pipeline/audit"
-        " pipeline/planner pipeline/report"
+        "model core config pipeline/source pipeline/archives pipeline/spark pipeline/ledgers"
+        " pipeline/planner pipeline/report_page"
     ),
-    "pipeline": "model pipeline/source pipeline/archive pipeline/report pipeline/jobs",
+    "pipeline": "model pipeline/source pipeline/archives pipeline/report_page pipeline/jobs",
     "cli": (
-        "model runtime config rpc delegation/state data pipeline/source pipeline/archive"
-        " pipeline/spark pipeline/audit pipeline/planner pipeline/jobs pipeline"
+        "model runtime config rpc delegation/state data pipeline/source pipeline/archives"
+        " pipeline/spark pipeline/ledgers pipeline/planner pipeline/jobs pipeline"
     ),
     "edge": "",
     "mqtt": "",

@@ -35,9 +35,8 @@ PURE = frozenset(_PURE_FOLDERS.split())
 _PURE_FILES = """
     link.batch_headers link.delivery_receiver link.delivery_sender link.frames link.interest_answers
     link.link_client link.link_server link.owner_checks link.publish_receiver link.publish_sender
-    pipeline.archive.manifest pipeline.report.markup pipeline.report.page pipeline.report.treemap
-    pipeline.source.positions pipeline.source.ranges
-    rpc.link_convert
+    pipeline.archives.manifest pipeline.report_page.markup pipeline.report_page.page
+    pipeline.report_page.treemap pipeline.source.positions pipeline.source.ranges rpc.link_convert
     runtime.backpressure runtime.equal_timeouts runtime.fair_shares runtime.flush_queue
     runtime.rotation runtime.slices
 """
@@ -178,26 +177,26 @@ _WORDS = """
     connection connections control convert copied copy core counters coverage cursor cursors cut
     cuts data deadlines decoder delegation delivery descriptors dialer directory discard disk
     display divergent drain durable edge effects encoder endpoints entry epoch equal error errors
-    evacuation evidence exchange expected fair feeds fields file files filter filters flows flush
-    folders following forget format formats frames framing grant grouping hand handover hash headers
-    heartbeat held hello history hooks inbound index inlet inputs interest interests java jobs join
+    evacuation evidence expected fair feeds fields file files filter filters flows flush folders
+    following forget format formats frames framing grant grouping hand handover hash headers
+    heartbeat held hello history hooks inbound index inputs interest interests java jobs join
     journal journals ledger ledgers lifecycle lifetime limits link listener listeners listing lived
     local log lookups lost low machine manager manifest map markup masters matching measures member
     members merge message messages meta model move mqtt net newest node nodes notes numbers offset
-    once options order outbox outlet output owner ownership packets page pairs parent part parts
+    once options order outbox output owner ownership packet packets page pairs parent part parts
     pause payload peer peers periodic pieced pieces pipeline placement plan plane planned planner
-    planning poller ports position positions progress protocol publish publisher publishes pushdown
-    queue quorum ranges reachability reactor read reader reasons received receiver reclaim record
-    records recovery reference registry relays removal rendezvous renumber repair replay replica
-    replicator report reporter request requests reread reservation resolution resolve resolver
-    retained retention retire retirement return role rollup root rotation route routing row rows rpc
-    rules run runtime saver scales scheduler schema scope segment selector send sender server
-    service session sessions set settings shares silent sink sizes slices snapshot sockets sorted
-    source span spark staged state status storage store stored stray stream streams structured
-    subscribe subscription subscriptions subtree sweep sys table tables takeover tap text thread
-    throttle time timeouts timers tokens tombstone topic topics traffic transfer transferred
-    transition transport tree treemap unauthenticated unread unsent up updates upkeep value values
-    verdicts walk water watermark wills window windows wire work writer zone
+    planning poller port ports position positions progress protocol publication publish publisher
+    publishes pushdown queue quorum ranges reachability reactor read reader reasons received
+    receiver reclaim record records recovery reference registry relays removal rendezvous renumber
+    repair replay replica replicator report reporter request requests reread reservation resolution
+    resolve resolver retained retention retire retirement return role rollup root rotation route
+    router routing row rows rpc rules run runtime saver scales scheduler schema scope segment
+    selector send sender server service session sessions set settings shares silent sink sizes
+    slices snapshot sockets sorted source span spark staged state status storage store stored stray
+    stream streams structured subscribe subscription subscriptions subtree sweep sys table tables
+    takeover tap text thread throttle time timeouts timers tokens tombstone topic topics traffic
+    transfer transferred transition transport tree treemap unauthenticated unread unsent up updates
+    upkeep value values verdicts walk water watermark wills window windows wire work writer zone
 """
 WORDS = frozenset(_WORDS.split())
 """Words of file names: of MQTT, DNS, Kafka, databases, Spark, and those of docs/glossary.md."""

@@ -16,7 +16,7 @@ READERS = {
     "cli/sessions.py": "shows when a client left",
     "node/control_plane.py": "the time of a backup",
     "node/node_base.py": "how old a backup is",
-    "pipeline/archive/commits.py": "a job's archive, in no node",
+    "pipeline/archives/commits.py": "a job's archive, in no node",
     "data/data_directory.py": "the time of records, and the note beside what was lived",
     "telemetry.py": "the time of a log line",
 }

@@ -7,7 +7,7 @@ import pytest
 
 from txbroker.authority.edge_peer import EdgeCatchUp, EdgeGreeting, EdgePeer, OpenedLink
 from txbroker.authority.edge_peers import EdgePeers
-from txbroker.core import Exchange
+from txbroker.core import Router
 from txbroker.delegation.zone_snapshot import EdgeInterest
 from txbroker.journal.zone_journal import Record
 from txbroker.mqtt.wire.message import Message
@@ -139,7 +139,7 @@ def test_without_a_position_only_what_is_claimed_is_caught_up() -> None:
 
 def test_what_was_inherited_before_is_not_forgotten() -> None:
     """A subtree that comes again before it was claimed; the earlier offset is the lower one."""
-    peers = EdgePeers(Exchange(lambda: None))
+    peers = EdgePeers(Router(lambda: None))
     interest = EdgeInterest(edge="e", incarnation=1, filters=("z/#",))
     peers.inherit("z", interest, 10)
     peers.inherit("z", interest, 20)
@@ -164,7 +164,7 @@ def test_marks_that_an_edge_needs() -> None:
 
 def test_filters_of_what_an_edge_has_not_heard_of_stay() -> None:
     """It withdrew them when the apex went; they came back with it."""
-    peers = EdgePeers(Exchange(lambda: None))
+    peers = EdgePeers(Router(lambda: None))
     peer = peers.greet("e", 1)
     assert peer is not None
     peers.set_filters(peer, {"z/#", "y", "+/a"})

@@ -10,24 +10,24 @@ import pytest
 
 from txbroker.core.reference.accept import accept
 from txbroker.core.reference.columns import Columns, Sieve
-from txbroker.core.reference.exchange import Apexes, Exchange, Target
 from txbroker.core.reference.flows import Flows
-from txbroker.core.reference.inlet import Inlet
-from txbroker.core.reference.link import LinkInlet
-from txbroker.core.reference.outlet import Outlet
+from txbroker.core.reference.link import LinkReader
+from txbroker.core.reference.packet_reader import PacketReader
+from txbroker.core.reference.packet_writer import PacketWriter
 from txbroker.core.reference.packets import encode_length
 from txbroker.core.reference.records import StoredRecords
+from txbroker.core.reference.router import Apexes, Router, Target
 from txbroker.core.reference.run import Run
 from txbroker.core.subscription_index import SubscriptionIndex
 
 REFERENCE: Any = SimpleNamespace(
     Apexes=Apexes,
     Columns=Columns,
-    Exchange=Exchange,
+    Router=Router,
     Flows=Flows,
-    Inlet=Inlet,
-    LinkInlet=LinkInlet,
-    Outlet=Outlet,
+    PacketReader=PacketReader,
+    LinkReader=LinkReader,
+    PacketWriter=PacketWriter,
     Run=Run,
     Sieve=Sieve,
     StoredRecords=StoredRecords,
@@ -76,44 +76,44 @@ class Client:
     def __init__(
         self,
         core: Any,
-        exchange: Any,
+        router: Any,
         name: str = "client",
         *,
         clean: bool = True,
         max_packet: int = 1024 * 1024,
     ) -> None:
         self.session = Session(name)
-        self.exchange = exchange
-        self.outlet = exchange.make_outlet()
-        self.outlet.is_direct = True
-        self.inlet = exchange.make_inlet(self.outlet, max_packet)
+        self.router = router
+        self.packet_writer = router.make_packet_writer()
+        self.packet_writer.is_direct = True
+        self.packet_reader = router.make_packet_reader(self.packet_writer, max_packet)
         self.flows = core.Flows()
-        self.inlet.open(self.session, name, self.flows, clean=clean)
-        self.inlet.takes_qos12 = True
+        self.packet_reader.open(self.session, name, self.flows, clean=clean)
+        self.packet_reader.takes_qos12 = True
 
     def step(self, data: bytes) -> Any:
-        """What the inlet makes of these bytes, up to a packet for others."""
-        self.inlet.feed(data)
-        return self.inlet.step()
+        """What the packet reader makes of these bytes, up to a packet for others."""
+        self.packet_reader.feed(data)
+        return self.packet_reader.step()
 
     def subscribe(self, topic_filter: str, qos: int = 0, key: Any = None) -> Any:
         """A target, through which live messages come at once."""
-        target = self.exchange.make_target(self.session, None, self.outlet)
+        target = self.router.make_target(self.session, None, self.packet_writer)
         target.qos = qos
         target.is_plain = True
-        self.exchange.targets.add(topic_filter, key or self.session, target)
+        self.router.targets.add(topic_filter, key or self.session, target)
         return target
 
 
 def a_client(core: Any, name: str = "client", **keys: Any) -> Client:
     """One that has an exchange for itself."""
-    return Client(core, core.Exchange(lambda: None), name, **keys)
+    return Client(core, core.Router(lambda: None), name, **keys)
 
 
 def a_run(core: Any, *packets: bytes) -> Any:
     """The run that these publishes make, all of QoS 0 or none."""
     client = a_client(core)
     assert client.step(b"".join(packets)) is None
-    run = client.inlet.qos0 or client.inlet.qos12
+    run = client.packet_reader.qos0 or client.packet_reader.qos12
     assert run is not None and run.count == len(packets)
     return run

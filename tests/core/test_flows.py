@@ -11,18 +11,18 @@ from tests.core.cores import a_client, answer, both, publish
 def test_answers_leave_in_the_order_of_the_run(core: Any) -> None:
     client = a_client(core)
     client.step(b"".join(publish(b"t", b"", qos, n) for n, qos in ((5, 1), (3, 2), (9, 1))))
-    run = client.inlet.qos12
+    run = client.packet_reader.qos12
 
     assert (3, [3, 5, 9]) == (len(client.flows), sorted(client.flows.packet_ids()))
     assert (2, run.serial, False) == client.flows.get(3)
-    assert [] == client.flows.taken(run, client.outlet)
+    assert [] == client.flows.taken(run, client.packet_writer)
 
-    assert answer(0x40, 5) + answer(0x50, 3) + answer(0x40, 9) == client.outlet.take()
+    assert answer(0x40, 5) + answer(0x50, 3) + answer(0x40, 9) == client.packet_writer.take()
     assert (1, [3]) == (len(client.flows), client.flows.packet_ids())
     assert (2, run.serial, True) == client.flows.get(3)
-    assert client.flows.release(3, client.outlet)
-    assert client.flows.release(4, client.outlet)
-    assert answer(0x70, 3) + answer(0x70, 4) == client.outlet.take()
+    assert client.flows.release(3, client.packet_writer)
+    assert client.flows.release(4, client.packet_writer)
+    assert answer(0x70, 3) + answer(0x70, 4) == client.packet_writer.take()
     assert (0, None) == (len(client.flows), client.flows.get(3))
 
 
@@ -30,24 +30,24 @@ def test_answers_leave_in_the_order_of_the_run(core: Any) -> None:
 def test_what_a_run_has_no_longer_is_told(core: Any) -> None:
     client = a_client(core)
     client.step(publish(b"t", b"", 1, 1) + publish(b"t", b"", 1, 2) + publish(b"t", b"", 1, 3))
-    run = client.inlet.qos12
+    run = client.packet_reader.qos12
     client.flows.hold(1)
     client.flows.taken(run.select([1]), None)
     client.step(publish(b"t", b"", 1, 2))
 
-    assert [1, 2] == client.flows.taken(run, client.outlet)
-    assert answer(0x40, 3) == client.outlet.take()
-    assert [] == client.flows.taken(client.inlet.qos12, None)
+    assert [1, 2] == client.flows.taken(run, client.packet_writer)
+    assert answer(0x40, 3) == client.packet_writer.take()
+    assert [] == client.flows.taken(client.packet_reader.qos12, None)
     assert 0 == len(client.flows)
 
 
 @both
 def test_a_held_packet_id_is_free_only_when_that_is_said(core: Any) -> None:
-    flows, outlet = core.Flows(), a_client(core).outlet
+    flows, packet_writer = core.Flows(), a_client(core).packet_writer
     flows.hold(7)
 
     assert not flows.begin(7, 1, 1)
-    assert not flows.release(7, outlet)
+    assert not flows.release(7, packet_writer)
     flows.free(7)
     flows.free(8)
     assert flows.begin(7, 1, 1)
@@ -56,7 +56,12 @@ def test_a_held_packet_id_is_free_only_when_that_is_said(core: Any) -> None:
     assert 1 == len(flows)
     flows.hold(7)
     flows.hold(7)
-    assert (0, [], None, b"") == (len(flows), flows.packet_ids(), flows.get(7), outlet.take())
+    assert (0, [], None, b"") == (
+        len(flows),
+        flows.packet_ids(),
+        flows.get(7),
+        packet_writer.take(),
+    )
 
 
 @both

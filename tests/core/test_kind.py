@@ -10,7 +10,7 @@ from pathlib import Path
 import txbroker.core
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = "import txbroker.core as core; print(core.KIND, core.Exchange.__module__)"
+PROGRAM = "import txbroker.core as core; print(core.KIND, core.Router.__module__)"
 
 
 def kind_with(**environment: str) -> list[str]:
@@ -35,7 +35,7 @@ def test_tests_do_not_run_on_the_reference_unseen() -> None:
 
 
 def test_reference_runs_when_it_is_asked_for() -> None:
-    assert ["python", "txbroker.core.reference.exchange"] == kind_with(TXBROKER_PURE="1")
+    assert ["python", "txbroker.core.reference.router"] == kind_with(TXBROKER_PURE="1")
 
 
 def test_both_cores_have_the_same_classes() -> None:

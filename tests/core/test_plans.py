@@ -26,15 +26,15 @@ class World:
 
     def __init__(self, core: Any, limit: int) -> None:
         self.core = core
-        self.exchange = core.Exchange(lambda: None, cache_limit=limit)
-        self.client = Client(core, self.exchange)
+        self.router = core.Router(lambda: None, cache_limit=limit)
+        self.client = Client(core, self.router)
         self.known: dict[str, dict[str, Any]] = {
             kind: {} for kind in ("interests", "targets", "routes", "bounds")
         }
 
     def change(self, kind: str, name: str, *, is_set: bool) -> None:
         """Set or remove one of the four."""
-        place, known = getattr(self.exchange, kind), self.known[kind]
+        place, known = getattr(self.router, kind), self.known[kind]
         key = {"interests": (name,), "targets": (self.client.session,)}.get(kind, ())
         if not is_set:
             known.pop(name, None)
@@ -50,28 +50,26 @@ class World:
 
     def check(self, names: list[str]) -> None:
         """A run with these topics goes where each of them does."""
-        exchange, run = self.exchange, entry_run(self.core, names)
+        router, run = self.router, entry_run(self.core, names)
         routes, bounds = (
             [self.known[kind].get(deepest_enclosing(name, self.known[kind])) for name in names]
             for kind in ("routes", "bounds")
         )
-        for route, part in exchange.split(run):
+        for route, part in router.split(run):
             assert [n for n, to in zip(names, routes, strict=True) if to is route] == part.topics()
         alike = [*(at is bounds[0] for at in bounds), False]
-        assert alike.index(False) == exchange.taken(run, bounds[0])
-        got = {
-            peer.name: part.topics() for peers, part in exchange.receivers(run) for peer in peers
-        }
+        assert alike.index(False) == router.taken(run, bounds[0])
+        got = {peer.name: part.topics() for peers, part in router.receivers(run) for peer in peers}
         wanted = {
             one: found
             for one in self.known["interests"]
             if (found := [name for name in names if matches(one, name)])
         }
         assert wanted == got
-        delivered = exchange.delivered
-        assert [] == exchange.fan_out(run, None)
+        delivered = router.delivered
+        assert [] == router.fan_out(run, None)
         are_wanted = [any(matches(one, name) for one in self.known["targets"]) for name in names]
-        assert sum(are_wanted) == exchange.delivered - delivered
+        assert sum(are_wanted) == router.delivered - delivered
 
 
 @settings(max_examples=300, deadline=None)
@@ -95,11 +93,11 @@ def test_runs_go_where_each_of_their_topics_does(
 
 @needs_compiled
 def test_topics_that_no_filter_tells_apart_take_no_room() -> None:
-    exchange = COMPILED.Exchange(lambda: None, cache_limit=10)
+    router = COMPILED.Router(lambda: None, cache_limit=10)
     for topic_filter in ("a/+/b", "a/c/#", "+/d"):
-        exchange.interests.add(topic_filter, "1", Session("one"))
+        router.interests.add(topic_filter, "1", Session("one"))
     levels = [*LEVELS, *[f"new {number}" for number in range(50)]]
     names = [f"a/{one}/b" for one in levels] + [f"a/c/{one}/{one}" for one in levels]
     for _ in range(2):
-        assert exchange.receivers(entry_run(COMPILED, names))
-    assert 0 == exchange.forgotten
+        assert router.receivers(entry_run(COMPILED, names))
+    assert 0 == router.forgotten

@@ -26,7 +26,7 @@ from tests.core.cores import (
     publish,
 )
 from txbroker.core import FED
-from txbroker.core.reference.outlet import HIGH_MARK
+from txbroker.core.reference.packet_writer import HIGH_MARK
 from txbroker.core.reference.packets import encode_length
 
 WAY = ("here", "here", "edge", None)
@@ -36,13 +36,13 @@ class Bench:
     """Two connections of one exchange: what one publishes, the other has subscribed to."""
 
     def __init__(self, core: Any, max_packet: int = 100_000) -> None:
-        self.exchange = core.Exchange(lambda: self.told.append(True))
+        self.router = core.Router(lambda: self.told.append(True))
         for apex, value in (("", "here"), ("far", "other")):
-            self.exchange.routes.set(apex, value)
-            self.exchange.bounds.set(apex, value)
-        self.exchange.interests.add("#", "edge", "edge")
-        self.publisher = Client(core, self.exchange, "publisher", max_packet=max_packet)
-        self.subscriber = Client(core, self.exchange, "subscriber")
+            self.router.routes.set(apex, value)
+            self.router.bounds.set(apex, value)
+        self.router.interests.add("#", "edge", "edge")
+        self.publisher = Client(core, self.router, "publisher", max_packet=max_packet)
+        self.subscriber = Client(core, self.router, "subscriber")
         self.target = self.subscriber.subscribe("#")
         self.client, self.node = socket.socketpair()
         self.reader, self.written = socket.socketpair()
@@ -52,10 +52,10 @@ class Bench:
         self.epoll = epoll()
         self.epoll.register(self.number, EPOLLIN)
         self.interest = bytearray(self.number) + bytes((EPOLLIN,))
-        self.sockets = self.exchange.make_sockets()
+        self.sockets = self.router.make_sockets()
         self.sockets.wire_zone(self.ask, self.leave, self.find)
         self.sockets.wire_owners(self.find)
-        self.sockets.add(self.number, self.publisher.inlet)
+        self.sockets.add(self.number, self.publisher.packet_reader)
         self.way: tuple[Any, ...] | None = WAY
         self.asked = 0
         self.left: list[Any] = []
@@ -76,16 +76,16 @@ class Bench:
 
     def add_sender(self, key: str, room: int = 1000) -> Any:
         """A link that leads there, whose bytes can be read at `reader`."""
-        outlet = self.exchange.make_outlet()
-        outlet.descriptor = self.written.fileno()
-        sender = self.exchange.make_sender(outlet, lambda name: f"<{name}>1234".encode())
+        packet_writer = self.router.make_packet_writer()
+        packet_writer.descriptor = self.written.fileno()
+        sender = self.router.make_sender(packet_writer, lambda name: f"<{name}>1234".encode())
         sender.room = room
         self.senders[key] = sender
         return sender
 
     def connect_subscriber(self) -> None:
         """What is for the subscriber can be written, and read at `reader`."""
-        self.subscriber.outlet.descriptor = self.written.fileno()
+        self.subscriber.packet_writer.descriptor = self.written.fileno()
 
     def wait(self, data: bytes = b"", timeout: float | None = 0.0) -> Any:
         """What is left when this has come."""
@@ -117,12 +117,15 @@ def test_plain_publishes_go_on_at_once_and_nobody_has_to_look(core: Any) -> None
         assert bench.wait(packets) is None
         assert packets == bench.reader.recv(100)
         assert (2, 2, 17.0) == (
-            bench.exchange.received,
-            bench.exchange.delivered,
-            bench.publisher.inlet.heard_at,
+            bench.router.received,
+            bench.router.delivered,
+            bench.publisher.packet_reader.heard_at,
         )
-        assert bench.publisher.inlet.step() is None and bench.publisher.inlet.qos0 is None
-        assert not bench.told and not bench.exchange.send_outputs()
+        assert (
+            bench.publisher.packet_reader.step() is None
+            and bench.publisher.packet_reader.qos0 is None
+        )
+        assert not bench.told and not bench.router.send_outputs()
 
 
 @both
@@ -132,8 +135,8 @@ def test_output_that_cannot_be_written_is_told_when_that_is_asked_for(core: Any)
         assert not bench.told
         bench.sockets.tell()
         assert [True] == bench.told
-        assert [bench.subscriber.outlet] == bench.exchange.send_outputs()
-        assert publish(b"a") == bench.subscriber.outlet.take()
+        assert [bench.subscriber.packet_writer] == bench.router.send_outputs()
+        assert publish(b"a") == bench.subscriber.packet_writer.take()
 
 
 @both
@@ -153,13 +156,13 @@ def test_output_that_cannot_be_written_is_told_when_that_is_asked_for(core: Any)
 def test_all_else_is_for_others_and_nothing_of_it_is_taken(core: Any, data: bytes) -> None:
     with a_bench(core) as bench:
         assert [(bench.number, FED)] == bench.wait(data)
-        assert not bench.subscriber.outlet.size and not bench.exchange.received
+        assert not bench.subscriber.packet_writer.size and not bench.router.received
 
-        again = Client(core, bench.exchange, "again", max_packet=100_000)
-        bench.publisher.inlet.takes_qos12 = again.inlet.takes_qos12 = False
-        expected, run = again.step(data), again.inlet.qos0
-        assert expected == bench.publisher.inlet.step()
-        known = bench.publisher.inlet.qos0
+        again = Client(core, bench.router, "again", max_packet=100_000)
+        bench.publisher.packet_reader.takes_qos12 = again.packet_reader.takes_qos12 = False
+        expected, run = again.step(data), again.packet_reader.qos0
+        assert expected == bench.publisher.packet_reader.step()
+        known = bench.publisher.packet_reader.qos0
         assert (run and run.raw) == (known and known.raw)
 
 
@@ -171,9 +174,12 @@ def test_what_comes_in_pieces_is_put_together(core: Any, cut: int) -> None:
         bench.connect_subscriber()
         for data in (packets[:cut], packets[cut:]):
             if bench.wait(data) is not None:
-                assert bench.publisher.inlet.step() is None and bench.publisher.inlet.qos0 is None
+                assert (
+                    bench.publisher.packet_reader.step() is None
+                    and bench.publisher.packet_reader.qos0 is None
+                )
         assert packets == bench.reader.recv(100)
-        assert 2 == bench.exchange.received
+        assert 2 == bench.router.received
 
 
 @both
@@ -181,11 +187,11 @@ def test_what_others_have_not_worked_off_goes_first(core: Any) -> None:
     ping = b"\xc0\0"
     with a_bench(core) as bench:
         assert [(bench.number, FED)] == bench.wait(publish(b"a") + ping + publish(b"b"))
-        assert (0xC0, b"") == bench.publisher.inlet.step()
-        assert publish(b"a") == bench.publisher.inlet.qos0.raw
+        assert (0xC0, b"") == bench.publisher.packet_reader.step()
+        assert publish(b"a") == bench.publisher.packet_reader.qos0.raw
         assert [(bench.number, FED)] == bench.wait(publish(b"c"))
-        assert bench.publisher.inlet.step() is None
-        assert publish(b"b") + publish(b"c") == bench.publisher.inlet.qos0.raw
+        assert bench.publisher.packet_reader.step() is None
+        assert publish(b"b") + publish(b"c") == bench.publisher.packet_reader.qos0.raw
 
 
 @both
@@ -206,9 +212,13 @@ def test_long_packets_are_whole_however_they_come(core: Any, size: int, cut: int
             step = cut if at < 3 * cut else 65_536
             left = bench.wait(data[at : at + step])
             at += step
-            found += bench.subscriber.outlet.take()
-            if left and bench.publisher.inlet.step() is None and bench.publisher.inlet.qos0:
-                found += bench.publisher.inlet.qos0.raw
+            found += bench.subscriber.packet_writer.take()
+            if (
+                left
+                and bench.publisher.packet_reader.step() is None
+                and bench.publisher.packet_reader.qos0
+            ):
+                found += bench.publisher.packet_reader.qos0.raw
         assert data == found
 
 
@@ -216,47 +226,49 @@ PUBACK, PUBREC, PUBREL, PUBCOMP = 0x40, 0x50, 0x62, 0x70
 
 
 def with_window(bench: Bench, qos: int, count: int, inflight: int = 10) -> Any:
-    """The outlet of the client that is read, with so many messages in its window, or behind it."""
-    outlet = bench.publisher.outlet
-    outlet.open_window(inflight, 1 << 20)
+    """
+    The packet writer of the client that is read, with so many messages in its window, or behind it.
+    """
+    packet_writer = bench.publisher.packet_writer
+    packet_writer.open_window(inflight, 1 << 20)
     for number in range(1, count + 1):
-        assert outlet.give(b"t", b"", qos, 1, "part", number)
-    outlet.take()
-    outlet.descriptor = bench.written.fileno()
-    return outlet
+        assert packet_writer.give(b"t", b"", qos, 1, "part", number)
+    packet_writer.take()
+    packet_writer.descriptor = bench.written.fileno()
+    return packet_writer
 
 
 @both
 def test_nobody_has_to_hear_of_acknowledgements_at_a_window(core: Any) -> None:
     with a_bench(core) as bench:
         bench.connect_subscriber()
-        outlet = with_window(bench, 1, 3)
+        packet_writer = with_window(bench, 1, 3)
         assert bench.wait(answer(PUBACK, 1) + answer(PUBACK, 3)) is None
-        assert (1, 17.0) == (outlet.in_flight, bench.publisher.inlet.heard_at)
+        assert (1, 17.0) == (packet_writer.in_flight, bench.publisher.packet_reader.heard_at)
 
         assert bench.wait(answer(PUBACK, 2) + publish(b"a") + answer(PUBACK, 2)[:3]) is None
-        assert (0, 1) == (outlet.in_flight, bench.exchange.received)
-        assert bench.publisher.inlet.first_byte == PUBACK
+        assert (0, 1) == (packet_writer.in_flight, bench.router.received)
+        assert bench.publisher.packet_reader.first_byte == PUBACK
 
 
 @both
 def test_what_waits_behind_a_window_is_launched_at_once(core: Any) -> None:
     with a_bench(core) as bench:
-        outlet = with_window(bench, 1, 4, inflight=2)
-        outlet.is_told = True
+        packet_writer = with_window(bench, 1, 4, inflight=2)
+        packet_writer.is_told = True
         assert bench.wait(answer(PUBACK, 1) + answer(PUBACK, 2)) is None
-        assert (2, 0) == (outlet.in_flight, outlet.waiting)
+        assert (2, 0) == (packet_writer.in_flight, packet_writer.waiting)
         assert publish(b"t", b"", 1, 3) + publish(b"t", b"", 1, 4) == bench.reader.recv(100)
 
 
 @both
 def test_the_answers_of_qos_2_are_given_at_once(core: Any) -> None:
     with a_bench(core) as bench:
-        outlet = with_window(bench, 2, 1)
+        packet_writer = with_window(bench, 2, 1)
         assert bench.wait(answer(PUBREC, 1) + answer(PUBREL, 7)) is None
         assert answer(PUBREL, 1) + answer(PUBCOMP, 7) == bench.reader.recv(100)
         assert bench.wait(answer(PUBCOMP, 1)) is None
-        assert 0 == outlet.in_flight
+        assert 0 == packet_writer.in_flight
 
 
 @both
@@ -264,23 +276,23 @@ def test_others_hear_of_acknowledgements_that_they_may_have_to_act_on(core: Any)
     """There is news of the window, or the session is behind, or gone, or durable."""
     one = answer(PUBACK, 1)
     with a_bench(core) as bench:
-        outlet = with_window(bench, 1, 2, inflight=1)
+        packet_writer = with_window(bench, 1, 2, inflight=1)
         assert [(bench.number, FED)] == bench.wait(one)
-        assert 1 == outlet.waiting
+        assert 1 == packet_writer.waiting
     with a_bench(core) as bench:
-        outlet = with_window(bench, 1, 1)
-        outlet.is_direct = False
+        packet_writer = with_window(bench, 1, 1)
+        packet_writer.is_direct = False
         assert [(bench.number, FED)] == bench.wait(one)
-        assert 1 == outlet.in_flight
+        assert 1 == packet_writer.in_flight
     with a_bench(core) as bench:
         with_window(bench, 1, 1)
-        bench.publisher.inlet.close()
+        bench.publisher.packet_reader.close()
         assert [(bench.number, FED)] == bench.wait(one)
     with a_bench(core) as bench:
         durable = bench.publisher
-        durable.inlet.open(durable.session, "durable", durable.flows, clean=False)
+        durable.packet_reader.open(durable.session, "durable", durable.flows, clean=False)
         assert [(bench.number, FED)] == bench.wait(one)
-        assert durable.inlet.step() is None and [1] == durable.inlet.pubacks
+        assert durable.packet_reader.step() is None and [1] == durable.packet_reader.pubacks
 
 
 @both
@@ -291,30 +303,30 @@ def test_others_hear_of_acknowledgements_that_they_may_have_to_act_on(core: Any)
 )
 def test_what_only_resembles_an_acknowledgement_is_for_others(core: Any, data: bytes) -> None:
     with a_bench(core) as bench:
-        outlet = with_window(bench, 1, 2)
+        packet_writer = with_window(bench, 1, 2)
         assert [(bench.number, FED)] == bench.wait(answer(PUBACK, 1) + data)
-        assert 1 == outlet.in_flight
-        first_byte, body = bench.publisher.inlet.step()
+        assert 1 == packet_writer.in_flight
+        first_byte, body = bench.publisher.packet_reader.step()
         assert data == bytes((first_byte, len(body))) + body
 
 
 @both
 def test_before_there_is_a_session_everything_is_for_others(core: Any) -> None:
     with a_bench(core) as bench:
-        bench.publisher.inlet.close()
+        bench.publisher.packet_reader.close()
         assert [(bench.number, FED)] == bench.wait(publish(b"a"))
-        assert 0.0 == bench.publisher.inlet.heard_at
+        assert 0.0 == bench.publisher.packet_reader.heard_at
 
 
 @both
 def test_one_that_has_just_connected_is_read_out_of_turn(core: Any) -> None:
     with a_bench(core) as bench:
-        bench.publisher.inlet.close()
+        bench.publisher.packet_reader.close()
         assert not bench.sockets.read(bench.number)
         assert not bench.sockets.read(bench.number + 1000) and not bench.sockets.read(-1)
         bench.client.sendall(b"\x10\2ab")
         assert bench.sockets.read(bench.number)
-        assert (0x10, b"ab") == bench.publisher.inlet.step()
+        assert (0x10, b"ab") == bench.publisher.packet_reader.step()
         bench.client.close()
         assert not bench.sockets.read(bench.number)
         assert bench.wait() in ([(bench.number, EPOLLIN)], [(bench.number, EPOLLIN | EPOLLHUP)])
@@ -326,7 +338,7 @@ def test_it_is_asked_again_each_time(core: Any) -> None:
         bench.connect_subscriber()
         bench.way = None
         assert [(bench.number, FED)] == bench.wait(publish(b"a"))
-        bench.publisher.inlet.step()
+        bench.publisher.packet_reader.step()
 
         bench.way = WAY
         assert bench.wait(publish(b"a")) is None
@@ -388,8 +400,8 @@ def another(stack: ExitStack, bench: Bench, name: str) -> tuple[socket.socket, C
     """One more client that is read: its socket, and what is here of it."""
     client, node = (stack.enter_context(end) for end in socket.socketpair())
     node.setblocking(False)
-    one = Client(COMPILED, bench.exchange, name)
-    bench.sockets.add(node.fileno(), one.inlet)
+    one = Client(COMPILED, bench.router, name)
+    bench.sockets.add(node.fileno(), one.packet_reader)
     bench.epoll.register(node.fileno(), EPOLLIN)
     bench.interest += bytes(max(0, node.fileno() + 1 - len(bench.interest)))
     bench.interest[node.fileno()] = EPOLLIN
@@ -512,12 +524,12 @@ def test_what_one_used_while_nobody_waited_is_forgotten() -> None:
 
 
 @both
-def test_an_outlet_that_is_full_is_told(core: Any) -> None:
+def test_a_packet_writer_that_is_full_is_told(core: Any) -> None:
     with a_bench(core) as bench:
-        bench.subscriber.outlet.send(bytes(HIGH_MARK - 1))
+        bench.subscriber.packet_writer.send(bytes(HIGH_MARK - 1))
         assert [] == bench.wait(publish(b"a"))
         assert [(publish(b"a"), [])] == bench.left
-        assert [bench.subscriber.outlet] == bench.exchange.take_full()
+        assert [bench.subscriber.packet_writer] == bench.router.take_full()
 
 
 @both
@@ -525,7 +537,7 @@ def test_an_error_is_of_one_connection(core: Any) -> None:
     with a_bench(core) as bench:
         bench.sockets.wire_zone(lambda: 1 / 0, bench.leave, bench.find)
         assert [(bench.number, FED)] == bench.wait(publish(b"a"))
-        assert isinstance(bench.publisher.inlet.fault, ZeroDivisionError)
+        assert isinstance(bench.publisher.packet_reader.fault, ZeroDivisionError)
 
 
 @both
@@ -590,7 +602,7 @@ def test_what_is_for_an_owner_elsewhere_goes_there(core: Any) -> None:
         sender = bench.add_sender("other", 150)
         assert bench.wait(packets) is None
         assert b"<publisher>\2\0\0\0" + packets == bench.reader.recv(1000)
-        assert (2, 0) == (bench.exchange.received, bench.exchange.delivered)
+        assert (2, 0) == (bench.router.received, bench.router.delivered)
         assert 0 < sender.sent == 150 - sender.room
 
         sender.room = 0
@@ -602,7 +614,7 @@ def test_what_is_for_an_owner_elsewhere_goes_there(core: Any) -> None:
 def test_what_is_for_one_owner_goes_there_by_whatever_apex(core: Any) -> None:
     packets = publish(b"far/a", b"1") + publish(b"farther", b"2")
     with a_bench(core) as bench:
-        bench.exchange.routes.set("farther", "other")
+        bench.router.routes.set("farther", "other")
         bench.add_sender("other", 150)
         assert bench.wait(packets) is None
         assert b"<publisher>\2\0\0\0" + packets == bench.reader.recv(1000)
@@ -614,14 +626,14 @@ def test_a_node_without_a_zone(core: Any) -> None:
     packet = publish(b"far/a", b"1")
     with a_bench(core) as bench:
         bench.add_sender("other")
-        bench.sockets = bench.exchange.make_sockets()
+        bench.sockets = bench.router.make_sockets()
         bench.sockets.wire_owners(bench.find)
-        bench.sockets.add(bench.number, bench.publisher.inlet)
+        bench.sockets.add(bench.number, bench.publisher.packet_reader)
         assert bench.wait(packet) is None
-        bench.subscriber.outlet.send(bytes(HIGH_MARK))
+        bench.subscriber.packet_writer.send(bytes(HIGH_MARK))
         assert [] == bench.wait(packet)
-        assert bench.publisher.inlet.fault is None
-        bench.exchange.send_outputs()
+        assert bench.publisher.packet_reader.fault is None
+        bench.router.send_outputs()
         assert 2 * (b"<publisher>\1\0\0\0" + packet) == bench.reader.recv(1000)
 
 
@@ -630,7 +642,7 @@ def test_what_is_for_two_owners_is_for_others(core: Any) -> None:
     with a_bench(core) as bench:
         bench.add_sender("other")
         assert [(bench.number, FED)] == bench.wait(publish(b"far/a") + publish(b"a"))
-        assert not bench.exchange.received
+        assert not bench.router.received
 
 
 @both
@@ -638,15 +650,15 @@ def test_what_other_edges_want_goes_there_and_here(core: Any) -> None:
     packet = publish(b"a", b"1")
     with a_bench(core) as bench:
         bench.add_sender("there")
-        bench.exchange.interests.add("a", "there", "there")
+        bench.router.interests.add("a", "there", "there")
         assert [] == bench.wait(packet)
-        assert packet == bench.subscriber.outlet.take()
+        assert packet == bench.subscriber.packet_writer.take()
         bench.sockets.tell()
-        bench.exchange.send_outputs()
+        bench.router.send_outputs()
         assert b"<publisher>\1\0\0\0" + packet == bench.reader.recv(1000)
 
         bench.connect_subscriber()
-        bench.exchange.interests.remove("#", "edge")
+        bench.router.interests.remove("#", "edge")
         assert bench.wait(packet) is None
         assert b"<publisher>\1\0\0\0" + packet == bench.reader.recv(1000)
 
@@ -655,21 +667,21 @@ def test_what_other_edges_want_goes_there_and_here(core: Any) -> None:
 def test_all_links_have_to_be_free(core: Any) -> None:
     with a_bench(core) as bench:
         for key in ("there", "elsewhere"):
-            bench.exchange.interests.add("a", key, key)
+            bench.router.interests.add("a", key, key)
         bench.add_sender("there")
         assert [(bench.number, FED)] == bench.wait(publish(b"a"))
-        bench.publisher.inlet.step()
+        bench.publisher.packet_reader.step()
         bench.add_sender("elsewhere", room=0)
         assert [(bench.number, FED)] == bench.wait(publish(b"a"))
-        assert not bench.subscriber.outlet.size and not bench.exchange.received
+        assert not bench.subscriber.packet_writer.size and not bench.router.received
 
 
 @both
 def test_what_nobody_wants_goes_nowhere(core: Any) -> None:
     with a_bench(core) as bench:
-        bench.exchange.interests.remove("#", "edge")
+        bench.router.interests.remove("#", "edge")
         assert bench.wait(publish(b"a")) is None
-        assert (1, 0) == (bench.exchange.received, bench.exchange.delivered)
+        assert (1, 0) == (bench.router.received, bench.router.delivered)
 
 
 @both
@@ -680,21 +692,21 @@ def test_a_header_is_made_once_until_it_is_forgotten(core: Any) -> None:
         made.append(client_id)
         return b".1234"
 
-    exchange = core.Exchange(lambda: None)
-    outlet = exchange.make_outlet()
-    sender = exchange.make_sender(outlet, make)
-    client = Client(core, exchange, "me")
+    router = core.Router(lambda: None)
+    packet_writer = router.make_packet_writer()
+    sender = router.make_sender(packet_writer, make)
+    client = Client(core, router, "me")
     client.step(publish(b"a"))
-    run = client.inlet.qos0
+    run = client.packet_reader.qos0
     assert not sender.send(run)  # there is no room
     sender.room = 1000
     assert not sender.send(run)  # it cannot be written
-    outlet.descriptor = 1
+    packet_writer.descriptor = 1
     assert sender.send(run) and sender.send(run)
     sender.forget()
     assert sender.send(run)
     assert ["me"] * 2 == made
-    assert (b".\1\0\0\0" + publish(b"a")) * 3 == outlet.take()
+    assert (b".\1\0\0\0" + publish(b"a")) * 3 == packet_writer.take()
 
 
 # -- from links
@@ -711,21 +723,21 @@ class LinkBench(Bench):
 
     def __init__(self, core: Any) -> None:
         super().__init__(core)
-        self.inlet = core.LinkInlet(100_000)
-        self.sockets.add(self.number, self.inlet)
+        self.packet_reader = core.LinkReader(100_000)
+        self.sockets.add(self.number, self.packet_reader)
         self.connect_subscriber()
-        self.inlet.is_open = True
-        self.inlet.most = 1000
+        self.packet_reader.is_open = True
+        self.packet_reader.most = 1000
         self.batch(header(b"one"), publish(b"a"))
-        self.inlet.know("client", "there", 1)
+        self.packet_reader.know("client", "there", 1)
 
     def batch(self, head: bytes, *packets: bytes) -> Any:
         """Have others take this."""
         assert [(self.number, FED)] == self.wait(head + b"".join(packets))
-        found = [self.inlet.step()]
-        self.inlet.expected = len(packets)
+        found = [self.packet_reader.step()]
+        self.packet_reader.expected = len(packets)
         while found[-1] is not None:
-            found.append(self.inlet.step())
+            found.append(self.packet_reader.step())
         return found
 
 
@@ -744,8 +756,8 @@ def test_a_batch_whose_header_is_known_goes_on_at_once(core: Any) -> None:
     with a_link(core) as link:
         assert link.wait(header(b"one") + publish(b"a/b", b"12")) is None
         assert publish(b"a/b", b"12") == link.reader.recv(100)
-        assert (0, 1) == (link.exchange.received, link.exchange.delivered)
-        assert 17.0 == link.inlet.heard_at and link.inlet.received > 5
+        assert (0, 1) == (link.router.received, link.router.delivered)
+        assert 17.0 == link.packet_reader.heard_at and link.packet_reader.received > 5
 
 
 @both
@@ -765,7 +777,7 @@ def test_a_batch_whose_header_is_known_goes_on_at_once(core: Any) -> None:
 def test_any_other_is_for_others(core: Any, data: bytes) -> None:
     with a_link(core) as link:
         assert [(link.number, FED)] == link.wait(data)
-        assert not link.subscriber.outlet.size and not link.exchange.delivered
+        assert not link.subscriber.packet_writer.size and not link.router.delivered
 
 
 @both
@@ -773,17 +785,17 @@ def test_several_batches_of_a_read_go_on_wherever_it_ends(core: Any) -> None:
     a, b, c = publish(b"a", b"1"), publish(b"b", b"2"), publish(b"c", b"3")
     data = header(b"one", 2) + a + b + header(b"one", 3) + a + b + c + header(b"one") + c
     with a_link(core) as link:
-        link.inlet.most = 10_000
+        link.packet_reader.most = 10_000
         for size in (1, 3, 7, 20, 29, len(data)):
             for at in range(0, len(data), size):
                 link.wait(data[at : at + size])
-                while (found := link.inlet.step()) is not None:
+                while (found := link.packet_reader.step()) is not None:
                     if isinstance(found, tuple):
-                        link.inlet.expected = int.from_bytes(found[1][-4:], "little")
+                        link.packet_reader.expected = int.from_bytes(found[1][-4:], "little")
                     else:
                         assert size < len(data)
-                        link.exchange.fan_out(found, None)
-                link.exchange.send_outputs()
+                        link.router.fan_out(found, None)
+                link.router.send_outputs()
             assert a + b + a + b + c + c == link.reader.recv(100)
 
 
@@ -793,21 +805,21 @@ def test_the_rest_of_a_batch_has_a_header_for_others(core: Any) -> None:
     with a_link(core) as link:
         data = header(b"one", 3) + first + second + first
         assert [(link.number, FED)] == link.wait(data)
-        assert first == link.subscriber.outlet.take()
-        assert (0, header(b"one", 2)[2:]) == link.inlet.step()
-        link.inlet.expected = 2
-        assert [second, first] == [link.inlet.step().raw, link.inlet.step().raw]
-        assert link.inlet.step() is None
+        assert first == link.subscriber.packet_writer.take()
+        assert (0, header(b"one", 2)[2:]) == link.packet_reader.step()
+        link.packet_reader.expected = 2
+        assert [second, first] == [link.packet_reader.step().raw, link.packet_reader.step().raw]
+        assert link.packet_reader.step() is None
 
 
 @both
 def test_a_header_is_known_by_its_count_and_only_in_time(core: Any) -> None:
     with a_link(core) as link:
         link.batch(header(b"two", 2), publish(b"a"), publish(b"a"))
-        link.inlet.know("client", "there", 1)
-        link.inlet.is_open = False
-        link.inlet.know("client", "there", 2)
-        link.inlet.is_open = True
+        link.packet_reader.know("client", "there", 1)
+        link.packet_reader.is_open = False
+        link.packet_reader.know("client", "there", 2)
+        link.packet_reader.is_open = True
         assert [(link.number, FED)] == link.wait(header(b"two", 2) + publish(b"a") * 2)
 
 
@@ -815,12 +827,12 @@ def test_a_header_is_known_by_its_count_and_only_in_time(core: Any) -> None:
 def test_a_link_that_is_closed_for_that_or_has_had_enough_takes_nothing(core: Any) -> None:
     data = header(b"one") + publish(b"a", bytes(100))
     with a_link(core) as link:
-        link.inlet.is_open = False
+        link.packet_reader.is_open = False
         assert [(link.number, FED)] == link.wait(data)
-        while link.inlet.step() is not None:
+        while link.packet_reader.step() is not None:
             pass
-        link.inlet.is_open = True
-        link.inlet.most = 1
+        link.packet_reader.is_open = True
+        link.packet_reader.most = 1
         assert link.wait(data) is None
         assert [(link.number, FED)] == link.wait(data)
 
@@ -830,12 +842,12 @@ def test_deliveries_go_to_clients_whatever_the_own_zone_says(core: Any) -> None:
     data = header(b"one") + publish(b"far", b"1")
     with a_link(core) as link:
         answers = [True, False]
-        link.inlet.may_take = lambda: answers.pop(0)
-        link.inlet.leave = lambda run, left: link.left.append((run.raw, left))
+        link.packet_reader.may_take = lambda: answers.pop(0)
+        link.packet_reader.leave = lambda run, left: link.left.append((run.raw, left))
         assert link.wait(data) is None
         assert publish(b"far", b"1") == link.reader.recv(100)
         assert [(link.number, FED)] == link.wait(data)
-        while link.inlet.step() is not None:
+        while link.packet_reader.step() is not None:
             pass
 
         answers.append(True)
@@ -848,7 +860,7 @@ def test_deliveries_go_to_clients_whatever_the_own_zone_says(core: Any) -> None:
 @both
 def test_headers_that_are_forgotten_are_not_known(core: Any) -> None:
     with a_link(core) as link:
-        link.inlet.forget()
+        link.packet_reader.forget()
         assert [(link.number, FED)] == link.wait(header(b"one") + publish(b"a"))
 
 
@@ -880,14 +892,14 @@ def test_both_cores_do_the_same(reads: list[bytes], is_link: bool) -> None:
             told = []
             for bench in (one, other):
                 bench.wait(data)  # that a long packet is not whole yet is told or not
-                inlet = bench.inlet if is_link else bench.publisher.inlet
-                seen: list[Any] = [bench.subscriber.outlet.take()]
+                packet_reader = bench.packet_reader if is_link else bench.publisher.packet_reader
+                seen: list[Any] = [bench.subscriber.packet_writer.take()]
                 while True:
-                    found = inlet.step()
-                    run = found if is_link else inlet.qos0
-                    seen += [getattr(run, "raw", run), bool(inlet.fault)]
+                    found = packet_reader.step()
+                    run = found if is_link else packet_reader.qos0
+                    seen += [getattr(run, "raw", run), bool(packet_reader.fault)]
                     if found is None:
                         break
-                seen += [bench.exchange.received, bench.exchange.delivered]
+                seen += [bench.router.received, bench.router.delivered]
                 told.append(seen)
             assert told[0] == told[1]

@@ -46,26 +46,26 @@ class World:
     def __init__(self, core: Any, cache_limit: int) -> None:
         self.core = core
         self.calls = 0
-        self.exchange = core.Exchange(self._on_output, cache_limit=cache_limit)
+        self.router = core.Router(self._on_output, cache_limit=cache_limit)
         self.clients = [self._client(name) for name in NAMES]
         for client in self.clients[:2]:
-            client.outlet.open_window(5, 10**6)
-        self.link = core.LinkInlet(400_000)
-        self.sockets = self.exchange.make_sockets()
+            client.packet_writer.open_window(5, 10**6)
+        self.link = core.LinkReader(400_000)
+        self.sockets = self.router.make_sockets()
         self.sockets.wire_zone(self._ask, self._leave, self._find_link)
         self.sockets.wire_owners(self._find_link)
         self.way: Any = None
         self.left: list[Any] = []
-        self.to_others = self.exchange.make_outlet()
-        self.sender = self.exchange.make_sender(self.to_others, self._head)
+        self.to_others = self.router.make_packet_writer()
+        self.sender = self.router.make_sender(self.to_others, self._head)
         self.runs: list[Any] = []
         self.targets: list[Any] = []
 
     def _client(self, name: str) -> Client:
         """The last one has a lasting session."""
-        client = Client(self.core, self.exchange, name, clean=name != "z", max_packet=400_000)
+        client = Client(self.core, self.router, name, clean=name != "z", max_packet=400_000)
         client.session = SESSIONS[name]
-        client.inlet.open(client.session, name, client.flows, clean=name != "z")
+        client.packet_reader.open(client.session, name, client.flows, clean=name != "z")
         return client
 
     def _on_output(self) -> None:
@@ -92,19 +92,44 @@ class World:
             [run and self.look_at_run(run) for run in self.runs[-2:]],
             (self.link.expected, self.link.first_byte, str(self.link.fault)),
             (self.link.received, self.link.heard_at, self.sender.room, self.sender.sent),
-            (self.exchange.received, self.exchange.delivered, self.exchange.fills, self.calls),
+            (self.router.received, self.router.delivered, self.router.fills, self.calls),
         )
 
     def _look_at(self, client: Any) -> Any:
-        outlet, inlet, flows = client.outlet, client.inlet, client.flows
+        packet_writer, packet_reader, flows = (
+            client.packet_writer,
+            client.packet_reader,
+            client.flows,
+        )
         packet_ids = sorted(flows.packet_ids())
         return (
-            (outlet.size, outlet.has_room, outlet.dropped, outlet.fills),
-            (outlet.is_direct, outlet.is_shut, outlet.is_noted, outlet.is_full, outlet.is_told),
-            (outlet.in_flight, outlet.waiting, outlet.queue_has_room, outlet.is_short),
-            outlet.first_queued(),
-            (inlet.first_byte, str(inlet.fault), inlet.has_heard, inlet.has_landed),
-            inlet.heard_at,
+            (
+                packet_writer.size,
+                packet_writer.has_room,
+                packet_writer.dropped,
+                packet_writer.fills,
+            ),
+            (
+                packet_writer.is_direct,
+                packet_writer.is_shut,
+                packet_writer.is_noted,
+                packet_writer.is_full,
+                packet_writer.is_told,
+            ),
+            (
+                packet_writer.in_flight,
+                packet_writer.waiting,
+                packet_writer.queue_has_room,
+                packet_writer.is_short,
+            ),
+            packet_writer.first_queued(),
+            (
+                packet_reader.first_byte,
+                str(packet_reader.fault),
+                packet_reader.has_heard,
+                packet_reader.has_landed,
+            ),
+            packet_reader.heard_at,
             (len(flows), packet_ids, [tuple(flows.get(n)) for n in packet_ids]),
         )
 
@@ -124,25 +149,27 @@ class World:
         if at_once:
             return [self.do_read(client, piece) for piece in pieces]
         for piece in pieces:
-            self.clients[client].inlet.feed(piece)
+            self.clients[client].packet_reader.feed(piece)
         return self.do_read(client, b"")
 
     def do_read(self, client: int, data: bytes) -> Any:
         """Work all of it off, as connections do."""
         found: list[Any] = []
         one = self.clients[client]
-        inlet = one.inlet
-        inlet.feed(data)
+        packet_reader = one.packet_reader
+        packet_reader.feed(data)
         while True:
-            frame = inlet.step()
-            for run in (inlet.qos0, inlet.qos12):
+            frame = packet_reader.step()
+            for run in (packet_reader.qos0, packet_reader.qos12):
                 found.append(run and self.look_at_run(run))
                 if run is not None:
                     self.runs.append(run)
-            found.append((frame, inlet.pubacks, str(inlet.fault), inlet.wants_flows))
-            if inlet.wants_flows:
-                inlet.open(one.session, one.session.name, one.flows, clean=client != 2)
-            if frame is None and not inlet.has_more:
+            found.append(
+                (frame, packet_reader.pubacks, str(packet_reader.fault), packet_reader.wants_flows)
+            )
+            if packet_reader.wants_flows:
+                packet_reader.open(one.session, one.session.name, one.flows, clean=client != 2)
+            if frame is None and not packet_reader.has_more:
                 return found
 
     def do_renew(self, client: int) -> None:
@@ -150,12 +177,12 @@ class World:
         flows = self.clients[client].flows
         one = self.clients[client] = self._client(NAMES[client])
         one.flows = flows
-        one.inlet.open(one.session, NAMES[client], None, clean=client != 2)
+        one.packet_reader.open(one.session, NAMES[client], None, clean=client != 2)
         if client != 2:
-            one.outlet.open_window(5, 10**6)
+            one.packet_writer.open_window(5, 10**6)
 
     def do_takes(self, client: int, takes: bool) -> None:
-        self.clients[client].inlet.takes_qos12 = takes
+        self.clients[client].packet_reader.takes_qos12 = takes
 
     def do_link(self, expected: int, data: bytes) -> Any:
         found = []
@@ -196,10 +223,10 @@ class World:
 
     def do_wait(self, client: int, data: bytes, allows: int, room: int) -> Any:
         """That comes at a socket; what is not dealt with there, others work off."""
-        found = self._wait(self.clients[client].inlet, data, allows, room)
+        found = self._wait(self.clients[client].packet_reader, data, allows, room)
         return found, self.do_read(client, b"")
 
-    def _wait(self, inlet: Any, data: bytes, allows: int, room: int) -> Any:
+    def _wait(self, packet_reader: Any, data: bytes, allows: int, room: int) -> Any:
         kept: list[bytes] = []
         calls = self.calls
         keep = (lambda runs: kept.extend(bytes(r.raw) for r in runs)) if allows & 1 else None
@@ -212,14 +239,14 @@ class World:
             for end in (near, out):
                 end.setblocking(False)
             watching.register(near.fileno(), EPOLLIN)
-            self.sockets.add(near.fileno(), inlet)
+            self.sockets.add(near.fileno(), packet_reader)
             self.to_others.descriptor = out.fileno()
             far.sendall(data[:100_000])
             interest = bytearray(near.fileno()) + bytes((EPOLLIN,))
             self.sockets.wait(watching, interest, 0.0, lambda: 17.0)
             self.sockets.tell()
             while len(data) and (rest := _rest(near)):  # of a long packet, some may be left
-                inlet.feed(rest)
+                packet_reader.feed(rest)
             self.to_others.descriptor = -1
             self.sockets.remove(near.fileno())
             out.close()
@@ -231,7 +258,7 @@ class World:
     # -- what goes where
 
     def do_route(self, kind: str, apex: str, value: int) -> None:
-        apexes = getattr(self.exchange, kind)
+        apexes = getattr(self.router, kind)
         if value < len(VALUES):
             apexes.set(apex, VALUES[value])
         else:
@@ -239,18 +266,18 @@ class World:
 
     def do_interest(self, is_on: bool, topic_filter: str, key: int) -> Any:
         if is_on:
-            return self.exchange.interests.add(topic_filter, str(key), VALUES[key])
-        return self.exchange.interests.remove(topic_filter, str(key))
+            return self.router.interests.add(topic_filter, str(key), VALUES[key])
+        return self.router.interests.remove(topic_filter, str(key))
 
     def do_subscribe(self, client: int, topic_filter: str, key: int, qos: int, plain: bool) -> Any:
         one = self.clients[client]
-        target = self.exchange.make_target(one.session, topic_filter, one.outlet)
+        target = self.router.make_target(one.session, topic_filter, one.packet_writer)
         target.qos, target.is_plain = qos, plain
         self.targets.append(target)
-        return self.exchange.targets.add(topic_filter, (client, key), target)
+        return self.router.targets.add(topic_filter, (client, key), target)
 
     def do_unsubscribe(self, client: int, topic_filter: str, key: int) -> Any:
-        return self.exchange.targets.remove(topic_filter, (client, key))
+        return self.router.targets.remove(topic_filter, (client, key))
 
     def do_target(self, index: int, qos: int, plain: bool) -> None:
         if self.targets:
@@ -288,29 +315,29 @@ class World:
         run = self._run(index)
         if run is None:
             return None
-        parts = self.exchange.split(run)
+        parts = self.router.split(run)
         self.runs += [part for _, part in parts if part is not run]
         return [(value, part is run, part.raw) for value, part in parts]
 
     def do_taken(self, index: int, verdict: int) -> Any:
         run, value = self._run(index), VALUES[verdict]
         return run and (
-            self.exchange.taken(run, value),
-            self.exchange.belongs(run, VALUES[1], value),
+            self.router.taken(run, value),
+            self.router.belongs(run, VALUES[1], value),
         )
 
     def do_receivers(self, index: int) -> Any:
         run = self._run(index)
         if run is None:
             return None
-        parts = self.exchange.receivers(run)
-        sole = self.exchange.sole_receiver(self.runs[-3:])
+        parts = self.router.receivers(run)
+        sole = self.router.sole_receiver(self.runs[-3:])
         return sole, [(peers, part is run, part.raw) for peers, part in parts]
 
     def do_fan_out(self, index: int, part: str) -> Any:
         runs, place, found = self.runs[-1 - index % 4 :], 0, []
         while place < len(runs):
-            place, left = self.exchange.fan_out_some(runs, place, part)
+            place, left = self.router.fan_out_some(runs, place, part)
             found.append((place, left))
         return found
 
@@ -320,10 +347,10 @@ class World:
             return None
         session = self.clients[client].session
         place = message % run.count
-        ways = [self.exchange.way(run, n) for n in range(run.count)]
-        found = self.exchange.matching(run, place, session)
+        ways = [self.router.way(run, n) for n in range(run.count)]
+        found = self.router.matching(run, place, session)
         alike = [n for n, way in enumerate(ways) if way == ways[place]]
-        assert all(found == self.exchange.matching(run, n, session) for n in alike)
+        assert all(found == self.router.matching(run, n, session) for n in alike)
         return found
 
     def do_answer(self, index: int, client: int, is_here: bool) -> Any:
@@ -331,7 +358,7 @@ class World:
         if run is None:
             return None
         one = self.clients[client]
-        return one.flows.taken(run, one.outlet if is_here else None)
+        return one.flows.taken(run, one.packet_writer if is_here else None)
 
     def do_publish(self, client: int, data: bytes, part: str, is_here: bool) -> Any:
         """All that is done with what a client sends."""
@@ -339,15 +366,15 @@ class World:
         known = len(self.runs)
         found.append(self.do_read(client, data))
         for run in self.runs[known:]:
-            for route, routed in self.exchange.split(run):
-                taken = self.exchange.taken(routed, VALUES[1])
-                edges = [(peers, one.raw) for peers, one in self.exchange.receivers(routed)]
-                left = self.exchange.fan_out(routed, part)
+            for route, routed in self.router.split(run):
+                taken = self.router.taken(routed, VALUES[1])
+                edges = [(peers, one.raw) for peers, one in self.router.receivers(routed)]
+                left = self.router.fan_out(routed, part)
                 found.append((route, taken, edges, left))
             if run.qos:
                 one = self.clients[client]
                 if is_here:
-                    found += [ids for _, ids in self.exchange.answer([run])]
+                    found += [ids for _, ids in self.router.answer([run])]
                 else:
                     found.append(one.flows.taken(run, None))
         return found
@@ -355,10 +382,10 @@ class World:
     def do_acknowledge_all(self, client: int) -> Any:
         """The client answers all that it got, and gets more."""
         one = self.clients[client]
-        sent = one.outlet.take()
+        sent = one.packet_writer.take()
         answers, found = b"".join(answers_to(sent)), []
         found.append((sent, self.do_read(client, answers)))
-        one.outlet.pump()
+        one.packet_writer.pump()
         return found
 
     # -- flows
@@ -371,58 +398,58 @@ class World:
 
     def do_release(self, client: int, packet_id: int) -> Any:
         one = self.clients[client]
-        return one.flows.release(packet_id, one.outlet)
+        return one.flows.release(packet_id, one.packet_writer)
 
-    # -- outlets
+    # -- packet writers
 
     def do_give(self, client: int, how: str, qos: int, size: int, part: str, offset: int) -> Any:
-        outlet = self.clients[client].outlet
+        packet_writer = self.clients[client].packet_writer
         if how == "give_first":
-            outlet.give_first(b"t", bytes(size), qos, size, retain=bool(offset % 2))
-            return outlet.drop_first(4, 3000)
-        return getattr(outlet, how)(b"t", bytes(size), qos, size, part, offset)
+            packet_writer.give_first(b"t", bytes(size), qos, size, retain=bool(offset % 2))
+            return packet_writer.drop_first(4, 3000)
+        return getattr(packet_writer, how)(b"t", bytes(size), qos, size, part, offset)
 
     def do_acknowledge(self, client: int, packet_ids: list[int]) -> None:
-        self.clients[client].outlet.acknowledge(packet_ids)
+        self.clients[client].packet_writer.acknowledge(packet_ids)
 
     def do_pump(self, client: int) -> None:
-        self.clients[client].outlet.pump()
+        self.clients[client].packet_writer.pump()
 
     def do_receive(self, client: int, packet_id: int) -> None:
-        self.clients[client].outlet.receive(packet_id)
+        self.clients[client].packet_writer.receive(packet_id)
 
     def do_complete(self, client: int, packet_id: int) -> None:
-        self.clients[client].outlet.complete(packet_id)
+        self.clients[client].packet_writer.complete(packet_id)
 
     def do_send(self, client: int, size: int, may_drop: bool) -> Any:
-        outlet = self.clients[client].outlet
-        return (outlet.send_qos0 if may_drop else outlet.send)(bytes(size))
+        packet_writer = self.clients[client].packet_writer
+        return (packet_writer.send_qos0 if may_drop else packet_writer.send)(bytes(size))
 
     def do_window(self, client: int, inflight: int, memory: int) -> None:
-        self.clients[client].outlet.open_window(inflight, memory)
+        self.clients[client].packet_writer.open_window(inflight, memory)
 
     def do_state(self, client: int, is_direct: bool, is_shut: bool) -> None:
-        outlet = self.clients[client].outlet
-        outlet.is_direct, outlet.is_shut = is_direct, is_shut
-        outlet.is_told = is_shut
+        packet_writer = self.clients[client].packet_writer
+        packet_writer.is_direct, packet_writer.is_shut = is_direct, is_shut
+        packet_writer.is_told = is_shut
 
     def do_take(self, client: int) -> Any:
-        return self.clients[client].outlet.take()
+        return self.clients[client].packet_writer.take()
 
     def do_send_some(self, client: int, size: int) -> Any:
         """A socket takes so much, at least as its buffer is large; all arrives in order."""
-        outlet, got = self.clients[client].outlet, b""
+        packet_writer, got = self.clients[client].packet_writer, b""
         here, there = socket.socketpair()
         with here, there:
             here.setblocking(False)
             here.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-            total = outlet.size
+            total = packet_writer.size
             while len(got) < min(size, total):
-                outlet.send_to(here.fileno())
+                packet_writer.send_to(here.fileno())
                 got += there.recv(min(size, total) - len(got))
             there.setblocking(False)
-            while outlet.size or len(got) < total:
-                outlet.send_to(here.fileno())
+            while packet_writer.size or len(got) < total:
+                packet_writer.send_to(here.fileno())
                 try:
                     got += there.recv(1_000_000)
                 except BlockingIOError:
@@ -430,9 +457,12 @@ class World:
         return got
 
     def do_outputs(self) -> Any:
-        places = [client.outlet for client in self.clients]
-        taken = self.exchange.send_outputs(), self.exchange.take_full()
-        return [[outlet in places and places.index(outlet) for outlet in one] for one in taken]
+        places = [client.packet_writer for client in self.clients]
+        taken = self.router.send_outputs(), self.router.take_full()
+        return [
+            [packet_writer in places and places.index(packet_writer) for packet_writer in one]
+            for one in taken
+        ]
 
 
 def _rest(end: socket.socket) -> bytes:

@@ -32,7 +32,7 @@ from .trees import TREES, Tree
 from .world import World
 
 INSIDE = "FAULTS_INSIDE"
-OF_ROOT = ("damage", "restore", "exchange")
+OF_ROOT = ("damage", "restore", "router")
 UNSHARE = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
 
 

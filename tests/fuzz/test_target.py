@@ -11,7 +11,7 @@ from tests.fuzz import target
 from tests.fuzz.seeds import SEEDS
 from tests.fuzz.steps import STEPS, steps_of
 from tests.fuzz.worlds import World
-from txbroker.core.reference import inlet
+from txbroker.core.reference import packet_reader
 
 pytestmark = needs_compiled
 
@@ -28,7 +28,7 @@ def test_seeds_have_every_step_and_runs() -> None:
     for step in steps_of(SEEDS["conversation"])[1]:
         world.do(*step)
     assert sum(run.count for run in world.runs) == 5
-    assert world.exchange.delivered > 5
+    assert world.router.delivered > 5
 
 
 def test_a_seed_has_stored_batches() -> None:
@@ -42,12 +42,12 @@ def test_a_seed_has_stored_batches() -> None:
 def test_a_disagreement_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is planted: the reference takes topics with a wildcard."""
 
-    plain_publish = inlet.plain_publish
+    plain_publish = packet_reader.plain_publish
 
     def taken(first_byte: int, body: bytes, at: int) -> Any:
         return plain_publish(first_byte, body.replace(b"+", b"-"), at)
 
-    monkeypatch.setattr(inlet, "plain_publish", taken)
+    monkeypatch.setattr(packet_reader, "plain_publish", taken)
     with pytest.raises(target.Disagreement, match="step 8 returned"):
         target.check(SEEDS["conversation"])
 

@@ -44,48 +44,48 @@ class World(worlds.World):
         return tuple(self.columns.finish())
 
     def do_feed(self, client: int, data: bytes) -> None:
-        self.clients[client].inlet.feed(data)
+        self.clients[client].packet_reader.feed(data)
 
     def do_step(self, client: int) -> Any:
-        inlet = self.clients[client].inlet
-        frame = inlet.step()
-        self.runs += [run for run in (inlet.qos0, inlet.qos12) if run is not None]
-        return frame, inlet.pubacks
+        packet_reader = self.clients[client].packet_reader
+        frame = packet_reader.step()
+        self.runs += [run for run in (packet_reader.qos0, packet_reader.qos12) if run is not None]
+        return frame, packet_reader.pubacks
 
     def do_trust(self, max_frame: int) -> None:
         self.link.trust(max_frame)
 
     def do_close(self, client: int) -> None:
-        self.clients[client].inlet.close()
+        self.clients[client].packet_reader.close()
 
     def do_leave(self, client: int) -> None:
         """A client goes, with its subscriptions, and comes back; nothing of it is kept."""
-        gone = self.clients[client].outlet
-        for topic_filter in list(self.exchange.targets.filters()):
+        gone = self.clients[client].packet_writer
+        for topic_filter in list(self.router.targets.filters()):
             for key in range(2):
-                self.exchange.targets.remove(topic_filter, (client, key))
-        self.targets = [target for target in self.targets if target.outlet is not gone]
+                self.router.targets.remove(topic_filter, (client, key))
+        self.targets = [target for target in self.targets if target.packet_writer is not gone]
         self.do_renew(client)
 
     def do_replace(self, kind: str, apexes: list[str]) -> None:
-        getattr(self.exchange, kind).replace(dict.fromkeys(apexes, VALUES[1]))
+        getattr(self.router, kind).replace(dict.fromkeys(apexes, VALUES[1]))
 
     def do_find(self, topic: str) -> Any:
-        trees = [self.exchange.interests, self.exchange.targets]
+        trees = [self.router.interests, self.router.targets]
         return (
-            [str(apexes.find(topic)) for apexes in (self.exchange.routes, self.exchange.bounds)],
+            [str(apexes.find(topic)) for apexes in (self.router.routes, self.router.bounds)],
             [sorted(str(key) for key, _ in tree.match(topic)) for tree in trees],
             [(len(tree), sorted(tree.filters())) for tree in trees],
         )
 
     def do_cache(self, limit: int) -> None:
-        self.exchange.set_cache_limit(limit)
+        self.router.set_cache_limit(limit)
 
     def do_pass_on(self, index: int, edge: int) -> Any:
         run = self._run(index)
         if run is None or run.qos:
             return None
-        return self.exchange.pass_on(run, VALUES[1], VALUES[1], VALUES[edge])
+        return self.router.pass_on(run, VALUES[1], VALUES[1], VALUES[edge])
 
     def do_misuse(self, data: bytes, places: list[tuple[int, ...]]) -> None:
         """Entries that lie anywhere. The reference trusts them: nothing can be compared."""
@@ -96,35 +96,39 @@ class World(worlds.World):
             assert all(one in data for one in (run.raw[:1], run.message(0).payload))
         except ValueError:
             return
-        self.exchange.split(run)
-        self.exchange.receivers(run)
+        self.router.split(run)
+        self.router.receivers(run)
 
     def do_flood(self, client: int, how: str, count: int, size: int) -> int:
         """So many messages of QoS 1; how many found room."""
-        give = getattr(self.clients[client].outlet, how)
+        give = getattr(self.clients[client].packet_writer, how)
         return sum(give(b"t", b"f" * size, 1, size, "p", n) for n in range(count))
 
     def do_send(self, client: int, size: int, may_drop: bool) -> Any:
-        outlet, packet = self.clients[client].outlet, publish(b"s", bytes(size)) if size else b""
-        return (outlet.send_qos0 if may_drop else outlet.send)(packet)
+        packet_writer, packet = (
+            self.clients[client].packet_writer,
+            publish(b"s", bytes(size)) if size else b"",
+        )
+        return (packet_writer.send_qos0 if may_drop else packet_writer.send)(packet)
 
     def do_write(self) -> Any:
         """A turn ends; what a socket did not take is taken afterwards."""
-        outlets = [client.outlet for client in self.clients]
-        are_taken = all(outlet.size < SURELY_TAKEN for outlet in outlets)
-        pairs = [socket.socketpair() for _ in outlets]
-        for outlet, (near, _) in zip(outlets, pairs, strict=True):
+        packet_writers = [client.packet_writer for client in self.clients]
+        are_taken = all(packet_writer.size < SURELY_TAKEN for packet_writer in packet_writers)
+        pairs = [socket.socketpair() for _ in packet_writers]
+        for packet_writer, (near, _) in zip(packet_writers, pairs, strict=True):
             near.setblocking(False)
-            outlet.descriptor = near.fileno()
+            packet_writer.descriptor = near.fileno()
         left = [
-            outlet in outlets and outlets.index(outlet) for outlet in self.exchange.send_outputs()
+            packet_writer in packet_writers and packet_writers.index(packet_writer)
+            for packet_writer in self.router.send_outputs()
         ]
         got = []
-        for outlet, (near, far) in zip(outlets, pairs, strict=True):
-            outlet.descriptor = -1
+        for packet_writer, (near, far) in zip(packet_writers, pairs, strict=True):
+            packet_writer.descriptor = -1
             near.close()
             with far:
-                got.append(b"".join(iter(partial(far.recv, 1 << 20), b"")) + outlet.take())
+                got.append(b"".join(iter(partial(far.recv, 1 << 20), b"")) + packet_writer.take())
         return got, left if are_taken else None
 
 

@@ -88,7 +88,7 @@ class Lines:
     def connect(self, position: int | None = None, *filters: str) -> EdgeCatchUp:
         """A new link; the edge resumes behind a position."""
         self.deliveries = DeliverySender(
-            self.authority, self.counters, self.authority.exchange.make_outlet(), self._mark
+            self.authority, self.counters, self.authority.router.make_packet_writer(), self._mark
         )
         self.port = Port(self)
         greeting = EdgeGreeting(

@@ -136,7 +136,7 @@ def test_no_more_is_gathered_than_leaves() -> None:
     while bench.link.up:  # nothing leaves
         data = bytes(bench.link.up)
         bench.link.up.clear()
-        bench.link.owner_end.inlet.feed(data)
+        bench.link.owner_end.packet_reader.feed(data)
         bench.link.owner_end.work()
     while bench.host.work():
         pass

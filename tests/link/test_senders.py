@@ -9,7 +9,7 @@ from typing import Any
 from tests.link.test_ends import Bench
 from tests.support.pair import Client
 from txbroker.authority.edge_peer import EdgePeer, PublishVerdict
-from txbroker.core import FED, Exchange, LinkInlet, Run, Sender
+from txbroker.core import FED, LinkReader, Router, Run, Sender
 from txbroker.edge.routing.publication import Publication
 from txbroker.link.batch_headers import CREDIT_BYTES
 from txbroker.link.delivery_sender import WINDOW
@@ -18,36 +18,36 @@ from txbroker.mqtt.wire.message import Message
 from txbroker.runtime.backpressure import PATIENCE
 
 
-def a_run(exchange: Exchange, *payloads: bytes, client_id: str = "c") -> Run:
+def a_run(router: Router, *payloads: bytes, client_id: str = "c") -> Run:
     """What the client has published."""
-    outlet = exchange.make_outlet()
-    inlet = exchange.make_inlet(outlet, 1_000_000)
-    inlet.open(object(), client_id, None, clean=True)
-    inlet.feed(
+    packet_writer = router.make_packet_writer()
+    packet_reader = router.make_packet_reader(packet_writer, 1_000_000)
+    packet_reader.open(object(), client_id, None, clean=True)
+    packet_reader.feed(
         b"".join(encode_publish("x", payload, 0, False, False, None) for payload in payloads)
     )
-    assert inlet.step() is None and inlet.qos0 is not None
-    return inlet.qos0
+    assert packet_reader.step() is None and packet_reader.qos0 is not None
+    return packet_reader.qos0
 
 
 def sent(sender: Sender | None, end: Any, run: Run) -> bytes:
     """The bytes that it sends; the socket is not really there."""
     assert sender is not None
-    end.outlet.descriptor = 0
+    end.packet_writer.descriptor = 0
     assert sender.send(run)
-    end.outlet.descriptor = -1
-    return bytes(end.outlet.take())
+    end.packet_writer.descriptor = -1
+    return bytes(end.packet_writer.take())
 
 
-def is_taken(exchange: Exchange, inlet: LinkInlet, data: bytes, way: Any = None) -> bool:
+def is_taken(router: Router, packet_reader: LinkReader, data: bytes, way: Any = None) -> bool:
     """Whether the core takes what has come to that end, and nobody else has to."""
     ours, far = socket.socketpair()
     with ours, far, epoll() as watching:
         ours.setblocking(False)
         watching.register(ours.fileno(), EPOLLIN)
-        sockets = exchange.make_sockets()
+        sockets = router.make_sockets()
         sockets.wire_zone(lambda: way, lambda run, left: None, EdgePeer.sender)
-        sockets.add(ours.fileno(), inlet)
+        sockets.add(ours.fileno(), packet_reader)
         far.sendall(data)
         interest = bytearray(ours.fileno()) + bytes((EPOLLIN,))
         left = sockets.wait(watching, interest, 0.0, lambda: 1.0)
@@ -64,18 +64,18 @@ class Owner:
         self.client.subscribe(("x", 0))
         bench.link.pump()
         self.authority = bench.authority
-        self.authority.exchange.routes.set("", "here")
+        self.authority.router.routes.set("", "here")
         self.way = ("here", PublishVerdict.TAKEN, None, None)
 
     def publish(self, *payloads: bytes) -> bytes:
         """The bytes that these publishes come as."""
-        end, run = self.bench.link.edge_end, a_run(self.bench.edge.exchange, *payloads)
+        end, run = self.bench.link.edge_end, a_run(self.bench.edge.router, *payloads)
         return sent(self.bench.edge.publisher.sender_of(self.bench.route), end, run)
 
     def deliver(self, *payloads: bytes) -> bytes:
         """The bytes that these deliveries come as."""
         (peer,) = self.authority.peers
-        run = a_run(self.authority.exchange, *payloads)
+        run = a_run(self.authority.router, *payloads)
         return sent(peer.sender(), self.bench.link.owner_end, run)
 
 
@@ -94,42 +94,44 @@ def test_what_a_sender_sends_is_taken_like_all_else() -> None:
 
 def test_an_owner_knows_a_header_again() -> None:
     owner = Owner()
-    link, exchange = owner.bench.link, owner.authority.exchange
+    link, router = owner.bench.link, owner.authority.router
     first = owner.publish(b"1")
-    assert not is_taken(exchange, link.owner_end.inlet, first, owner.way)
+    assert not is_taken(router, link.owner_end.packet_reader, first, owner.way)
     link.owner_end.work()
     link.pump()
-    assert not is_taken(exchange, link.owner_end.inlet, owner.publish(b"2"), None)
+    assert not is_taken(router, link.owner_end.packet_reader, owner.publish(b"2"), None)
     link.owner_end.work()
     link.pump()
 
     (peer,) = owner.authority.peers
-    link.owner_end.outlet.descriptor = 0
-    assert is_taken(exchange, link.owner_end.inlet, owner.publish(b"3"), owner.way)
-    link.owner_end.outlet.descriptor = -1
-    link.down += bytes(link.owner_end.outlet.take())
+    link.owner_end.packet_writer.descriptor = 0
+    assert is_taken(router, link.owner_end.packet_reader, owner.publish(b"3"), owner.way)
+    link.owner_end.packet_writer.descriptor = -1
+    link.down += bytes(link.owner_end.packet_writer.take())
     link.pump()
     assert [b"1", b"2", b"3"] == owner.client.payloads
 
 
 def test_an_edge_knows_a_header_again() -> None:
     owner = Owner()
-    link, exchange = owner.bench.link, owner.bench.edge.exchange
-    assert not is_taken(exchange, link.edge_end.inlet, owner.deliver(b"1"))
+    link, router = owner.bench.link, owner.bench.edge.router
+    assert not is_taken(router, link.edge_end.packet_reader, owner.deliver(b"1"))
     link.edge_end.work()
-    assert is_taken(exchange, link.edge_end.inlet, owner.deliver(b"2"))
-    assert is_taken(exchange, link.edge_end.inlet, owner.deliver(b"3", b"4") + owner.deliver(b"5"))
+    assert is_taken(router, link.edge_end.packet_reader, owner.deliver(b"2"))
+    assert is_taken(
+        router, link.edge_end.packet_reader, owner.deliver(b"3", b"4") + owner.deliver(b"5")
+    )
     assert [b"1", b"2", b"3", b"4", b"5"] == owner.client.payloads
 
 
 def test_what_is_left_of_a_batch_is_worked_off_by_the_end() -> None:
     """Also after a part of it went past; what the header said holds for the rest."""
     owner = Owner()
-    link, exchange = owner.bench.link, owner.bench.edge.exchange
-    assert not is_taken(exchange, link.edge_end.inlet, owner.deliver(b"1"))
+    link, router = owner.bench.link, owner.bench.edge.router
+    assert not is_taken(router, link.edge_end.packet_reader, owner.deliver(b"1"))
     link.edge_end.work()
     batch = owner.deliver(b"2", b"3", b"4")
-    assert is_taken(exchange, link.edge_end.inlet, batch[:-8])
+    assert is_taken(router, link.edge_end.packet_reader, batch[:-8])
     link.down += batch[-8:] + owner.deliver(b"5")
     link.pump()
     assert [b"1", b"2", b"3", b"4", b"5"] == owner.client.payloads
@@ -138,17 +140,17 @@ def test_what_is_left_of_a_batch_is_worked_off_by_the_end() -> None:
 def test_a_header_is_not_known_behind_qos1_of_its_batch() -> None:
     """It says which sequence comes first, and that has come."""
     owner = Owner()
-    link, exchange = owner.bench.link, owner.authority.exchange
+    link, router = owner.bench.link, owner.authority.router
     items = [Message("x", bytes((number,)), int(number == 1), client_id="c") for number in range(3)]
     for item in items:
         link.edge_end.publish(Publication(message=item))
     link.edge_end.flush()
     data = bytes(link.up)
     link.up.clear()
-    assert not is_taken(exchange, link.owner_end.inlet, data, owner.way)
+    assert not is_taken(router, link.owner_end.packet_reader, data, owner.way)
     link.owner_end.work()
     again = data[: data.index(b"\x30")][:-4] + (1).to_bytes(4, "little") + items[2].link_packet
-    assert not is_taken(exchange, link.owner_end.inlet, again, owner.way)
+    assert not is_taken(router, link.owner_end.packet_reader, again, owner.way)
 
 
 def test_nothing_overtakes_what_waits_in_an_edge() -> None:
@@ -183,7 +185,7 @@ def test_nothing_overtakes_what_waits_for_an_edge() -> None:
 def test_a_header_changes_with_the_sequences_of_the_stream() -> None:
     """An owner checks that no publish of QoS 1 and 2 is missing before it."""
     owner = Owner()
-    link, exchange = owner.bench.link, owner.authority.exchange
+    link, router = owner.bench.link, owner.authority.router
     client = Client(owner.bench.edge, "c")
     before = owner.publish(b"1")
     link.up += before
@@ -192,7 +194,7 @@ def test_a_header_changes_with_the_sequences_of_the_stream() -> None:
     link.pump()
     after = owner.publish(b"3")
     assert before[: -len(b"3")] != after[: -len(b"3")]
-    assert not is_taken(exchange, link.owner_end.inlet, before, owner.way)
+    assert not is_taken(router, link.owner_end.packet_reader, before, owner.way)
 
 
 def test_bytes_that_go_past_the_ends_use_up_credit_and_get_it_back() -> None:
@@ -219,12 +221,12 @@ def test_bytes_that_go_past_the_ends_use_up_credit_and_get_it_back() -> None:
 
 def test_an_owner_has_others_look_when_credit_is_due() -> None:
     owner = Owner()
-    link, exchange = owner.bench.link, owner.authority.exchange
+    link, router = owner.bench.link, owner.authority.router
     data = bytes(1000)
     link.up += owner.publish(data)
     link.pump()
     taken = 0
-    link.owner_end.outlet.descriptor = 0
-    while is_taken(exchange, link.owner_end.inlet, owner.publish(data), owner.way):
+    link.owner_end.packet_writer.descriptor = 0
+    while is_taken(router, link.owner_end.packet_reader, owner.publish(data), owner.way):
         taken += 1
     assert CREDIT_BYTES / 1300 < taken < CREDIT_BYTES / 1000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 
 from txbroker.cli.output import one_line
-from txbroker.pipeline.report.markup import visible
+from txbroker.pipeline.report_page.markup import visible
 
 
 def test_what_nobody_sees_is_spelled_out() -> None:

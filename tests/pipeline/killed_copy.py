@@ -16,9 +16,9 @@ from typing import Any
 import attrs
 import pyarrow as pa
 
-from txbroker.pipeline.archive.commits import Commits
-from txbroker.pipeline.audit.ledger_archive import LedgerCopy, _copy_planned
-from txbroker.pipeline.audit.ledgers import LedgerSpan
+from txbroker.pipeline.archives.commits import Commits
+from txbroker.pipeline.ledgers.ledger_archive import LedgerCopy, _copy_planned
+from txbroker.pipeline.ledgers.ledgers import LedgerSpan
 
 
 class CopyHere(LedgerCopy):

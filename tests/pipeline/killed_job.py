@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.pipeline.conftest import start_spark
-from txbroker.pipeline.archive.upkeep import KeepRules
+from txbroker.pipeline.archives.upkeep import KeepRules
 from txbroker.pipeline.jobs import archive
 from txbroker.pipeline.source.row_schema import MESSAGE_COLUMNS
 

@@ -18,15 +18,15 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tests.pipeline.archive.test_commits import data_file
+from tests.pipeline.archives.test_commits import data_file
 from tests.pipeline.rows import START, Row, in_order, message, messages, shuffled, table
 from txbroker.model.errors import PipelineError
 from txbroker.pipeline import archive
-from txbroker.pipeline.archive.archives import read_archive, write_batch
-from txbroker.pipeline.archive.commits import Commits
-from txbroker.pipeline.archive.compaction import TARGET, plan_merges
-from txbroker.pipeline.archive.upkeep import ArchiveUpkeep, KeepRules
-from txbroker.pipeline.archive.writer import MESSAGES
+from txbroker.pipeline.archives.archives import read_archive, write_batch
+from txbroker.pipeline.archives.commits import Commits
+from txbroker.pipeline.archives.compaction import TARGET, plan_merges
+from txbroker.pipeline.archives.upkeep import ArchiveUpkeep, KeepRules
+from txbroker.pipeline.archives.writer import MESSAGES
 from txbroker.pipeline.jobs.archive import archive_stream
 from txbroker.pipeline.source.error_reasons import SLOW_START, told_at
 from txbroker.pipeline.source.lookups import looked_up

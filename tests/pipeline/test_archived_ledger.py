@@ -23,14 +23,14 @@ from txbroker.journal.delivery_ledger import LedgerKind, LedgerRow, encode_rows
 from txbroker.model.errors import PipelineError
 from txbroker.model.log_position import JournalId
 from txbroker.pipeline import archive, read_archive, traffic
-from txbroker.pipeline.archive.archives import write_batch
-from txbroker.pipeline.archive.commits import Commits
-from txbroker.pipeline.audit import ledger_archive
-from txbroker.pipeline.audit import ledgers as ledgers
-from txbroker.pipeline.audit.evidence import NO_NODES, Evidence, gather, without_nodes
-from txbroker.pipeline.audit.ledger_archive import LedgerCopy, next_spans
-from txbroker.pipeline.audit.ledgers import LedgerSpan, read_span
+from txbroker.pipeline.archives.archives import write_batch
+from txbroker.pipeline.archives.commits import Commits
 from txbroker.pipeline.jobs.audit import compare
+from txbroker.pipeline.ledgers import ledger_archive
+from txbroker.pipeline.ledgers import ledgers as ledgers
+from txbroker.pipeline.ledgers.evidence import NO_NODES, Evidence, gather, without_nodes
+from txbroker.pipeline.ledgers.ledger_archive import LedgerCopy, next_spans
+from txbroker.pipeline.ledgers.ledgers import LedgerSpan, read_span
 from txbroker.pipeline.source.row_schema import LEDGER_COLUMNS
 from txbroker.v1.journal_pb2 import LedgerReply, LedgerState
 

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from txbroker.pipeline.audit.evidence import Evidence
 from txbroker.pipeline.jobs.audit import compare
+from txbroker.pipeline.ledgers.evidence import Evidence
 from txbroker.pipeline.source.row_schema import (
     CURSOR_ARROW,
     CURSOR_COLUMNS,

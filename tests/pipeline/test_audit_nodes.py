@@ -19,8 +19,8 @@ from tests.support.nodes import NodeProcess, topology
 from tests.support.rawclient import RawClient
 from tests.system.commands import output, run, wait_until
 from txbroker.cli import main
-from txbroker.pipeline.audit.evidence import gather
 from txbroker.pipeline.jobs.audit import compare, count
+from txbroker.pipeline.ledgers.evidence import gather
 from txbroker.storage.committer import Committer, Durability
 from txbroker.storage.log import SegmentLog
 from txbroker.storage.tables import LogTables

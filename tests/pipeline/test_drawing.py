@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.pipeline.workload import BEGIN
-from txbroker.pipeline.report.charts import Bar, Group, Line, Tile, bars, time_lines, tree_map
-from txbroker.pipeline.report.markup import Html, element, joined, visible
-from txbroker.pipeline.report.scales import (
+from txbroker.pipeline.report_page.charts import Bar, Group, Line, Tile, bars, time_lines, tree_map
+from txbroker.pipeline.report_page.markup import Html, element, joined, visible
+from txbroker.pipeline.report_page.scales import (
     clock,
     duration,
     number,
@@ -20,7 +20,7 @@ from txbroker.pipeline.report.scales import (
     ticks,
     time_ticks,
 )
-from txbroker.pipeline.report.treemap import Box, squarify
+from txbroker.pipeline.report_page.treemap import Box, squarify
 
 
 @settings(max_examples=60, deadline=None)

@@ -17,7 +17,7 @@ from txbroker.model.errors import PipelineError
 from txbroker.pipeline import rollup
 from txbroker.pipeline.jobs import rollup as rollup_module
 from txbroker.pipeline.jobs.rollup import read_rollup
-from txbroker.pipeline.report.windows import rollup_rows
+from txbroker.pipeline.report_page.windows import rollup_rows
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 RECEIVED = NOON + timedelta(days=2)

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from tests.pipeline.workload import Row, home_rows, write, zipf_rows
 from tests.support.nodes import ROOT
 from txbroker.cli import main, progress
-from txbroker.pipeline.archive.archives import write_batch
+from txbroker.pipeline.archives.archives import write_batch
 
 PAGES = [ROOT / "docs" / "pipeline" / f"{name}.md" for name in ("traffic", "plan", "report")]
 _COMMANDS = re.compile(r"^```text\n\$ (.*?)^```$", re.DOTALL | re.MULTILINE)

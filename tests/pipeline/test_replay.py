@@ -20,7 +20,7 @@ from tests.pipeline.test_archive import frame
 from tests.support.nodes import NodeProcess, free_port, topology
 from txbroker.model.errors import PipelineError
 from txbroker.pipeline import replay
-from txbroker.pipeline.archive.archives import read_archive, write_batch
+from txbroker.pipeline.archives.archives import read_archive, write_batch
 from txbroker.pipeline.jobs.replay import ordered_rows
 
 TIMEOUT = 20.0

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from tests.pipeline.workload import BEGIN, LEDGER_ARROW, Row, delivery, message, write
 from txbroker.model.errors import PipelineError
 from txbroker.pipeline.jobs.report import report
-from txbroker.pipeline.report.scales import duration, number, share, size
+from txbroker.pipeline.report_page.scales import duration, number, share, size
 
 HOSTILE = (
     "a/<script>alert(1)</script>",

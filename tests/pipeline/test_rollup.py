@@ -23,11 +23,11 @@ from tests.pipeline.test_archive import feed, frame, parquet_stream
 from tests.support.nodes import NodeProcess, topology
 from txbroker.model.errors import PipelineError
 from txbroker.pipeline import rollup
-from txbroker.pipeline.archive.archives import write_batch
-from txbroker.pipeline.archive.commits import Commits
+from txbroker.pipeline.archives.archives import write_batch
+from txbroker.pipeline.archives.commits import Commits
 from txbroker.pipeline.jobs import rollup as rollup_module
 from txbroker.pipeline.jobs.rollup import read_rollup
-from txbroker.pipeline.report.windows import Windows, rollup_rows
+from txbroker.pipeline.report_page.windows import Windows, rollup_rows
 
 START = datetime(2026, 3, 1, 23, 50, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -17,7 +17,7 @@ from tests.pipeline.kills.journals import Row
 from tests.pipeline.kills.query import Query
 from tests.pipeline.site import house, numbered, publish
 from tests.pipeline.standalone import Standalone
-from txbroker.pipeline.archive.commits import Commits
+from txbroker.pipeline.archives.commits import Commits
 
 
 def archived(folder: Path) -> list[Row]:

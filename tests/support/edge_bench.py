@@ -17,7 +17,7 @@ from tests.support.recorders import (
     SinkRecorder,
     cut,
 )
-from txbroker.core import Exchange, Flows, Run
+from txbroker.core import Flows, Router, Run
 from txbroker.edge.routing.edge_limits import EdgeLimits
 from txbroker.edge.routing.route import Route, StreamPosition
 from txbroker.edge.sessions.edge import Edge
@@ -35,7 +35,7 @@ class Client:
     def __init__(
         self, bench: EdgeBench, name: str, *, clean: bool = True, will: Will | None = None
     ) -> None:
-        self.sink = SinkRecorder(bench.exchange)
+        self.sink = SinkRecorder(bench.router)
         self.present: bool | None = None
         self.session: Session
         self._bench = bench
@@ -53,7 +53,7 @@ class Client:
     def _accept(self, session: Session, present: bool) -> None:
         self.session, self.present = session, present
         assert self._edge.clients.attach(session, self.sink)
-        self._reads = Reads(self._edge, self._edge.exchange, session, self.sink.outlet)
+        self._reads = Reads(self._edge, self._edge.router, session, self.sink.packet_writer)
 
     def leave(self, *, will: bool = False) -> None:
         """Its connection is gone."""
@@ -148,11 +148,11 @@ class EdgeBench:
             self.know(apex)
 
     def _make_edge(self, limits: EdgeLimits) -> Edge:
-        self.exchange = Exchange(lambda: self.on_output())
+        self.router = Router(lambda: self.on_output())
         return Edge(
             name="edge",
             incarnation=1,
-            exchange=self.exchange,
+            router=self.router,
             connector=ConnectorRecorder(self.events),
             timers=self.clock,
             counters=self.counters,
@@ -249,14 +249,16 @@ class EdgeBench:
 
     def make_run(self, messages: Iterable[Message]) -> Run:
         """The messages as they come from a link in one piece, all of QoS 0 or none."""
-        inlet = self.exchange.make_inlet(self.exchange.make_outlet(), 1 << 28)
-        inlet.open(object(), "somebody", Flows(), clean=True)
-        inlet.takes_qos12 = True
+        packet_reader = self.router.make_packet_reader(self.router.make_packet_writer(), 1 << 28)
+        packet_reader.open(object(), "somebody", Flows(), clean=True)
+        packet_reader.takes_qos12 = True
         for number, one in enumerate(messages, 1):
             packet_id = number if one.qos else None
-            inlet.feed(encode_publish(one.topic, one.payload, one.qos, False, False, packet_id))
-        assert inlet.step() is None
-        run = inlet.qos12 or inlet.qos0
+            packet_reader.feed(
+                encode_publish(one.topic, one.payload, one.qos, False, False, packet_id)
+            )
+        assert packet_reader.step() is None
+        run = packet_reader.qos12 or packet_reader.qos0
         assert run is not None
         return run
 

@@ -9,7 +9,7 @@ import attrs
 from tests.support.stored import GivenRecords
 from txbroker.authority.authority import Authority
 from txbroker.authority.edge_peer import EdgeCatchUp, EdgePeer
-from txbroker.core import Exchange
+from txbroker.core import Router
 from txbroker.core import Run as CoreRun
 from txbroker.delegation.delegation_table import DelegationTable
 from txbroker.delegation.zone_snapshot import MarkKey
@@ -165,5 +165,5 @@ def authority_of(
 
 def authority_over(journal: MemoryJournal, apex: str, table: DelegationTable) -> Authority:
     """An authority over a journal that is there: a process that starts."""
-    journal.authority = Authority(apex, table, journal, Exchange(lambda: None))
+    journal.authority = Authority(apex, table, journal, Router(lambda: None))
     return journal.authority

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from txbroker.pipeline.audit.ledgers import SessionHolder, cursors, ledgers_of, read_span
+from txbroker.pipeline.ledgers.ledgers import SessionHolder, cursors, ledgers_of, read_span
 
 from .nodes import NodeProcess
 

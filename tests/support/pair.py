@@ -19,7 +19,7 @@ from tests.support.reads import Reads
 from tests.support.recorders import SinkRecorder
 from txbroker.authority.authority import Authority
 from txbroker.authority.edge_peer import OpenedLink
-from txbroker.core import Exchange
+from txbroker.core import Router
 from txbroker.delegation.delegation_table import DelegationTable
 from txbroker.edge.routing.edge_limits import EdgeLimits
 from txbroker.edge.routing.route import Route
@@ -101,7 +101,7 @@ class Client(SinkRecorder):
     """A connection's sink, and the session behind it."""
 
     def __init__(self, edge: Edge, client_id: str) -> None:
-        super().__init__(edge.exchange)
+        super().__init__(edge.router)
         self.edge = edge
         self.subacks: list[int] = []
         self.session: Session
@@ -111,7 +111,7 @@ class Client(SinkRecorder):
     def _accept(self, session: Session, present: bool) -> None:
         self.session = session
         assert self.edge.clients.attach(session, self)
-        self._reads = Reads(self.edge, self.edge.exchange, session, self.outlet)
+        self._reads = Reads(self.edge, self.edge.router, session, self.packet_writer)
 
     def publish(self, topic: str, payload: bytes, qos: int = 1, *, retain: bool = False) -> int:
         """PUBLISH, in a read of its own; the packet identifier."""
@@ -193,7 +193,7 @@ def make_edge(
     return Edge(
         name=name,
         incarnation=1,
-        exchange=Exchange(lambda: None),
+        router=Router(lambda: None),
         connector=recorder,
         timers=alarms,
         counters=Counters(),
@@ -218,7 +218,7 @@ def make_authority(apex: str, epoch: int = 1, *cuts: ZoneCut) -> Authority:
 
 def receive(end: LinkClient | LinkServer, data: bytes) -> None:
     """Bytes from the other end of the link."""
-    end.inlet.feed(data)
+    end.packet_reader.feed(data)
     end.work()
 
 
@@ -298,7 +298,7 @@ class Link:
                     end.flush()
         for session in self.edge.clients.sessions.values():
             # Its client reads.
-            if isinstance(session.sink, SinkRecorder) and session.sink.outlet.size:
+            if isinstance(session.sink, SinkRecorder) and session.sink.packet_writer.size:
                 assert session.sink.events
                 session.sender.pump()
 

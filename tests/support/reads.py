@@ -1,8 +1,10 @@
-"""What a client sends, through the core's inlet, as its connection takes it (`MqttProtocol`)."""
+"""
+What a client sends, through the core's packet reader, as its connection takes it (`MqttProtocol`).
+"""
 
 from __future__ import annotations
 
-from txbroker.core import Exchange, Flows, Outlet
+from txbroker.core import Flows, PacketWriter, Router
 from txbroker.edge.sessions.edge import Edge
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.wire.decoder import decode
@@ -12,38 +14,40 @@ from txbroker.mqtt.wire.packets import Packet, Puback, Pubcomp, Publish, Pubrec,
 class Reads:
     """The input of one connection, whose client has the session; `feed` is one read."""
 
-    def __init__(self, edge: Edge, exchange: Exchange, session: Session, outlet: Outlet) -> None:
+    def __init__(
+        self, edge: Edge, router: Router, session: Session, packet_writer: PacketWriter
+    ) -> None:
         self._edge = edge
         self._session = session
-        self._inlet = exchange.make_inlet(outlet, 1 << 20)
+        self._packet_reader = router.make_packet_reader(packet_writer, 1 << 20)
         self._open(session.receiver.plain if session.has_received else None)
 
     def _open(self, flows: Flows | None) -> None:
         session = self._session
-        self._inlet.open(session, session.client_id, flows, clean=session.clean)
+        self._packet_reader.open(session, session.client_id, flows, clean=session.clean)
 
     def feed(self, data: bytes) -> None:
         """Bytes from the client: whole packets, and maybe the beginning of another one."""
-        inlet, session = self._inlet, self._session
-        inlet.feed(data)
+        packet_reader, session = self._packet_reader, self._session
+        packet_reader.feed(data)
         while True:
-            inlet.takes_qos12 = session.may_gather
-            frame = inlet.step()
-            if inlet.has_landed:
+            packet_reader.takes_qos12 = session.may_gather
+            frame = packet_reader.step()
+            if packet_reader.has_landed:
                 session.sender.send_queued()
-            if inlet.pubacks:
-                session.sender.on_pubacks(inlet.pubacks)
-            for run in (inlet.qos0, inlet.qos12):
+            if packet_reader.pubacks:
+                session.sender.on_pubacks(packet_reader.pubacks)
+            for run in (packet_reader.qos0, packet_reader.qos12):
                 if run is not None:
                     self._edge.clients.publish_run(run)
-            if inlet.fault is not None:
-                raise inlet.fault
-            if inlet.wants_flows:
+            if packet_reader.fault is not None:
+                raise packet_reader.fault
+            if packet_reader.wants_flows:
                 self._open(session.receiver.plain)
                 continue
             if frame is not None:
                 self._take(decode(*frame))
-            elif not inlet.has_more:
+            elif not packet_reader.has_more:
                 return
 
     def _take(self, packet: Packet) -> None:

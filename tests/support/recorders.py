@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from txbroker.authority.retained_messages import RetainedQuery
-from txbroker.core import Exchange, Run
+from txbroker.core import Router, Run
 from txbroker.delegation.zone_snapshot import MarkKey
 from txbroker.edge.routing.owner_port import StreamUser
 from txbroker.edge.routing.publication import Publication
@@ -184,20 +184,20 @@ class ConnectorRecorder:
 class SinkRecorder:
     """A connection as its session sees it (`Sink`); `events` are the packets sent."""
 
-    def __init__(self, exchange: Exchange | None = None) -> None:
+    def __init__(self, router: Router | None = None) -> None:
         """Of an edge with this exchange; None where messages come from a test."""
-        self.outlet = (exchange or Exchange(lambda: None)).make_outlet()
-        self.outlet.connection = self
+        self.packet_writer = (router or Router(lambda: None)).make_packet_writer()
+        self.packet_writer.connection = self
         self._events: list[Packet | str] = []
         self._filling = b""
 
     @property
     def events(self) -> list[Packet | str]:
         framer = Framer(1 << 28)
-        framer.feed(self.outlet.take()[len(self._filling) :])
+        framer.feed(self.packet_writer.take()[len(self._filling) :])
         self._events.extend(decode(*frame) for frame in framer.frames())
         if self._filling:
-            self.outlet.send(self._filling)
+            self.packet_writer.send(self._filling)
         return self._events
 
     @property
@@ -208,17 +208,17 @@ class SinkRecorder:
     @room.setter
     def room(self, room: bool) -> None:
         assert self.events is self._events
-        self.outlet.take()
-        self.outlet.is_shut = not room
+        self.packet_writer.take()
+        self.packet_writer.is_shut = not room
         self._filling = b"" if room else b"\0" * FULL
         if self._filling:
-            self.outlet.send(self._filling)
+            self.packet_writer.send(self._filling)
 
     def close(self, reason: str) -> None:
         self.events.append("close")
 
     def flush(self) -> None:
-        assert self.outlet.size
+        assert self.packet_writer.size
 
 
 class WatcherRecorder:

@@ -113,12 +113,12 @@ class Pair(Innocent):
             pub.connect(f"pub {self.topic}")
             payload = b"x" * self.size
 
-            def exchange() -> None:
+            def router() -> None:
                 pub.publish(self.topic, payload, qos=self.qos)
                 sub.acknowledge(sub.expect_publish(self.topic))
 
             while not self.is_over():
-                self.measure(exchange)
+                self.measure(router)
 
 
 @attrs.define(slots=True, kw_only=True)

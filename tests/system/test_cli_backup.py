@@ -25,7 +25,7 @@ def nodes(tmp_path: Path) -> Iterator[tuple[NodeProcess, NodeProcess]]:
         yield root, a
 
 
-def exchange(root: NodeProcess, a: NodeProcess, name: str) -> None:
+def router(root: NodeProcess, a: NodeProcess, name: str) -> None:
     """A message each way through both nodes."""
     with RawClient(root.mqtt) as at_root, RawClient(a.mqtt) as at_a:
         for client, where in ((at_root, "root"), (at_a, "a")):
@@ -44,7 +44,7 @@ def test_a_node_starts_with_the_copy(
     """Also when it had lived on, and its own data is lost; others talk to it as before."""
     root, a = nodes
     node = a if restored == "a" else root
-    exchange(root, a, "before")
+    router(root, a, "before")
     copy = tmp_path / "copies" / "latest"
     copy.parent.mkdir()
 
@@ -55,7 +55,7 @@ def test_a_node_starts_with_the_copy(
     for number in range(3):  # lives of which the copy knows nothing
         node.terminate()
         node.start()
-        exchange(root, a, f"life {number}")
+        router(root, a, f"life {number}")
     node.kill()
     shutil.rmtree(node.data)
     node.document["data"] = str(copy)
@@ -63,11 +63,11 @@ def test_a_node_starts_with_the_copy(
 
     node.wait_event("node.restored")
     wait_until(lambda: not (copy / MARKER).exists(), what="it is a copy no more")
-    exchange(root, a, "after")
+    router(root, a, "after")
     assert {"": "root", "a": "a"} == {r["zone"]: r["node"] for r in as_json("tree", root.grpc)}
     node.terminate()
     node.start()
-    exchange(root, a, "later")
+    router(root, a, "later")
     assert not node.has_event("node.restored")
 
 

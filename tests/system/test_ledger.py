@@ -12,7 +12,7 @@ from tests.support import wire
 from tests.support.ledgers import cursor_rows, ledger_rows, places
 from tests.support.nodes import NodeProcess, topology
 from tests.support.rawclient import RawClient
-from txbroker.pipeline.audit.ledgers import holders, ledgers
+from txbroker.pipeline.ledgers.ledgers import holders, ledgers
 
 from .commands import output, wait_until
 

@@ -27,7 +27,7 @@ from txbroker.authority.handover_source import HandoverSource
 from txbroker.authority.retained_messages import RetainedMessages
 from txbroker.authority.subtree_transfer import SubtreeTransfer
 from txbroker.authority.zone_scope import ZoneScope
-from txbroker.core import Exchange, Run
+from txbroker.core import Router, Run
 from txbroker.delegation.delegation_table import DelegationTable
 from txbroker.delegation.zone_snapshot import MarkKey, ReceivedZone
 from txbroker.journal.zone_journal import Record, Unclaimed, ZoneJournal
@@ -45,25 +45,25 @@ class Authority:
     """The zone `apex` at this node; not serving until it is opened."""
 
     def __init__(
-        self, apex: str, table: DelegationTable, journal: ZoneJournal, exchange: Exchange
+        self, apex: str, table: DelegationTable, journal: ZoneJournal, router: Router
     ) -> None:
         self.apex = apex
         self.epoch = 0
-        self.exchange = exchange
+        self.router = router
         self.serving = False
         self.retained = RetainedMessages()
         self.most_retained = MOST_RETAINED
         self.on_not_retained: Callable[[], None] = lambda: None
         self.marks: dict[MarkKey, int] = {}
         self.unclaimed_qos0 = 0
-        self.peers = EdgePeers(exchange, table.reclaimed_at)
+        self.peers = EdgePeers(router, table.reclaimed_at)
         self.offset = 0
         self._table = table
         self._journal = journal
         self._settling = CommitQueue()
         self.wills = AcceptedWills(self.marks)
         self._awaiting: dict[EdgePort, None] = {}
-        self._bailiwick = ZoneScope(apex, table, exchange)
+        self._bailiwick = ZoneScope(apex, table, router)
         self._ours = self._bailiwick.ours
         self.reception = EdgeRegistry(self, table, journal, self._bailiwick)
         self.subtrees = SubtreeTransfer(self, table, journal, self._bailiwick)

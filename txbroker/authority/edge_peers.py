@@ -12,7 +12,7 @@ from itertools import chain
 import attrs
 
 from txbroker.authority.edge_peer import EdgePeer, EdgePort
-from txbroker.core import Exchange, Run
+from txbroker.core import Router, Run
 from txbroker.core.sorted_filters import SortedFilters
 from txbroker.core.topic_cache import TopicCache
 from txbroker.delegation.zone_snapshot import EdgeInterest
@@ -42,8 +42,8 @@ class EdgePeers:
     that no edge was told of by an earlier owner, each with the offset that it starts behind.
     """
 
-    def __init__(self, exchange: Exchange, reclaimed: Callable[[], dict[str, int]] = dict) -> None:
-        self._exchange = exchange
+    def __init__(self, router: Router, reclaimed: Callable[[], dict[str, int]] = dict) -> None:
+        self._router = router
         self._reclaimed = reclaimed
         self._known: dict[str, EdgePeer] = {}
         self._filters = SortedFilters()  # of all edges, each once
@@ -77,7 +77,7 @@ class EdgePeers:
         """Who gets the topic's messages."""
         known = self._young.get(topic) or self._receivers.again(topic)
         if known is None:
-            found = self._exchange.interests.match(topic)
+            found = self._router.interests.match(topic)
             peers = tuple({peer.edge: peer for _, peer in found}.values())
             # Most topics go to the same edges as others do.
             self._sets_size += 0 if peers in self._sets else len(peers) + 1
@@ -89,11 +89,11 @@ class EdgePeers:
 
     def split(self, run: Run) -> list[tuple[tuple[EdgePeer, ...], Run]]:
         """What of a run goes to whom."""
-        return self._exchange.receivers(run)
+        return self._router.receivers(run)
 
     def sole(self, runs: list[Run]) -> EdgePeer | None:
         """Who gets all of these runs, where nobody else gets any of them."""
-        found: EdgePeer | None = self._exchange.sole_receiver(runs)
+        found: EdgePeer | None = self._router.sole_receiver(runs)
         return found
 
     # who is known
@@ -183,17 +183,17 @@ class EdgePeers:
         """The edge wants what matches."""
         if topic_filter not in peer.filters:
             peer.filters.add(topic_filter)
-            if topic_filter not in self._exchange.interests:
+            if topic_filter not in self._router.interests:
                 self._filters.add(topic_filter)
-            self._exchange.interests.add(topic_filter, peer.edge, peer)
+            self._router.interests.add(topic_filter, peer.edge, peer)
             self._forget_receivers()
 
     def remove_filter(self, peer: EdgePeer, topic_filter: str) -> None:
         """The last client of the edge left the filter."""
         if topic_filter in peer.filters:
             peer.filters.discard(topic_filter)
-            self._exchange.interests.remove(topic_filter, peer.edge)
-            if topic_filter not in self._exchange.interests:
+            self._router.interests.remove(topic_filter, peer.edge)
+            if topic_filter not in self._router.interests:
                 self._filters.discard(topic_filter)
             self._forget_receivers()
 

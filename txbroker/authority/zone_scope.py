@@ -11,7 +11,7 @@ from collections.abc import Container
 
 from txbroker.authority.edge_peer import TAKEN, EdgePeer, ParkedInterest, PublishVerdict
 from txbroker.authority.edge_peers import TOPICS_REMEMBERED
-from txbroker.core import Exchange, Run
+from txbroker.core import Router, Run
 from txbroker.core.topic_cache import TopicCache
 from txbroker.delegation.delegation_table import DelegationTable
 from txbroker.model.topics import is_sys, is_within, may_match_within
@@ -20,8 +20,8 @@ from txbroker.model.topics import is_sys, is_within, may_match_within
 class ZoneScope:
     """Of the zone `apex`; `ours` has topics that were judged to be in it, as a short cut."""
 
-    def __init__(self, apex: str, table: DelegationTable, exchange: Exchange) -> None:
-        self._exchange = exchange
+    def __init__(self, apex: str, table: DelegationTable, router: Router) -> None:
+        self._router = router
         self._judged: TopicCache[PublishVerdict] = TopicCache(TOPICS_REMEMBERED)
         self.ours: Container[str] = self._judged.young
         self._apex = apex
@@ -45,7 +45,7 @@ class ZoneScope:
     def judge_anew(self) -> None:
         """What is served here changed."""
         self._judged.clear()
-        self._exchange.bounds.replace(
+        self._router.bounds.replace(
             {
                 self._apex: TAKEN,
                 **dict.fromkeys(self._fences, PublishVerdict.PARKED),
@@ -55,7 +55,7 @@ class ZoneScope:
 
     def has(self, run: Run) -> bool:
         """Whether publishes to all of its topics are to be taken, while the zone is served."""
-        return self._exchange.taken(run, TAKEN) == run.count
+        return self._router.taken(run, TAKEN) == run.count
 
     # fences
 

@@ -108,7 +108,7 @@ def archive(
     limits: dict[str, None] = {}  # in their order, each once
 
     def run(spark: SparkSession, job: Job) -> str:
-        from txbroker.pipeline.archive.upkeep import KeepRules
+        from txbroker.pipeline.archives.upkeep import KeepRules
         from txbroker.pipeline.jobs.archive import archive as copy
 
         zones = {zone: age for zone, age in ages.items() if zone is not None}

@@ -15,7 +15,7 @@ from txbroker.config import Address
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from txbroker.pipeline.audit.evidence import Evidence
+    from txbroker.pipeline.ledgers.evidence import Evidence
 
 SHOWN = 100
 """Lost messages that are named, at the most."""
@@ -83,9 +83,9 @@ def audit(
 def _evidence(
     spark: SparkSession, root: Address | None, archive: str | None, topic_filter: str | None
 ) -> tuple[Evidence, tuple[str, ...]]:
-    from txbroker.pipeline.archive.archives import read_archive
-    from txbroker.pipeline.archive.inputs import journals
-    from txbroker.pipeline.audit.evidence import gather, without_nodes
+    from txbroker.pipeline.archives.archives import read_archive
+    from txbroker.pipeline.archives.inputs import journals
+    from txbroker.pipeline.ledgers.evidence import gather, without_nodes
 
     messages, ledger = None, None
     if archive is not None:

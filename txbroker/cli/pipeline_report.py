@@ -96,7 +96,7 @@ class HistorySource:
 
     def rows(self, spark: SparkSession) -> tuple[DataFrame, DataFrame | None]:
         """Messages and ledger: of the archive, else messages as the nodes about the root have."""
-        from txbroker.pipeline.archive.inputs import history, journals
+        from txbroker.pipeline.archives.inputs import history, journals
 
         if self.archive is not None:
             return history(self.archive, filter=self.filter, since=self.since, until=self.until)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 # Both cores have the same marks.
 from txbroker.core.reference.columns import Filled
-from txbroker.core.reference.outlet import HIGH_MARK, QUEUE_HIGH_MARK
+from txbroker.core.reference.packet_writer import HIGH_MARK, QUEUE_HIGH_MARK
 from txbroker.core.reference.sockets import BATCH, FED, READ_SIZE, Way
 
 __all__ = [
@@ -26,12 +26,12 @@ __all__ = [
     "READ_SIZE",
     "Apexes",
     "Columns",
-    "Exchange",
+    "Router",
     "Filled",
     "Flows",
-    "Inlet",
-    "LinkInlet",
-    "Outlet",
+    "PacketReader",
+    "LinkReader",
+    "PacketWriter",
     "Run",
     "Sender",
     "Sieve",
@@ -50,11 +50,11 @@ if not TYPE_CHECKING and os.environ.get("TXBROKER_PURE") != "1":
         from txbroker.core.compiled import (
             Apexes,
             Columns,
-            Exchange,
             Flows,
-            Inlet,
-            LinkInlet,
-            Outlet,
+            LinkReader,
+            PacketReader,
+            PacketWriter,
+            Router,
             Run,
             Sender,
             Sieve,
@@ -72,12 +72,12 @@ if not TYPE_CHECKING and os.environ.get("TXBROKER_PURE") != "1":
 if TYPE_CHECKING or KIND == "python":
     from txbroker.core.reference.accept import accept
     from txbroker.core.reference.columns import Columns, Sieve
-    from txbroker.core.reference.exchange import Apexes, Exchange, Target
     from txbroker.core.reference.flows import Flows
-    from txbroker.core.reference.inlet import Inlet
-    from txbroker.core.reference.link import LinkInlet
-    from txbroker.core.reference.outlet import Outlet
+    from txbroker.core.reference.link import LinkReader
+    from txbroker.core.reference.packet_reader import PacketReader
+    from txbroker.core.reference.packet_writer import PacketWriter
     from txbroker.core.reference.packets import limit_levels
     from txbroker.core.reference.records import StoredRecords
+    from txbroker.core.reference.router import Apexes, Router, Target
     from txbroker.core.reference.run import Run
     from txbroker.core.reference.sockets import Sender, Sockets

@@ -40,14 +40,14 @@ from txbroker.core.reference.columns import CACHE as _CACHE
 from txbroker.core.reference.columns import LAST as _LAST
 from txbroker.core.reference.columns import Filled as _Filled
 from txbroker.core.reference.columns import Texts as _Texts
-from txbroker.core.reference.exchange import LEAST as _LEAST
-from txbroker.core.reference.exchange import MOST_OUTPUTS as _MOST_OUTPUTS
-from txbroker.core.reference.exchange import OUTPUT_BYTES as _OUTPUT_BYTES
-from txbroker.core.reference.exchange import OUTPUT_LIMIT as _OUTPUT_LIMIT
+from txbroker.core.reference.router import LEAST as _LEAST
+from txbroker.core.reference.router import MOST_OUTPUTS as _MOST_OUTPUTS
+from txbroker.core.reference.router import OUTPUT_BYTES as _OUTPUT_BYTES
+from txbroker.core.reference.router import OUTPUT_LIMIT as _OUTPUT_LIMIT
 from txbroker.core.reference.flows import Flow
 from txbroker.core.reference.link import LONGEST_KNOWN as _LONGEST_KNOWN
 from txbroker.core.reference.link import MOST_KNOWN as _MOST_KNOWN
-from txbroker.core.reference.outlet import MOST as _MOST
+from txbroker.core.reference.packet_writer import MOST as _MOST
 from txbroker.core.reference.packets import limit_levels as _limit_levels
 from txbroker.core.reference.records import WholeRecord as _WholeRecord
 from txbroker.core.reference.packets import Entry as EntryTuple
@@ -73,10 +73,10 @@ set_seeds(<const Byte*>PyBytes_AS_STRING(os.urandom(24)))
 keep_memory()
 
 include "native/run.pxi"
-include "native/outlet.pxi"
-include "native/inlet.pxi"
+include "native/packet_writer.pxi"
+include "native/packet_reader.pxi"
 include "native/tree.pxi"
-include "native/exchange.pxi"
+include "native/router.pxi"
 include "native/accept.pxi"
 include "native/sockets.pxi"
 include "native/columns.pxi"

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from txbroker.core import LinkInlet, Run
+from txbroker.core import LinkReader, Run
 from txbroker.delegation.peer_checks import MOST_NUMBER
 from txbroker.edge.routing.route import Route, StreamPosition
 from txbroker.edge.sessions.edge import Edge
@@ -34,14 +34,16 @@ STEPS = 64
 class DeliveryReceiver:
     """One connection's; `epoch` is what the owner's Welcome said."""
 
-    def __init__(self, edge: Edge, route: Route, pressure: Backpressure, inlet: LinkInlet) -> None:
+    def __init__(
+        self, edge: Edge, route: Route, pressure: Backpressure, packet_reader: LinkReader
+    ) -> None:
         self.epoch = 0
         self.is_live = False  # Online has come, if not in its turn
         self._is_over = False
-        self._inlet = inlet
-        inlet.may_take, inlet.leave = self._may_take, self._leave
-        inlet.bailiwick.set(route.apex)
-        inlet.most = CREDIT_BYTES
+        self._packet_reader = packet_reader
+        packet_reader.may_take, packet_reader.leave = self._may_take, self._leave
+        packet_reader.bailiwick.set(route.apex)
+        packet_reader.most = CREDIT_BYTES
         self._edge = edge
         self._route = route
         self._pressure = pressure
@@ -76,11 +78,11 @@ class DeliveryReceiver:
 
     def take_credit(self, *, is_due: bool) -> int | None:
         """Bytes consumed so far, where the owner is to be told; `is_due`: also of little."""
-        consumed = self._consumed + self._inlet.received
+        consumed = self._consumed + self._packet_reader.received
         taken = consumed - self._consumed_told
         if taken < (1 if is_due else CREDIT_BYTES) or self._pressure.active:
             return None
-        self._inlet.most = self._inlet.received + CREDIT_BYTES
+        self._packet_reader.most = self._packet_reader.received + CREDIT_BYTES
         self._consumed_told = consumed
         return consumed
 
@@ -95,7 +97,7 @@ class DeliveryReceiver:
 
     def lost(self) -> None:
         """The connection is gone; what waits comes again, the position is not beyond it."""
-        self._inlet.is_open = False
+        self._packet_reader.is_open = False
         self._waiting.clear()
 
     # from the owner
@@ -105,7 +107,7 @@ class DeliveryReceiver:
         What it says of its zone counts for all that comes behind it. So this is called when the
         frame comes, and not in its turn: deliveries behind it are looked at before that.
         """
-        bailiwick = self._inlet.bailiwick
+        bailiwick = self._packet_reader.bailiwick
         match frame.WhichOneof("kind"):
             case "online":
                 self.is_live = True
@@ -152,8 +154,8 @@ class DeliveryReceiver:
         if len(ranges) == 1:
             run.first = ranges[0][0]
             if self._is_qos0 and not (run.qos or self._is_over):
-                self._inlet.is_open = True
-                self._inlet.know("", "", self._count)
+                self._packet_reader.is_open = True
+                self._packet_reader.know("", "", self._count)
         else:
             run.offsets = [
                 offset and offset + place for offset, count in ranges for place in range(count)
@@ -173,7 +175,7 @@ class DeliveryReceiver:
         self._retained_due = answer.retained
         self._look_at_answer()
 
-    # from the inlet, of batches whose header has come before
+    # from the packet reader, of batches whose header has come before
 
     def _may_take(self) -> bool:
         """Whether live messages of QoS 0 go to clients at once."""
@@ -187,12 +189,12 @@ class DeliveryReceiver:
 
     def _check_topic(self, topic: str, offset: int = 0) -> None:
         """
-        Refuse what the owner does not answer for: of that the inlet makes no run.
+        Refuse what the owner does not answer for: of that the packet reader makes no run.
 
         What was claimed comes from its journal, also behind a cut that it told of meanwhile.
         """
         if is_sys(topic) or not (
-            self._inlet.bailiwick.has(topic) or self._is_claimed(topic, offset)
+            self._packet_reader.bailiwick.has(topic) or self._is_claimed(topic, offset)
         ):
             raise LinkError(f"topic {topic[:100]!r} is not of zone {self._route.apex!r}")
 

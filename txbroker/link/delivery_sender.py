@@ -19,7 +19,7 @@ import attrs
 from txbroker.authority.authority import Authority
 from txbroker.authority.edge_peer import EdgeCatchUp, EdgePeer
 from txbroker.authority.retained_messages import RetainedCollection
-from txbroker.core import Outlet, Run, Sender
+from txbroker.core import PacketWriter, Run, Sender
 from txbroker.journal.zone_journal import Record
 from txbroker.link.batch_headers import BATCH_BYTES, MOST, in_short, join_ranges
 from txbroker.link.frames import encode_frame, packets_of
@@ -82,7 +82,7 @@ class DeliverySender:
         self,
         authority: Authority,
         counters: Counters,
-        outlet: Outlet,
+        packet_writer: PacketWriter,
         mark_next: Callable[[], None],
     ) -> None:
         self.peer: EdgePeer | None = None
@@ -91,7 +91,7 @@ class DeliverySender:
         self.retained = 0
         self._authority = authority
         self._counters = counters
-        self._sender = authority.exchange.make_sender(outlet, self._header_before)
+        self._sender = authority.router.make_sender(packet_writer, self._header_before)
         self._mark_next = mark_next
         self._queue: deque[Record | Run | _Told | _Backlog] = deque()
         self._backlogs = 0

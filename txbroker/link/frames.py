@@ -12,7 +12,7 @@ from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
-from txbroker.core import LinkInlet, Run
+from txbroker.core import LinkReader, Run
 from txbroker.model.errors import PeerError
 from txbroker.model.publish_run import Octets
 from txbroker.mqtt.wire.decoder import decode
@@ -70,26 +70,26 @@ class FrameReader:
     """
 
     def __init__(self, max_frame: int = LARGEST) -> None:
-        self.inlet = LinkInlet(max_frame)
+        self.packet_reader = LinkReader(max_frame)
 
     def trust(self) -> None:
         """The other end is a node."""
-        self.inlet.trust(LARGEST)
+        self.packet_reader.trust(LARGEST)
 
     def read(self, data: Octets) -> Iterator[LinkFrame | Publish | Run]:
         """Every whole frame; raises `LinkError`."""
-        self.inlet.feed(data)
+        self.packet_reader.feed(data)
         return self.frames()
 
     def frames(self) -> Iterator[LinkFrame | Publish | Run]:
-        """Every whole frame of what is in the inlet; raises `LinkError`."""
-        inlet = self.inlet
+        """Every whole frame of what is in the packet reader; raises `LinkError`."""
+        packet_reader = self.packet_reader
         try:
-            while (item := inlet.step()) is not None:
+            while (item := packet_reader.step()) is not None:
                 yield item if isinstance(item, Run) else self._decode(*item)
-            if inlet.fault is not None:
-                raise inlet.fault
-            first_byte = inlet.first_byte or _CONTROL
+            if packet_reader.fault is not None:
+                raise packet_reader.fault
+            first_byte = packet_reader.first_byte or _CONTROL
             if first_byte != _CONTROL and first_byte & 0xF0 != _PUBLISH:
                 raise _foreign(first_byte)  # another protocol, most likely: its rest never comes
         except (ProtocolViolation, DecodeError) as error:
@@ -99,10 +99,10 @@ class FrameReader:
         if first_byte == _CONTROL:
             frame = LinkFrame()
             frame.ParseFromString(body)
-            if self.inlet.expected:
+            if self.packet_reader.expected:
                 raise LinkError("a batch has as many packets as its header says")
             if frame.HasField("batch"):
-                self.inlet.expected = frame.batch.count
+                self.packet_reader.expected = frame.batch.count
             return frame
         if first_byte & 0xF0 == _PUBLISH:
             packet = decode(first_byte & ~0x08, body)  # DUP means nothing here

@@ -1,9 +1,9 @@
 """
 The edge's end of a link: sends publishes to the owner of a zone, takes the edge's deliveries.
 
-One object for each connection; bytes in by `inlet` and `work`, bytes out by `write`. Its life:
-Hello sent, Welcome (the owner's marks settle what was in doubt), catch-up, Online; only then it is
-the route's port and takes publishes. These go out by its `PublishSender`, deliveries to its
+One object for each connection; bytes in by `packet_reader` and `work`, bytes out by `write`. Its
+life: Hello sent, Welcome (the owner's marks settle what was in doubt), catch-up, Online; only then
+it is the route's port and takes publishes. These go out by its `PublishSender`, deliveries to its
 `DeliveryReceiver`; whether the owner may say what it says its `OwnerChecks` knows.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
-from txbroker.core import LinkInlet, Run, Sender
+from txbroker.core import LinkReader, Run, Sender
 from txbroker.delegation.zone_snapshot import MarkKey
 from txbroker.edge.routing.owner_port import StreamUser
 from txbroker.edge.routing.publication import Publication
@@ -64,12 +64,12 @@ class LinkClient:
         self._mark_next = mark_next
         self._counters: Counters = edge.counters
         self._reader = FrameReader()
-        self._consumer = DeliveryReceiver(edge, route, pressure, self._reader.inlet)
+        self._consumer = DeliveryReceiver(edge, route, pressure, self._reader.packet_reader)
         self._told: tuple[set[str], set[str]] = (set(), set())
         self._marks: dict[MarkKey, int] = {}
         self._word = OwnerChecks(route, edge.zones)
         self._live = PublishSender(edge, route, write, lambda: mark_dirty(self))
-        self.outlet = self._live.outlet
+        self.packet_writer = self._live.packet_writer
         self._streams: dict[int, StreamUser] = {}
         self._answers_low_water = False
         self._is_credit_due = False
@@ -107,12 +107,14 @@ class LinkClient:
         return self._word.was_online
 
     @property
-    def inlet(self) -> LinkInlet:
+    def packet_reader(self) -> LinkReader:
         """Where bytes from the other end are put."""
-        return self._reader.inlet
+        return self._reader.packet_reader
 
     def work(self) -> None:
-        """Bytes from the owner are in the inlet; raises `LinkError` where they break a rule."""
+        """
+        Bytes from the owner are in the packet reader; raises `LinkError` where they break a rule.
+        """
         for item in self._reader.frames():
             if isinstance(item, Run):
                 self._consumer.on_run(item)

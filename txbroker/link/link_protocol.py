@@ -8,7 +8,7 @@ from twisted.internet.protocol import Protocol
 from twisted.internet.task import LoopingCall
 from twisted.python.failure import Failure
 
-from txbroker.core import LinkInlet, Outlet
+from txbroker.core import LinkReader, PacketWriter
 from txbroker.link.frames import encode_frame
 from txbroker.model.counters import Counters
 from txbroker.model.errors import PeerError
@@ -33,11 +33,11 @@ class LinkEnd(Interface):
     @property
     def may_speak(self) -> bool: ...
 
-    outlet: Outlet
+    packet_writer: PacketWriter
     """What may be written straight to the other end."""
 
     @property
-    def inlet(self) -> LinkInlet:
+    def packet_reader(self) -> LinkReader:
         """Where bytes from the other end are put."""
 
     def work(self) -> None:
@@ -73,7 +73,7 @@ class LinkProtocol(Protocol):
     def attach(self, end: LinkEnd) -> None:
         """This end's rules."""
         self.end = end
-        end.outlet.connection = self
+        end.packet_writer.connection = self
         if self.connected:
             self._carry()
 
@@ -82,9 +82,9 @@ class LinkProtocol(Protocol):
         self.transport.writeSequence(pieces)
 
     def flush(self) -> None:
-        """Not all that is in the outlet could be written straight."""
+        """Not all that is in the packet writer could be written straight."""
         if self.end is not None:
-            self.write(self.end.outlet.take())
+            self.write(self.end.packet_writer.take())
 
     def drop(self, reason: str) -> None:
         """Close at once."""
@@ -103,15 +103,15 @@ class LinkProtocol(Protocol):
 
     def dataReceived(self, data: Octets) -> None:
         if self.end is not None:
-            self.end.inlet.feed(data)
+            self.end.packet_reader.feed(data)
         self.fed()
         self._turn.end()
 
     def fed(self) -> None:
-        """Something was read, and is in the inlet; the caller ends the turn."""
+        """Something was read, and is in the packet reader; the caller ends the turn."""
         try:
             if self.end is not None:
-                self.end.inlet.heard_at = self._clock.seconds()
+                self.end.packet_reader.heard_at = self._clock.seconds()
                 self.end.work()
         except PeerError as error:
             self._counters.add("link.refused")
@@ -138,10 +138,12 @@ class LinkProtocol(Protocol):
     def _carry(self) -> None:
         carry = getattr(self.transport, "carry", None)
         if carry is not None and self.end is not None:
-            carry(self.end.inlet, self.end.outlet)
+            carry(self.end.packet_reader, self.end.packet_writer)
 
     def _beat(self) -> None:
-        heard_at = self._began if self.end is None else self.end.inlet.heard_at or self._began
+        heard_at = (
+            self._began if self.end is None else self.end.packet_reader.heard_at or self._began
+        )
         if self._clock.seconds() - heard_at > SILENCE:
             self.drop(f"nothing heard for {SILENCE:.0f} s")
         else:

@@ -1,9 +1,9 @@
 """
 The owner's end of a link: takes an edge's publishes, gives it its deliveries.
 
-One object for each connection; bytes in by `inlet` and `work`, bytes out by `write`. It is the
-`EdgePort` of its peer. What is delivered leaves through `DeliverySender`, as far as the edge has
-credit; answers to publishes leave when these are durable, and need none (protocol rule 20).
+One object for each connection; bytes in by `packet_reader` and `work`, bytes out by `write`. It is
+the `EdgePort` of its peer. What is delivered leaves through `DeliverySender`, as far as the edge
+has credit; answers to publishes leave when these are durable, and need none (protocol rule 20).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import attrs
 from txbroker.authority.authority import Authority
 from txbroker.authority.edge_peer import EdgeCatchUp, EdgeGreeting, EdgePeer, OpenedLink
 from txbroker.authority.retained_messages import RetainedCollection, RetainedQuery
-from txbroker.core import LinkInlet, Run, Sender
+from txbroker.core import LinkReader, Run, Sender
 from txbroker.delegation.peer_checks import check, check_filters
 from txbroker.delegation.zone_snapshot import MarkKey
 from txbroker.journal.zone_journal import Record
@@ -115,13 +115,15 @@ class LinkServer:
         self._write = write
         self._close = close
         self._reader = FrameReader(LARGEST_HELLO)
-        self._inlet = self._reader.inlet
-        self.outlet = host.authority.exchange.make_outlet()
-        self._inlet.most = CREDIT_BYTES
+        self._packet_reader = self._reader.packet_reader
+        self.packet_writer = host.authority.router.make_packet_writer()
+        self._packet_reader.most = CREDIT_BYTES
         self._deliveries = DeliverySender(
-            host.authority, host.counters, self.outlet, lambda: host.mark_next(self)
+            host.authority, host.counters, self.packet_writer, lambda: host.mark_next(self)
         )
-        self._intake = PublishReceiver(host.authority, host.counters, self._inlet, self._send)
+        self._intake = PublishReceiver(
+            host.authority, host.counters, self._packet_reader, self._send
+        )
         self._answers = InterestAnswers(
             tell=self._on_gathered,
             left=lambda: self._deliveries.retained,
@@ -140,18 +142,20 @@ class LinkServer:
     # from the shell
 
     @property
-    def inlet(self) -> LinkInlet:
+    def packet_reader(self) -> LinkReader:
         """Where bytes from the other end are put."""
-        return self._inlet
+        return self._packet_reader
 
     def work(self) -> None:
-        """Bytes from the edge are in the inlet; raises `LinkError` where they break a rule."""
+        """
+        Bytes from the edge are in the packet reader; raises `LinkError` where they break a rule.
+        """
         if self._is_lost:
             return
         for item in self._reader.frames():
             if self._is_publishing(item) and (self._held or self._has_to_hold(item)):
                 # At most a window's worth: no credit is returned for what is held.
-                self._inlet.is_open = False
+                self._packet_reader.is_open = False
                 self._held.append(item)
             else:
                 self._on_item(item)
@@ -179,7 +183,7 @@ class LinkServer:
         if out:
             self._write(*out)
         is_idle = self.peer is not None and not self._held
-        self._inlet.is_open = is_idle and not (self._is_lost or self._is_over)
+        self._packet_reader.is_open = is_idle and not (self._is_lost or self._is_over)
 
     def _take_held(self) -> None:
         for _ in range(HELD_AT_ONCE):
@@ -191,12 +195,12 @@ class LinkServer:
 
     def _give_credit(self, out: list[Octets]) -> None:
         """Tell how much was taken, where that is much, or due."""
-        taken = self._intake.received + self._inlet.received - self._credit_told
+        taken = self._intake.received + self._packet_reader.received - self._credit_told
         is_due = taken >= CREDIT_BYTES or (taken and self._is_credit_due)
         if is_due and not (self._held or self._host.pressure.active):
             self._is_credit_due = False
             self._credit_told += taken
-            self._inlet.most = self._inlet.received + CREDIT_BYTES
+            self._packet_reader.most = self._packet_reader.received + CREDIT_BYTES
             credit = link_pb2.Credit(consumed=self._credit_told)
             out.append(encode_frame(LinkFrame(credit=credit)))
 

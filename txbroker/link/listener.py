@@ -243,7 +243,9 @@ class _Accepted(LinkProtocol):
         """Whether this is the link of that edge, and the edge has just said something."""
         if self.end is None or self.edge != edge:
             return False
-        return self._clock.seconds() - (self.end.inlet.heard_at or self._began) < SIGN_OF_LIFE
+        return (
+            self._clock.seconds() - (self.end.packet_reader.heard_at or self._began) < SIGN_OF_LIFE
+        )
 
     def expect_hello(self) -> None:
         """Drop whoever talks, however slowly, and never says Hello: links are few."""

@@ -17,7 +17,7 @@ import attrs
 
 from txbroker.authority.authority import Authority
 from txbroker.authority.edge_peer import TAKEN, PublishVerdict
-from txbroker.core import LinkInlet, Run
+from txbroker.core import LinkReader, Run
 from txbroker.delegation.peer_checks import MOST_NUMBER, check, check_texts
 from txbroker.delegation.zone_snapshot import MarkKey
 from txbroker.link.batch_headers import RunLengths
@@ -63,11 +63,11 @@ class PublishReceiver:
         self,
         authority: Authority,
         counters: Counters,
-        inlet: LinkInlet,
+        packet_reader: LinkReader,
         write: Callable[[bytes], None],
     ) -> None:
         self.received = 0
-        self._inlet = inlet
+        self._packet_reader = packet_reader
         self._authority = authority
         self._counters = counters
         self._write = write
@@ -162,9 +162,9 @@ class PublishReceiver:
     def _learn(self, run: Run) -> None:
         """The header of publishes of QoS 0 comes again and again; it is good until others come."""
         if run.qos:
-            self._inlet.forget()
+            self._packet_reader.forget()
         elif not self._wills and len(self._clients) == 1:
-            self._inlet.know(run.clients[0], run.edge, self._count)
+            self._packet_reader.know(run.clients[0], run.edge, self._count)
 
     def _next(self, count: int) -> tuple[_Stream, list[tuple[int, int]]]:
         """The stream of the next publishes, and who published how many of them in a row."""
@@ -198,7 +198,7 @@ class PublishReceiver:
             self._on_sequence(stream, message.qos, self._sequences.pop())
         if message.qos and stream.is_stopped:
             return  # nothing behind a refused frame is taken (rule 1)
-        self._inlet.forget()
+        self._packet_reader.forget()
         verdict = (
             PublishVerdict.NOT_AUTHORITATIVE
             if self._is_stale

@@ -50,8 +50,8 @@ class PublishSender:
         self._credit = 0
         self._sent = 0
         self._consumed = 0  # by the owner
-        self.outlet = edge.exchange.make_outlet()
-        self._sender = edge.exchange.make_sender(self.outlet, self._header_before)
+        self.packet_writer = edge.router.make_packet_writer()
+        self._sender = edge.router.make_sender(self.packet_writer, self._header_before)
 
     @property
     def last(self) -> int:

@@ -153,7 +153,7 @@ class EdgeRole:
         return Edge(
             name=ground.config.node,
             incarnation=ground.standing.incarnation,
-            exchange=ground.exchange,
+            router=ground.router,
             connector=self._dialer,
             timers=ground.timers,
             counters=ground.counters,
@@ -238,7 +238,7 @@ class EdgeRole:
         ground, config = self._ground, self._ground.config
         return MqttService(
             edge=self.edge,
-            exchange=ground.exchange,
+            router=ground.router,
             roaming=SessionConnect(
                 self.edge.clients, self.directory, self.directory_shell, ground.timers
             ),

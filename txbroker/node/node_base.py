@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 
 from txbroker.config import Address, NodeConfig
-from txbroker.core import Exchange
+from txbroker.core import Router
 from txbroker.data import backups
 from txbroker.data.data_directory import DataDirectory
 from txbroker.delegation.state.node_grant import NodeGrant
@@ -70,9 +70,9 @@ class NodeBase:
         self.space = DiskWatermark(
             config.data, config.limits.disk_free, timers=self.timers, counters=self.counters
         )
-        self.exchange = Exchange(lambda: self.turn.mark_dirty(self.outputs))
-        self.outputs = SocketOutputs(self.exchange, self.turn.mark_next)
-        self.sockets = self.exchange.make_sockets()
+        self.router = Router(lambda: self.turn.mark_dirty(self.outputs))
+        self.outputs = SocketOutputs(self.router, self.turn.mark_next)
+        self.sockets = self.router.make_sockets()
         self.shares.when_hurried(self.sockets.hurry)
         self.poller = Poller(reactor.seconds, self.turn, self.sockets)
         self.streams = StreamReactor(reactor, self.poller)

@@ -25,7 +25,7 @@ class OwnerRole:
     def __init__(self, ground: NodeBase, apex: str) -> None:
         self._ground = ground
         self.store = self._build_store(apex)
-        self.authority = Authority(apex, ground.standing.table, self.store, ground.exchange)
+        self.authority = Authority(apex, ground.standing.table, self.store, ground.router)
         self.authority.wills.node = ground.config.node
         self.authority.wills.expect(ground.config.will_after)
         self.store.wire(self.authority)

@@ -14,7 +14,7 @@ from txbroker.model.errors import PipelineError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from txbroker.pipeline.archive.archives import read_archive
+    from txbroker.pipeline.archives.archives import read_archive
     from txbroker.pipeline.jobs.archive import archive
     from txbroker.pipeline.jobs.audit import audit
     from txbroker.pipeline.jobs.plan import plan
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from txbroker.pipeline.jobs.report import report
     from txbroker.pipeline.jobs.rollup import read_rollup, rollup
     from txbroker.pipeline.jobs.traffic import traffic
-    from txbroker.pipeline.report.windows import rollup_rows
+    from txbroker.pipeline.report_page.windows import rollup_rows
 
 JOBS = {
     "archive": "jobs.archive",
     "audit": "jobs.audit",
     "plan": "jobs.plan",
-    "read_archive": "archive.archives",
+    "read_archive": "archives.archives",
     "read_rollup": "jobs.rollup",
     "replay": "jobs.replay",
     "report": "jobs.report",
     "rollup": "jobs.rollup",
-    "rollup_rows": "report.windows",
+    "rollup_rows": "report_page.windows",
     "traffic": "jobs.traffic",
 }
 """What a notebook calls, and the module that has it."""

@@ -16,7 +16,7 @@ from txbroker.authority.authority import Authority
 from txbroker.authority.edge_peer import EdgeGreeting
 from txbroker.authority.store.offset_reservation import OffsetReservation
 from txbroker.authority.store.zone_store import STEP_TOPICS, ZoneStore
-from txbroker.core import Exchange
+from txbroker.core import Router
 from txbroker.data.data_directory import DataDirectory
 from txbroker.delegation.delegation_table import DelegationTable
 from txbroker.delegation.zone_snapshot import EdgeInterest, ReceivedZone
@@ -84,7 +84,7 @@ class Zone:
             is_short=lambda: self.is_short,
             counters=self.counters,
         )
-        self.authority = Authority("", DelegationTable(""), store, Exchange(lambda: None))
+        self.authority = Authority("", DelegationTable(""), store, Router(lambda: None))
         store.wire(self.authority)
         self.port: EdgeRecorder = EdgeRecorder()
 

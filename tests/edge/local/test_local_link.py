@@ -272,7 +272,7 @@ class StraightBench(OwnBench):
     def __init__(self) -> None:
         super().__init__()
         self.journal.keeps_qos0 = False
-        self.authority = Authority("", self.table, self.journal, self.exchange)
+        self.authority = Authority("", self.table, self.journal, self.router)
         self.journal.authority = self.authority
         self.own = LocalLink(self.edge, self.authority, self.pressure)
         self.open()

@@ -31,7 +31,7 @@ from tests.support.pair import Alarms, Host, Link, Recorder
 from tests.support.reads import Reads
 from tests.support.recorders import cut
 from txbroker.authority.authority import Authority
-from txbroker.core import Exchange, Outlet
+from txbroker.core import PacketWriter, Router
 from txbroker.delegation.delegation_table import DelegationTable
 from txbroker.delegation.zone_snapshot import MarkKey, ReceivedZone
 from txbroker.edge.routing.edge_limits import EdgeLimits
@@ -124,7 +124,7 @@ class Owner:
 
     def start(self) -> None:
         """A new process over what is durable."""
-        self.authority = Authority(self.apex, self.table, self.journal, Exchange(lambda: None))
+        self.authority = Authority(self.apex, self.table, self.journal, Router(lambda: None))
         self.journal.authority = self.authority
         self.host = Host(self.authority, self._alarms)
         if self.holds:
@@ -149,7 +149,7 @@ class PublisherClient:
         self.finished: set[tuple[str, int, int]] = set()
         self.published: set[tuple[str, int, int]] = set()
         self.is_here = False
-        self.outlet: Outlet
+        self.packet_writer: PacketWriter
         self.session: Session
         self._numbers = 0
         self._packet_id = 0
@@ -163,20 +163,22 @@ class PublisherClient:
     def is_done(self) -> bool:
         return self.is_here and not (self._open or self._released or self._out)
 
-    def connect(self, edge: Edge, exchange: Exchange) -> None:
+    def connect(self, edge: Edge, router: Router) -> None:
         self._edge = edge
-        self.outlet = exchange.make_outlet()
-        self.outlet.connection = self
+        self.packet_writer = router.make_packet_writer()
+        self.packet_writer.connection = self
         packet = Connect(client_id=self.name, clean_session=self.clean)
-        edge.clients.connect(packet, partial(self._accept, self.outlet, exchange))
+        edge.clients.connect(packet, partial(self._accept, self.packet_writer, router))
 
-    def _accept(self, outlet: Outlet, exchange: Exchange, session: Session, _: bool) -> None:
-        if outlet is not self.outlet:
+    def _accept(
+        self, packet_writer: PacketWriter, router: Router, session: Session, _: bool
+    ) -> None:
+        if packet_writer is not self.packet_writer:
             return  # it has left, and come again
         self.session = session
         assert self._edge.clients.attach(session, self)
         self.is_here = True
-        self._reads = Reads(self._edge, exchange, session, outlet)
+        self._reads = Reads(self._edge, router, session, packet_writer)
         self._out = b"".join(encode(Pubrel(packet_id=packet_id)) for packet_id in self._released)
         for packet_id, (topic, qos, number) in self._open.items():
             self._send(packet_id, topic, qos, number, dup=True)
@@ -222,7 +224,7 @@ class PublisherClient:
     def read(self) -> None:
         """What the session has sent."""
         framer = Framer(1 << 20)
-        framer.feed(self.outlet.take())
+        framer.feed(self.packet_writer.take())
         for frame in framer.frames():
             packet = decode(*frame)
             assert isinstance(packet, Puback | Pubrec | Pubcomp)
@@ -373,11 +375,11 @@ class Machine(RuleBasedStateMachine):
         self.links.clear()
         self.wanted.clear()
         self.asked.clear()
-        self.exchange = Exchange(lambda: None)
+        self.router = Router(lambda: None)
         self.edge = Edge(
             name="edge",
             incarnation=self.incarnation,
-            exchange=self.exchange,
+            router=self.router,
             connector=self,
             timers=self.alarms,
             counters=Counters(),
@@ -392,7 +394,7 @@ class Machine(RuleBasedStateMachine):
         self.is_alive = True
         self.edge.on_lineage([cut("")])
         for client in self.clients:
-            client.connect(self.edge, self.exchange)
+            client.connect(self.edge, self.router)
 
     def _have_work(self) -> None:
         self.is_work_due = True
@@ -439,7 +441,7 @@ class Machine(RuleBasedStateMachine):
         client = self.clients[who]
         if client.is_here:
             self._do(client.leave)
-            self._do(lambda: client.connect(self.edge, self.exchange))
+            self._do(lambda: client.connect(self.edge, self.router))
 
     # steps of the machinery
 

@@ -18,7 +18,7 @@ from tests.support.recorders import (
     payloads,
     take,
 )
-from txbroker.core import Exchange
+from txbroker.core import Router
 from txbroker.delegation.zone_snapshot import MarkKey
 from txbroker.edge.routing.client_backpressure import ClientBackpressure
 from txbroker.edge.routing.outbox_manager import OutboxManager
@@ -43,7 +43,7 @@ class Bench:
         self.events: Events = []
         self.clock = Clock()
         self.counters = Counters()
-        self.zones = ResolverCache(Exchange(lambda: None))
+        self.zones = ResolverCache(Router(lambda: None))
         commit = CommitRecorder()
         outboxes = OutboxManager(
             edge="edge",

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.recorders import OwnerRecorder, cut
-from txbroker.core import Exchange
+from txbroker.core import Router
 from txbroker.edge.routing.resolver_cache import ResolverCache
 from txbroker.model.topics import is_within
 
 
 def map_of(*apexes: str, limit: int = 100) -> ResolverCache:
-    zones = ResolverCache(Exchange(lambda: None), limit)
+    zones = ResolverCache(Router(lambda: None), limit)
     for apex in apexes:
         zones.add(cut(apex))
     return zones

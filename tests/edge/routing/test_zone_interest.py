@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.recorders import cut
-from txbroker.core import Exchange
+from txbroker.core import Router
 from txbroker.core.sorted_filters import SortedFilters
 from txbroker.edge.routing.resolver_cache import ResolverCache
 from txbroker.edge.routing.zone_interest import wanted, wanted_within
@@ -23,7 +23,7 @@ FILTERS = st.builds(
 @st.composite
 def maps(draw: st.DrawFn) -> ResolverCache:
     """Zones that are known, and cuts that they told: maybe not all, maybe of another time."""
-    zones = ResolverCache(Exchange(lambda: None))
+    zones = ResolverCache(Router(lambda: None))
     for apex in draw(st.sets(APEXES, max_size=7)):
         zones.add(cut(apex))
     for route in zones:

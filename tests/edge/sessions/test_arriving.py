@@ -19,7 +19,7 @@ class Connection(SinkRecorder):
     """One connection; its will's payload is its number. As `MqttProtocol` it is closed once."""
 
     def __init__(self, house: House, number: int, *, clean: bool, has_will: bool) -> None:
-        super().__init__(house.bench.exchange)
+        super().__init__(house.bench.router)
         self.number = number
         self.will = (
             Will(topic="w", payload=b"%d" % number, qos=1, retain=False) if has_will else None

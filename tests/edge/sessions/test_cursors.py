@@ -31,8 +31,8 @@ from tests.support.edge_bench import EdgeBench
 from tests.support.keeping import CommitRecorder, JournalsRecorder
 from tests.support.reads import Reads
 from tests.support.recorders import OwnerRecorder, SinkRecorder, take
-from txbroker.core import Exchange
-from txbroker.core.reference import exchange, outlet
+from txbroker.core import Router
+from txbroker.core.reference import packet_writer, router
 from txbroker.edge.routing.edge_limits import EdgeLimits
 from txbroker.edge.routing.route import StreamPosition
 from txbroker.edge.sessions import catch_up, journal_read_cache
@@ -62,8 +62,8 @@ def zone_of(topic: str) -> str:
 class Wire(SinkRecorder):
     """A client's connection: what was sent is looked at before it is taken."""
 
-    def __init__(self, user: User, exchange: Exchange) -> None:
-        super().__init__(exchange)
+    def __init__(self, user: User, router: Router) -> None:
+        super().__init__(router)
         self.user = user
         self.is_open = True
         self.inbox: deque[object] = deque()
@@ -421,7 +421,7 @@ class Machine(RuleBasedStateMachine):
         user = self.users[name]
         if user.wire is not None:
             return
-        wire = user.wire = Wire(user, self.bench.exchange)
+        wire = user.wire = Wire(user, self.bench.router)
         user.forget()
 
         def accept(session: Session, present: bool) -> None:
@@ -431,7 +431,7 @@ class Machine(RuleBasedStateMachine):
             user.session = session
             edge = self.bench.edge
             assert edge.clients.attach(session, wire)
-            user.reads = Reads(edge, self.bench.exchange, session, wire.outlet)
+            user.reads = Reads(edge, self.bench.router, session, wire.packet_writer)
 
         packet = Connect(client_id=name, clean_session=name == "clean")
         self.bench.edge.clients.connect(packet, accept)
@@ -564,7 +564,7 @@ class Machine(RuleBasedStateMachine):
 def _small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Everything that is counted in hundreds is a few here, so that borders are met."""
     monkeypatch.setattr(window, "QUEUE_MESSAGES", 3)
-    monkeypatch.setattr(outlet, "QUEUE_MESSAGES", 3)
+    monkeypatch.setattr(packet_writer, "QUEUE_MESSAGES", 3)
     monkeypatch.setattr(journal_read_cache, "SPAN", 4)
     monkeypatch.setattr(journal_read_cache, "CHUNKS", 2)
     monkeypatch.setattr(catch_up, "TURN", 2)
@@ -572,12 +572,12 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("core", [txbroker.core, exchange], ids=["core", "reference"])
+@pytest.mark.parametrize("core", [txbroker.core, router], ids=["core", "reference"])
 def test_what_was_promised_comes_once_and_in_order(
     core: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Random schedules; the queues of a clean session are short in the reference only."""
-    monkeypatch.setattr(edge_bench, "Exchange", core.Exchange)
+    monkeypatch.setattr(edge_bench, "Router", core.Router)
     run_state_machine_as_test(
         Machine,
         settings=settings(

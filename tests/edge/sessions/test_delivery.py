@@ -1,4 +1,4 @@
-"""What becomes of outlets that a run has filled."""
+"""What becomes of packet writers that a run has filled."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 
 from tests.support.clock import Clock
-from txbroker.core import HIGH_MARK, Exchange
+from txbroker.core import HIGH_MARK, Router
 from txbroker.edge.sessions import delivery
 from txbroker.edge.sessions.delivery import Delivery
 from txbroker.model.log_position import JournalId
@@ -15,16 +15,16 @@ from txbroker.model.log_position import JournalId
 
 @attrs.define
 class Connection:
-    """Takes what is in its outlet, which takes it some time."""
+    """Takes what is in its packet writer, which takes it some time."""
 
     clock: Clock
-    outlet: Any
+    packet_writer: Any
     takes: float
     flushes: int = 0
 
     def flush(self) -> None:
         """What much of a run does to a connection."""
-        self.outlet.take()
+        self.packet_writer.take()
         self.clock.advance(self.takes)
         self.flushes += 1
 
@@ -32,15 +32,15 @@ class Connection:
 def flushes(takes: float, count: int = 20) -> list[int]:
     """How often each of so many full ones was written after one run; the next run is after that."""
     clock = Clock()
-    exchange = Exchange(lambda: None)
+    router = Router(lambda: None)
     none: Any = None
-    tested = Delivery(none, none, exchange, now=clock.now)
+    tested = Delivery(none, none, router, now=clock.now)
     connections = []
     for _ in range(count):
-        outlet = exchange.make_outlet()
-        outlet.connection = Connection(clock, outlet, takes)
-        outlet.send(bytes(HIGH_MARK))
-        connections.append(outlet.connection)
+        packet_writer = router.make_packet_writer()
+        packet_writer.connection = Connection(clock, packet_writer, takes)
+        packet_writer.send(bytes(HIGH_MARK))
+        connections.append(packet_writer.connection)
     tested.deliver_left(none, JournalId("", 1), [])
     return [connection.flushes for connection in connections]
 

@@ -26,7 +26,7 @@ def seen(bench: OwnBench, client: Client) -> dict[str, Any]:
     return {
         "subscriptions": {f: (s.qos, s.pending, dict(s.starts)) for f, s in subscriptions.items()},
         "plain": [s.target is not None and s.target.is_plain for s in subscriptions.values()],
-        "direct": client.sink.outlet.is_direct,
+        "direct": client.sink.packet_writer.is_direct,
         "route": set(route.filters),
         "peer": set(peer.filters),
         "requests": len(route.requests),

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.cluster import on_loop
 from tests.support.recorders import cut
-from txbroker.core import Exchange
+from txbroker.core import Router
 from txbroker.edge.routing.resolver_cache import ResolverCache
 from txbroker.edge.store.resolver_cache_file import ResolverCacheFile
 from txbroker.storage import atomic_file
@@ -17,7 +17,7 @@ from txbroker.v1 import store_pb2
 
 def zones() -> ResolverCache:
     """A root with two cuts, one of them with cuts of its own, one not asked yet."""
-    known = ResolverCache(Exchange(lambda: None))
+    known = ResolverCache(Router(lambda: None))
     known.add(cut("")).cuts = {"a": cut("a", 3), "ü": cut("ü")}
     known.add(cut("a", 3)).cuts = {"a/b": cut("a/b", 2)}
     known.add(cut("ü"))
@@ -30,7 +30,7 @@ async def save(path: Path, known: ResolverCache) -> None:
 
 
 def restored(path: Path) -> ResolverCache:
-    fresh = ResolverCache(Exchange(lambda: None))
+    fresh = ResolverCache(Router(lambda: None))
     fresh.restore(ResolverCacheFile(path).load())
     return fresh
 
@@ -64,7 +64,7 @@ async def test_own_zone_is_not_kept(tmp_path: Path) -> None:
 async def test_what_is_known_better_stays(tmp_path: Path) -> None:
     """The lineage on disk, say, has a later epoch."""
     await save(tmp_path / "zones", zones())
-    fresh = ResolverCache(Exchange(lambda: None))
+    fresh = ResolverCache(Router(lambda: None))
     fresh.add(cut("a", 5))
     fresh.restore(ResolverCacheFile(tmp_path / "zones").load())
     found = fresh.get("a")

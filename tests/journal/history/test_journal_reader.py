@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from tests.support.cluster import on_loop
 from tests.support.recorders import cut
-from txbroker.core import Exchange
+from txbroker.core import Router
 from txbroker.delegation.delegation_table import DelegationTable
 from txbroker.edge.routing.resolver_cache import ResolverCache
 from txbroker.edge.sessions.journal_read_cache import ReadFailure
@@ -99,7 +99,7 @@ def reader_of(table: DelegationTable, apex: str | None = None) -> JournalReader:
         channels=nothing,
         tasks=nothing,
     )
-    zones = ResolverCache(Exchange(lambda: None), 100)
+    zones = ResolverCache(Router(lambda: None), 100)
     if apex is not None:
         route = zones.add(cut(apex))
         route.is_local, route.cuts = True, {}

@@ -17,7 +17,7 @@ from txbroker.journal.store.ledger_log import MOST_GATHERED, STATED_EVERY, Ledge
 from txbroker.journal.store.retention import RetentionPolicy
 from txbroker.model.counters import Counters
 from txbroker.model.log_position import JournalId
-from txbroker.pipeline.audit.ledger_batches import ledger_to_arrow
+from txbroker.pipeline.ledgers.ledger_batches import ledger_to_arrow
 from txbroker.runtime.flush_queue import FlushQueue
 from txbroker.storage.committer import Committer, Durability
 from txbroker.storage.log import SegmentLog

@@ -81,13 +81,13 @@ class Bench:
             counters=self.edge.counters,
             measure=lambda _: self.disk,
         )
-        outputs = SocketOutputs(self.edge.exchange, self.turn.mark_next)
+        outputs = SocketOutputs(self.edge.router, self.turn.mark_next)
         self.edge.on_output = lambda: self.turn.mark_dirty(outputs)
         alone = Alone(self.edge.edge, self.clock.seconds)
         self.directory = alone.directory
         self.service = MqttService(
             edge=self.edge.edge,
-            exchange=self.edge.exchange,
+            router=self.edge.router,
             roaming=alone.roaming,
             successions=alone.successions,
             turn=self.turn,
@@ -365,7 +365,7 @@ def test_a_client_that_reads_no_answers_is_not_read(
         client.say(pings)
         bench.turn.end()
     assert not client.is_read
-    assert client.protocol.outlet.size < 3_000
+    assert client.protocol.packet_writer.size < 3_000
     client.protocol.resumeProducing()
     assert client.is_read
 

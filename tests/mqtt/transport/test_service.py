@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from txbroker.core import Exchange
+from txbroker.core import Router
 from txbroker.mqtt.transport.service import SocketOutputs
 from txbroker.runtime.flush_queue import FlushQueue
 
@@ -12,24 +12,24 @@ from txbroker.runtime.flush_queue import FlushQueue
 class Looked:
     """A connection that takes its output when it is looked at."""
 
-    def __init__(self, exchange: Exchange) -> None:
-        self.outlet = exchange.make_outlet()
-        self.outlet.connection = self
+    def __init__(self, router: Router) -> None:
+        self.packet_writer = router.make_packet_writer()
+        self.packet_writer.connection = self
         self.got = b""
 
     def flush(self) -> None:
-        self.got += bytes(self.outlet.take())
+        self.got += bytes(self.packet_writer.take())
 
 
 def test_a_crowd_gets_its_output_in_turns_of_their_own() -> None:
     """Whatever of the loop is ready comes in between; nobody has to ask for what is left."""
     later: list[Callable[[], None]] = []
     turn = FlushQueue(later.append)
-    exchange = Exchange(lambda: turn.mark_dirty(outputs))
-    outputs = SocketOutputs(exchange, turn.mark_next)
-    crowd = [Looked(exchange) for _ in range(1_000)]
+    router = Router(lambda: turn.mark_dirty(outputs))
+    outputs = SocketOutputs(router, turn.mark_next)
+    crowd = [Looked(router) for _ in range(1_000)]
     for one in crowd:
-        one.outlet.send(b"1")
+        one.packet_writer.send(b"1")
     turn.end()
     written, turns = [sum(bool(one.got) for one in crowd)], 0
     while later:

@@ -20,7 +20,7 @@ from twisted.python.failure import Failure
 
 from tests.support.cluster import on_loop
 from tests.support.mqttclient import until
-from txbroker.core import Exchange
+from txbroker.core import Router
 from txbroker.runtime import hooks
 from txbroker.runtime.flush_queue import FlushQueue
 from txbroker.runtime.sockets import poller, stream
@@ -61,18 +61,18 @@ class Peer(Protocol):
 
 
 class Carried(Peer):
-    """One whose input is an inlet's, as clients' and links' are."""
+    """One whose input is a packet reader's, as clients' and links' are."""
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, router: Router) -> None:
         super().__init__()
-        self.outlet = exchange.make_outlet()
-        self.inlet = exchange.make_inlet(self.outlet, 1000)
+        self.packet_writer = router.make_packet_writer()
+        self.packet_reader = router.make_packet_reader(self.packet_writer, 1000)
 
     def connectionMade(self) -> None:
-        self.transport.carry(self.inlet, self.outlet)
+        self.transport.carry(self.packet_reader, self.packet_writer)
 
     def fed(self) -> None:
-        frame = self.inlet.step()
+        frame = self.packet_reader.step()
         if frame is not None:
             self.dataReceived(frame[1])
 
@@ -83,7 +83,7 @@ class Bench:
 
     poller: Poller
     reactor: StreamReactor
-    exchange: Exchange
+    router: Router
     turn: FlushQueue
     port: Any
     peers: list[Peer] = attrs.field(factory=list)
@@ -104,9 +104,9 @@ async def streams() -> AsyncIterator[Bench]:
 
     loop = asyncio.get_running_loop()
     turn = FlushQueue(loop.call_soon)
-    exchange = Exchange(lambda: None)
-    poller = Poller(reactor.seconds, turn, exchange.make_sockets())
-    bench = Bench(poller, StreamReactor(reactor, poller), exchange, turn, None)
+    router = Router(lambda: None)
+    poller = Poller(reactor.seconds, turn, router.make_sockets())
+    bench = Bench(poller, StreamReactor(reactor, poller), router, turn, None)
 
     class Peers(Factory):
         noisy = False
@@ -173,39 +173,39 @@ async def test_what_the_kernel_does_not_take_waits() -> None:
 
 
 @on_loop
-async def test_what_is_pushed_waits_in_the_outlet() -> None:
+async def test_what_is_pushed_waits_in_the_packet_writer() -> None:
     """There it counts; the producer is told when it has gone, and the end comes behind it."""
     async with streams() as bench:
-        bench.make = lambda: Carried(bench.exchange)
+        bench.make = lambda: Carried(bench.router)
         client, peer = await bench.connect()
         with client:
-            outlet = peer.outlet  # type: ignore[attr-defined]
+            packet_writer = peer.packet_writer  # type: ignore[attr-defined]
             peer.transport.registerProducer(peer, True)
-            outlet.send(b"few")
+            packet_writer.send(b"few")
             peer.transport.push()
             assert client.recv(10) == b"few"
-            assert outlet.descriptor >= 0 and not peer.events
+            assert packet_writer.descriptor >= 0 and not peer.events
 
-            outlet.send(MUCH)
+            packet_writer.send(MUCH)
             peer.transport.push()
-            left, unread = outlet.size, peer.transport.unread()
-            assert 0 < left < len(MUCH) and outlet.descriptor < 0
+            left, unread = packet_writer.size, peer.transport.unread()
+            assert 0 < left < len(MUCH) and packet_writer.descriptor < 0
             assert peer.events == ["pause"]
-            outlet.send(b"more")
+            packet_writer.send(b"more")
             peer.transport.push()
-            assert outlet.size == left + 4
+            assert packet_writer.size == left + 4
 
             received = bytearray()
             while len(received) < len(MUCH) + 4:
                 received += await asyncio.to_thread(client.recv, 1 << 20)
             assert bytes(received) == MUCH + b"more"
             await until(lambda: peer.events == ["pause", "resume"])
-            assert outlet.descriptor >= 0 and peer.transport.unread() < unread
+            assert packet_writer.descriptor >= 0 and peer.transport.unread() < unread
 
-            outlet.send(MUCH)
+            packet_writer.send(MUCH)
             peer.transport.push()
             peer.transport.loseConnection()
-            assert outlet.size
+            assert packet_writer.size
             assert await read_all(client) == MUCH
             await until(lambda: peer.reason is ConnectionDone)
 
@@ -327,7 +327,7 @@ async def test_what_was_said_before_the_accept_is_read_with_it() -> None:
 
         def make() -> Peer:
             bench.turn.mark_dirty(Rounds())
-            return Carried(bench.exchange)
+            return Carried(bench.router)
 
         bench.make = make
         with socket.create_connection(("127.0.0.1", bench.port.getHost().port)) as client:
@@ -341,7 +341,7 @@ async def test_what_was_said_before_the_accept_is_read_with_it() -> None:
 async def test_an_error_in_the_first_read_is_not_of_the_others() -> None:
     """Its connection is closed; who comes behind it is served."""
     async with streams() as bench:
-        bench.make = lambda: Carried(bench.exchange)
+        bench.make = lambda: Carried(bench.router)
         with mock.patch.object(Peer, "dataReceived", side_effect=[KeyError("x"), None]) as received:
             clients = []
             for _ in range(2):
@@ -533,21 +533,21 @@ async def test_who_has_left_has_an_address_that_says_so() -> None:
 
 
 @on_loop
-async def test_an_outlet_is_never_written_to_a_later_connection() -> None:
+async def test_a_packet_writer_is_never_written_to_a_later_connection() -> None:
     """Its socket's number is given to the next connection that comes."""
     async with streams() as bench:
-        exchange = Exchange(lambda: None)
-        outlet = exchange.make_outlet()
+        router = Router(lambda: None)
+        packet_writer = router.make_packet_writer()
         client, peer = await bench.connect()
-        peer.transport.carry(exchange.make_inlet(outlet, 100), outlet)
+        peer.transport.carry(router.make_packet_reader(packet_writer, 100), packet_writer)
         number = peer.transport.fileno()
         client.close()
         await until(lambda: peer.reason is not None)
         later, other = await bench.connect()
-        outlet.send(b"secret")
+        packet_writer.send(b"secret")
 
         assert number == other.transport.fileno()
-        assert [outlet] == exchange.send_outputs()
+        assert [packet_writer] == router.send_outputs()
         other.transport.write(b"hello")
         assert b"hello" == later.recv(100)
         later.close()

@@ -1,7 +1,7 @@
 # Publishes that came together and go on together.
 
 cdef class Flows
-cdef class Outlet
+cdef class PacketWriter
 
 
 @cython.final
@@ -9,7 +9,7 @@ cdef class Run:
     """
     As in the reference. `data` is what was read, other packets included: it is not copied.
 
-    The entries' `plan` is the number of each topic in the exchange of this `epoch`.
+    The entries' `plan` is the number of each topic in the router of this `epoch`.
     """
 
     cdef readonly bytes data
@@ -18,7 +18,7 @@ cdef class Run:
     cdef public str edge
     cdef public object session
     cdef public Flows flows
-    cdef public Outlet outlet
+    cdef public PacketWriter packet_writer
     cdef public object offsets
     cdef public int64_t first
     cdef public uint32_t serial
@@ -219,7 +219,7 @@ cdef class Run:
         run.session = self.session
         run.serial = self.serial
         run.flows = self.flows
-        run.outlet = self.outlet
+        run.packet_writer = self.packet_writer
         run.epoch = self.epoch
         if self.places is not None:
             run.places = [self.places[index] for index in chosen]

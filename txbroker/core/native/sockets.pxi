@@ -68,16 +68,16 @@ def _nobody(*_):
 
 @cython.final
 cdef class Sender:
-    """As in the reference; made by `Exchange.make_sender`."""
+    """As in the reference; made by `Router.make_sender`."""
 
-    cdef Outlet outlet
+    cdef PacketWriter packet_writer
     cdef object make_header
     cdef dict headers
     cdef public int64_t room
     cdef readonly uint64_t sent
 
-    def __init__(self, Outlet outlet not None, make_header):
-        self.outlet = outlet
+    def __init__(self, PacketWriter packet_writer not None, make_header):
+        self.packet_writer = packet_writer
         self.make_header = make_header
         self.headers = {}
 
@@ -86,14 +86,14 @@ cdef class Sender:
         self.headers.clear()
 
     cdef bint can_send(self):
-        return self.room > 0 and self.outlet.descriptor >= 0
+        return self.room > 0 and self.packet_writer.descriptor >= 0
 
     def send(self, Run run not None):
         """As in the reference."""
         is_sent = self.can_send()
         if is_sent:
             self.put(run)
-            self.outlet.exchange.tell()
+            self.packet_writer.router.tell()
         return is_sent
 
     cdef int put(self, Run run) except -1:
@@ -104,10 +104,10 @@ cdef class Sender:
             if len(self.headers) >= MOST_KNOWN:
                 self.headers.clear()
             self.headers[run.clients[0]] = header
-        self.outlet.note()
-        self.outlet.output.append(PyBytes_AS_STRING(header), PyBytes_GET_SIZE(header))
-        put_count(self.outlet.output.extend(COUNT), run.entries_.size())
-        self.outlet.output.share(<PyObject*>run.data, run.bytes_at(first), last - first)
+        self.packet_writer.note()
+        self.packet_writer.output.append(PyBytes_AS_STRING(header), PyBytes_GET_SIZE(header))
+        put_count(self.packet_writer.output.extend(COUNT), run.entries_.size())
+        self.packet_writer.output.share(<PyObject*>run.data, run.bytes_at(first), last - first)
         self.room -= run.size
         self.sent += run.size
         return 0
@@ -115,10 +115,10 @@ cdef class Sender:
 
 @cython.final
 cdef class Sockets:
-    """As in the reference; made by `Exchange.make_sockets`."""
+    """As in the reference; made by `Router.make_sockets`."""
 
-    cdef Exchange exchange
-    cdef list inlets  # of type Input, by descriptor
+    cdef Router router
+    cdef list packet_readers  # of type Input, by descriptor
     cdef object ask
     cdef object leave
     cdef object find_edge
@@ -142,10 +142,10 @@ cdef class Sockets:
     cdef double floor  # what those have used who are read now
     cdef double top  # the most that anybody has used
 
-    def __cinit__(self, Exchange exchange not None):
-        self.exchange = exchange
+    def __cinit__(self, Router router not None):
+        self.router = router
         self.most = READ_SIZE
-        self.inlets = []
+        self.packet_readers = []
         self.ask = self.leave = self.find_edge = self.find_owner = _nobody
         self.answers = {}
         self.kept = []
@@ -160,16 +160,16 @@ cdef class Sockets:
         """As in the reference."""
         self.find_owner = find_owner
 
-    def add(self, size_t descriptor, Input inlet not None):
-        """What comes there is for this inlet."""
-        while len(self.inlets) <= <Py_ssize_t>descriptor:
-            self.inlets.append(None)
-        self.inlets[descriptor] = inlet
+    def add(self, size_t descriptor, Input packet_reader not None):
+        """What comes there is for this packet_reader."""
+        while len(self.packet_readers) <= <Py_ssize_t>descriptor:
+            self.packet_readers.append(None)
+        self.packet_readers[descriptor] = packet_reader
 
     def remove(self, size_t descriptor):
         """It is read no more."""
-        if <Py_ssize_t>descriptor < len(self.inlets):
-            self.inlets[descriptor] = None
+        if <Py_ssize_t>descriptor < len(self.packet_readers):
+            self.packet_readers[descriptor] = None
 
     def crowd(self, size_t waiting):
         """As in the reference."""
@@ -181,14 +181,14 @@ cdef class Sockets:
 
     def read(self, int descriptor):
         """As in the reference."""
-        cdef Input inlet = None
-        if 0 <= descriptor < len(self.inlets):
-            inlet = <Input>self.inlets[descriptor]
-        return inlet is not None and self.read_one(inlet, descriptor, 0) == FED
+        cdef Input packet_reader = None
+        if 0 <= descriptor < len(self.packet_readers):
+            packet_reader = <Input>self.packet_readers[descriptor]
+        return packet_reader is not None and self.read_one(packet_reader, descriptor, 0) == FED
 
     def tell(self):
         """As in the reference."""
-        self.exchange.tell()
+        self.router.tell()
         if self.kept:
             kept, self.kept, self.kept_size = self.kept, [], 0
             for keep, runs in kept:
@@ -220,7 +220,7 @@ cdef class Sockets:
                 PyErr_CheckSignals()
                 continue
             left = self.serve(events, count, interest, clock)
-            if left or self.has_left or not self.exchange.send_all():
+            if left or self.has_left or not self.router.send_all():
                 return left
             if self.kept_size >= KEPT_SIZE or (end != INFINITY and monotonic() >= end):
                 return left if self.kept else None
@@ -253,32 +253,32 @@ cdef class Sockets:
         cdef double until = before + (HURRIED_FOR if self.is_hurried else READ_FOR)
         cdef bint is_crowd = self.is_crowded
         cdef double worked_before = worked() if is_crowd else before, worked_after
-        cdef Input inlet
+        cdef Input packet_reader
         cdef int index, descriptor
         cdef bint is_late = False
         if is_crowd:
             self.sort(events, count)
-        self.exchange.is_quiet = True
+        self.router.is_quiet = True
         try:
             for index in range(count):
                 descriptor = events[index].data.fd
-                inlet = None
-                if descriptor < len(self.inlets):
-                    inlet = <Input>self.inlets[descriptor]
+                packet_reader = None
+                if descriptor < len(self.packet_readers):
+                    packet_reader = <Input>self.packet_readers[descriptor]
                 if (
-                    inlet is None
+                    packet_reader is None
                     or events[index].events & ~<uint32_t>ENDED != EPOLLIN
                     or not interest[descriptor] & EPOLLIN
                 ):
                     left.append((descriptor, events[index].events))
                 elif not is_late:
-                    told = self.read_one(inlet, descriptor, now)
+                    told = self.read_one(packet_reader, descriptor, now)
                     after = monotonic()
                     worked_after = worked() if is_crowd else after
-                    used = max(inlet.used, self.floor)
-                    inlet.used = used + max(worked_after - worked_before, LIGHT)
-                    self.top = max(self.top, inlet.used)
-                    self.note_read(inlet, after - before, count)
+                    used = max(packet_reader.used, self.floor)
+                    packet_reader.used = used + max(worked_after - worked_before, LIGHT)
+                    self.top = max(self.top, packet_reader.used)
+                    self.note_read(packet_reader, after - before, count)
                     before, worked_before = after, worked_after
                     if told:
                         left.append((descriptor, told))
@@ -286,7 +286,7 @@ cdef class Sockets:
                         is_late = True
                         self.floor = used
         finally:
-            self.exchange.is_quiet = False
+            self.router.is_quiet = False
         if not is_late:
             # Nobody waits: all are even. What one has used in hours would let a crowd of new ones,
             # who have used nothing yet, go before it for seconds.
@@ -294,14 +294,14 @@ cdef class Sockets:
         self.is_crowded = is_late
         return left
 
-    cdef int note_read(self, Input inlet, double took, int ready) noexcept:
+    cdef int note_read(self, Input packet_reader, double took, int ready) noexcept:
         """What goes to a crowd, or comes from one, takes long, so that less is read at once."""
         cdef double most = min(READ_FOR, ROUND_FOR / ready)
         if took > most:
-            inlet.portion = <size_t>(min(inlet.portion, self.most) * (most / took))
-            inlet.portion = max(inlet.portion, <size_t>READ_LEAST)
-        elif not self.is_hurried and took < most / 2 and inlet.portion < READ_SIZE:
-            inlet.portion *= 2
+            packet_reader.portion = <size_t>(min(packet_reader.portion, self.most) * (most / took))
+            packet_reader.portion = max(packet_reader.portion, <size_t>READ_LEAST)
+        elif not self.is_hurried and took < most / 2 and packet_reader.portion < READ_SIZE:
+            packet_reader.portion *= 2
         return 0
 
     cdef int sort(self, epoll_event* events, int count) except -1:
@@ -313,8 +313,8 @@ cdef class Sockets:
         for index in range(count):
             descriptor = events[index].data.fd
             used = 0
-            if descriptor < len(self.inlets) and self.inlets[descriptor] is not None:
-                used = max((<Input>self.inlets[descriptor]).used, self.floor)
+            if descriptor < len(self.packet_readers) and self.packet_readers[descriptor] is not None:
+                used = max((<Input>self.packet_readers[descriptor]).used, self.floor)
             order.push_back(pair[double, int](used, index))
         stable_sort(order.begin(), order.end())
         for index in range(count):
@@ -323,16 +323,16 @@ cdef class Sockets:
             events[index] = sorted_[index]
         return 0
 
-    cdef int read_one(self, Input inlet, int descriptor, double now) except -1:
+    cdef int read_one(self, Input packet_reader, int descriptor, double now) except -1:
         """What is for others of what it has brought: `FED`, that it is at its end, or 0."""
         cdef ssize_t size
-        cdef size_t most = min(self.most, inlet.portion)
+        cdef size_t most = min(self.most, packet_reader.portion)
         cdef bytes data
-        cdef bint is_amid = inlet.is_amid()
+        cdef bint is_amid = packet_reader.is_amid()
         if self.is_hurried:
             most = max(most // HURRIED_PART, <size_t>READ_LEAST)
         if is_amid:
-            size = inlet.read_on(descriptor)
+            size = packet_reader.read_on(descriptor)
         else:
             size = recv(descriptor, read_buffer, most, MSG_DONTWAIT)
         if size <= 0:
@@ -340,45 +340,45 @@ cdef class Sockets:
         self.reads += 1
         self.size += size
         if is_amid:
-            return FED if inlet.tail_size == inlet.wanted else 0
+            return FED if packet_reader.tail_size == packet_reader.wanted else 0
         try:
-            if inlet.is_fed:
-                inlet.add(read_buffer, size)
+            if packet_reader.is_fed:
+                packet_reader.add(read_buffer, size)
                 return FED
-            data = inlet.joined(read_buffer, size)
+            data = packet_reader.joined(read_buffer, size)
             if data is None:
                 return FED
-            if inlet.keep(data, self.take(inlet, data, now)):
+            if packet_reader.keep(data, self.take(packet_reader, data, now)):
                 return 0
         except Exception as error:
-            inlet.fault = error
+            packet_reader.fault = error
         return FED
 
-    cdef size_t take(self, Input inlet, bytes data, double now) except? 0:
+    cdef size_t take(self, Input packet_reader, bytes data, double now) except? 0:
         """Have go on at once what can; where that ends."""
-        cdef size_t at = inlet.answered(data, 0)
-        cdef Run run = inlet.peek(data, at)
-        while run is not None and self.pass_on(inlet, run):
-            at = inlet.answered(data, inlet.peeked)
-            run = inlet.peek(data, at)
+        cdef size_t at = packet_reader.answered(data, 0)
+        cdef Run run = packet_reader.peek(data, at)
+        while run is not None and self.pass_on(packet_reader, run):
+            at = packet_reader.answered(data, packet_reader.peeked)
+            run = packet_reader.peek(data, at)
         if at:
-            inlet.heard_at = now
+            packet_reader.heard_at = now
         return at
 
-    cdef bint pass_on(self, Input inlet, Run run) except -1:
+    cdef bint pass_on(self, Input packet_reader, Run run) except -1:
         """Take a run, if it can go on at once."""
         leave = self.leave
-        if isinstance(inlet, LinkInlet) and (<LinkInlet>inlet).may_take is not None:
-            left = self.deliver(<LinkInlet>inlet, run)
-            leave = (<LinkInlet>inlet).leave
+        if isinstance(packet_reader, LinkReader) and (<LinkReader>packet_reader).may_take is not None:
+            left = self.deliver(<LinkReader>packet_reader, run)
+            leave = (<LinkReader>packet_reader).leave
         else:
             left = self.publish(run)
-            if left is None and isinstance(inlet, Inlet):
+            if left is None and isinstance(packet_reader, PacketReader):
                 left = self.send(run)
         if left is None:
             return False
-        inlet.note(run)
-        if left or self.exchange.full:
+        packet_reader.note(run)
+        if left or self.router.full:
             self.answers.clear()
             self.has_left = True
             leave(run, left)
@@ -391,11 +391,11 @@ cdef class Sockets:
             answer = self.answers[key] = question(*arguments)
         return answer
 
-    cdef list deliver(self, LinkInlet inlet, Run run):
+    cdef list deliver(self, LinkReader packet_reader, Run run):
         """To the clients that are here; None: it has to wait."""
-        if not self.answer(inlet, inlet.may_take, ()):
+        if not self.answer(packet_reader, packet_reader.may_take, ()):
             return None
-        return self.exchange.fan_out(run, None)
+        return self.router.fan_out(run, None)
 
     cdef list publish(self, Run run):
         """In the own zone; None: it is not of that, or somebody has to wait."""
@@ -406,7 +406,7 @@ cdef class Sockets:
         if way is None:
             return None
         route, verdict, here, keep = way
-        edges = self.exchange.edges_for(run, route, verdict)
+        edges = self.router.edges_for(run, route, verdict)
         if edges is None:
             return None
         for edge in edges:
@@ -421,7 +421,7 @@ cdef class Sockets:
             (<Sender>sender).put(run)
         if keep is not None:
             self.keep(keep, run)
-        return self.exchange.fan_out(run, None) if is_here else []
+        return self.router.fan_out(run, None) if is_here else []
 
     cdef int keep(self, how, Run run) except -1:
         """With others, soon: before anything else of Python has a turn."""
@@ -435,7 +435,7 @@ cdef class Sockets:
 
     cdef list send(self, Run run):
         """To an owner elsewhere; None: there is none, or it has to wait."""
-        route = self.exchange.route_of(run)
+        route = self.router.route_of(run)
         sender = None if route is None else self.answer(route, self.find_owner, (route,))
         if sender is None or not (<Sender?>sender).can_send():
             return None

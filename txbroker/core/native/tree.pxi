@@ -9,7 +9,7 @@ cdef inline const Byte* bytes_of(bytes data) noexcept:
 
 @cython.final
 cdef class Nodes:
-    """The levels of all that an exchange knows of topics."""
+    """The levels of all that an router knows of topics."""
 
     cdef Levels levels
 
@@ -79,7 +79,7 @@ cdef class Apexes:
 @cython.final
 cdef class Tree:
     """
-    `matching.index.SubscriptionIndex`, with no cache of its own: an `Exchange` has one.
+    `matching.index.SubscriptionIndex`, with no cache of its own: an `Router` has one.
 
     A filter's entries are one pair, or a dict of several by key, at the filter's number in `items`.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from txbroker.core.reference.outlet import Outlet
+from txbroker.core.reference.packet_writer import PacketWriter
 from txbroker.core.reference.packets import Entry
 
 
@@ -57,9 +57,10 @@ class Flows:
         self._flows[packet_id] = Flow(qos, serial, False)
         return True
 
-    def taken(self, run: OpenRun, outlet: Outlet | None) -> list[int]:
+    def taken(self, run: OpenRun, packet_writer: PacketWriter | None) -> list[int]:
         """
-        A run of this client is safe: PUBACK or PUBREC goes to the outlet, in the order of the run.
+        A run of this client is safe: PUBACK or PUBREC goes to the packet writer, in the order of
+        the run.
 
         Returns the packet ids that are its no longer.
         """
@@ -75,18 +76,18 @@ class Flows:
             else:
                 self._flows[one.packet_id] = flow._replace(is_taken=True)
             answers += bytes((0x40 if flow.qos == 1 else 0x50, 2)) + one.packet_id.to_bytes(2)
-        if outlet is not None and answers:
-            outlet.send(bytes(answers))
+        if packet_writer is not None and answers:
+            packet_writer.send(bytes(answers))
         return others
 
-    def release(self, packet_id: int, outlet: Outlet) -> bool:
+    def release(self, packet_id: int, packet_writer: PacketWriter) -> bool:
         """PUBREL of a clean session's client came: PUBCOMP goes out; False: the id is held."""
         if packet_id in self._held:
             return False
         flow = self._flows.get(packet_id)
         if flow is not None and flow.qos == 2:
             del self._flows[packet_id]
-        outlet.send(b"\x70\x02" + packet_id.to_bytes(2))
+        packet_writer.send(b"\x70\x02" + packet_id.to_bytes(2))
         return True
 
     def hold(self, packet_id: int) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from txbroker.core.reference.inlet import gather, keep
 from txbroker.core.reference.link_scope import LinkScope
+from txbroker.core.reference.packet_reader import gather, keep
 from txbroker.core.reference.packets import DUP, Entry, plain_publish
 from txbroker.core.reference.run import Run
 from txbroker.model.publish_run import MOST, Octets
@@ -25,7 +25,7 @@ first. Of headers that differ in nothing else, one has to be known.
 """
 
 
-class LinkInlet:
+class LinkReader:
     """
     One link's input; `expected`: so many publishes of the batch at hand are still to come. Those
     that are not within the `bailiwick` come each by itself, for others to judge.
@@ -90,7 +90,7 @@ class LinkInlet:
         self._header = b""
 
     def answered(self, data: bytes) -> int:
-        """As `Inlet.answered`: there are none here."""
+        """As `PacketReader.answered`: there are none here."""
         return 0
 
     def peek(self, data: bytes) -> tuple[Run, int] | None:

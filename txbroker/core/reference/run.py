@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from txbroker.core.reference.flows import Flows
-from txbroker.core.reference.outlet import Outlet
+from txbroker.core.reference.packet_writer import PacketWriter
 from txbroker.core.reference.packets import Entry
 from txbroker.model.publish_run import Octets
 from txbroker.mqtt.wire.message import OVERHEAD, Message
@@ -18,10 +18,10 @@ class Run:
 
     All are of QoS 0 (`qos` 0), or all of QoS 1 or 2 (`qos` 1). `clients` published them: `places`
     has the index of each one's client, None where there is only one. `edge` is the node that they
-    came in on, "" for this one. `size` is what they count for in queues (`Message.size`).
-    `session` is that of the client, where it is here, with its `flows` and the `outlet` of the
-    connection that they came on; `serial` tells its runs apart. Where they lie in a journal
-    say `offsets`, or `first`, where the others follow it (0: nowhere).
+    came in on, "" for this one. `size` is what they count for in queues (`Message.size`). `session`
+    is that of the client, where it is here, with its `flows` and the `packet_writer` of the
+    connection that they came on; `serial` tells its runs apart. Where they lie in a journal say
+    `offsets`, or `first`, where the others follow it (0: nowhere).
     """
 
     __slots__ = (
@@ -32,7 +32,7 @@ class Run:
         "first",
         "flows",
         "offsets",
-        "outlet",
+        "packet_writer",
         "places",
         "qos",
         "serial",
@@ -60,7 +60,7 @@ class Run:
         self.session = session
         self.serial = serial
         self.flows: Flows | None = None
-        self.outlet: Outlet | None = None
+        self.packet_writer: PacketWriter | None = None
         self.first = 0
         self.offsets: Sequence[int] | None = None
         self.size = sum(one.end - one.payload + one.topic_end - one.topic for one in entries)
@@ -142,7 +142,7 @@ class Run:
             session=self.session,
             serial=self.serial,
         )
-        run.flows, run.outlet = self.flows, self.outlet
+        run.flows, run.packet_writer = self.flows, self.packet_writer
         if self.first or self.offsets is not None:
             run.offsets = [self.offset(index) for index in chosen]
         return run

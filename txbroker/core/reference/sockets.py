@@ -7,9 +7,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
-from txbroker.core.reference.inlet import Inlet
-from txbroker.core.reference.link import COUNT, MOST_KNOWN, LinkInlet
-from txbroker.core.reference.outlet import Outlet
+from txbroker.core.reference.link import COUNT, MOST_KNOWN, LinkReader
+from txbroker.core.reference.packet_reader import PacketReader
+from txbroker.core.reference.packet_writer import PacketWriter
 from txbroker.core.reference.run import Run
 
 EPOLLIN = 0x001
@@ -54,7 +54,7 @@ class Switch(Protocol):
 
     @property
     def is_full(self) -> bool:
-        """True if an outlet has passed its high mark."""
+        """True if a packet writer has passed its high mark."""
 
     def tell(self) -> None:
         """What has output is told."""
@@ -80,11 +80,11 @@ class Sender:
     used knows what else was.
     """
 
-    def __init__(self, outlet: Outlet, make_header: Callable[[str], bytes]) -> None:
+    def __init__(self, packet_writer: PacketWriter, make_header: Callable[[str], bytes]) -> None:
         """`make_header` makes what goes before publishes of a client, with any count (`COUNT`)."""
         self.room = 0
         self.sent = 0
-        self._outlet = outlet
+        self._packet_writer = packet_writer
         self._make_header = make_header
         self._headers: dict[str, bytes] = {}
 
@@ -95,7 +95,7 @@ class Sender:
     @property
     def can_send(self) -> bool:
         """Whether something may be sent here and now."""
-        return self.room > 0 and self._outlet.descriptor >= 0
+        return self.room > 0 and self._packet_writer.descriptor >= 0
 
     def send(self, run: Run) -> bool:
         """Send a run of one client; False: that cannot be done here and now."""
@@ -107,7 +107,7 @@ class Sender:
             if len(self._headers) >= MOST_KNOWN:
                 self._headers.clear()
             self._headers[run.clients[0]] = header
-        self._outlet.send(header + run.count.to_bytes(COUNT, "little") + run.raw)
+        self._packet_writer.send(header + run.count.to_bytes(COUNT, "little") + run.raw)
         self.room -= run.size
         self.sent += run.size
         return True
@@ -120,9 +120,9 @@ class Sockets:
     Whoever has to be asked is asked once until somebody else has had a turn.
     """
 
-    def __init__(self, exchange: Switch) -> None:
-        self._exchange = exchange
-        self._inlets: dict[int, Inlet | LinkInlet] = {}
+    def __init__(self, router: Switch) -> None:
+        self._router = router
+        self._packet_readers: dict[int, PacketReader | LinkReader] = {}
         self._ask: Callable[[], Way | None] = lambda: None
         self._leave: Callable[[Run, Left], None] = lambda _, __: None
         self._find_edge: Callable[[Any], Sender | None] = lambda _: None
@@ -140,8 +140,8 @@ class Sockets:
     ) -> None:
         """
         The own zone. `ask` says what goes on there now, None: nothing; `leave` gets what could not
-        be given to everybody, or filled an outlet; `find_edge` gives the link to another edge by
-        which it may go now.
+        be given to everybody, or filled a packet writer; `find_edge` gives the link to another edge
+        by which it may go now.
         """
         self._ask, self._leave, self._find_edge = ask, leave, find_edge
 
@@ -149,13 +149,13 @@ class Sockets:
         """The other zones: `find_owner` gives the link to a route's owner by which it may go."""
         self._find_owner = find_owner
 
-    def add(self, descriptor: int, inlet: Inlet | LinkInlet) -> None:
-        """What comes there is for this inlet."""
-        self._inlets[descriptor] = inlet
+    def add(self, descriptor: int, packet_reader: PacketReader | LinkReader) -> None:
+        """What comes there is for this packet reader."""
+        self._packet_readers[descriptor] = packet_reader
 
     def remove(self, descriptor: int) -> None:
         """It is read no more."""
-        self._inlets.pop(descriptor, None)
+        self._packet_readers.pop(descriptor, None)
 
     def crowd(self, waiting: int) -> None:
         """
@@ -172,14 +172,14 @@ class Sockets:
     def read(self, descriptor: int) -> bool:
         """
         Read that of a client or link that has just connected, to which nothing can go on yet;
-        whether something is in its inlet now. An end, or an error, is met again by `wait`.
+        whether something is in its packet reader now. An end, or an error, is met again by `wait`.
         """
-        inlet = self._inlets.get(descriptor)
-        return inlet is not None and self._read(inlet, descriptor, 0.0) == FED
+        packet_reader = self._packet_readers.get(descriptor)
+        return packet_reader is not None and self._read(packet_reader, descriptor, 0.0) == FED
 
     def tell(self) -> None:
         """What has output is told, and runs are kept, as far as `wait` has put that off."""
-        self._exchange.tell()
+        self._router.tell()
         kept, self._kept = self._kept, []
         for keep, run in kept:
             keep([run])
@@ -196,31 +196,31 @@ class Sockets:
         has no turn in between, but other threads have.
 
         Returns what is for others: descriptors with what `epoll` says of each, or `FED` for what
-        was read and is in the inlet (if that is more of a long packet that is not whole yet, it may
-        be missing); whoever gets them has to `tell` first, even if there are none. None: there is
-        nothing. `interest` has EPOLLIN where a descriptor may be read. What is to be kept may wait
-        for 10 ms, to be kept with others, but never until anybody else has a turn. Where those who
-        are ready bring more than there is time for, some are not read yet: whoever has brought less
-        comes first. (Compiled; the reference reads all of them.)
+        was read and is in the packet reader (if that is more of a long packet that is not whole
+        yet, it may be missing); whoever gets them has to `tell` first, even if there are none.
+        None: there is nothing. `interest` has EPOLLIN where a descriptor may be read. What is to be
+        kept may wait for 10 ms, to be kept with others, but never until anybody else has a turn.
+        Where those who are ready bring more than there is time for, some are not read yet: whoever
+        has brought less comes first. (Compiled; the reference reads all of them.)
         """
         self._has_left = False
         self._answers.clear()
-        self._exchange.is_quiet = True
+        self._router.is_quiet = True
         try:
             now, left = clock(), []
             for descriptor, events in epoll.poll(timeout, BATCH):
-                inlet = self._inlets.get(descriptor)
+                packet_reader = self._packet_readers.get(descriptor)
                 is_read = events & ~ENDED == EPOLLIN
-                if inlet is None or not (is_read and interest[descriptor] & EPOLLIN):
+                if packet_reader is None or not (is_read and interest[descriptor] & EPOLLIN):
                     left.append((descriptor, events))
-                elif told := self._read(inlet, descriptor, now):
+                elif told := self._read(packet_reader, descriptor, now):
                     left.append((descriptor, told))
         finally:
-            self._exchange.is_quiet = False
-        has_more = left or self._has_left or not self._exchange.send_all() or self._kept
+            self._router.is_quiet = False
+        has_more = left or self._has_left or not self._router.send_all() or self._kept
         return left if has_more else None
 
-    def _read(self, inlet: Inlet | LinkInlet, descriptor: int, now: float) -> int:
+    def _read(self, packet_reader: PacketReader | LinkReader, descriptor: int, now: float) -> int:
         """What is for others of what it has brought: `FED`, that it is at its end, or 0."""
         try:
             data = os.read(descriptor, self._most)
@@ -231,40 +231,44 @@ class Sockets:
         if not data:
             return EPOLLIN
         try:
-            if inlet.is_fed:
-                inlet.feed(data)
+            if packet_reader.is_fed:
+                packet_reader.feed(data)
                 return FED
-            whole = inlet.joined(data)
-            if whole is not None and inlet.keep(whole, self._take(inlet, whole, now)):
+            whole = packet_reader.joined(data)
+            if whole is not None and packet_reader.keep(
+                whole, self._take(packet_reader, whole, now)
+            ):
                 return 0
         except Exception as error:
-            inlet.fault = error  # of one connection: the others go on
+            packet_reader.fault = error  # of one connection: the others go on
         return FED
 
-    def _take(self, inlet: Inlet | LinkInlet, data: bytes, now: float) -> int:
+    def _take(self, packet_reader: PacketReader | LinkReader, data: bytes, now: float) -> int:
         """Have go on at once what can; how many bytes that were."""
-        at = inlet.answered(data)
-        while (peeked := inlet.peek(data[at:])) is not None and self._pass_on(inlet, peeked[0]):
+        at = packet_reader.answered(data)
+        while (peeked := packet_reader.peek(data[at:])) is not None and self._pass_on(
+            packet_reader, peeked[0]
+        ):
             at += peeked[1]
-            at += inlet.answered(data[at:])
+            at += packet_reader.answered(data[at:])
         if at:
-            inlet.heard_at = now
+            packet_reader.heard_at = now
         return at
 
-    def _pass_on(self, inlet: Inlet | LinkInlet, run: Run) -> bool:
+    def _pass_on(self, packet_reader: PacketReader | LinkReader, run: Run) -> bool:
         """Take a run, if it can go on at once."""
         leave = self._leave
-        if isinstance(inlet, LinkInlet) and inlet.may_take is not None:
-            left = self._deliver(inlet, run)
-            leave = inlet.leave
+        if isinstance(packet_reader, LinkReader) and packet_reader.may_take is not None:
+            left = self._deliver(packet_reader, run)
+            leave = packet_reader.leave
         else:
             left = self._publish(run)
-            if left is None and isinstance(inlet, Inlet):
+            if left is None and isinstance(packet_reader, PacketReader):
                 left = self._send(run)
         if left is None:
             return False
-        self._exchange.received += inlet.note(run)
-        if left or self._exchange.is_full:
+        self._router.received += packet_reader.note(run)
+        if left or self._router.is_full:
             self._answers.clear()
             self._has_left = True
             leave(run, left)
@@ -276,11 +280,11 @@ class Sockets:
             self._answers[key] = question()
         return self._answers[key]
 
-    def _deliver(self, inlet: LinkInlet, run: Run) -> Left | None:
+    def _deliver(self, packet_reader: LinkReader, run: Run) -> Left | None:
         """To the clients that are here; None: it has to wait."""
-        assert inlet.may_take is not None
-        is_free = self._answer(inlet, inlet.may_take)
-        return self._exchange.fan_out(run, None) if is_free else None
+        assert packet_reader.may_take is not None
+        is_free = self._answer(packet_reader, packet_reader.may_take)
+        return self._router.fan_out(run, None) if is_free else None
 
     def _publish(self, run: Run) -> Left | None:
         """In the own zone; None: it is not of that, or somebody has to wait."""
@@ -288,7 +292,7 @@ class Sockets:
         if way is None:
             return None
         route, verdict, here, keep = way
-        edges = self._exchange.edges_for(run, route, verdict)
+        edges = self._router.edges_for(run, route, verdict)
         if edges is None:
             return None
         senders = [
@@ -300,11 +304,11 @@ class Sockets:
             sender.send(run)
         if keep is not None:
             self._kept.append((keep, run))
-        return self._exchange.fan_out(run, None) if here in edges else []
+        return self._router.fan_out(run, None) if here in edges else []
 
     def _send(self, run: Run) -> Left | None:
         """To an owner elsewhere; None: there is none, or it has to wait."""
-        (route, _), *others = self._exchange.split(run)
+        (route, _), *others = self._router.split(run)
         if route is None or others:
             return None
         sender = self._answer(route, partial(self._find_owner, route))

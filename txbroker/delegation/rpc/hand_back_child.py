@@ -44,7 +44,7 @@ log = get_logger()
 class HandBackChild:
     """
     One hand-back; `run` it once. `ownership` is the node's lock on all that changes who owns what,
-    `exchange` the one on what is asked of the parent.
+    `router` the one on what is asked of the parent.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class HandBackChild:
         retention: Retention,
         departure: NodeRetirement,
         turn: FlushQueue,
-        exchange: asyncio.Lock,
+        router: asyncio.Lock,
         ownership: asyncio.Lock,
     ) -> None:
         self._standing = standing
@@ -66,7 +66,7 @@ class HandBackChild:
         self._retention = retention
         self._departure = departure
         self._turn = turn
-        self._exchange = exchange
+        self._router = router
         self._sender = JournalSender(
             disk, authority.apex, JournalId(authority.apex, authority.epoch)
         )
@@ -85,7 +85,7 @@ class HandBackChild:
             # What edges have inherited here and not claimed yet would not go along.
             apex, subtrees = self._authority.apex, self._authority.subtrees
             await wait_until(lambda: not subtrees.awaits_claims(apex), CLAIM_WAIT)
-            async with self._exchange, self._ownership:
+            async with self._router, self._ownership:
                 self._departure.resign()
                 await self._hand_over(call)
             is_done = True

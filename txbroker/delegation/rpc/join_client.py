@@ -121,7 +121,7 @@ class JoinClient:
         self._silent_since: float | None = None  # since when the parent has not answered
         # What is asked of the parent is asked one after the other: an announcement from before a
         # hand-back, answered after it, would read as a claim to what has been given away.
-        self._exchange = asyncio.Lock()
+        self._router = asyncio.Lock()
         self._again = asyncio.Event()
         standing.when_changed(self._news.set)
         members.when_changed(self._news.set)
@@ -247,7 +247,7 @@ class JoinClient:
             retention=self._retention,
             departure=self._departure,
             turn=self._turn,
-            exchange=self._exchange,
+            router=self._router,
             ownership=self._ownership,
         ).run()
 
@@ -278,7 +278,7 @@ class JoinClient:
         stub = self._channels.stub(parent, "" if known is None else known.node)
         call = open_stream(stub.Join)
         try:
-            async with self._exchange:
+            async with self._router:
                 if self._is_retiring:
                     return "retired"
                 ended = await self._ask(call, parent)

@@ -163,7 +163,7 @@ class LocalLink:
             return self._take_in(run, way[0])
         if way[2].unclaimed:
             return False
-        left = self._edge.exchange.pass_on(run, *way)
+        left = self._edge.router.pass_on(run, *way)
         if left is None:
             return False
         self._authority.keep_qos0((run,))
@@ -172,7 +172,7 @@ class LocalLink:
 
     def _take_in(self, run: Run, route: Route) -> bool:
         edge = self._edge
-        if not (edge.outboxes.is_idle(route) and edge.exchange.belongs(run, route, TAKEN)):
+        if not (edge.outboxes.is_idle(route) and edge.router.belongs(run, route, TAKEN)):
             return False
         self._authority.take_run(run)
         self._await(run)

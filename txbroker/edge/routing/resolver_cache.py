@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import count
 
-from txbroker.core import Exchange, Run
+from txbroker.core import Router, Run
 from txbroker.core.sorted_filters import SortedApexes
 from txbroker.edge.routing.route import CutChanges, Route, WaitingBytes
 from txbroker.model.topics import (
@@ -38,18 +38,18 @@ class ResolverCache:
 
     def __init__(
         self,
-        exchange: Exchange,
+        router: Router,
         limit: int = 100_000,
         on_full: Callable[[], None] = lambda: None,
     ) -> None:
         """`on_full` is called each time that something is forgotten to make room."""
-        self._exchange = exchange
+        self._router = router
         self._on_full = on_full
         self.backlog = WaitingBytes()
         self.changes = CutChanges()
         self._routes: dict[str, Route] = {"": Route("", None, self.backlog, self.changes)}
         self._apexes = SortedApexes()  # of all routes but the root's
-        exchange.routes.set("", self._routes[""])
+        router.routes.set("", self._routes[""])
         self.limit = limit
         self._streams = count(1)
         self._on_change: list[Callable[[str], None]] = []
@@ -78,16 +78,16 @@ class ResolverCache:
 
     def find(self, topic: str) -> Route:
         """The route of the deepest known zone that covers the topic."""
-        found: Route = self._exchange.routes.find(topic)
+        found: Route = self._router.routes.find(topic)
         return found
 
     def split(self, run: Run) -> list[tuple[Route, Run]]:
         """What of a run goes to which of the routes, in order."""
-        return self._exchange.split(run)
+        return self._router.split(run)
 
     def answer(self, runs: list[Run]) -> list[tuple[Run, list[int]]]:
         """Runs are safe: their clients are told; the packet ids that are theirs no longer."""
-        return self._exchange.answer(runs)
+        return self._router.answer(runs)
 
     def enclosing(self, apex: str) -> Route:
         """The route of the deepest known zone strictly above the apex; the root's for the root."""
@@ -102,7 +102,7 @@ class ResolverCache:
             self._routes[cut.apex] = route
             if cut.apex:
                 self._apexes.add(cut.apex)
-            self._exchange.routes.set(cut.apex, route)
+            self._router.routes.set(cut.apex, route)
             self._changed(cut.apex)
         elif route.cut is None or cut.epoch >= route.cut.epoch:
             route.cut = cut
@@ -113,7 +113,7 @@ class ResolverCache:
         if route.apex:
             self._routes.pop(route.apex, None)
             self._apexes.discard(route.apex)
-            self._exchange.routes.remove(route.apex)
+            self._router.routes.remove(route.apex)
         else:
             route.cut = None
         self._changed(route.apex)

@@ -14,7 +14,7 @@ from weakref import WeakSet
 
 import attrs
 
-from txbroker.core import Exchange, Run
+from txbroker.core import Router, Run
 from txbroker.delegation.zone_snapshot import MarkKey
 from txbroker.directory.client_wills import will_id
 from txbroker.directory.entry import DirectoryWill
@@ -88,7 +88,7 @@ class ClientSessions:
         subscriptions: Subscriptions,
         delivery: Delivery,
         positions: SessionCursors,
-        exchange: Exchange,
+        router: Router,
         timers: Timers,
         counters: Counters,
         reporter: Reporter,
@@ -108,7 +108,7 @@ class ClientSessions:
         self._subscriptions = subscriptions
         self._delivery = delivery
         self._positions = positions
-        self._exchange = exchange
+        self._router = router
         self._timers = timers
         self._counters = counters
         self._reporter = reporter
@@ -122,7 +122,7 @@ class ClientSessions:
     @property
     def received(self) -> int:
         """Publishes that came from clients."""
-        return self._exchange.received
+        return self._router.received
 
     # from the node
 
@@ -135,7 +135,7 @@ class ClientSessions:
         self._limits = limits
         self.backlog.limits = limits.session
         self._subscriptions.wait = limits.suback_wait
-        self._exchange.set_cache_limit(limits.cache)
+        self._router.set_cache_limit(limits.cache)
         self._zones.limit = limits.cache
         for session in self.sessions.values():
             session.sender.set_limits(limits.session)
@@ -350,7 +350,7 @@ class ClientSessions:
 
     def publish(self, session: Session, packet: Publish) -> None:
         """A client's PUBLISH."""
-        self._exchange.received += 1
+        self._router.received += 1
         flow = None
         if packet.qos:
             flow = session.receiver.accept(packet)
@@ -369,7 +369,7 @@ class ClientSessions:
 
     def publish_run(self, run: Run) -> None:
         """Many of a client's PUBLISH packets."""
-        self._exchange.received += run.count
+        self._router.received += run.count
         self._publisher.publish_run(run)
 
     # from sessions (Watcher)
@@ -414,7 +414,7 @@ class ClientSessions:
 
     def count_fills(self) -> None:
         """Now and then: how often the windows of clean sessions became full."""
-        fills = self._exchange.fills
+        fills = self._router.fills
         if fills > self._fills:
             self._counters.add("session.window_full", fills - self._fills)
             self._fills = fills

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from txbroker.core import Exchange, Run
+from txbroker.core import Router, Run
 from txbroker.edge.routing.resolver_cache import ResolverCache
 from txbroker.edge.sessions.interests import Interests
 from txbroker.edge.sessions.subscribe_request import HELD_LIMIT
@@ -21,36 +21,37 @@ from txbroker.mqtt.wire.message import Message
 
 FULL_FOR = 0.004
 """
-Seconds for which outlets whose high mark a run has passed are written before the next run, so that
-who reads fast loses no QoS 0; the others of a crowd are written in turns of their own. A write to
-one that reads nothing may take milliseconds, as the kernel looks for room in what it holds.
+Seconds for which packet writers whose high mark a run has passed are written before the next run,
+so that who reads fast loses no QoS 0; the others of a crowd are written in turns of their own. A
+write to one that reads nothing may take milliseconds, as the kernel looks for room in what it
+holds.
 """
 
 
 class Delivery:
     """
-    For the clients that are here. What comes in a run mostly goes straight to their outlets, in the
-    exchange; here is what has to be looked at session by session.
+    For the clients that are here. What comes in a run mostly goes straight to their packet writers,
+    in the exchange; here is what has to be looked at session by session.
     """
 
     def __init__(
         self,
         zones: ResolverCache,
         interests: Interests,
-        exchange: Exchange,
+        router: Router,
         *,
         now: Callable[[], float],
     ) -> None:
         self._zones = zones
         self._interests = interests
-        self._exchange = exchange
+        self._router = router
         self._now = now
         self._delivered = 0
 
     @property
     def delivered(self) -> int:
         """Messages that went to clients, counted once for each of them."""
-        return self._delivered + self._exchange.delivered
+        return self._delivered + self._router.delivered
 
     # from the clients' sessions
 
@@ -58,18 +59,18 @@ class Delivery:
         """From now on the client, which is here, gets what matches."""
         sink = session.sink
         assert sink is not None
-        target = self._exchange.make_target(session, subscription, sink.outlet)
+        target = self._router.make_target(session, subscription, sink.packet_writer)
         subscription.aim(target)
-        self._exchange.targets.add(subscription.topic_filter, session.client_id, target)
+        self._router.targets.add(subscription.topic_filter, session.client_id, target)
 
     def ignore(self, session: Session, subscription: Subscription) -> None:
         """No more, or the client has left."""
         subscription.aim(None)
-        self._exchange.targets.remove(subscription.topic_filter, session.client_id)
+        self._router.targets.remove(subscription.topic_filter, session.client_id)
 
     def filters(self) -> list[str]:
         """The filters of the clients that are here, each once."""
-        return list(self._exchange.targets.filters())
+        return list(self._router.targets.filters())
 
     # from the edge
 
@@ -84,7 +85,7 @@ class Delivery:
         """
         apex = None if place is None else place.part.zone
         best: dict[Session, Subscription] = {}
-        for _, target in self._exchange.targets.match(message.topic):
+        for _, target in self._router.targets.match(message.topic):
             session, subscription = target.session, target.subscription
             if apex in subscription.pending:
                 continue
@@ -98,7 +99,7 @@ class Delivery:
         """Runs to every session that is here and wants them; `part` is where they lie."""
         place = 0
         while place < len(runs):
-            place, left = self._exchange.fan_out_some(runs, place, part)
+            place, left = self._router.fan_out_some(runs, place, part)
             self.deliver_left(runs[place - 1], part, left)
 
     def deliver_left(self, run: Run, part: JournalId, left: list[tuple[Session, int]]) -> None:
@@ -114,7 +115,7 @@ class Delivery:
                 if index not in messages:
                     messages[index] = run.message(index)
             found = [(messages[index], LogPosition(part, run.offset(index))) for index in indices]
-            choice = _Choice(self._exchange, session, run, part)
+            choice = _Choice(self._router, session, run, part)
             given = self._give_live(session, choice, indices, found)
             for index, (message, place) in zip(indices[given:], found[given:], strict=True):
                 best = choice.of(index, message.topic)
@@ -124,11 +125,11 @@ class Delivery:
                     if was_held and not best.is_held:
                         choice.forget()
             session.look_at_live()
-        full = self._exchange.take_full()
+        full = self._router.take_full()
         until = self._now() + FULL_FOR if full else 0.0
-        for outlet in full:
-            if outlet.connection is not None:
-                outlet.connection.flush()
+        for packet_writer in full:
+            if packet_writer.connection is not None:
+                packet_writer.connection.flush()
                 if self._now() >= until:
                     break
 
@@ -260,8 +261,8 @@ class _Choice:
     once for all messages that the same ones match: there may be thousands of these.
     """
 
-    def __init__(self, exchange: Exchange, session: Session, run: Run, part: JournalId) -> None:
-        self._exchange = exchange
+    def __init__(self, router: Router, session: Session, run: Run, part: JournalId) -> None:
+        self._router = router
         self._session = session
         self._run = run
         self._zone = part.zone
@@ -276,9 +277,9 @@ class _Choice:
         session = self._session
         if session.sink is None:  # it left amid the run
             return self._best(session.matching(topic))
-        way = self._exchange.way(self._run, index)
+        way = self._router.way(self._run, index)
         if way not in self._known:
-            found = self._exchange.matching(self._run, index, session)
+            found = self._router.matching(self._run, index, session)
             self._known[way] = self._best(found)
         return self._known[way]
 

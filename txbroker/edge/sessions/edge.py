@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from itertools import chain
 
-from txbroker.core import Exchange, Run
+from txbroker.core import Router, Run
 from txbroker.delegation.zone_snapshot import MarkKey
 from txbroker.edge.routing.client_backpressure import ClientBackpressure
 from txbroker.edge.routing.edge_limits import EdgeLimits
@@ -73,7 +73,7 @@ class Edge:
         *,
         name: str,
         incarnation: int,
-        exchange: Exchange,
+        router: Router,
         connector: Connector,
         timers: Timers,
         counters: Counters,
@@ -90,10 +90,10 @@ class Edge:
         self.incarnation = incarnation
         self.counters = counters
         self.keeper = keeper
-        self.exchange = exchange
+        self.router = router
         self._forgotten = 0
-        exchange.set_cache_limit(limits.cache)
-        self.zones = ResolverCache(exchange, limits.cache, self._on_cache_full)
+        router.set_cache_limit(limits.cache)
+        self.zones = ResolverCache(router, limits.cache, self._on_cache_full)
         self.outboxes = OutboxManager(
             edge=name,
             incarnation=incarnation,
@@ -154,7 +154,7 @@ class Edge:
             positions=self.positions,
             passages=self.passages,
         )
-        self.delivery = Delivery(self.zones, self.interests, exchange, now=timers.now)
+        self.delivery = Delivery(self.zones, self.interests, router, now=timers.now)
         self.sys = SysTree(self.delivery)
         self.feeds = RetainedFeeds(timers)
         self.subscriptions = Subscriptions(
@@ -177,7 +177,7 @@ class Edge:
             subscriptions=self.subscriptions,
             delivery=self.delivery,
             positions=self.positions,
-            exchange=exchange,
+            router=router,
             timers=timers,
             counters=counters,
             reporter=reporter,
@@ -431,7 +431,7 @@ class Edge:
 
     def _look_at_cache(self) -> None:
         """What the exchange forgot of topics counts, too."""
-        forgotten = self.exchange.forgotten
+        forgotten = self.router.forgotten
         if forgotten > self._forgotten:
             self._on_cache_full(forgotten - self._forgotten)
             self._forgotten = forgotten

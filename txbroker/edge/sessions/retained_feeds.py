@@ -130,7 +130,7 @@ class _Feed:
         sink = self._session.sink
         if sink is None or self._is_unwanted:
             return True
-        return sink.outlet.has_room and self._session.sender.queued < QUEUE_HIGH_MARK
+        return sink.packet_writer.has_room and self._session.sender.queued < QUEUE_HIGH_MARK
 
     @property
     def _is_unwanted(self) -> bool:

@@ -103,7 +103,7 @@ class BaseSender:
     def detach(self) -> None:
         """The connection is gone."""
         if self.sink is not None:
-            self.sink.outlet.is_direct = False
+            self.sink.packet_writer.is_direct = False
         self.sink = None
         self._later = None
         self._dropping = frozenset()
@@ -144,8 +144,8 @@ class BaseSender:
         packet = message.qos0_packet
         if retain:
             packet = encode_publish(message.topic, message.payload, 0, True, False, None)
-        if not self.sink.outlet.send_qos0(packet):
-            self.look_at_outlet()
+        if not self.sink.packet_writer.send_qos0(packet):
+            self.look_at_packet_writer()
 
     def drop(self, qos: int, count: int = 1) -> None:
         """Messages that were its are not delivered: they are counted."""
@@ -162,17 +162,17 @@ class BaseSender:
             self._dropping -= {False}
         self._go_on()
 
-    def look_at_outlet(self) -> None:
-        """Count what happened at the outlet."""
+    def look_at_packet_writer(self) -> None:
+        """Count what happened at the packet writer."""
         if self.sink is None:
             return
-        outlet = self.sink.outlet
-        if outlet.dropped:
-            dropped, outlet.dropped = outlet.dropped, 0
+        packet_writer = self.sink.packet_writer
+        if packet_writer.dropped:
+            dropped, packet_writer.dropped = packet_writer.dropped, 0
             self.drop(0, dropped)
-        if outlet.fills and not outlet.is_told:
-            outlet.is_told = True
-            is_many = outlet.in_flight >= self._limits.inflight
+        if packet_writer.fills and not packet_writer.is_told:
+            packet_writer.is_told = True
+            is_many = packet_writer.in_flight >= self._limits.inflight
             limit = "limits.inflight" if is_many else "limits.session_memory"
             self._session.count_full_window(limit)
 
@@ -217,4 +217,4 @@ class BaseSender:
 
     def _answer(self, data: bytes) -> None:
         if self.sink is not None:
-            self.sink.outlet.send(data)
+            self.sink.packet_writer.send(data)

@@ -2,8 +2,8 @@
 A clean session as the sender to its client (MQTT 3.1.1, section 4.3).
 
 It ends with its connection, so nothing is ever sent again and nothing has to be durable: what is in
-flight and what waits behind it is in the outlet of the connection, and most messages get there
-without passing here. What there is no room for is left to the journal, as with any session.
+flight and what waits behind it is in the packet writer of the connection, and most messages get
+there without passing here. What there is no room for is left to the journal, as with any session.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class CleanSender(BaseSender):
 
     def attach(self, sink: Sink) -> None:
         """The client is here."""
-        sink.outlet.open_window(self._limits.inflight, self._limits.memory)
+        sink.packet_writer.open_window(self._limits.inflight, self._limits.memory)
         super().attach(sink)
 
     def close(self) -> None:
@@ -48,18 +48,18 @@ class CleanSender(BaseSender):
         """
         if self.sink is None:
             return True  # the session ends with its connection
-        outlet, topic = self.sink.outlet, message.topic.encode()
+        packet_writer, topic = self.sink.packet_writer, message.topic.encode()
         if place is not None:
             part, offset = place
-            is_given = outlet.give(topic, message.payload, qos, message.size, part, offset)
+            is_given = packet_writer.give(topic, message.payload, qos, message.size, part, offset)
         else:
-            outlet.give_first(topic, message.payload, qos, message.size, retain=retain)
-            outlet.pump()
-            dropped = outlet.drop_first(self._limits.messages, self._limits.size)
+            packet_writer.give_first(topic, message.payload, qos, message.size, retain=retain)
+            packet_writer.pump()
+            dropped = packet_writer.drop_first(self._limits.messages, self._limits.size)
             if dropped:
                 self.drop(qos, dropped)
             is_given = True
-        self.look_at_outlet()
+        self.look_at_packet_writer()
         return is_given
 
     def queue(self, message: Message, qos: int, place: LogPosition) -> bool:
@@ -68,7 +68,9 @@ class CleanSender(BaseSender):
             return False
         part, offset = place
         topic = message.topic.encode()
-        return self.sink.outlet.give_again(topic, message.payload, qos, message.size, part, offset)
+        return self.sink.packet_writer.give_again(
+            topic, message.payload, qos, message.size, part, offset
+        )
 
     def send_queued(self) -> None:
         """Send of what was queued as much as may be in flight."""
@@ -83,13 +85,13 @@ class CleanSender(BaseSender):
         """Whether something that can be read again later is worth bringing now."""
         if self.sink is None or self._session.subscribing:
             return False
-        return self.sink.outlet.queue_has_room
+        return self.sink.packet_writer.queue_has_room
 
     def set_limits(self, limits: SessionLimits) -> None:
         """From now on; what is beyond them already goes when the next message comes."""
         super().set_limits(limits)
         if self.sink is not None:
-            self.sink.outlet.open_window(limits.inflight, limits.memory)
+            self.sink.packet_writer.open_window(limits.inflight, limits.memory)
 
     # from the connection
 
@@ -97,20 +99,20 @@ class CleanSender(BaseSender):
         """The client has these QoS 1 messages."""
         if self.sink is not None:
             ids = list(packet_ids)
-            is_right = self.sink.outlet.acknowledge(ids)
+            is_right = self.sink.packet_writer.acknowledge(ids)
             self._go_on()
             if not is_right:
                 raise wrong_answer(ids[-1])
 
     def on_pubrec(self, packet_id: int) -> None:
         """The client has the QoS 2 message; the answer is PUBREL, whatever is known of it."""
-        if self.sink is not None and not self.sink.outlet.receive(packet_id):
+        if self.sink is not None and not self.sink.packet_writer.receive(packet_id):
             raise wrong_answer(packet_id)
 
     def on_pubcomp(self, packet_id: int) -> None:
         """The QoS 2 delivery is complete."""
         if self.sink is not None:
-            if not self.sink.outlet.complete(packet_id):
+            if not self.sink.packet_writer.complete(packet_id):
                 raise wrong_answer(packet_id)
             self._go_on()
 
@@ -119,13 +121,13 @@ class CleanSender(BaseSender):
     def needs(self) -> Iterator[LogPosition]:
         """The places behind which its messages are read again."""
         if self.sink is not None:
-            for part, offset in self.sink.outlet.first_queued().items():
+            for part, offset in self.sink.packet_writer.first_queued().items():
                 yield LogPosition(part, offset - 1)
 
     @property
     def queued(self) -> int:
         """Messages waiting behind the window."""
-        return 0 if self.sink is None else self.sink.outlet.waiting
+        return 0 if self.sink is None else self.sink.packet_writer.waiting
 
     # internal
 
@@ -133,8 +135,8 @@ class CleanSender(BaseSender):
         """Send what is due, and have more brought where little is left."""
         if self.sink is None:
             return
-        outlet = self.sink.outlet
-        outlet.pump()
-        self.look_at_outlet()
-        if self._session.is_behind and outlet.is_short:
+        packet_writer = self.sink.packet_writer
+        packet_writer.pump()
+        self.look_at_packet_writer()
+        if self._session.is_behind and packet_writer.is_short:
             self._session.ask_for_more()

@@ -241,7 +241,7 @@ class DurableSender(BaseSender):
                 if sink is not None:
                     out += _packet(packet_id, entry)
         if sink is not None and out:
-            sink.outlet.send(b"".join(out))
+            sink.packet_writer.send(b"".join(out))
 
     def take_unsaved(self) -> list[int]:
         """The packet ids whose packets wait for `on_saved`, each once."""
@@ -353,7 +353,7 @@ class DurableSender(BaseSender):
             self._session.count_full_window("limits.session_memory")
 
     def _can_launch(self, window: Window, sink: Sink) -> bool:
-        return window.is_open(self._limits) and sink.outlet.has_room
+        return window.is_open(self._limits) and sink.packet_writer.has_room
 
     def _bound(self, window: Window) -> None:
         limits = self._limits
@@ -409,7 +409,7 @@ class DurableSender(BaseSender):
 
     def _send(self, packet_id: int, entry: OutboundMessage) -> None:
         assert self.sink is not None
-        self.sink.outlet.send(b"".join(_packet(packet_id, entry)))
+        self.sink.packet_writer.send(b"".join(_packet(packet_id, entry)))
 
 
 def _packet(packet_id: int, entry: OutboundMessage) -> tuple[bytes, ...]:

@@ -239,7 +239,7 @@ class SessionReceiver:
     def _answer_on(self, sink: Sink | None, data: bytes) -> None:
         """Answer, unless the client has another connection by now."""
         if sink is not None and self._session.sender.sink is sink:
-            sink.outlet.send(data)
+            sink.packet_writer.send(data)
 
     def _acknowledge(self, flow: InboundPublish) -> None:
         if not flow.owed:
@@ -255,7 +255,7 @@ class SessionReceiver:
         kind = Puback if flow.qos == 1 else Pubrec
         sink = self._session.sender.sink
         if sink is not None:
-            sink.outlet.send(encode(kind(packet_id=flow.packet_id)) * flow.owed)
+            sink.packet_writer.send(encode(kind(packet_id=flow.packet_id)) * flow.owed)
         flow.owed = 0
         if flow.qos == 1:
             self._let_go(flow.packet_id)

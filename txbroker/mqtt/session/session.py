@@ -314,7 +314,7 @@ class Session:
         """What comes live may go straight to the client, or not any more."""
         sink = self.sender.sink
         if sink is not None:
-            sink.outlet.is_direct = self._is_plain and not self.subscribing
+            sink.packet_writer.is_direct = self._is_plain and not self.subscribing
 
     def is_live(self, part: JournalId) -> bool:
         """Whether what comes live in the part may go to the client that is here."""

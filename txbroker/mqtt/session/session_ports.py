@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from txbroker.core import Outlet
+from txbroker.core import PacketWriter
 from txbroker.model.log_position import JournalId, LogPosition
 
 
@@ -12,7 +12,7 @@ class Sink(Protocol):
     """A connection, as its session sees it."""
 
     @property
-    def outlet(self) -> Outlet:
+    def packet_writer(self) -> PacketWriter:
         """Where what goes to the client is put."""
 
     def close(self, reason: str) -> None:

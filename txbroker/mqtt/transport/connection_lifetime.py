@@ -47,7 +47,7 @@ class ConnectionLifetime:
         "_client_id",
         "_deaf",
         "_hold",
-        "_inlet",
+        "_packet_reader",
         "_is_arriving",
         "_is_clogged",
         "_is_open",
@@ -58,7 +58,7 @@ class ConnectionLifetime:
         "_service",
         "_session",
         "_slot",
-        "outlet",
+        "packet_writer",
         "share",
         "transport",
     )
@@ -67,10 +67,10 @@ class ConnectionLifetime:
 
     def __init__(self, service: MqttService) -> None:
         self._service = service
-        self.outlet = service.exchange.make_outlet()
-        self.outlet.connection = self
-        self._inlet = service.exchange.make_inlet(
-            self.outlet, min(service.max_packet, LARGEST_CONNECT)
+        self.packet_writer = service.router.make_packet_writer()
+        self.packet_writer.connection = self
+        self._packet_reader = service.router.make_packet_reader(
+            self.packet_writer, min(service.max_packet, LARGEST_CONNECT)
         )
         self._session: Session | None = None
         self._is_open = False
@@ -103,7 +103,7 @@ class ConnectionLifetime:
         service.connections[self] = None
         carry = getattr(self.transport, "carry", None)
         if carry is not None:
-            carry(self._inlet, self.outlet)
+            carry(self._packet_reader, self.packet_writer)
         else:
             self.transport.bufferSize = HIGH_MARK
             _set_no_delay(self.transport)
@@ -158,13 +158,13 @@ class ConnectionLifetime:
         if is_paused:
             self.transport.pauseProducing()
         else:
-            self._inlet.heard_at = self._service.clock.seconds()
+            self._packet_reader.heard_at = self._service.clock.seconds()
             self.transport.resumeProducing()
 
     def _set_keep_alive(self, seconds: int) -> None:
         self._keep_alive = seconds
         if seconds:
-            self._inlet.heard_at = self._service.clock.seconds()
+            self._packet_reader.heard_at = self._service.clock.seconds()
         # That for CONNECT is met before a later one, which is set then.
         if seconds * GRACE < self._service.connect_timeout:
             self._cancel_deadline()
@@ -173,7 +173,7 @@ class ConnectionLifetime:
 
     def _look_at_watch(self) -> None:
         # The deadline is not moved for each packet; it is set again when it is met.
-        idle = self._service.clock.seconds() - self._inlet.heard_at
+        idle = self._service.clock.seconds() - self._packet_reader.heard_at
         if self._is_paused:
             idle = 0.0  # its PINGREQ may lie unread (protocol rule 20)
         longest = self._keep_alive * GRACE
@@ -210,7 +210,7 @@ class ConnectionLifetime:
     def _close_politely(self) -> None:
         # What was written is still sent, but a client that does not read is not waited for. If
         # nothing waits, the end comes in this turn.
-        is_all_sent = self.outlet.descriptor >= 0
+        is_all_sent = self.packet_writer.descriptor >= 0
         self.transport.loseConnection()
         if not is_all_sent:
             self._set_deadline(CLOSE_TIMEOUT)
@@ -220,7 +220,7 @@ class ConnectionLifetime:
             return
         service = self._service
         self._is_open = False
-        self._inlet.close()
+        self._packet_reader.close()
         self._job = None
         if self._deaf is not None:
             self._deaf.end()
@@ -228,7 +228,7 @@ class ConnectionLifetime:
         service.halves.forget(self)
         self._cancel_deadline()
         service.connections.pop(self, None)
-        service.pressure.forget(self, self.outlet)
+        service.pressure.forget(self, self.packet_writer)
         if self._attempt is not None:
             self._attempt.is_wanted = False
         self.transport.unregisterProducer()
@@ -236,15 +236,15 @@ class ConnectionLifetime:
         if self._hold is not None:
             self._hold.forget(session)
         if session is not None:
-            if self.outlet.size:
+            if self.packet_writer.size:
                 self._push()
             service.edge.clients.disconnect(session, self, will=will)
 
     def _push(self) -> None:
-        """Send what is in the outlet; TLS has no other way than to take it over."""
+        """Send what is in the packet writer; TLS has no other way than to take it over."""
         push = getattr(self.transport, "push", None)
         if push is None:
-            self.transport.write(self.outlet.take())
+            self.transport.write(self.packet_writer.take())
         else:
             push()
 

@@ -88,7 +88,7 @@ class MqttProtocol(ConnectionLifetime):
     # from Twisted
 
     def dataReceived(self, data: Octets) -> None:
-        self._inlet.feed(data)
+        self._packet_reader.feed(data)
         self.fed()
         self._service.turn.end()
 
@@ -96,7 +96,9 @@ class MqttProtocol(ConnectionLifetime):
         if self._is_open:
             self._leave(will=True)
         self._cancel_deadline()
-        self.outlet.connection = None  # two that know each other would stay for the collector
+        self.packet_writer.connection = (
+            None  # two that know each other would stay for the collector
+        )
         self._service.turn.end()
 
     def pauseProducing(self) -> None:
@@ -105,7 +107,7 @@ class MqttProtocol(ConnectionLifetime):
 
     def resumeProducing(self) -> None:
         self._is_clogged = False
-        self.outlet.is_shut = False
+        self.packet_writer.is_shut = False
         self._service.pressure.lower(self)
         self.flush()
         if self._session is not None:
@@ -121,20 +123,20 @@ class MqttProtocol(ConnectionLifetime):
     def flush(self) -> None:
         """
         The end of a turn, or much waits: write what was gathered, look at what happened at the
-        outlet, and have publishers wait if it does not get less.
+        packet writer, and have publishers wait if it does not get less.
         """
-        outlet, session = self.outlet, self._session
+        packet_writer, session = self.packet_writer, self._session
         if not self._is_clogged:
-            if outlet.size and self._is_open:
+            if packet_writer.size and self._is_open:
                 self._push()
         else:
             self._look_at_answers()
             if self._service.pressure.is_slow(self):
-                outlet.is_shut = True
+                packet_writer.is_shut = True
             elif self._is_filled():
                 self._service.pressure.hurry(self)
         if session is not None:
-            session.sender.look_at_outlet()
+            session.sender.look_at_packet_writer()
             self._look_at_queue()
 
     def _look_at_answers(self) -> None:
@@ -155,7 +157,7 @@ class MqttProtocol(ConnectionLifetime):
             self.fed()
 
     def _is_filled(self) -> bool:
-        return self.outlet.size > self._service.exchange.room(FULL)
+        return self.packet_writer.size > self._service.router.room(FULL)
 
     def _unread(self) -> int:
         """Bytes that the client's end has not taken; less each time where that cannot be known."""
@@ -164,13 +166,15 @@ class MqttProtocol(ConnectionLifetime):
 
     def _look_at_queue(self) -> None:
         """A client that is a little behind holds its publishers back, for a short time."""
-        waiting, pressure = self.outlet.waiting, self._service.pressure
+        waiting, pressure = self.packet_writer.waiting, self._service.pressure
         if waiting > QUEUE_HIGH_MARK:
-            self.outlet.is_behind = True
-            pressure.raise_(self.outlet, lambda: self.outlet.waiting, pace=QUEUE_LOW_MARK)
-        elif self.outlet.is_behind and waiting < QUEUE_LOW_MARK:
-            self.outlet.is_behind = False
-            pressure.lower(self.outlet)
+            self.packet_writer.is_behind = True
+            pressure.raise_(
+                self.packet_writer, lambda: self.packet_writer.waiting, pace=QUEUE_LOW_MARK
+            )
+        elif self.packet_writer.is_behind and waiting < QUEUE_LOW_MARK:
+            self.packet_writer.is_behind = False
+            pressure.lower(self.packet_writer)
 
     def fed(self) -> None:
         """Take what has come, as far as it may be taken now; the caller ends the turn."""
@@ -242,26 +246,26 @@ class MqttProtocol(ConnectionLifetime):
 
     def _step(self) -> bool:
         """Take what comes up to the next single packet, and that; False: there is no more."""
-        inlet, session = self._inlet, self._session
+        packet_reader, session = self._packet_reader, self._session
         if self._job is not None:
             if next(self._job, self) is self:
                 self._job = None
             return True
         if session is not None and session.has_received:
-            inlet.takes_qos12 = self._may_gather(session)
-        frame = inlet.step()
-        if inlet.has_heard and self._keep_alive:  # whole packets, not bytes [MQTT-3.1.2-24]
-            inlet.heard_at = self._service.clock.seconds()
+            packet_reader.takes_qos12 = self._may_gather(session)
+        frame = packet_reader.step()
+        if packet_reader.has_heard and self._keep_alive:  # whole packets, not bytes [MQTT-3.1.2-24]
+            packet_reader.heard_at = self._service.clock.seconds()
         if session is not None:
             self._take_gathered(session)
-        if inlet.fault is not None:
-            raise inlet.fault
-        if inlet.wants_flows and session is not None and session is self._session:
-            self._open_inlet(session, session.receiver.plain)
+        if packet_reader.fault is not None:
+            raise packet_reader.fault
+        if packet_reader.wants_flows and session is not None and session is self._session:
+            self._open_packet_reader(session, session.receiver.plain)
             return True
         if frame is None:
             self._hold_half(is_first=session is None)
-            return inlet.has_more
+            return packet_reader.has_more
         if not self._is_open:
             return False  # what came before it has closed the connection
         first_byte, body = frame
@@ -273,16 +277,16 @@ class MqttProtocol(ConnectionLifetime):
             return True
         packet = judge(first_byte, body, is_first=session is None)
         _HANDLERS[type(packet)](self, packet)
-        return inlet.has_more
+        return packet_reader.has_more
 
     def _hold_half(self, *, is_first: bool) -> None:
         """What came last is not a whole packet, or nothing is left."""
-        inlet, service = self._inlet, self._service
-        if is_first and inlet.first_byte is not None:
-            judge_beginning(inlet.first_byte)
-            service.strangers.hold(self, inlet.awaited)
-        elif not is_first and inlet.awaited >= HALF:
-            service.halves.hold(self, inlet.awaited)
+        packet_reader, service = self._packet_reader, self._service
+        if is_first and packet_reader.first_byte is not None:
+            judge_beginning(packet_reader.first_byte)
+            service.strangers.hold(self, packet_reader.awaited)
+        elif not is_first and packet_reader.awaited >= HALF:
+            service.halves.hold(self, packet_reader.awaited)
         else:
             service.halves.forget(self)
 
@@ -296,16 +300,16 @@ class MqttProtocol(ConnectionLifetime):
         )
 
     def _take_gathered(self, session: Session) -> None:
-        inlet = self._inlet
-        if inlet.has_landed:
+        packet_reader = self._packet_reader
+        if packet_reader.has_landed:
             session.sender.send_queued()
             self._look_at_queue()
-        if not session.clean and inlet.pubacks:
-            session.sender.on_pubacks(inlet.pubacks)
-        if inlet.qos0 is not None:
-            self._service.edge.clients.publish_run(inlet.qos0)
-        if inlet.qos12 is not None:
-            self._service.edge.clients.publish_run(inlet.qos12)
+        if not session.clean and packet_reader.pubacks:
+            session.sender.on_pubacks(packet_reader.pubacks)
+        if packet_reader.qos0 is not None:
+            self._service.edge.clients.publish_run(packet_reader.qos0)
+        if packet_reader.qos12 is not None:
+            self._service.edge.clients.publish_run(packet_reader.qos12)
 
     def _on_connect(self, packet: Connect) -> None:
         client_id = packet.client_id or self._service.make_client_id()  # [MQTT-3.1.3-6]
@@ -344,27 +348,27 @@ class MqttProtocol(ConnectionLifetime):
         self._session = session
         self._attempt = None
         self._set_keep_alive(packet.keep_alive)
-        if session.clean and session.will is None and not self._inlet.has_more:
+        if session.clean and session.will is None and not self._packet_reader.has_more:
             # Nothing was to be kept, nothing else is to go with it: the client need not wait for
             # others that connect in this turn.
-            send = self.outlet.send_now
+            send = self.packet_writer.send_now
         else:
-            send = self.outlet.send
+            send = self.packet_writer.send
         send(_ACCEPTED[present])  # [MQTT-3.2.2-1..4]
         if not self._service.edge.clients.attach(session, self):
             self._session = None  # another connection may have it by now
             self._leave(will=False)
             self._abort()
             return
-        self._open_inlet(session, session.receiver.plain if session.has_received else None)
+        self._open_packet_reader(session, session.receiver.plain if session.has_received else None)
         if self._is_arriving:
             self._is_arriving = False
             self._regulate()
             self.fed()
 
-    def _open_inlet(self, session: Session, flows: Flows | None) -> None:
-        self._inlet.max_packet = self._service.max_packet
-        self._inlet.open(session, session.client_id, flows, clean=session.clean)
+    def _open_packet_reader(self, session: Session, flows: Flows | None) -> None:
+        self._packet_reader.max_packet = self._service.max_packet
+        self._packet_reader.open(session, session.client_id, flows, clean=session.clean)
 
     def _refuse(self, reason: str, is_told: bool) -> None:
         """The session is not to be had."""
@@ -373,7 +377,7 @@ class MqttProtocol(ConnectionLifetime):
         if is_told:
             log.warning("session.unreachable", client_id=self._client_id, reason=reason)
             self._service.counters.add("clients.session_unreachable")
-            self.outlet.send(encode(Connack(False, ConnackCode.SERVER_UNAVAILABLE)))
+            self.packet_writer.send(encode(Connack(False, ConnackCode.SERVER_UNAVAILABLE)))
             self.flush()
             self._leave(will=False)
             self._close_politely()
@@ -421,10 +425,10 @@ class MqttProtocol(ConnectionLifetime):
 
     def _answer(self, session: Session, answer: bytes) -> None:
         if self._session is session:
-            self.outlet.send(answer)
+            self.packet_writer.send(answer)
 
     def _on_pingreq(self, _: Packet) -> None:
-        self.outlet.send(encode(Pingresp()))  # [MQTT-3.12.4-1]
+        self.packet_writer.send(encode(Pingresp()))  # [MQTT-3.12.4-1]
 
     def _on_disconnect(self, _: Packet) -> None:
         self._leave(will=False)  # [MQTT-3.14.4-3]
@@ -446,7 +450,7 @@ class MqttProtocol(ConnectionLifetime):
         if violation.rule == "limits.packet":
             self._service.counters.add("packet.over_limit")
         if violation.connack is not None and self._session is None:
-            self.outlet.send(encode(Connack(False, violation.connack)))
+            self.packet_writer.send(encode(Connack(False, violation.connack)))
         self.flush()
         self._leave(will=True)
         self._close_politely()
@@ -464,7 +468,7 @@ class MqttProtocol(ConnectionLifetime):
 
     def _read_again(self) -> None:
         hold = self._made_hold()
-        self._inlet.heard_at = self._service.clock.seconds()
+        self._packet_reader.heard_at = self._service.clock.seconds()
         self._regulate()
         refused = hold.take_refused()
         if refused is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from txbroker.core import Exchange
+from txbroker.core import Router
 from txbroker.edge.sessions.edge import Edge
 from txbroker.edge.sessions.session_connect import PublishBarrier, SessionConnect
 from txbroker.model.counters import Counters
@@ -31,16 +31,16 @@ class ClientConnection(Protocol):
 class SocketOutputs:
     """What was gathered for clients in a turn; `again` has `flush` called in another one."""
 
-    def __init__(self, exchange: Exchange, again: Callable[[SocketOutputs], None]) -> None:
-        self._exchange = exchange
+    def __init__(self, router: Router, again: Callable[[SocketOutputs], None]) -> None:
+        self._router = router
         self._again = again
 
     def flush(self) -> None:
         """The end of a turn: write what it may, and have a look where that did not do."""
-        for outlet in self._exchange.send_outputs():
-            if outlet.connection is not None:
-                outlet.connection.flush()
-        if self._exchange.has_outputs:
+        for packet_writer in self._router.send_outputs():
+            if packet_writer.connection is not None:
+                packet_writer.connection.flush()
+        if self._router.has_outputs:
             self._again(self)
 
 
@@ -51,7 +51,7 @@ class MqttService:
         self,
         *,
         edge: Edge,
-        exchange: Exchange,
+        router: Router,
         roaming: SessionConnect,
         successions: PublishBarrier,
         turn: FlushQueue,
@@ -70,7 +70,7 @@ class MqttService:
         max_subscriptions: int = 10_000,
     ) -> None:
         self.edge = edge
-        self.exchange = exchange
+        self.router = router
         self.roaming = roaming
         self.successions = successions
         self.turn = turn

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from txbroker.pipeline.archive.archives import write_batch
-from txbroker.pipeline.archive.commits import Commits
-from txbroker.pipeline.archive.upkeep import ArchiveUpkeep, KeepRules, UpkeepResult
-from txbroker.pipeline.archive.writer import MESSAGES, FileLayout
-from txbroker.pipeline.audit.ledger_archive import KEPT, LedgerCopy
+from txbroker.pipeline.archives.archives import write_batch
+from txbroker.pipeline.archives.commits import Commits
+from txbroker.pipeline.archives.upkeep import ArchiveUpkeep, KeepRules, UpkeepResult
+from txbroker.pipeline.archives.writer import MESSAGES, FileLayout
+from txbroker.pipeline.ledgers.ledger_archive import KEPT, LedgerCopy
 from txbroker.pipeline.spark.journal_jobs import (
     INTERVAL,
     JobLock,

@@ -20,9 +20,9 @@ from txbroker.core.subscription_index import SubscriptionIndex
 from txbroker.model.epoch_transition import EpochTransition
 from txbroker.model.errors import PipelineError
 from txbroker.model.log_position import JournalId, LogPosition
-from txbroker.pipeline.audit.coverage import Coverage, SubscriptionEvent, covered
-from txbroker.pipeline.audit.evidence import Evidence, gather
-from txbroker.pipeline.audit.verdicts import judge
+from txbroker.pipeline.ledgers.coverage import Coverage, SubscriptionEvent, covered
+from txbroker.pipeline.ledgers.evidence import Evidence, gather
+from txbroker.pipeline.ledgers.verdicts import judge
 from txbroker.pipeline.source.lookups import looked_up
 from txbroker.pipeline.source.row_schema import AUDIT_ARROW, AUDIT_COLUMNS
 

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from txbroker.config.tree_rules import canonical
 from txbroker.model.errors import PipelineError
-from txbroker.pipeline.archive.inputs import Rows, history
+from txbroker.pipeline.archives.inputs import Rows, history
 from txbroker.pipeline.jobs.traffic import MESSAGE_KEY, deliveries, subtree
 from txbroker.pipeline.planner.cuts import LoadTree, choose_cuts
 from txbroker.pipeline.planner.expected import ExpectedLoad, Placements, TopicFlow, expect

@@ -24,7 +24,7 @@ import attrs
 
 from txbroker.model.errors import PipelineError
 from txbroker.model.topics import TopicError, validate_topic_name
-from txbroker.pipeline.archive.archives import microseconds, read_archive
+from txbroker.pipeline.archives.archives import microseconds, read_archive
 from txbroker.pipeline.spark.journal_jobs import Report, no_report
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from txbroker.model.errors import PipelineError
-from txbroker.pipeline.archive.inputs import Rows, history
+from txbroker.pipeline.archives.inputs import Rows, history
 from txbroker.pipeline.jobs.report_measures import (
     Latencies,
     Latency,
@@ -21,7 +21,7 @@ from txbroker.pipeline.jobs.report_measures import (
     measure,
     third_of_decade,
 )
-from txbroker.pipeline.report.charts import (
+from txbroker.pipeline.report_page.charts import (
     Bar,
     Group,
     Line,
@@ -32,9 +32,9 @@ from txbroker.pipeline.report.charts import (
     tracks,
     tree_map,
 )
-from txbroker.pipeline.report.markup import Html
-from txbroker.pipeline.report.page import PageSection, figure, folded, page, table
-from txbroker.pipeline.report.scales import duration, number, share, size
+from txbroker.pipeline.report_page.markup import Html
+from txbroker.pipeline.report_page.page import PageSection, figure, folded, page, table
+from txbroker.pipeline.report_page.scales import duration, number, share, size
 
 ROWS = 50
 """Lines of a table of subtrees."""

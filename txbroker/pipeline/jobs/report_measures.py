@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from txbroker.model.errors import PipelineError
 from txbroker.pipeline.jobs.traffic import MESSAGE_KEY, deliveries, subtree, traffic
-from txbroker.pipeline.report.scales import step_of_time
+from txbroker.pipeline.report_page.scales import step_of_time
 
 WINDOWS = 120
 """Windows of time that the report shows at most."""

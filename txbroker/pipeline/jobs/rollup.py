@@ -22,17 +22,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from txbroker.model.errors import PipelineError
-from txbroker.pipeline.archive.archives import microseconds, read_archive, read_files, write_files
-from txbroker.pipeline.archive.commits import Commits
-from txbroker.pipeline.archive.manifest import (
+from txbroker.pipeline.archives.archives import microseconds, read_archive, read_files, write_files
+from txbroker.pipeline.archives.commits import Commits
+from txbroker.pipeline.archives.manifest import (
     ArchiveState,
     ChangeVerdict,
     DataFile,
     FilesWanted,
     select,
 )
-from txbroker.pipeline.archive.upkeep import ArchiveUpkeep, KeepRules
-from txbroker.pipeline.report.windows import (
+from txbroker.pipeline.archives.upkeep import ArchiveUpkeep, KeepRules
+from txbroker.pipeline.report_page.windows import (
     FINISHED,
     MINUTE,
     PARTIALS,

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from txbroker.pipeline.archive.inputs import Rows, history
+from txbroker.pipeline.archives.inputs import Rows, history
 
 TRAFFIC_COLUMNS = (
     "start timestamp, end timestamp, subtree string, messages long, bytes long, publishers long,"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self
 
 from txbroker.model.errors import PipelineError
-from txbroker.pipeline.archive.manifest import ArchiveState
+from txbroker.pipeline.archives.manifest import ArchiveState
 from txbroker.pipeline.source.error_reasons import is_slow_start, told_at
 from txbroker.pipeline.source.positions import ZonePosition, positions_to
 from txbroker.pipeline.spark.checkpoints import check_checkpoint

@@ -23,7 +23,7 @@ from twisted.internet.error import ConnectionAborted
 from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
 from twisted.python.failure import Failure
 
-from txbroker.core import HIGH_MARK, Inlet, LinkInlet, Outlet
+from txbroker.core import HIGH_MARK, LinkReader, PacketReader, PacketWriter
 from txbroker.model.publish_run import Octets
 from txbroker.runtime.sockets.unsent import Unsent
 
@@ -50,7 +50,7 @@ class AcceptedStream:
         "_is_ending",
         "_is_full",
         "_is_pushing",
-        "_outlet",
+        "_packet_writer",
         "_producer",
         "_waiting",
         "protocol",
@@ -64,21 +64,21 @@ class AcceptedStream:
         self._is_ending = False
         self._is_full = False
         self._is_pushing = False
-        self._outlet: Outlet | None = None
+        self._packet_writer: PacketWriter | None = None
         self._producer: Any = None
         self._waiting: Unsent | None = None
         reactor.watch(descriptor, self)
 
     # to protocols
 
-    def carry(self, inlet: Inlet | LinkInlet, outlet: Outlet) -> None:
+    def carry(self, packet_reader: PacketReader | LinkReader, packet_writer: PacketWriter) -> None:
         """
-        What comes is for the inlet; what comes into the outlet may be written straight while
-        nothing waits here.
+        What comes is for the packet reader; what comes into the packet writer may be written
+        straight while nothing waits here.
         """
-        self._outlet = outlet
-        outlet.descriptor = self._descriptor
-        self.reactor.sockets.add(self._descriptor, inlet)
+        self._packet_writer = packet_writer
+        packet_writer.descriptor = self._descriptor
+        self.reactor.sockets.add(self._descriptor, packet_reader)
 
     def has_left(self) -> bool:
         """True if the other end sends no more, whatever it has sent and was not read yet."""
@@ -101,8 +101,8 @@ class AcceptedStream:
                 return
             self._waiting = Unsent()
             self._waiting.add(pieces, sent)
-            if self._outlet is not None:
-                self._outlet.descriptor = -1
+            if self._packet_writer is not None:
+                self._packet_writer.descriptor = -1
             self.reactor.addWriter(self)
         else:
             self._waiting.add(pieces)
@@ -113,23 +113,23 @@ class AcceptedStream:
 
     def push(self) -> None:
         """
-        Send what is in the outlet. What the kernel does not take stays there, where the limit for
-        all outlets holds; the producer is told when it is too much, and when it has gone. Who uses
-        this does not `write`.
+        Send what is in the packet writer. What the kernel does not take stays there, where the
+        limit for all packet writers holds; the producer is told when it is too much, and when it
+        has gone. Who uses this does not `write`.
         """
-        outlet = self._outlet
-        if outlet is None or self._is_ending:
+        packet_writer = self._packet_writer
+        if packet_writer is None or self._is_ending:
             return
         if not self._is_pushing:
             try:
-                if outlet.send_to(self._descriptor):
+                if packet_writer.send_to(self._descriptor):
                     return
             except OSError:
                 pass  # a lost connection is met again, and told, when it is written later
             self._is_pushing = True
-            outlet.descriptor = -1
+            packet_writer.descriptor = -1
             self.reactor.addWriter(self)
-        if not (outlet.has_room or self._is_full):
+        if not (packet_writer.has_room or self._is_full):
             self._is_full = True
             if self._producer is not None:
                 self._producer.pauseProducing()
@@ -172,11 +172,11 @@ class AcceptedStream:
     def unread(self) -> int:
         """
         Bytes that wait here and in the kernel until the other end takes them, less those that the
-        outlet has written: less each time that some are taken.
+        packet writer has written: less each time that some are taken.
         """
         waiting = 0 if self._waiting is None else self._waiting.size
-        if self._outlet is not None:
-            waiting -= self._outlet.written
+        if self._packet_writer is not None:
+            waiting -= self._packet_writer.written
         try:
             in_kernel = fcntl.ioctl(self._descriptor, termios.TIOCOUTQ, _NONE)
         except OSError:
@@ -205,7 +205,7 @@ class AcceptedStream:
         return read_some(self._descriptor, self.reactor, self.protocol)
 
     def fed(self) -> None:
-        """What there was is in the inlet."""
+        """What there was is in the packet reader."""
         self.protocol.fed()
 
     def doWrite(self) -> Exception | None:
@@ -219,9 +219,11 @@ class AcceptedStream:
         self.reactor.removeWriter(self)
         if self._is_ending:
             return CONNECTION_DONE
-        if self._outlet is not None:
-            self._outlet.descriptor = self._descriptor
-        if self._is_full or has_pushed:  # what had no room in the outlet may be less than full
+        if self._packet_writer is not None:
+            self._packet_writer.descriptor = self._descriptor
+        if (
+            self._is_full or has_pushed
+        ):  # what had no room in the packet writer may be less than full
             self._is_full = False
             if self._producer is not None:
                 self._producer.resumeProducing()
@@ -249,7 +251,7 @@ class AcceptedStream:
         if producer is not None:
             producer.stopProducing()
         protocol, self.protocol = self.protocol, None
-        self._outlet = None
+        self._packet_writer = None
         protocol.connectionLost(reason)
 
     # internal
@@ -258,13 +260,13 @@ class AcceptedStream:
         """True if the kernel has taken all that waits. Raises `OSError`."""
         if self._waiting is not None:
             return self._waiting.write(self._descriptor)
-        return self._outlet is None or self._outlet.send_to(self._descriptor)
+        return self._packet_writer is None or self._packet_writer.send_to(self._descriptor)
 
     def _end(self) -> None:
         """Nothing more is taken from either side."""
         self._is_ending = True
-        if self._outlet is not None:
-            self._outlet.descriptor = -1
+        if self._packet_writer is not None:
+            self._packet_writer.descriptor = -1
 
 
 def read_some(descriptor: int, reactor: Any, protocol: Any) -> Exception | None:

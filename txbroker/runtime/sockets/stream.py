@@ -18,7 +18,7 @@ from twisted.internet.main import CONNECTION_LOST
 from twisted.internet.tcp import Client, Port
 from twisted.python.failure import Failure
 
-from txbroker.core import Inlet, LinkInlet, Outlet, accept
+from txbroker.core import LinkReader, PacketReader, PacketWriter, accept
 from txbroker.model.publish_run import Octets
 from txbroker.runtime import hooks
 from txbroker.runtime.descriptors import ceiling, next_descriptor
@@ -61,27 +61,27 @@ class _Direct:
 
     _unsent: Unsent | None = None
 
-    _outlet: Outlet | None = None
+    _packet_writer: PacketWriter | None = None
 
     def startTLS(self, context: object, normal: bool = True) -> None:
         """Not to be had: `write` would go past it."""
         raise NotImplementedError("TLS has Twisted's own transport")
 
-    def carry(self, inlet: Inlet | LinkInlet, outlet: Outlet) -> None:
+    def carry(self, packet_reader: PacketReader | LinkReader, packet_writer: PacketWriter) -> None:
         """As `AcceptedStream.carry`."""
-        self._outlet = outlet
+        self._packet_writer = packet_writer
         if self.connected and not self._is_queueing:
-            outlet.descriptor = self.socket.fileno()
-        self.reactor.sockets.add(self.socket.fileno(), inlet)
+            packet_writer.descriptor = self.socket.fileno()
+        self.reactor.sockets.add(self.socket.fileno(), packet_reader)
 
     def doRead(self) -> Exception | None:
         """What there is goes to the protocol."""
         return read_some(self.socket.fileno(), self.reactor, self.protocol)
 
     def fed(self) -> None:
-        """What there was is in the inlet."""
-        assert self._outlet is not None
-        self._outlet.connection.fed()  # endpoints put another protocol before the real one
+        """What there was is in the packet reader."""
+        assert self._packet_writer is not None
+        self._packet_writer.connection.fed()  # endpoints put another protocol before the real one
 
     def write(self, data: Octets) -> None:
         """Send bytes; what the kernel does not take waits, and the producer is told of it."""
@@ -132,14 +132,14 @@ class _Direct:
 
     def connectionLost(self, reason: Failure) -> None:
         """It is at its end."""
-        if self._outlet is not None:
+        if self._packet_writer is not None:
             self._aim(-1)
             self.reactor.sockets.remove(self.socket.fileno())
         super().connectionLost(reason)  # type: ignore[misc]
 
     def _aim(self, descriptor: int) -> None:
-        if self._outlet is not None:
-            self._outlet.descriptor = descriptor
+        if self._packet_writer is not None:
+            self._packet_writer.descriptor = descriptor
 
 
 # Twisted's `abortConnection` puts other functions in the place of `doRead`; mypy takes their type.

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from txbroker.journal.delivery_ledger import BATCH_ROWS, LedgerKind, LedgerRow, batches, encode_rows
 from txbroker.model.errors import PipelineError
 from txbroker.model.log_position import JournalId
-from txbroker.pipeline.audit.ledger_batches import ledger_to_arrow
+from txbroker.pipeline.ledgers.ledger_batches import ledger_to_arrow
 from txbroker.pipeline.source.row_schema import LEDGER_ARROW
 from txbroker.v1.ledger_pb2 import LedgerRows
 

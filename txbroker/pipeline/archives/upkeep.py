@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from txbroker.pipeline.archive.commits import ATTEMPT, GRACE, Commits, VacuumResult
-from txbroker.pipeline.archive.compaction import compact
-from txbroker.pipeline.archive.manifest import outlived
-from txbroker.pipeline.archive.writer import FileLayout
+from txbroker.pipeline.archives.commits import ATTEMPT, GRACE, Commits, VacuumResult
+from txbroker.pipeline.archives.compaction import compact
+from txbroker.pipeline.archives.manifest import outlived
+from txbroker.pipeline.archives.writer import FileLayout
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from txbroker.model.errors import PipelineError
-from txbroker.pipeline.archive import manifest
-from txbroker.pipeline.archive.commits import Commits
-from txbroker.pipeline.archive.manifest import ArchiveChange, ArchiveState, ChangeVerdict, DataFile
+from txbroker.pipeline.archives import manifest
+from txbroker.pipeline.archives.commits import Commits
+from txbroker.pipeline.archives.manifest import ArchiveChange, ArchiveState, ChangeVerdict, DataFile
 
 HOUR = 3600.0
 DAY = 86_400.0

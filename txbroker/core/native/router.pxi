@@ -8,18 +8,18 @@ cdef double WRITE_FOR = 0.003
 
 @cython.final
 cdef class Target:
-    """As in the reference; made by `Exchange.make_target`."""
+    """As in the reference; made by `Router.make_target`."""
 
     cdef readonly object session
     cdef readonly object subscription
-    cdef readonly Outlet outlet
+    cdef readonly PacketWriter packet_writer
     cdef public int qos
     cdef public bint is_plain
 
-    def __init__(self, session, subscription, Outlet outlet not None):
+    def __init__(self, session, subscription, PacketWriter packet_writer not None):
         self.session = session
         self.subscription = subscription
-        self.outlet = outlet
+        self.packet_writer = packet_writer
 
 
 cdef struct Way:
@@ -34,7 +34,7 @@ cdef struct Range:
 
 
 @cython.final
-cdef class Exchange:
+cdef class Router:
     """
     As in the reference, where answers are looked up for each message. Here they are kept in plans,
     as numbers. Plans go all at once, when anything changes that they come from, or when they are
@@ -80,7 +80,7 @@ cdef class Exchange:
 
     def __init__(self, on_output, size_t cache_limit=100_000):
         """
-        `on_output` is called when the first outlet has something to send, at the end of the call
+        `on_output` is called when the first packet_writer has something to send, at the end of the call
         that gave it. Plans of about `cache_limit` topics are kept.
         """
         self.routes = Apexes(self.nodes, ROUTE)
@@ -96,27 +96,27 @@ cdef class Exchange:
         self.part_numbers = {}
         self.forget()
 
-    def make_outlet(self):
+    def make_packet_writer(self):
         """The way to a client."""
-        return Outlet(self)
+        return PacketWriter(self)
 
-    def make_inlet(self, Outlet outlet not None, size_t max_packet):
+    def make_packet_reader(self, PacketWriter packet_writer not None, size_t max_packet):
         """What comes from the same client."""
-        return Inlet(max_packet, outlet)
+        return PacketReader(max_packet, packet_writer)
 
     def make_sockets(self):
         """Where clients and links are read."""
         return Sockets(self)
 
-    def make_sender(self, Outlet outlet not None, make_header):
+    def make_sender(self, PacketWriter packet_writer not None, make_header):
         """What goes over a link at once."""
-        return Sender(outlet, make_header)
+        return Sender(packet_writer, make_header)
 
-    def make_target(self, session, subscription, Outlet outlet not None):
+    def make_target(self, session, subscription, PacketWriter packet_writer not None):
         """A subscription of a client that is here, for `targets`."""
-        if outlet.exchange is not self:
-            raise ValueError("the outlet is of another exchange")
-        return Target(session, subscription, outlet)
+        if packet_writer.router is not self:
+            raise ValueError("the packet_writer is of another router")
+        return Target(session, subscription, packet_writer)
 
     cdef int tell(self) except -1:
         """Call `on_output` where that is due."""
@@ -127,31 +127,31 @@ cdef class Exchange:
 
     cdef bint send_all(self) except -1:
         """Write what there is to send; False: somebody has to look at some of it."""
-        cdef Outlet outlet
+        cdef PacketWriter packet_writer
         if not self.outputs:
             return True
         left = self.send_outputs()
-        for outlet in left:
-            outlet.is_noted = True
+        for packet_writer in left:
+            packet_writer.is_noted = True
         self.outputs += left
         self.is_due = bool(self.outputs)
         return not self.is_due
 
     def send_outputs(self):
         """As in the reference."""
-        cdef Outlet outlet
+        cdef PacketWriter packet_writer
         cdef list left = [], outputs = self.outputs
         cdef double until = monotonic() + WRITE_FOR
         cdef Py_ssize_t place = 0
         self.outputs = []
         if len(outputs) > MOST_OUTPUTS // 2 or size_of(outputs) > OUTPUT_BYTES // 2:
             outputs = self.chosen(outputs)
-        for outlet in outputs:
+        for packet_writer in outputs:
             place += 1
-            outlet.is_noted = False
-            if not outlet.is_sent():
-                left.append(outlet)
-            if outlet.descriptor >= 0 and monotonic() >= until:
+            packet_writer.is_noted = False
+            if not packet_writer.is_sent():
+                left.append(packet_writer)
+            if packet_writer.descriptor >= 0 and monotonic() >= until:
                 self.outputs = outputs[place:] + self.outputs
                 break
         return left
@@ -163,10 +163,10 @@ cdef class Exchange:
         cdef list light = []
         cdef size_t index, place, first = 0, count, size = 0, most = MOST_OUTPUTS // 2
         while first < <size_t>len(outputs) and first < most and size < OUTPUT_BYTES // 2:
-            size += (<Outlet>outputs[first]).output.size()
+            size += (<PacketWriter>outputs[first]).output.size()
             first += 1
         for index in range(first, len(outputs)):
-            size = max((<Outlet>outputs[index]).output.size(), LEAST)
+            size = max((<PacketWriter>outputs[index]).output.size(), LEAST)
             rest.push_back(pair[size_t, size_t](size, len(outputs) - index))
         count = min(most, rest.size())
         partial_sort(rest.begin(), rest.begin() + <Py_ssize_t>count, rest.end())
@@ -176,7 +176,7 @@ cdef class Exchange:
             if size >= OUTPUT_BYTES // 2:
                 break
             place = len(outputs) - rest[index].second
-            size += (<Outlet>outputs[place]).output.size()
+            size += (<PacketWriter>outputs[place]).output.size()
             is_light[place] = True
             light.append(outputs[place])
         self.outputs = [outputs[i] for i in range(first, len(outputs)) if not is_light[<size_t>i]]
@@ -189,12 +189,12 @@ cdef class Exchange:
 
     def take_full(self):
         """Those that passed a high mark since the last call, each once."""
-        cdef Outlet outlet
+        cdef PacketWriter packet_writer
         if not self.full:
             return []
         full, self.full = self.full, []
-        for outlet in full:
-            outlet.is_full = False
+        for packet_writer in full:
+            packet_writer.is_full = False
         return full
 
     def set_cache_limit(self, size_t limit):
@@ -460,7 +460,7 @@ cdef class Exchange:
     def fan_out_some(self, list runs not None, Py_ssize_t start, part):
         """
         `fan_out` for runs from `start` on, up to one of which something is left, or has filled an
-        outlet: where that one ends, and what is left of it.
+        packet_writer: where that one ends, and what is left of it.
         """
         while True:
             left = self.fan_out(runs[start], part)
@@ -504,7 +504,7 @@ cdef class Exchange:
         cdef Run run
         cdef list others, found = []
         for run in runs:
-            others = run.flows.taken(run, run.outlet)
+            others = run.flows.taken(run, run.packet_writer)
             if others:
                 found.append((run, others))
         return found
@@ -535,8 +535,8 @@ cdef class Exchange:
         while at < ways.stop:
             target = self.best(at, &is_plain)
             at += self.ways[at].more + 1
-            if is_plain and target.outlet.is_direct:
-                target.outlet.put_qos0(run, index, stop)
+            if is_plain and target.packet_writer.is_direct:
+                target.packet_writer.put_qos0(run, index, stop)
                 self.delivered += stop - index
             else:
                 others.push_back(<Borrowed>target.session)
@@ -566,29 +566,29 @@ cdef class Exchange:
             target = self.best(at, &is_plain)
             at += self.ways[at].more + 1
             content.qos = min(target.qos, one.qos)
-            if is_plain and self.give(target.outlet, content, part, offset):
+            if is_plain and self.give(target.packet_writer, content, part, offset):
                 self.delivered += 1
             else:
-                if target.outlet.has_window:
-                    target.outlet.is_direct = False  # what follows may not overtake
+                if target.packet_writer.has_window:
+                    target.packet_writer.is_direct = False  # what follows may not overtake
                 sessions.append(target.session)
                 left.push_back(<uint32_t>index)
         return 0
 
     cdef bint give(
-        self, Outlet outlet, const Content& content, uint32_t part, int64_t offset
+        self, PacketWriter packet_writer, const Content& content, uint32_t part, int64_t offset
     ) except -1:
         """Give one message to one client; False: it cannot get it straight."""
-        if not outlet.is_direct or (content.qos and not outlet.has_window):
+        if not packet_writer.is_direct or (content.qos and not packet_writer.has_window):
             return False
         if content.qos:
-            outlet.is_direct = outlet.put_qos12(content, part, offset)
-            return outlet.is_direct
-        if outlet.may_go():
-            outlet.note()
-            content.put_head(outlet.output.extend(content.head_size()))
-            outlet.output.share(content.owner, content.payload, content.payload_size)
-            outlet.note_output()
+            packet_writer.is_direct = packet_writer.put_qos12(content, part, offset)
+            return packet_writer.is_direct
+        if packet_writer.may_go():
+            packet_writer.note()
+            content.put_head(packet_writer.output.extend(content.head_size()))
+            packet_writer.output.share(content.owner, content.payload, content.payload_size)
+            packet_writer.note_output()
         return True
 
     cdef Target best(self, size_t at, bint* is_plain):
@@ -680,10 +680,10 @@ cdef list shared(Run run, list values, const vector[uint32_t]& groups):
     return made
 
 
-cdef size_t size_of(list outlets):
+cdef size_t size_of(list packet_writers):
     """Bytes that wait in all of them."""
-    cdef Outlet outlet
+    cdef PacketWriter packet_writer
     cdef size_t size = 0
-    for outlet in outlets:
-        size += outlet.output.size()
+    for packet_writer in packet_writers:
+        size += packet_writer.output.size()
     return size

@@ -19,8 +19,8 @@ import attrs
 import pyarrow as pa
 
 from txbroker.model.errors import PipelineError
-from txbroker.pipeline.archive.writer import FileLayout
-from txbroker.pipeline.report.payload_numbers import is_own, numbers_in, times_in
+from txbroker.pipeline.archives.writer import FileLayout
+from txbroker.pipeline.report_page.payload_numbers import is_own, numbers_in, times_in
 from txbroker.pipeline.source.row_schema import TIME
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from txbroker.core.reference.inlet import Inlet
-from txbroker.core.reference.outlet import Outlet
+from txbroker.core.reference.packet_reader import PacketReader
+from txbroker.core.reference.packet_writer import PacketWriter
 from txbroker.core.reference.packets import Entry, publish_head
 from txbroker.core.reference.run import Run
 from txbroker.core.reference.sockets import Sender, Sockets
@@ -15,10 +15,12 @@ from txbroker.mqtt.wire.message import OVERHEAD
 
 MOST_OUTPUTS = 256
 OUTPUT_BYTES = 4 * 1024 * 1024
-"""Outlets that are written in one go, and bytes, beside those of the last one."""
+"""Packet writers that are written in one go, and bytes, beside those of the last one."""
 
 LEAST = 4 * 1024
-"""Bytes of output up to which an outlet has as little as any; of these, the last comes first."""
+"""
+Bytes of output up to which a packet writer has as little as any; of these, the last comes first.
+"""
 
 OUTPUT_LIMIT = 128 * 1024 * 1024
 """Bytes of memory that hold what is on its way to clients, of all of them together."""
@@ -28,15 +30,15 @@ class Target:
     """
     A subscription of a session whose client is here, at `qos`.
 
-    `is_plain`: live messages may go straight to its outlet, as far as that is concerned.
+    `is_plain`: live messages may go straight to its packet writer, as far as that is concerned.
     """
 
-    __slots__ = ("is_plain", "outlet", "qos", "session", "subscription")
+    __slots__ = ("is_plain", "packet_writer", "qos", "session", "subscription")
 
-    def __init__(self, session: Any, subscription: Any, outlet: Outlet) -> None:
+    def __init__(self, session: Any, subscription: Any, packet_writer: PacketWriter) -> None:
         self.session = session
         self.subscription = subscription
-        self.outlet = outlet
+        self.packet_writer = packet_writer
         self.qos = 0
         self.is_plain = False
 
@@ -69,7 +71,7 @@ class Apexes:
         return self._values[topic]
 
 
-class Exchange:
+class Router:
     """
     All that a node knows of topics, for runs: `routes` by apex at its edge; at its authority the
     verdict by apex (`bounds`) and the edges by filter (`interests`); `targets` by filter.
@@ -80,7 +82,7 @@ class Exchange:
     """
 
     def __init__(self, on_output: Callable[[], None], cache_limit: int = 100_000) -> None:
-        """`on_output` is called when the first outlet has something to send."""
+        """`on_output` is called when the first packet writer has something to send."""
         self.routes = Apexes()
         self.bounds = Apexes()
         self.interests: SubscriptionIndex[str, Any] = SubscriptionIndex(cache_limit=cache_limit)
@@ -91,28 +93,30 @@ class Exchange:
         self.is_quiet = False
         self._is_due = False
         self._on_output = on_output
-        self._outputs: list[Outlet] = []
-        self._full: list[Outlet] = []
+        self._outputs: list[PacketWriter] = []
+        self._full: list[PacketWriter] = []
 
-    def make_outlet(self) -> Outlet:
+    def make_packet_writer(self) -> PacketWriter:
         """The way to a client."""
-        return Outlet(self._note_output, self._full.append, self._count_fill)
+        return PacketWriter(self._note_output, self._full.append, self._count_fill)
 
-    def make_inlet(self, outlet: Outlet, max_packet: int) -> Inlet:
+    def make_packet_reader(self, packet_writer: PacketWriter, max_packet: int) -> PacketReader:
         """What comes from the same client."""
-        return Inlet(max_packet, outlet)
+        return PacketReader(max_packet, packet_writer)
 
     def make_sockets(self) -> Sockets:
         """Where clients and links are read."""
         return Sockets(self)
 
-    def make_sender(self, outlet: Outlet, make_header: Callable[[str], bytes]) -> Sender:
+    def make_sender(
+        self, packet_writer: PacketWriter, make_header: Callable[[str], bytes]
+    ) -> Sender:
         """What goes over a link at once."""
-        return Sender(outlet, make_header)
+        return Sender(packet_writer, make_header)
 
-    def make_target(self, session: Any, subscription: Any, outlet: Outlet) -> Target:
+    def make_target(self, session: Any, subscription: Any, packet_writer: PacketWriter) -> Target:
         """A subscription of a client that is here, for `targets`."""
-        return Target(session, subscription, outlet)
+        return Target(session, subscription, packet_writer)
 
     @property
     def forgotten(self) -> int:
@@ -134,11 +138,11 @@ class Exchange:
         """Of so many bytes that may wait for such a client, how many may wait now."""
         return most
 
-    def _note_output(self, outlet: Outlet) -> None:
+    def _note_output(self, packet_writer: PacketWriter) -> None:
         if not self._outputs:
             self._is_due = True
             self.tell()
-        self._outputs.append(outlet)
+        self._outputs.append(packet_writer)
 
     def _count_fill(self) -> None:
         self.fills += 1
@@ -152,18 +156,18 @@ class Exchange:
     def send_all(self) -> bool:
         """Write what there is to send; False: somebody has to look at some of it."""
         left = self.send_outputs()
-        for outlet in left:
-            outlet.is_noted = True
+        for packet_writer in left:
+            packet_writer.is_noted = True
         self._outputs += left
         self._is_due = bool(self._outputs)
         return not self._is_due
 
-    def send_outputs(self) -> list[Outlet]:
+    def send_outputs(self) -> list[PacketWriter]:
         """
-        Write what there is to send, where an outlet has the `descriptor` of a socket. Of very many,
-        or much, it is done for those that have least, and those that have waited longest, so that a
-        message to a crowd holds up no message to others; `has_outputs` until all is done. The rest
-        waits, too, where writing takes long. (Compiled; the reference has no clock.)
+        Write what there is to send, where a packet writer has the `descriptor` of a socket. Of very
+        many, or much, it is done for those that have least, and those that have waited longest, so
+        that a message to a crowd holds up no message to others; `has_outputs` until all is done.
+        The rest waits, too, where writing takes long. (Compiled; the reference has no clock.)
 
         Returns those that had something to send and that somebody has to look at, each once, in the
         order in which they were written: not all could be, or something else has happened there.
@@ -178,9 +182,9 @@ class Exchange:
         written = [outputs[place] for place in light] + outputs[:first]
         rest = set(range(first, len(outputs))).difference(light)
         self._outputs = [outputs[place] for place in sorted(rest)]
-        for outlet in written:
-            outlet.is_noted = False
-        return [outlet for outlet in written if not outlet.is_sent()]
+        for packet_writer in written:
+            packet_writer.is_noted = False
+        return [packet_writer for packet_writer in written if not packet_writer.is_sent()]
 
     @property
     def has_outputs(self) -> bool:
@@ -192,12 +196,12 @@ class Exchange:
         """Whether `take_full` has any."""
         return bool(self._full)
 
-    def take_full(self) -> list[Outlet]:
+    def take_full(self) -> list[PacketWriter]:
         """Those that passed a high mark since the last call, each once."""
         full = self._full[:]
         self._full.clear()
-        for outlet in full:
-            outlet.is_full = False
+        for packet_writer in full:
+            packet_writer.is_full = False
         return full
 
     def split(self, run: Run) -> list[tuple[Any, Run]]:
@@ -289,8 +293,8 @@ class Exchange:
                     self.delivered += 1
                 else:
                     # What follows may not overtake what can be left to the journal.
-                    if target.outlet.has_window and run.qos:
-                        target.outlet.is_direct = False
+                    if target.packet_writer.has_window and run.qos:
+                        target.packet_writer.is_direct = False
                     left.append((session, index))
         return left
 
@@ -299,7 +303,7 @@ class Exchange:
     ) -> tuple[int, list[tuple[Any, int]]]:
         """
         `fan_out` for runs from `start` on, up to one of which something is left, or has filled an
-        outlet: where that one ends, and what is left of it.
+        packet writer: where that one ends, and what is left of it.
         """
         while True:
             left = self.fan_out(runs[start], part)
@@ -330,35 +334,35 @@ class Exchange:
         found = []
         for run in runs:
             assert run.flows is not None
-            others = run.flows.taken(run, run.outlet)
+            others = run.flows.taken(run, run.packet_writer)
             if others:
                 found.append((run, others))
         return found
 
     def _give(self, target: Target, run: Run, index: int, one: Entry, part: Any) -> bool:
-        outlet = target.outlet
+        packet_writer = target.packet_writer
         qos = min(target.qos, one.qos)
-        if not outlet.is_direct or (qos and not outlet.has_window):
+        if not packet_writer.is_direct or (qos and not packet_writer.has_window):
             return False
         topic, payload = run.data[one.topic : one.topic_end], run.data[one.payload : one.end]
         if not qos:
-            outlet.send_qos0(publish_head(0, topic, len(payload)) + payload)
+            packet_writer.send_qos0(publish_head(0, topic, len(payload)) + payload)
             return True
         size = len(topic) + len(payload) + OVERHEAD
-        if outlet.give(topic, payload, qos, size, part, run.offset(index)):
+        if packet_writer.give(topic, payload, qos, size, part, run.offset(index)):
             return True
-        outlet.is_direct = False
+        packet_writer.is_direct = False
         return False
 
 
-def _few(outlets: Iterable[Outlet]) -> int:
+def _few(packet_writers: Iterable[PacketWriter]) -> int:
     """How many of them are half of what is written in one go."""
     count = size = 0
-    for outlet in outlets:
+    for packet_writer in packet_writers:
         if count >= MOST_OUTPUTS // 2 or size >= OUTPUT_BYTES // 2:
             break
         count += 1
-        size += outlet.size
+        size += packet_writer.size
     return count
 
 

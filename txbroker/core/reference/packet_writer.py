@@ -46,7 +46,7 @@ class Waiting(NamedTuple):
     offset: int
 
 
-class Outlet:
+class PacketWriter:
     """
     The way to one client that is here; `on_output` is called when there is something to send, or
     was dropped, once until `is_noted` is taken back; `on_full` when the output or what waits behind
@@ -63,8 +63,8 @@ class Outlet:
 
     def __init__(
         self,
-        on_output: Callable[[Outlet], None],
-        on_full: Callable[[Outlet], None],
+        on_output: Callable[[PacketWriter], None],
+        on_full: Callable[[PacketWriter], None],
         on_fill: Callable[[], None],
     ) -> None:
         self.is_direct = False

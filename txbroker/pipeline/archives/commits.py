@@ -24,7 +24,7 @@ from typing import Any
 import attrs
 
 from txbroker.model.errors import PipelineError
-from txbroker.pipeline.archive.manifest import (
+from txbroker.pipeline.archives.manifest import (
     ArchiveChange,
     ArchiveState,
     BadManifest,

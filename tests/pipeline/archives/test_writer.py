@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.pipeline.rows import Row, in_order, message, messages, shuffled, table
-from txbroker.pipeline.archive import compaction, writer
-from txbroker.pipeline.archive.compaction import merge_files, merged_rows
-from txbroker.pipeline.archive.manifest import DataFile
-from txbroker.pipeline.archive.writer import MESSAGES, write_rows
+from txbroker.pipeline.archives import compaction, writer
+from txbroker.pipeline.archives.compaction import merge_files, merged_rows
+from txbroker.pipeline.archives.manifest import DataFile
+from txbroker.pipeline.archives.writer import MESSAGES, write_rows
 
 ANY = settings(
     max_examples=40,

@@ -54,7 +54,7 @@ def gather(
     Sessions are asked before the ledgers are read, so that what was not with its client by then has
     its row, and after that: a session on its way from one node to another is found once.
     """
-    from txbroker.pipeline.audit import ledgers as ledgers
+    from txbroker.pipeline.ledgers import ledgers as ledgers
 
     reached = {} if ledger is None else _reached(ledger)
     found, missing = ledgers.holders(root)

@@ -20,12 +20,12 @@ def test_publishes_are_gathered_and_the_rest_is_for_others(core: Any) -> None:
         publish(b"a", b"1") + publish(b"b", b"2", 1, 7) + publish(b"a", b"3") + b"\xc0\0"
     )
 
-    qos0, qos12 = client.inlet.qos0, client.inlet.qos12
+    qos0, qos12 = client.packet_reader.qos0, client.packet_reader.qos12
     assert (0xC0, b"") == found
     assert publish(b"a", b"1") + publish(b"a", b"3") == qos0.raw
     assert (["b"], [7], 1) == (qos12.topics(), qos12.packet_ids, len(client.flows))
-    assert client.inlet.step() is None
-    assert client.inlet.qos0 is None and client.inlet.qos12 is None
+    assert client.packet_reader.step() is None
+    assert client.packet_reader.qos0 is None and client.packet_reader.qos12 is None
 
 
 @both
@@ -33,20 +33,24 @@ def test_publishes_are_gathered_and_the_rest_is_for_others(core: Any) -> None:
 def test_flows_are_asked_for_when_there_is_a_use_for_them(core: Any, takes: bool) -> None:
     """The packets before are given first; that one comes again, whether it is gathered or not."""
     client = a_client(core)
-    client.inlet.open(client.session, "client", None, clean=True)
-    client.inlet.takes_qos12 = takes
+    client.packet_reader.open(client.session, "client", None, clean=True)
+    client.packet_reader.takes_qos12 = takes
 
     assert client.step(publish(b"a") + b"\xc0\0" + publish(b"b", b"2", 1, 7)) == (0xC0, b"")
-    assert not client.inlet.wants_flows
-    assert client.inlet.step() is None
-    assert client.inlet.wants_flows and client.inlet.has_more and client.inlet.has_heard
-    assert client.inlet.first_byte == 0x32
+    assert not client.packet_reader.wants_flows
+    assert client.packet_reader.step() is None
+    assert (
+        client.packet_reader.wants_flows
+        and client.packet_reader.has_more
+        and client.packet_reader.has_heard
+    )
+    assert client.packet_reader.first_byte == 0x32
 
-    client.inlet.open(client.session, "client", client.flows, clean=True)
-    found = client.inlet.step()
-    assert not client.inlet.wants_flows and not client.inlet.has_more
+    client.packet_reader.open(client.session, "client", client.flows, clean=True)
+    found = client.packet_reader.step()
+    assert not client.packet_reader.wants_flows and not client.packet_reader.has_more
     if takes:
-        assert found is None and publish(b"b", b"2", 1, 7) == client.inlet.qos12.raw
+        assert found is None and publish(b"b", b"2", 1, 7) == client.packet_reader.qos12.raw
         assert [7] == client.flows.packet_ids()
     else:
         assert (0x32, publish(b"b", b"2", 1, 7)[2:]) == found
@@ -58,18 +62,18 @@ def test_what_an_incomplete_packet_will_hold(core: Any) -> None:
     client, packet = a_client(core), publish(b"a", b"x" * 200)
 
     assert client.step(packet[:2]) is None
-    assert client.inlet.awaited >= 2
+    assert client.packet_reader.awaited >= 2
     assert client.step(packet[2:9]) is None
-    assert len(packet) == client.inlet.awaited
+    assert len(packet) == client.packet_reader.awaited
 
 
 @both
 def test_nobody_needs_flows_for_what_is_not_gathered_anyway(core: Any) -> None:
     client = a_client(core)
-    client.inlet.open(client.session, "client", None, clean=True)
+    client.packet_reader.open(client.session, "client", None, clean=True)
     retained = publish(b"b", b"2", 1, 7, flags=1)
     assert (0x33, retained[2:]) == client.step(retained)
-    assert not client.inlet.wants_flows
+    assert not client.packet_reader.wants_flows
 
 
 @both
@@ -82,22 +86,22 @@ def test_packets_may_come_in_any_pieces(core: Any, size: int, cut: int) -> None:
 
     for start in range(0, len(packets), cut):
         assert client.step(packets[start : start + cut]) is None
-        run = client.inlet.qos0
+        run = client.packet_reader.qos0
         payloads += [] if run is None else [run.message(n).payload for n in range(run.count)]
 
     assert [bytes([n]) * size for n in range(3)] == payloads
-    assert client.inlet.first_byte is None
+    assert client.packet_reader.first_byte is None
 
 
 @both
 def test_first_byte_is_that_of_what_is_not_complete(core: Any) -> None:
     client = a_client(core)
-    assert client.inlet.first_byte is None
+    assert client.packet_reader.first_byte is None
 
     client.step(publish(b"a") + b"\x32")
-    assert 0x32 == client.inlet.first_byte
+    assert 0x32 == client.packet_reader.first_byte
     client.step(b"\x09\x00")
-    assert 0x32 == client.inlet.first_byte
+    assert 0x32 == client.packet_reader.first_byte
 
 
 TOPICS = [
@@ -138,7 +142,7 @@ def test_topics_are_valid_or_for_others(core: Any, topic: bytes, is_valid: bool)
     found = client.step(b"".join(packets))
 
     assert is_valid is (found is None)
-    assert (3 if is_valid else 1) == client.inlet.qos0.count
+    assert (3 if is_valid else 1) == client.packet_reader.qos0.count
     if not is_valid:
         assert (0x30, packets[1][2:]) == found
 
@@ -169,9 +173,9 @@ def test_what_is_not_plain_is_for_others(core: Any, packet: bytes) -> None:
     client = a_client(core)
 
     assert (packet[0], packet[2:]) == client.step(packet + publish(b"a"))
-    assert client.inlet.qos0 is None
-    assert client.inlet.step() is None
-    assert 1 == client.inlet.qos0.count
+    assert client.packet_reader.qos0 is None
+    assert client.packet_reader.step() is None
+    assert 1 == client.packet_reader.qos0.count
 
 
 @both
@@ -182,7 +186,7 @@ def test_a_length_with_needless_bytes_is_put_right(core: Any) -> None:
         client.step(publish(b"a", b"0") + b"\x30\x84\x00\x00\x01a1" + publish(b"b", b"2")) is None
     )
 
-    run = client.inlet.qos0
+    run = client.packet_reader.qos0
     assert publish(b"a", b"0") + publish(b"a", b"1") + publish(b"b", b"2") == run.raw
     assert [b"0", b"1", b"2"] == [run.message(n).payload for n in range(3)]
 
@@ -193,10 +197,10 @@ def test_qos_12_is_taken_only_when_it_may_be(core: Any) -> None:
 
     assert client.step(publish(b"a", b"", 1, 1)) is None
     assert (0x34, publish(b"a", b"", 2, 2)[2:]) == client.step(publish(b"a", b"", 2, 2))
-    client.inlet.takes_qos12 = False
+    client.packet_reader.takes_qos12 = False
     assert client.step(publish(b"a", b"", 1, 3)) is not None
     assert client.step(publish(b"a")) is None
-    client.inlet.takes_qos12 = True
+    client.packet_reader.takes_qos12 = True
     assert client.step(publish(b"a", b"", 1, 1)) is not None, "the packet id is in use"
     client.flows.hold(9)
     assert client.step(publish(b"a", b"", 1, 9)) is not None, "the packet id is held"
@@ -205,24 +209,24 @@ def test_qos_12_is_taken_only_when_it_may_be(core: Any) -> None:
 @both
 def test_acknowledgements_are_dealt_with(core: Any) -> None:
     client = a_client(core)
-    outlet = client.outlet
-    outlet.open_window(10, 10**6)
+    packet_writer = client.packet_writer
+    packet_writer.open_window(10, 10**6)
     for qos in (1, 2, 2):
-        assert outlet.give(b"a", b"", qos, 65, "part", 1)
-    outlet.take()
+        assert packet_writer.give(b"a", b"", qos, 65, "part", 1)
+    packet_writer.take()
 
     assert client.step(answer(0x40, 1) + answer(0x50, 2) + answer(0x70, 2)) is None
 
-    assert (1, False) == (outlet.in_flight, client.inlet.has_landed)
-    assert answer(0x62, 2) == outlet.take()
-    assert [] == client.inlet.pubacks
+    assert (1, False) == (packet_writer.in_flight, client.packet_reader.has_landed)
+    assert answer(0x62, 2) == packet_writer.take()
+    assert [] == client.packet_reader.pubacks
     assert client.step(publish(b"a", b"", 2, 5)) is None
-    assert client.flows.taken(client.inlet.qos12, outlet) == []
+    assert client.flows.taken(client.packet_reader.qos12, packet_writer) == []
     assert client.step(answer(0x62, 5)) is None
-    assert answer(0x50, 5) + answer(0x70, 5) == outlet.take()
+    assert answer(0x50, 5) + answer(0x70, 5) == packet_writer.take()
     client.flows.hold(6)
     assert (0x62, b"\0\x06") == client.step(answer(0x62, 6))
-    assert not client.inlet.has_landed
+    assert not client.packet_reader.has_landed
 
 
 @both
@@ -232,37 +236,50 @@ def test_acknowledgements_of_the_wrong_kind_are_for_others(
 ) -> None:
     """They change nothing here; the connection is about to end."""
     client = a_client(core)
-    outlet = client.outlet
-    outlet.open_window(10, 10**6)
+    packet_writer = client.packet_writer
+    packet_writer.open_window(10, 10**6)
     for qos in (1, 2):
-        assert outlet.give(b"a", b"", qos, 65, "part", 1)
-    outlet.take()
+        assert packet_writer.give(b"a", b"", qos, 65, "part", 1)
+    packet_writer.take()
 
     assert (kind, packet_id.to_bytes(2)) == client.step(answer(kind, packet_id))
-    wants = {0x40: outlet.acknowledge, 0x50: outlet.receive, 0x70: outlet.complete}[kind]
+    wants = {
+        0x40: packet_writer.acknowledge,
+        0x50: packet_writer.receive,
+        0x70: packet_writer.complete,
+    }[kind]
     assert not wants((packet_id,) if kind == 0x40 else packet_id)
-    assert (2, b"") == (outlet.in_flight, outlet.take() or b"")
+    assert (2, b"") == (packet_writer.in_flight, packet_writer.take() or b"")
 
 
 @both
 def test_what_waits_goes_when_there_is_room(core: Any) -> None:
     """Its session has to see to it only where there is more to be done."""
     client = a_client(core)
-    outlet = client.outlet
-    outlet.open_window(2, 10**6)
+    packet_writer = client.packet_writer
+    packet_writer.open_window(2, 10**6)
     for number in range(5):
-        assert outlet.give(b"a", b"%d" % number, 1, 65, "part", 1 + number)
-    assert outlet.take()
+        assert packet_writer.give(b"a", b"%d" % number, 1, 65, "part", 1 + number)
+    assert packet_writer.take()
 
     client.step(answer(0x40, 1))
-    assert (publish(b"a", b"2", 1, 3), True) == (outlet.take(), client.inlet.has_landed)
-    outlet.is_told = True
+    assert (publish(b"a", b"2", 1, 3), True) == (
+        packet_writer.take(),
+        client.packet_reader.has_landed,
+    )
+    packet_writer.is_told = True
     client.step(answer(0x40, 2))
-    assert (publish(b"a", b"3", 1, 4), False) == (outlet.take(), client.inlet.has_landed)
-    outlet.is_direct = False
+    assert (publish(b"a", b"3", 1, 4), False) == (
+        packet_writer.take(),
+        client.packet_reader.has_landed,
+    )
+    packet_writer.is_direct = False
     client.step(answer(0x40, 3))
-    assert (publish(b"a", b"4", 1, 5), True) == (outlet.take(), client.inlet.has_landed)
-    assert (4, 4) == (outlet.fills, client.exchange.fills)
+    assert (publish(b"a", b"4", 1, 5), True) == (
+        packet_writer.take(),
+        client.packet_reader.has_landed,
+    )
+    assert (4, 4) == (packet_writer.fills, client.router.fills)
 
 
 @both
@@ -270,25 +287,25 @@ def test_acknowledgements_of_a_lasting_session_are_for_others(core: Any) -> None
     client = a_client(core, clean=False)
 
     assert client.step(answer(0x40, 7) + answer(0x40, 300)) is None
-    assert [7, 300] == client.inlet.pubacks
+    assert [7, 300] == client.packet_reader.pubacks
     for first_byte in (0x50, 0x62, 0x70):
         assert (first_byte, b"\0\x07") == client.step(answer(first_byte, 7))
-        assert [] == client.inlet.pubacks
+        assert [] == client.packet_reader.pubacks
 
 
 @both
 def test_before_and_after_a_session_every_packet_comes_by_itself(core: Any) -> None:
-    exchange = core.Exchange(lambda: None)
-    inlet = exchange.make_inlet(exchange.make_outlet(), 1000)
-    inlet.feed(publish(b"a") + answer(0x40, 1))
+    router = core.Router(lambda: None)
+    packet_reader = router.make_packet_reader(router.make_packet_writer(), 1000)
+    packet_reader.feed(publish(b"a") + answer(0x40, 1))
 
-    assert (0x30, b"\0\x01a") == inlet.step()
-    assert inlet.has_heard
-    assert (0x40, b"\0\x01") == inlet.step()
-    assert inlet.step() is None
-    assert not inlet.has_heard
+    assert (0x30, b"\0\x01a") == packet_reader.step()
+    assert packet_reader.has_heard
+    assert (0x40, b"\0\x01") == packet_reader.step()
+    assert packet_reader.step() is None
+    assert not packet_reader.has_heard
     client = a_client(core)
-    client.inlet.close()
+    client.packet_reader.close()
     assert (0x30, b"\0\x01a") == client.step(publish(b"a"))
 
 
@@ -309,12 +326,12 @@ def test_what_is_no_packet_is_a_fault_after_what_came_before(
 
     assert client.step(publish(b"a" * 95) + data) is None
 
-    assert client.inlet.qos0 is not None
-    assert rule == client.inlet.fault.rule
-    client.inlet.fault = None
-    assert client.inlet.step() is None
-    assert client.inlet.qos0 is None
-    assert rule == client.inlet.fault.rule
+    assert client.packet_reader.qos0 is not None
+    assert rule == client.packet_reader.fault.rule
+    client.packet_reader.fault = None
+    assert client.packet_reader.step() is None
+    assert client.packet_reader.qos0 is None
+    assert rule == client.packet_reader.fault.rule
 
 
 @both
@@ -324,10 +341,10 @@ def test_a_packet_in_many_reads_costs_in_proportion(core: Any) -> None:
     packet = publish(b"a", bytes(8 * 1024 * 1024))
 
     for start in range(0, len(packet), 512):
-        client.inlet.feed(packet[start : start + 512])
-        client.inlet.step()
+        client.packet_reader.feed(packet[start : start + 512])
+        client.packet_reader.step()
 
-    assert packet == client.inlet.qos0.raw
+    assert packet == client.packet_reader.qos0.raw
 
 
 @both
@@ -336,13 +353,13 @@ def test_reads_may_be_fed_faster_than_they_are_worked_off(core: Any) -> None:
     packet = publish(b"a", bytes(1000)) + b"\xc0\0"
     for _ in range(3):
         for byte in range(len(packet)):
-            client.inlet.feed(packet[byte : byte + 1])
-        client.inlet.feed(b"")
+            client.packet_reader.feed(packet[byte : byte + 1])
+        client.packet_reader.feed(b"")
 
     for _ in range(3):
-        assert (0xC0, b"") == client.inlet.step()
-        assert 1 == client.inlet.qos0.count
-    assert client.inlet.step() is None
+        assert (0xC0, b"") == client.packet_reader.step()
+        assert 1 == client.packet_reader.qos0.count
+    assert client.packet_reader.step() is None
 
 
 @both
@@ -352,9 +369,9 @@ def test_a_run_has_a_most_of_messages(core: Any) -> None:
 
     assert client.step(packets + publish(b"b")) is None
 
-    assert (MOST, True) == (client.inlet.qos0.count, client.inlet.has_more)
-    assert client.inlet.step() is None
-    assert (["b"], False) == (client.inlet.qos0.topics(), client.inlet.has_more)
+    assert (MOST, True) == (client.packet_reader.qos0.count, client.packet_reader.has_more)
+    assert client.packet_reader.step() is None
+    assert (["b"], False) == (client.packet_reader.qos0.topics(), client.packet_reader.has_more)
 
 
 @both
@@ -362,13 +379,13 @@ def test_a_run_has_all_of_who_published_it(core: Any) -> None:
     client = a_client(core, "me")
     client.step(publish(b"a", b"1", 1, 4) + publish(b"b", b"22", 1, 5))
 
-    run = client.inlet.qos12
+    run = client.packet_reader.qos12
 
     assert (("me",), None, "", client.session) == (run.clients, run.places, run.edge, run.session)
     assert (2, 1, 2 * 64 + 5, 0, None) == (run.count, run.qos, run.size, run.first, run.offsets)
     assert [4, 5] == run.packet_ids
     client.step(publish(b"a", b"1", 1, 6))
-    assert client.inlet.qos12.serial == run.serial + 1
+    assert client.packet_reader.qos12.serial == run.serial + 1
 
 
 @needs_compiled
@@ -378,23 +395,23 @@ def test_what_was_read_is_neither_copied_nor_kept() -> None:
     before = sys.getrefcount(data)
 
     client.step(data)
-    assert client.inlet.qos0.raw is data
+    assert client.packet_reader.qos0.raw is data
     client.step(b"")
     assert before == sys.getrefcount(data)
     client.step(data[:-1])
-    client.inlet.qos0 = None
-    client.inlet.step()
-    assert not [one for one in gc.get_referrers(data) if one is client.inlet]
+    client.packet_reader.qos0 = None
+    client.packet_reader.step()
+    assert not [one for one in gc.get_referrers(data) if one is client.packet_reader]
 
 
 @needs_compiled
 def test_an_idle_connection_takes_few_bytes() -> None:
-    """Its outlet, inlet and flows, with what the garbage collector adds to each."""
+    """Its packet writer, packet reader and flows, with what the garbage collector adds to each."""
     client = a_client(COMPILED)
-    client.outlet.open_window(20, 10**6)
+    client.packet_writer.open_window(20, 10**6)
 
-    parts = (client.outlet, client.inlet, client.flows)
-    held = client.outlet.memory_held() + client.flows.memory_held()
+    parts = (client.packet_writer, client.packet_reader, client.flows)
+    held = client.packet_writer.memory_held() + client.flows.memory_held()
     assert sum(sys.getsizeof(part) for part in parts) + held < 500
 
 
@@ -404,22 +421,22 @@ def test_more_is_said_to_be_there_behind_a_single_packet(core: Any) -> None:
     ping = b"\xc0\0"
 
     assert (0xC0, b"") == client.step(ping + publish(b"a") + ping)
-    assert client.inlet.has_more
-    assert (0xC0, b"") == client.inlet.step()
-    assert (["a"], False) == (client.inlet.qos0.topics(), client.inlet.has_more)
+    assert client.packet_reader.has_more
+    assert (0xC0, b"") == client.packet_reader.step()
+    assert (["a"], False) == (client.packet_reader.qos0.topics(), client.packet_reader.has_more)
     assert (0xC0, b"") == client.step(ping + b"\xc0")
-    assert client.inlet.has_more
-    assert client.inlet.step() is None
+    assert client.packet_reader.has_more
+    assert client.packet_reader.step() is None
     assert (0xC0, b"") == client.step(b"\0")
-    assert (None, False) == (client.inlet.first_byte, client.inlet.has_more)
+    assert (None, False) == (client.packet_reader.first_byte, client.packet_reader.has_more)
 
 
 @needs_compiled
-def test_an_empty_inlet_keeps_nothing_of_what_was_read() -> None:
+def test_an_empty_packet_reader_keeps_nothing_of_what_was_read() -> None:
     """There are very many, and a read may have 256 KiB."""
     client = a_client(COMPILED)
     data = publish(b"a", b"0" * 1000)[:-1] + b"1" + b"\xc0\0"
     known = sys.getrefcount(data)
     assert (0xC0, b"") == client.step(data)
-    client.inlet.qos0 = None
+    client.packet_reader.qos0 = None
     assert known == sys.getrefcount(data)

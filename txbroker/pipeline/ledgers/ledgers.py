@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from txbroker.model.errors import PipelineError
 from txbroker.model.zone_cut import ZoneCut
-from txbroker.pipeline.audit.ledger_batches import gap_before, ledger_to_arrow
+from txbroker.pipeline.ledgers.ledger_batches import gap_before, ledger_to_arrow
 from txbroker.pipeline.source.channel import open_channel
 from txbroker.pipeline.source.nodes import why
 from txbroker.pipeline.source.row_schema import CURSOR_ARROW, LEDGER_ARROW, LEDGER_COLUMNS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from txbroker.model.epoch_transition import FOREVER, EpochTransition
 from txbroker.model.log_position import JournalId, LogPosition
-from txbroker.pipeline.audit.coverage import END, Coverage, SubscriptionEvent, covered
+from txbroker.pipeline.ledgers.coverage import END, Coverage, SubscriptionEvent, covered
 
 ROOT = JournalId("", 1)
 CHILD, AGAIN = JournalId("a", 1), JournalId("a", 2)

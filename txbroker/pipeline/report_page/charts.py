@@ -12,9 +12,9 @@ from datetime import datetime
 
 import attrs
 
-from txbroker.pipeline.report.markup import Html, element, joined, visible
-from txbroker.pipeline.report.scales import clock, ticks, time_ticks
-from txbroker.pipeline.report.treemap import Box, squarify
+from txbroker.pipeline.report_page.markup import Html, element, joined, visible
+from txbroker.pipeline.report_page.scales import clock, ticks, time_ticks
+from txbroker.pipeline.report_page.treemap import Box, squarify
 
 WIDTH = 1000.0
 SERIES = 8

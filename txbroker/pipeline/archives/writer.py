@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from txbroker.model.errors import PipelineError
-from txbroker.pipeline.archive.manifest import DataFile, Position, zone_folder
+from txbroker.pipeline.archives.manifest import DataFile, Position, zone_folder
 from txbroker.pipeline.source.row_schema import LEDGER_ARROW, MESSAGE_ARROW
 from txbroker.storage.files import make_folder, sync_folder
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from txbroker.core.reference.flows import Flows
 from txbroker.core.reference.link_scope import LinkScope
-from txbroker.core.reference.outlet import Outlet
+from txbroker.core.reference.packet_writer import PacketWriter
 from txbroker.core.reference.packets import PUBLISH, Entry, plain_publish
 from txbroker.core.reference.run import Run
 from txbroker.model.publish_run import MOST, Octets
@@ -17,17 +17,18 @@ from txbroker.mqtt.wire.return_codes import ProtocolViolation
 PUBACK, PUBREC, PUBREL, PUBCOMP = 0x40, 0x50, 0x62, 0x70
 
 
-class Inlet:
+class PacketReader:
     """
     One connection's input, as far as it is not worked off.
 
     Before `open`, each packet comes by itself. After it, those that need no thought are dealt with
     here: plain publishes are gathered in `qos0` and `qos12`, acknowledgements go to the window of
-    the outlet (of a clean session) or into `pubacks`. `takes_qos12`: whether publishes of QoS 1 and
-    2 may be gathered now. `heard_at`: when the last whole packet came, for whoever sets it.
+    the packet writer (of a clean session) or into `pubacks`. `takes_qos12`: whether publishes of
+    QoS 1 and 2 may be gathered now. `heard_at`: when the last whole packet came, for whoever sets
+    it.
     """
 
-    def __init__(self, max_packet: int, outlet: Outlet) -> None:
+    def __init__(self, max_packet: int, packet_writer: PacketWriter) -> None:
         self.qos0: Run | None = None
         self.qos12: Run | None = None
         self.pubacks: list[int] = []
@@ -40,7 +41,7 @@ class Inlet:
         self.heard_at = 0.0
         self.fault: Exception | None = None
         self._framer = Framer(max_packet)
-        self._outlet = outlet
+        self._packet_writer = packet_writer
         self._session: Any = None
         self._flows: Flows | None = None
         self._clients: tuple[str, ...] = ()
@@ -92,9 +93,9 @@ class Inlet:
 
         What was gathered until then came before it, and is to be taken from `qos0`, `qos12` and
         `pubacks` first, then `fault`: the bytes that follow are no packets. `has_heard` is set when
-        there was a whole packet. Where the window of the outlet has got room, what waited behind it
-        is launched; `has_landed`: its session has to see to the rest. `wants_flows`: the next
-        packet is a publish that may be gathered when there are any.
+        there was a whole packet. Where the window of the packet writer has got room, what waited
+        behind it is launched; `has_landed`: its session has to see to the rest. `wants_flows`: the
+        next packet is a publish that may be gathered when there are any.
         """
         self.pubacks = []
         self.has_heard = self.has_landed = self.has_more = self.wants_flows = False
@@ -118,8 +119,8 @@ class Inlet:
         except ProtocolViolation as violation:
             self.fault = violation
         if self.has_landed:
-            self._outlet.pump()
-            self.has_landed = not self._outlet.is_direct or self._outlet.has_news
+            self._packet_writer.pump()
+            self.has_landed = not self._packet_writer.is_direct or self._packet_writer.has_news
         self.qos0 = self._run(gathered[0], serial)
         self.qos12 = self._run(gathered[1], serial)
         self.is_fed = self.has_more or self.fault is not None
@@ -130,7 +131,7 @@ class Inlet:
         Deal with the acknowledgements that `data` begins with, as far as nobody else has to hear of
         them; how many bytes these are.
         """
-        if self._session is None or not self._outlet.is_calm:
+        if self._session is None or not self._packet_writer.is_calm:
             return 0
         framer, at = Framer(self._framer.max_packet), 0
         framer.feed(data)
@@ -141,7 +142,7 @@ class Inlet:
                     break
                 at = len(data) - framer.pending
         if self.has_landed:
-            self._outlet.pump()
+            self._packet_writer.pump()
         return at
 
     def peek(self, data: bytes) -> tuple[Run, int] | None:
@@ -182,8 +183,8 @@ class Inlet:
             return False
         packet_id = int.from_bytes(body)
         if first_byte == PUBACK:
-            if self._outlet.has_window:
-                if not self._outlet.acknowledge((packet_id,)):
+            if self._packet_writer.has_window:
+                if not self._packet_writer.acknowledge((packet_id,)):
                     return False
                 self.has_landed = True
             else:
@@ -192,12 +193,12 @@ class Inlet:
         if not self._is_clean or (first_byte == PUBREL and self._flows is None):
             return False
         if first_byte == PUBREC:
-            return self._outlet.receive(packet_id)
+            return self._packet_writer.receive(packet_id)
         elif first_byte == PUBREL:
             assert self._flows is not None
-            return self._flows.release(packet_id, self._outlet)
+            return self._flows.release(packet_id, self._packet_writer)
         elif first_byte == PUBCOMP:
-            if not self._outlet.complete(packet_id):
+            if not self._packet_writer.complete(packet_id):
                 return False
             self.has_landed = True
         else:
@@ -230,7 +231,7 @@ class Inlet:
             session=self._session,
             serial=serial,
         )
-        run.flows, run.outlet = self._flows, self._outlet
+        run.flows, run.packet_writer = self._flows, self._packet_writer
         return run
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from txbroker.pipeline.report.markup import Html, element, joined, visible
+from txbroker.pipeline.report_page.markup import Html, element, joined, visible
 
 STYLE = """
 :root{color-scheme:light dark;--page:#f5f5f2;--surface:#fff;--ink:#1a1a18;--faint:#5d5c57;

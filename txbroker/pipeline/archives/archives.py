@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from txbroker.model.errors import PipelineError
-from txbroker.pipeline.archive.commits import Commits
-from txbroker.pipeline.archive.manifest import (
+from txbroker.pipeline.archives.commits import Commits
+from txbroker.pipeline.archives.manifest import (
     ChangeVerdict,
     DataFile,
     FilesWanted,
     Position,
     select,
 )
-from txbroker.pipeline.archive.writer import LEDGER, MESSAGES, FileLayout, write_rows
+from txbroker.pipeline.archives.writer import LEDGER, MESSAGES, FileLayout, write_rows
 from txbroker.pipeline.source import source_options as options_module
 from txbroker.pipeline.source import topic_filters
 from txbroker.pipeline.source.lookups import looked_up

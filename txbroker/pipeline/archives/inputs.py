@@ -11,7 +11,7 @@ from typing import TypeAlias
 from pyspark.sql import DataFrame, SparkSession
 
 from txbroker.model.errors import PipelineError
-from txbroker.pipeline.archive.archives import has_ledger, read_archive
+from txbroker.pipeline.archives.archives import has_ledger, read_archive
 
 Rows: TypeAlias = "DataFrame | str | os.PathLike[str]"
 """Rows, or the path of an archive that has them."""

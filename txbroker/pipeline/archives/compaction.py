@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from txbroker.pipeline.archive.commits import Commits
-from txbroker.pipeline.archive.manifest import ChangeVerdict, DataFile, Position
-from txbroker.pipeline.archive.writer import FileLayout, RowWriter
+from txbroker.pipeline.archives.commits import Commits
+from txbroker.pipeline.archives.manifest import ChangeVerdict, DataFile, Position
+from txbroker.pipeline.archives.writer import FileLayout, RowWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,6 +1,6 @@
 # What goes to one client, and the packet ids of what comes from it.
 
-cdef class Exchange
+cdef class Router
 
 
 cdef enum Written:
@@ -11,10 +11,10 @@ cdef size_t MOST_WRITTEN = 2 * 1024 * 1024
 
 
 @cython.final
-cdef class Outlet:
-    """As in the reference; made by `Exchange.make_outlet`."""
+cdef class PacketWriter:
+    """As in the reference; made by `Router.make_packet_writer`."""
 
-    cdef Exchange exchange
+    cdef Router router
     cdef public object connection
     cdef Output output
     cdef Window* window  # NULL until something is to be kept in it
@@ -31,8 +31,8 @@ cdef class Outlet:
     cdef public cbool is_told
     cdef readonly cbool has_window
 
-    def __cinit__(self, Exchange exchange not None):
-        self.exchange = exchange
+    def __cinit__(self, Router router not None):
+        self.router = router
         self.descriptor = -1
 
     def __dealloc__(self):
@@ -40,10 +40,10 @@ cdef class Outlet:
         cdef Waiting waiting
         if self.window == NULL:
             return
-        if self.exchange is not None:
+        if self.router is not None:
             while self.window.queue.count():
                 waiting = self.window.queue.at(0)
-                self.exchange.part_uses[waiting.part] -= 1
+                self.router.part_uses[waiting.part] -= 1
                 self.window.queue.pop()
         del self.window
 
@@ -62,8 +62,8 @@ cdef class Outlet:
         return self.output.size() < self.mark()
 
     cdef size_t room(self, size_t most) noexcept:
-        """Of so many bytes that may wait those that may as long as all outlets hold so much."""
-        return room_of(most, self.exchange.output_limit)
+        """Of so many bytes that may wait those that may as long as all packet_writers hold so much."""
+        return room_of(most, self.router.output_limit)
 
     cdef size_t mark(self) noexcept:
         """Bytes of output from which on nothing is added that can wait."""
@@ -74,17 +74,17 @@ cdef class Outlet:
         return MOST if self.descriptor >= 0 else self.room(MOST)
 
     cdef int note(self) except -1:
-        """There is something to send; whoever calls this calls `Exchange.tell` at the end."""
+        """There is something to send; whoever calls this calls `Router.tell` at the end."""
         if not self.is_noted:
-            self.exchange.is_due = self.exchange.is_due or not self.exchange.outputs
-            self.exchange.outputs.append(self)
+            self.router.is_due = self.router.is_due or not self.router.outputs
+            self.router.outputs.append(self)
             self.is_noted = True
         return 0
 
     cdef int note_full(self, bint is_full) except -1:
         """The output, or what waits behind the window, has passed its high mark, if so."""
         if is_full and not self.is_full:
-            self.exchange.full.append(self)
+            self.router.full.append(self)
             self.is_full = True
         return 0
 
@@ -100,7 +100,7 @@ cdef class Outlet:
     def send(self, bytes data not None):
         """Put bytes into the output; they leave in order."""
         self.put(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
-        self.exchange.tell()
+        self.router.tell()
 
     def send_now(self, bytes data not None):
         """As `send`, but what the socket takes does not wait for the end of the turn."""
@@ -110,7 +110,7 @@ cdef class Outlet:
             written = max(written, 0)  # an error is met again, and told, with the rest
         if written < size:
             self.put(PyBytes_AS_STRING(data) + written, size - written)
-            self.exchange.tell()
+            self.router.tell()
 
     cdef int put_qos0(self, Run run, size_t index, size_t stop) except -1:
         """Send QoS 0 messages that follow one another, or drop and count those that cannot go."""
@@ -141,7 +141,7 @@ cdef class Outlet:
         is_sent = self.may_go()
         if is_sent:
             self.put(PyBytes_AS_STRING(packet), PyBytes_GET_SIZE(packet))
-        self.exchange.tell()
+        self.router.tell()
         return is_sent
 
     def take(self):
@@ -214,7 +214,7 @@ cdef class Outlet:
         written = self.write(self.descriptor)
         if written == ENOUGH:
             # Others come first. Nobody has to be told: this is asked for by whoever asks again.
-            self.exchange.outputs.append(self)
+            self.router.outputs.append(self)
             self.is_noted = True
         return written == ALL or written == ENOUGH
 
@@ -282,7 +282,7 @@ cdef class Outlet:
             self.note()
             fills = window.fills
             window.launch_new(self.output, content)
-            self.exchange.fills += window.fills - fills
+            self.router.fills += window.fills - fills
             self.note_output()
             return True
         return self.wait(content, part, offset)
@@ -293,7 +293,7 @@ cdef class Outlet:
         if not window.queue_has_room(self.room(QUEUE_BYTES)):
             return False
         window.queue.push(content, part, offset)
-        self.exchange.part_uses[part] += 1
+        self.router.part_uses[part] += 1
         self.note_full(window.is_full())
         return True
 
@@ -302,9 +302,9 @@ cdef class Outlet:
         int64_t offset,
     ):
         """A live QoS 1/2 message: in flight, or in the queue; False: there is no room."""
-        cdef uint32_t number = self.exchange.part_number(part)
+        cdef uint32_t number = self.router.part_number(part)
         is_given = self.put_qos12(content_of(topic, payload, qos, False, size), number, offset)
-        self.exchange.tell()
+        self.router.tell()
         return is_given
 
     def give_again(
@@ -312,7 +312,7 @@ cdef class Outlet:
         int64_t offset,
     ):
         """One that was read from a journal; it leaves with `pump`. False: there is no room."""
-        cdef uint32_t number = self.exchange.part_number(part)
+        cdef uint32_t number = self.router.part_number(part)
         return self.wait(content_of(topic, payload, qos, False, size), number, offset)
 
     def give_first(
@@ -333,7 +333,7 @@ cdef class Outlet:
     def pump(self):
         """Launch what waits, as far as the window and the output have room."""
         self.launch()
-        self.exchange.tell()
+        self.router.tell()
 
     cdef int launch(self) except -1:
         cdef uint64_t fills
@@ -342,8 +342,8 @@ cdef class Outlet:
         if self.window.can_launch(self.output, self.mark()):
             self.note()
             fills = self.window.fills
-            self.window.pump(self.output, self.mark(), self.exchange.part_uses)
-            self.exchange.fills += self.window.fills - fills
+            self.window.pump(self.output, self.mark(), self.router.part_uses)
+            self.router.fills += self.window.fills - fills
             self.note_output()
         return 0
 
@@ -366,7 +366,7 @@ cdef class Outlet:
     def receive(self, uint16_t packet_id):
         """As in the reference."""
         cdef bint is_right = self.receive_one(packet_id)
-        self.exchange.tell()
+        self.router.tell()
         return is_right
 
     cdef bint complete_one(self, uint16_t packet_id) noexcept:
@@ -385,7 +385,7 @@ cdef class Outlet:
         if self.window != NULL:
             for left in range(self.window.queue.count()):
                 waiting = self.window.queue.at(place)
-                found.setdefault(self.exchange.parts[waiting.part], waiting.offset)
+                found.setdefault(self.router.parts[waiting.part], waiting.offset)
                 place += sizeof(Waiting) + waiting.packet_size
         return found
 
@@ -448,9 +448,9 @@ cdef class Flows:
         self.open += 1
         return True
 
-    def taken(self, Run run not None, Outlet outlet):
+    def taken(self, Run run not None, PacketWriter packet_writer):
         """
-        A run of this client is safe: PUBACK or PUBREC goes to the outlet, in the order of the run.
+        A run of this client is safe: PUBACK or PUBREC goes to the packet_writer, in the order of the run.
 
         Returns the packet ids that are its no longer.
         """
@@ -464,18 +464,18 @@ cdef class Flows:
             if flow == NULL or flow.state == HELD or flow.value != run.serial:
                 others.append(packet_id)
                 continue
-            if outlet is not None:
-                outlet.answer(0x40 if flow.qos == 1 else 0x50, packet_id)
+            if packet_writer is not None:
+                packet_writer.answer(0x40 if flow.qos == 1 else 0x50, packet_id)
             if flow.qos == 1:
                 self.ids.erase(flow)
                 self.open -= 1
             else:
                 flow.state = TAKEN
-        if outlet is not None:
-            outlet.exchange.tell()
+        if packet_writer is not None:
+            packet_writer.router.tell()
         return others
 
-    cdef bint release_one(self, uint16_t packet_id, Outlet outlet) except -1:
+    cdef bint release_one(self, uint16_t packet_id, PacketWriter packet_writer) except -1:
         cdef PacketIds.Slot* flow = self.ids.find(packet_id)
         if flow != NULL:
             if flow.state == HELD:
@@ -483,13 +483,13 @@ cdef class Flows:
             if flow.qos == 2:
                 self.ids.erase(flow)
                 self.open -= 1
-        outlet.answer(0x70, packet_id)
+        packet_writer.answer(0x70, packet_id)
         return True
 
-    def release(self, uint16_t packet_id, Outlet outlet not None):
+    def release(self, uint16_t packet_id, PacketWriter packet_writer not None):
         """PUBREL of a clean session's client came: PUBCOMP goes out; False: the id is held."""
-        is_free = self.release_one(packet_id, outlet)
-        outlet.exchange.tell()
+        is_free = self.release_one(packet_id, packet_writer)
+        packet_writer.router.tell()
         return is_free
 
     def hold(self, uint16_t packet_id):

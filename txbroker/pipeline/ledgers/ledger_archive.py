@@ -23,12 +23,12 @@ import attrs
 import pyarrow as pa
 
 from txbroker.model.errors import PipelineError
-from txbroker.pipeline.archive.archives import LEDGER_FOLDER
-from txbroker.pipeline.archive.commits import Commits
-from txbroker.pipeline.archive.manifest import ArchiveState, ChangeVerdict, DataFile
-from txbroker.pipeline.archive.upkeep import ArchiveUpkeep, KeepRules
-from txbroker.pipeline.archive.writer import LEDGER, write_rows
-from txbroker.pipeline.audit.ledgers import LedgerSpan, holders, ledgers_of, plan_spans, read_span
+from txbroker.pipeline.archives.archives import LEDGER_FOLDER
+from txbroker.pipeline.archives.commits import Commits
+from txbroker.pipeline.archives.manifest import ArchiveState, ChangeVerdict, DataFile
+from txbroker.pipeline.archives.upkeep import ArchiveUpkeep, KeepRules
+from txbroker.pipeline.archives.writer import LEDGER, write_rows
+from txbroker.pipeline.ledgers.ledgers import LedgerSpan, holders, ledgers_of, plan_spans, read_span
 from txbroker.pipeline.spark.journal_jobs import Report, no_report
 
 if TYPE_CHECKING:

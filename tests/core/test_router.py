@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.core.cores import COMPILED, Client, Session, a_run, both, needs_compiled, publish
-from txbroker.core.reference.outlet import MOST, QUEUE_MESSAGES
+from txbroker.core.reference.packet_writer import MOST, QUEUE_MESSAGES
 
 
 def raws(parts: list[tuple[Any, Any]]) -> list[tuple[Any, bytes]]:
@@ -18,80 +18,80 @@ def raws(parts: list[tuple[Any, Any]]) -> list[tuple[Any, bytes]]:
 
 @both
 def test_a_run_is_split_by_route(core: Any) -> None:
-    exchange = core.Exchange(lambda: None)
+    router = core.Router(lambda: None)
     home, kitchen = Session("home"), Session("kitchen")
-    exchange.routes.set("", home)
+    router.routes.set("", home)
     one, two, three, four = packets = [
         publish(topic) for topic in (b"a", b"home/kitchen", b"b", b"home/kitchen/c")
     ]
     run = a_run(core, *packets)
 
-    assert [(home, run)] == exchange.split(run)
-    exchange.routes.set("home/kitchen", kitchen)
-    assert [(home, one + three), (kitchen, two + four)] == raws(exchange.split(run))
-    exchange.routes.remove("")
-    assert [(None, one + three), (kitchen, two + four)] == raws(exchange.split(run))
-    exchange.routes.remove("home/kitchen")
-    exchange.routes.remove("nobody")
-    assert [(None, run)] == exchange.split(run)
+    assert [(home, run)] == router.split(run)
+    router.routes.set("home/kitchen", kitchen)
+    assert [(home, one + three), (kitchen, two + four)] == raws(router.split(run))
+    router.routes.remove("")
+    assert [(None, one + three), (kitchen, two + four)] == raws(router.split(run))
+    router.routes.remove("home/kitchen")
+    router.routes.remove("nobody")
+    assert [(None, run)] == router.split(run)
 
 
 @both
 def test_messages_at_the_beginning_get_a_verdict(core: Any) -> None:
-    exchange = core.Exchange(lambda: None)
+    router = core.Router(lambda: None)
     here, away = Session("here"), Session("away")
-    exchange.bounds.set("a", here)
-    exchange.bounds.set("a/b", away)
+    router.bounds.set("a", here)
+    router.bounds.set("a/b", away)
     run = a_run(core, publish(b"a"), publish(b"a/c"), publish(b"a/b"), publish(b"a"))
 
-    assert (2, 0) == (exchange.taken(run, here), exchange.taken(run, away))
-    assert 0 == exchange.taken(run, None)
-    exchange.bounds.remove("a/b")
-    assert 4 == exchange.taken(run, here)
+    assert (2, 0) == (router.taken(run, here), router.taken(run, away))
+    assert 0 == router.taken(run, None)
+    router.bounds.remove("a/b")
+    assert 4 == router.taken(run, here)
 
 
 @both
 def test_edges_get_what_they_want(core: Any) -> None:
-    exchange = core.Exchange(lambda: None)
+    router = core.Router(lambda: None)
     one, two = Session("one"), Session("two")
-    exchange.interests.add("a/#", "2", two)
-    exchange.interests.add("+", "1", one)
-    exchange.interests.add("a", "1", one)
+    router.interests.add("a/#", "2", two)
+    router.interests.add("+", "1", one)
+    router.interests.add("a", "1", one)
     a, b, ab, cd = packets = [publish(topic) for topic in (b"a", b"b", b"a/b", b"c/d")]
     run = a_run(core, *packets)
 
-    assert [((one,), a + b), ((two,), a + ab)] == raws(exchange.receivers(run))
-    exchange.interests.remove("a/#", "2")
-    assert [((one,), a + b)] == raws(exchange.receivers(run))
-    exchange.interests.add("#", "0", two)
-    exchange.interests.remove("+", "1")
-    exchange.interests.remove("a", "1")
-    assert [((two,), run)] == exchange.receivers(run)
-    exchange.interests.remove("#", "0")
-    assert [] == exchange.receivers(run)
+    assert [((one,), a + b), ((two,), a + ab)] == raws(router.receivers(run))
+    router.interests.remove("a/#", "2")
+    assert [((one,), a + b)] == raws(router.receivers(run))
+    router.interests.add("#", "0", two)
+    router.interests.remove("+", "1")
+    router.interests.remove("a", "1")
+    assert [((two,), run)] == router.receivers(run)
+    router.interests.remove("#", "0")
+    assert [] == router.receivers(run)
 
 
 @both
 def test_clients_get_what_they_subscribed_to(core: Any) -> None:
-    exchange = core.Exchange(lambda: None)
-    one, two = Client(core, exchange, "one"), Client(core, exchange, "two")
+    router = core.Router(lambda: None)
+    one, two = Client(core, router, "one"), Client(core, router, "two")
     one.subscribe("a/#")
     two.subscribe("+/b")
     packets = [publish(topic, b"p") for topic in (b"a", b"a/b", b"a/b", b"c/b", b"d")]
 
-    assert [] == exchange.fan_out(a_run(core, *packets), None)
+    assert [] == router.fan_out(a_run(core, *packets), None)
 
-    assert b"".join(packets[:3]) == one.outlet.take()
-    assert b"".join(packets[1:4]) == two.outlet.take()
-    assert 6 == exchange.delivered
-    assert [one.outlet, two.outlet] == exchange.send_outputs()
+    assert b"".join(packets[:3]) == one.packet_writer.take()
+    assert b"".join(packets[1:4]) == two.packet_writer.take()
+    assert 6 == router.delivered
+    assert [one.packet_writer, two.packet_writer] == router.send_outputs()
 
 
 @both
 def test_overlapping_subscriptions_give_one_message_at_the_highest_qos(core: Any) -> None:
-    exchange = core.Exchange(lambda: None)
-    client = Client(core, exchange)
-    client.outlet.open_window(10, 10**6)
+    router = core.Router(lambda: None)
+    client = Client(core, router)
+    client.packet_writer.open_window(10, 10**6)
     client.subscribe("a", 1, "x")
     client.subscribe("#", 2, "y")
     client.subscribe("+", 0, "z")
@@ -99,138 +99,142 @@ def test_overlapping_subscriptions_give_one_message_at_the_highest_qos(core: Any
         core, publish(b"a", b"1", 2, 1), publish(b"a", b"2", 1, 2), publish(b"b", b"", 1, 3)
     )
 
-    assert [] == exchange.fan_out(run, "part")
+    assert [] == router.fan_out(run, "part")
 
     expected = publish(b"a", b"1", 2, 1) + publish(b"a", b"2", 1, 2) + publish(b"b", b"", 1, 3)
-    assert (expected, 3) == (client.outlet.take(), exchange.delivered)
+    assert (expected, 3) == (client.packet_writer.take(), router.delivered)
 
 
 @both
 def test_qos_12_reaches_a_qos0_subscriber_without_packet_id(core: Any) -> None:
-    exchange = core.Exchange(lambda: None)
-    client = Client(core, exchange)
+    router = core.Router(lambda: None)
+    client = Client(core, router)
     client.subscribe("#")
     payload = b"p" * 123  # with a packet id, its length takes one byte more
 
-    assert [] == exchange.fan_out(a_run(core, publish(b"ab", payload, 1, 9)), "part")
-    assert publish(b"ab", payload) == client.outlet.take()
+    assert [] == router.fan_out(a_run(core, publish(b"ab", payload, 1, 9)), "part")
+    assert publish(b"ab", payload) == client.packet_writer.take()
 
 
 @both
 def test_sessions_that_get_nothing_straight_are_told(core: Any) -> None:
-    exchange = core.Exchange(lambda: None)
+    router = core.Router(lambda: None)
     names = "plain", "waits", "is behind", "has no window", "has a part that is not plain"
-    plain, waits, behind, lasting, partly = clients = [Client(core, exchange, n) for n in names]
+    plain, waits, behind, lasting, partly = clients = [Client(core, router, n) for n in names]
     for client in clients:
         client.subscribe("#", 1)
     waits.subscribe("+", 2, "other").is_plain = False
     waits.subscribe("a/b", 0, "third")
-    behind.outlet.is_direct = False
+    behind.packet_writer.is_direct = False
     for client in (plain, waits, behind, partly):
-        client.outlet.open_window(10, 10**6)
+        client.packet_writer.open_window(10, 10**6)
     partly.subscribe("a", 0, "partly").is_plain = False
     run = a_run(core, publish(b"a", b"", 1, 1), publish(b"a/b", b"", 1, 2))
 
-    left = exchange.fan_out(run, "part")
+    left = router.fan_out(run, "part")
 
     sessions = [client.session for client in (waits, behind, lasting, partly)]
     assert sessions == [one for one, index in left if index == 0]
     # Nothing overtakes what a session may have to read from the journal.
     assert sessions == [one for one, index in left if index == 1]
-    assert 2 * 5 - len(left) == exchange.delivered
+    assert 2 * 5 - len(left) == router.delivered
 
 
 @both
 def test_a_client_whose_queue_is_full_gets_nothing_straight(core: Any) -> None:
-    exchange = core.Exchange(lambda: None)
-    client = Client(core, exchange)
-    client.outlet.open_window(1, 10**6)
+    router = core.Router(lambda: None)
+    client = Client(core, router)
+    client.packet_writer.open_window(1, 10**6)
     client.subscribe("#", 1)
     run = a_run(core, *[publish(b"a", b"", 1, n + 1) for n in range(QUEUE_MESSAGES + 3)])
     run.first = 100
 
-    left = exchange.fan_out(run, "part")
+    left = router.fan_out(run, "part")
 
     assert [(client.session, n + QUEUE_MESSAGES + 1) for n in range(2)] == left
-    assert (False, QUEUE_MESSAGES) == (client.outlet.is_direct, client.outlet.waiting)
-    assert {"part": 101} == client.outlet.first_queued()
-    assert QUEUE_MESSAGES + 1 == exchange.delivered
+    assert (False, QUEUE_MESSAGES) == (client.packet_writer.is_direct, client.packet_writer.waiting)
+    assert {"part": 101} == client.packet_writer.first_queued()
+    assert QUEUE_MESSAGES + 1 == router.delivered
 
 
 @both
 def test_a_slow_client_loses_qos0_and_nobody_else_does(core: Any) -> None:
-    exchange = core.Exchange(lambda: None)
-    slow, other, shut = (Client(core, exchange, name) for name in ("slow", "other", "shut"))
+    router = core.Router(lambda: None)
+    slow, other, shut = (Client(core, router, name) for name in ("slow", "other", "shut"))
     for client in (slow, other, shut):
         client.subscribe("#")
-    slow.outlet.send(bytes(MOST - 25))
-    shut.outlet.is_shut = True
+    slow.packet_writer.send(bytes(MOST - 25))
+    shut.packet_writer.is_shut = True
     packets = [publish(b"a", bytes(8)), publish(b"b", bytes(8)), publish(b"c", bytes(8))]
 
-    assert [] == exchange.fan_out(a_run(core, *packets), None)
+    assert [] == router.fan_out(a_run(core, *packets), None)
 
-    assert bytes(MOST - 25) + b"".join(packets[:2]) == slow.outlet.take()
-    assert (b"".join(packets), b"") == (other.outlet.take(), shut.outlet.take())
-    assert (1, 0, 3) == (slow.outlet.dropped, other.outlet.dropped, shut.outlet.dropped)
+    assert bytes(MOST - 25) + b"".join(packets[:2]) == slow.packet_writer.take()
+    assert (b"".join(packets), b"") == (other.packet_writer.take(), shut.packet_writer.take())
+    assert (1, 0, 3) == (
+        slow.packet_writer.dropped,
+        other.packet_writer.dropped,
+        shut.packet_writer.dropped,
+    )
 
 
 @both
 def test_parts_of_a_run_go_out_as_they_came(core: Any) -> None:
-    exchange = core.Exchange(lambda: None)
-    client = Client(core, exchange)
+    router = core.Router(lambda: None)
+    client = Client(core, router)
     client.subscribe("a/#")
     packets = [publish(b"a/%d" % (n % 7) if n % 3 else b"b", b"%d" % n) for n in range(50)]
     run = a_run(core, *packets)
     chosen = [3, 4, 5, 7, 1, 2, 49, 48]
 
-    assert [] == exchange.fan_out(run.select(chosen), None)
+    assert [] == router.fan_out(run.select(chosen), None)
 
-    assert b"".join(packets[n] for n in chosen if n % 3) == client.outlet.take()
+    assert b"".join(packets[n] for n in chosen if n % 3) == client.packet_writer.take()
 
 
 @both
 @pytest.mark.parametrize("limit", [0, 1, 10, 100_000])
 def test_answers_follow_every_change_whatever_is_remembered(core: Any, limit: int) -> None:
-    exchange = core.Exchange(lambda: None, cache_limit=limit)
-    client, peer = Client(core, exchange), Session("peer")
+    router = core.Router(lambda: None, cache_limit=limit)
+    client, peer = Client(core, router), Session("peer")
     packets = [publish(b"a/%d" % (n % 20)) for n in range(40)]
     run = a_run(core, *packets)
     for round_ in range(6):
         is_on = round_ % 2 == 1
         if is_on:
             client.subscribe("a/+")
-            exchange.interests.add("a/+", "peer", peer)
-            exchange.routes.set("a", peer)
-            exchange.bounds.set("a", peer)
+            router.interests.add("a/+", "peer", peer)
+            router.routes.set("a", peer)
+            router.bounds.set("a", peer)
         elif round_:
-            exchange.targets.remove("a/+", client.session)
-            exchange.interests.remove("a/+", "peer")
-            exchange.routes.remove("a")
-            exchange.bounds.remove("a")
+            router.targets.remove("a/+", client.session)
+            router.interests.remove("a/+", "peer")
+            router.routes.remove("a")
+            router.bounds.remove("a")
         for _ in range(2):
-            assert [] == exchange.fan_out(run, None)
-            assert (b"".join(packets) if is_on else b"") == client.outlet.take()
-            assert ([((peer,), run)] if is_on else []) == exchange.receivers(run)
-            assert [(peer if is_on else None, run)] == exchange.split(run)
-            assert (40 if is_on else 0) == exchange.taken(run, peer)
-    exchange.set_cache_limit(5)
-    assert [((peer,), run)] == exchange.receivers(run)
+            assert [] == router.fan_out(run, None)
+            assert (b"".join(packets) if is_on else b"") == client.packet_writer.take()
+            assert ([((peer,), run)] if is_on else []) == router.receivers(run)
+            assert [(peer if is_on else None, run)] == router.split(run)
+            assert (40 if is_on else 0) == router.taken(run, peer)
+    router.set_cache_limit(5)
+    assert [((peer,), run)] == router.receivers(run)
 
 
 @both
 def test_qos_and_plainness_of_a_target_count_at_once(core: Any) -> None:
-    exchange = core.Exchange(lambda: None)
-    client = Client(core, exchange)
-    client.outlet.open_window(10, 10**6)
+    router = core.Router(lambda: None)
+    client = Client(core, router)
+    client.packet_writer.open_window(10, 10**6)
     target = client.subscribe("#", 1)
     run = a_run(core, publish(b"a", b"", 1, 1))
-    exchange.fan_out(run, "part")
+    router.fan_out(run, "part")
     target.qos = 0
-    exchange.fan_out(run, "part")
+    router.fan_out(run, "part")
 
-    assert publish(b"a", b"", 1, 1) + publish(b"a") == client.outlet.take()
+    assert publish(b"a", b"", 1, 1) + publish(b"a") == client.packet_writer.take()
     target.is_plain = False
-    assert [(client.session, 0)] == exchange.fan_out(run, "part")
+    assert [(client.session, 0)] == router.fan_out(run, "part")
 
 
 @both
@@ -288,32 +292,32 @@ def test_a_run_is_made_of_good_entries_only() -> None:
 
 @both
 def test_a_thousand_filters_and_topics_agree_with_each_other(core: Any) -> None:
-    exchange = core.Exchange(lambda: None)
-    clients = [Client(core, exchange, str(n)) for n in range(10)]
+    router = core.Router(lambda: None)
+    clients = [Client(core, router, str(n)) for n in range(10)]
     for number in range(1000):
         clients[number % 10].subscribe(f"site/{number}/+", 0, number)
     packets = [publish(b"site/%d/x%d" % (n % 1000, n)) for n in range(3000)]
 
-    assert [] == exchange.fan_out(a_run(core, *packets), None)
+    assert [] == router.fan_out(a_run(core, *packets), None)
 
     for number, client in enumerate(clients):
-        assert b"".join(packets[number::10]) == client.outlet.take()
+        assert b"".join(packets[number::10]) == client.packet_writer.take()
 
 
 @both
 def test_whoever_left_is_forgotten(core: Any) -> None:
     """Nothing keeps it, whatever was remembered of it."""
-    exchange = core.Exchange(lambda: None)
-    client = Client(core, exchange)
-    client.outlet.connection = client.session
+    router = core.Router(lambda: None)
+    client = Client(core, router)
+    client.packet_writer.connection = client.session
     client.subscribe("#", 1)
-    client.outlet.open_window(1, 10**6)
+    client.packet_writer.open_window(1, 10**6)
     run = a_run(core, publish(b"a", b"", 1, 1), publish(b"a", b"", 1, 2))
-    exchange.fan_out(run, "part")
+    router.fan_out(run, "part")
     session = weakref.ref(client.session)
-    exchange.targets.remove("#", client.session)
-    exchange.send_outputs()
-    exchange.fan_out(run, "part")
+    router.targets.remove("#", client.session)
+    router.send_outputs()
+    router.fan_out(run, "part")
 
     del client
     gc.collect()
@@ -323,21 +327,21 @@ def test_whoever_left_is_forgotten(core: Any) -> None:
 
 def passing(core: Any) -> tuple[Any, Client, Any]:
     """An exchange in which topics below `own` go from here to here, and its client."""
-    exchange = core.Exchange(lambda: None)
-    client = Client(core, exchange)
+    router = core.Router(lambda: None)
+    client = Client(core, router)
     client.subscribe("#")
     for apex, value in (("", "other"), ("own", "here")):
-        exchange.routes.set(apex, value)
-        exchange.bounds.set(apex, value)
-    exchange.interests.add("#", "edge", "edge")
-    return exchange, client, a_run(core, publish(b"own/a", b"1"), publish(b"own/b", b"2"))
+        router.routes.set(apex, value)
+        router.bounds.set(apex, value)
+    router.interests.add("#", "edge", "edge")
+    return router, client, a_run(core, publish(b"own/a", b"1"), publish(b"own/b", b"2"))
 
 
 @both
 def test_a_run_that_is_clear_is_passed_on(core: Any) -> None:
-    exchange, client, run = passing(core)
-    assert [] == exchange.pass_on(run, "here", "here", "edge")
-    assert run.raw == client.outlet.take()
+    router, client, run = passing(core)
+    assert [] == router.pass_on(run, "here", "here", "edge")
+    assert run.raw == client.packet_writer.take()
 
 
 @both
@@ -345,85 +349,87 @@ def test_a_run_that_is_clear_is_passed_on(core: Any) -> None:
     "asked", [("other", "here", "edge"), ("here", "other", "edge"), ("here", "here", "another")]
 )
 def test_a_run_that_is_not_clear_is_not_touched(core: Any, asked: tuple[str, str, str]) -> None:
-    exchange, client, run = passing(core)
-    assert exchange.pass_on(run, *asked) is None
-    assert not client.outlet.size
+    router, client, run = passing(core)
+    assert router.pass_on(run, *asked) is None
+    assert not client.packet_writer.size
 
 
 @both
 def test_one_message_that_goes_elsewhere_holds_all_back(core: Any) -> None:
-    exchange, client, _ = passing(core)
+    router, client, _ = passing(core)
     run = a_run(core, publish(b"own/a", b"1"), publish(b"x", b"2"))
-    assert exchange.pass_on(run, "here", "here", "edge") is None
-    exchange.interests.add("own/b", "far", "far")
+    assert router.pass_on(run, "here", "here", "edge") is None
+    router.interests.add("own/b", "far", "far")
     run = a_run(core, publish(b"own/a", b"1"), publish(b"own/b", b"2"))
-    assert exchange.pass_on(run, "here", "here", "edge") is None
-    assert not client.outlet.size
+    assert router.pass_on(run, "here", "here", "edge") is None
+    assert not client.packet_writer.size
 
 
 @both
 def test_forgetting_is_counted(core: Any) -> None:
     """What is kept of topics goes when it is too much, and not before."""
-    exchange = core.Exchange(lambda: None, 3)
+    router = core.Router(lambda: None, 3)
     for number in range(9):
-        exchange.interests.add(f"t/{number}", "1", Session("one"))
+        router.interests.add(f"t/{number}", "1", Session("one"))
     few = a_run(core, publish(b"a"), publish(b"b"))
     many = a_run(core, *[publish(b"t/%d" % number) for number in range(9)])
 
-    exchange.receivers(few)
-    exchange.receivers(few)
-    assert 0 == exchange.forgotten
-    exchange.receivers(many)
-    exchange.receivers(few)
-    assert exchange.forgotten
+    router.receivers(few)
+    router.receivers(few)
+    assert 0 == router.forgotten
+    router.receivers(many)
+    router.receivers(few)
+    assert router.forgotten
 
 
 @both
 def test_a_run_belongs_where_all_of_it_does(core: Any) -> None:
-    exchange, _, run = passing(core)
-    assert exchange.belongs(run, "here", "here")
-    assert not exchange.belongs(run, "other", "here")
-    assert not exchange.belongs(run, "here", "other")
+    router, _, run = passing(core)
+    assert router.belongs(run, "here", "here")
+    assert not router.belongs(run, "other", "here")
+    assert not router.belongs(run, "here", "other")
     beyond = a_run(core, publish(b"own/a", b"1", 1, 1), publish(b"x", b"2", 1, 2))
-    assert not exchange.belongs(beyond, "here", "here")
+    assert not router.belongs(beyond, "here", "here")
 
 
 @both
 def test_the_only_edge_that_gets_anything(core: Any) -> None:
-    exchange = core.Exchange(lambda: None)
+    router = core.Router(lambda: None)
     one, two = (a_run(core, publish(topic), publish(b"all")) for topic in (b"a", b"b"))
-    assert exchange.sole_receiver([one, two]) is None
-    exchange.interests.add("#", "1", "first")
-    assert "first" == exchange.sole_receiver([one, two])
-    exchange.interests.add("b", "2", "second")
-    assert "first" == exchange.sole_receiver([one])
-    assert exchange.sole_receiver([one, two]) is None
-    exchange.interests.remove("#", "1")
-    assert exchange.sole_receiver([two]) is None
+    assert router.sole_receiver([one, two]) is None
+    router.interests.add("#", "1", "first")
+    assert "first" == router.sole_receiver([one, two])
+    router.interests.add("b", "2", "second")
+    assert "first" == router.sole_receiver([one])
+    assert router.sole_receiver([one, two]) is None
+    router.interests.remove("#", "1")
+    assert router.sole_receiver([two]) is None
 
 
 @both
 def test_runs_are_fanned_out_up_to_one_of_which_something_is_left(core: Any) -> None:
-    exchange = core.Exchange(lambda: None)
-    client = Client(core, exchange)
-    client.outlet.open_window(10, 10**6)
+    router = core.Router(lambda: None)
+    client = Client(core, router)
+    client.packet_writer.open_window(10, 10**6)
     client.subscribe("#", 1)
     runs = [a_run(core, publish(b"a", b"%d" % one, 1, one)) for one in (1, 2, 3)]
 
-    assert (3, []) == exchange.fan_out_some(runs, 0, "part")
-    assert b"".join(run.raw for run in runs) == client.outlet.take()
-    client.outlet.is_direct = False
-    assert (2, [(client.session, 0)]) == exchange.fan_out_some(runs, 1, "part")
+    assert (3, []) == router.fan_out_some(runs, 0, "part")
+    assert b"".join(run.raw for run in runs) == client.packet_writer.take()
+    client.packet_writer.is_direct = False
+    assert (2, [(client.session, 0)]) == router.fan_out_some(runs, 1, "part")
 
 
 @both
 def test_clients_are_told_that_their_runs_are_safe(core: Any) -> None:
-    exchange = core.Exchange(lambda: None)
-    one, two = Client(core, exchange), Client(core, exchange)
+    router = core.Router(lambda: None)
+    one, two = Client(core, router), Client(core, router)
     for client in (one, two):
         assert client.step(publish(b"a", b"", 1, 1) + publish(b"a", b"", 2, 2)) is None
     two.flows.hold(1)
 
-    assert [(two.inlet.qos12, [1])] == exchange.answer([one.inlet.qos12, two.inlet.qos12])
-    assert b"\x40\x02\x00\x01\x50\x02\x00\x02" == one.outlet.take()
-    assert b"\x50\x02\x00\x02" == two.outlet.take()
+    assert [(two.packet_reader.qos12, [1])] == router.answer(
+        [one.packet_reader.qos12, two.packet_reader.qos12]
+    )
+    assert b"\x40\x02\x00\x01\x50\x02\x00\x02" == one.packet_writer.take()
+    assert b"\x50\x02\x00\x02" == two.packet_writer.take()

@@ -241,10 +241,10 @@ def limit_levels(size_t most):
 
 
 @cython.final
-cdef class Inlet(Input):
-    """As in the reference; made by `Exchange.make_inlet`."""
+cdef class PacketReader(Input):
+    """As in the reference; made by `Router.make_packet_reader`."""
 
-    cdef Outlet outlet
+    cdef PacketWriter packet_writer
     cdef Flows flows
     cdef object session
     cdef str client_id
@@ -259,10 +259,10 @@ cdef class Inlet(Input):
     cdef public cbool has_more
     cdef public cbool wants_flows
 
-    def __init__(self, size_t max_packet, Outlet outlet not None):
+    def __init__(self, size_t max_packet, PacketWriter packet_writer not None):
         self.max_packet = max_packet
         self.wanted = 2
-        self.outlet = outlet
+        self.packet_writer = packet_writer
 
     @property
     def pubacks(self):
@@ -288,7 +288,7 @@ cdef class Inlet(Input):
 
         What was gathered until then came before it, and is to be taken from `qos0`, `qos12` and
         `pubacks` first, then `fault`: the bytes that follow are no packets. `has_heard` is set when
-        there was a whole packet. Where the window of the outlet has got room, what waited behind it
+        there was a whole packet. Where the window of the packet_writer has got room, what waited behind it
         is launched; `has_landed`: its session has to see to the rest. `wants_flows`: the next
         packet is a publish that may be gathered when there are any.
         """
@@ -319,11 +319,11 @@ cdef class Inlet(Input):
                     self.has_more = True
                     break
             if self.has_landed:
-                self.outlet.launch()
-                self.has_landed = not self.outlet.is_direct or self.outlet.has_news()
+                self.packet_writer.launch()
+                self.has_landed = not self.packet_writer.is_direct or self.packet_writer.has_news()
             self.qos0 = self.run(plain, data, serial)
             self.qos12 = self.run(others, data, serial)
-            self.outlet.exchange.tell()
+            self.packet_writer.router.tell()
         else:
             self.qos0 = self.qos12 = None
         self.is_fed = self.has_more or self.fault is not None
@@ -331,7 +331,7 @@ cdef class Inlet(Input):
 
     cdef size_t answered(self, bytes data, size_t at) except? 0:
         cdef Frame frame
-        if self.session is None or not self.outlet.is_calm():
+        if self.session is None or not self.packet_writer.is_calm():
             return at
         self.has_landed = False
         while self.look(data, at, frame) == WHOLE:
@@ -339,7 +339,7 @@ cdef class Inlet(Input):
                 break
             at += frame.stop
         if self.has_landed:
-            self.outlet.launch()
+            self.packet_writer.launch()
         return at
 
     cdef Run peek(self, bytes data, size_t at):
@@ -351,7 +351,7 @@ cdef class Inlet(Input):
         return self.run(plain, data, 0) if self.look(data, self.peeked, frame) == PART else None
 
     cdef int note(self, Run run) except -1:
-        self.outlet.exchange.received += run.entries_.size()
+        self.packet_writer.router.received += run.entries_.size()
         return 0
 
     cdef bint take(
@@ -375,8 +375,8 @@ cdef class Inlet(Input):
         if not packet_id:
             return False
         if first_byte == 0x40:
-            if self.outlet.has_window:
-                if not self.outlet.acknowledge_one(packet_id):
+            if self.packet_writer.has_window:
+                if not self.packet_writer.acknowledge_one(packet_id):
                     return False
                 self.has_landed = True
             else:
@@ -387,13 +387,13 @@ cdef class Inlet(Input):
         if not self.is_clean:
             return False
         if first_byte == 0x50:
-            return self.outlet.receive_one(packet_id)
+            return self.packet_writer.receive_one(packet_id)
         elif first_byte == 0x62:
             if self.flows is None:
                 return False
-            return self.flows.release_one(packet_id, self.outlet)
+            return self.flows.release_one(packet_id, self.packet_writer)
         elif first_byte == 0x70:
-            if not self.outlet.complete_one(packet_id):
+            if not self.packet_writer.complete_one(packet_id):
                 return False
             self.has_landed = True
         else:
@@ -425,7 +425,7 @@ cdef class Inlet(Input):
             run.session = self.session
             run.serial = serial
             run.flows = self.flows
-            run.outlet = self.outlet
+            run.packet_writer = self.packet_writer
         return run
 
 
@@ -454,7 +454,7 @@ cdef class Bailiwick:
 
 
 @cython.final
-cdef class LinkInlet(Input):
+cdef class LinkReader(Input):
     """As in the reference."""
 
     cdef readonly Bailiwick bailiwick

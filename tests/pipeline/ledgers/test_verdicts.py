@@ -8,7 +8,7 @@ import pytest
 
 from txbroker.model.epoch_transition import EpochTransition
 from txbroker.model.log_position import JournalId, LogPosition
-from txbroker.pipeline.audit.verdicts import SLACK, has_passed, verdict
+from txbroker.pipeline.ledgers.verdicts import SLACK, has_passed, verdict
 
 ROOT, CHILD = JournalId("", 1), JournalId("a", 2)
 BACK = EpochTransition(apex="a", left=LogPosition(CHILD, 9), entered=LogPosition(ROOT, 40))
