@@ -130,6 +130,17 @@ def test_sync_runs_actions_after_the_sync(tmp_path: Path) -> None:
     assert ([], 1) == (bench.work, bench.committer.syncs)
 
 
+def test_the_first_log_is_written_and_synced_before_the_others(tmp_path: Path) -> None:
+    """What it says of them a crash between two steps may leave, and not the other way round."""
+    bench = Bench(tmp_path, Durability.SYNC)
+    bench.committer.add(bench.b, is_first=True)
+    bench.stage(bench.a, "1")
+    bench.stage(bench.b, "2")
+
+    assert ["b written", "a written"] == bench.end_turn()
+    assert ["b synced", "a synced", "1", "2"] == bench.sync()
+
+
 def test_one_sync_serves_all_that_arrived_meanwhile(tmp_path: Path) -> None:
     """The next begins when the one before is over, and covers only what is new."""
     bench = Bench(tmp_path, Durability.SYNC)

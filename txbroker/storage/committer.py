@@ -15,7 +15,7 @@ import asyncio
 import enum
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from txbroker.model.errors import StoreError
@@ -23,6 +23,7 @@ from txbroker.model.timers import Cancellable, Timers
 from txbroker.runtime import hooks
 from txbroker.storage.files import DiskFull
 from txbroker.storage.log import SegmentLog
+from txbroker.storage.work_thread import one_by_one
 
 RETRY = 0.2
 """Seconds between attempts to write to a full disk."""
@@ -95,8 +96,10 @@ class Committer:
         on_behind: Callable[[bool, str], None] = lambda *_: None,
         on_awaited: Callable[[bool], None] = lambda _: None,
         soon: Callable[[_Action], object] = lambda action: action(),
+        together: Callable[[Sequence[_Action]], None] = one_by_one,
     ) -> None:
         """
+        `together` does several works in the thread, and returns when all have ended.
         `soon` runs an action when what has come by now was read. `on_full` is told when the disk
         got full, with the reason, and when it is no more; `on_written` that something was written;
         `on_behind` when too much waits for a sync, with what that is, and when it is little again;
@@ -110,6 +113,7 @@ class Committer:
         self._sync_interval = sync_interval
         self._mark_dirty = mark_dirty
         self._in_thread = in_thread
+        self._together = together
         self._timers = timers
         self._end_turn = end_turn
         self._on_full = on_full
@@ -143,8 +147,8 @@ class Committer:
 
     def add(self, log: SegmentLog, *, is_first: bool = False) -> None:
         """
-        Take part in the commit. One log may be written before the others of a turn: a kill between
-        two writes leaves what it says of them, not what they say of it.
+        Take part in the commit. One log may be written and synced before the others of a turn: a
+        kill between two writes leaves what it says of them, not what they say of it.
         """
         self._logs[log] = None
         if is_first:
@@ -422,8 +426,9 @@ class Committer:
         self._behind_running, self._behind = self._behind, 0
 
         def work() -> None:
-            for log in logs:
-                log.sync()
+            if self._first in logs:
+                self._first.sync()
+            self._together([log.sync for log in logs if log is not self._first])
 
         self._in_thread(work, self._synced)
 

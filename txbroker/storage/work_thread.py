@@ -1,11 +1,11 @@
-"""SHELL: work that waits for the disk, done in a thread beside the loop."""
+"""SHELL: work that waits for the disk, done in threads beside the loop."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
-from queue import SimpleQueue
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
 
 from txbroker.runtime.structured_log import get_logger
 
@@ -13,6 +13,50 @@ _Work = Callable[[], None]
 _Done = Callable[[BaseException | None], None]
 
 _log = get_logger()
+
+LANES = 4
+"""Works that are done side by side at the most."""
+
+
+def one_by_one(works: Sequence[_Work]) -> None:
+    """Do each work in this thread."""
+    for work in works:
+        work()
+
+
+def side_by_side(works: Sequence[_Work]) -> None:
+    """
+    Do the works in several threads, and return when all have ended; raises the first error.
+
+    A file system commits what several files wait for at once: two syncs side by side take as long
+    as one, and one after the other three to ten times that.
+    """
+    todo: SimpleQueue[_Work] = SimpleQueue()
+    for work in works:
+        todo.put(work)
+    errors: list[BaseException] = []
+
+    def lane() -> None:
+        try:
+            while not errors:
+                todo.get_nowait()()
+        except Empty:
+            return
+        except BaseException as error:  # whoever waits for all of them raises it
+            errors.append(error)
+
+    # Daemons: a disk that never answers must not keep the process from ending.
+    helpers = [
+        threading.Thread(target=lane, name="sync", daemon=True)
+        for _ in range(min(len(works), LANES) - 1)
+    ]
+    for helper in helpers:
+        helper.start()
+    lane()
+    for helper in helpers:
+        helper.join()
+    if errors:
+        raise errors[0]
 
 
 class WorkThread:
