@@ -307,7 +307,7 @@ def test_a_zone_that_begins_anew_ends_the_checkpoint_of_before(tmp_path: Path) -
         zone.open(2)
         for _ in pieces[0]:
             pass
-        zone.say("2")
+        retain(zone, 0, 5, b"2")
         await zone.settle()
         wanted = kept(zone)
         zone.disk.close()
