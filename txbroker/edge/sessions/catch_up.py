@@ -1,15 +1,18 @@
 """
-Sessions that are behind: read the journals from their cursors, until they are current again.
+Catch-up: sessions that are behind read the journals from their cursors, until they are current.
 
-One order rules: a session that is behind in a part gets nothing live from it, so what it missed
-comes first. Journals are read only for sessions that are here and have room, so a catch-up costs a
-chunk of memory however long it is. Where a zone was cut or came back, the parts are read in the
-order of time (protocol rule 7): see `Cursor`.
+A cursor is gated (another part goes first), readable, or done (the session takes the part live). A
+session that is behind in a part gets nothing live from the part, so missed messages come first.
+Parts that were cut or came back are read in the order of time (protocol rule 7): see `Cursor`. A
+part without reachable records is put off, set aside (cut off), or given up (gone).
 
-Beyond `session_limits` the oldest messages are dropped. How many wait is not known before they are
-read once, since an absent session costs nothing but its positions: they are counted first where
-offsets and bytes do not say that it cannot be too much. What comes live while the client is here is
-counted as it comes.
+Journals are read only for sessions whose client is connected and whose window has room. So a
+catch-up costs one chunk of memory, however long it is.
+
+Beyond `session_limits` the oldest messages are dropped. An absent session costs nothing but its
+positions, so the number of waiting messages is unknown before they are read once. They are counted
+first unless offsets and bytes show that they are within the limits. Messages that come live while
+the client is connected are counted as they come.
 """
 
 from __future__ import annotations
@@ -36,27 +39,28 @@ from txbroker.mqtt.session.window import SessionLimits
 from txbroker.mqtt.wire.message import OVERHEAD
 
 TURN = 8
-"""Chunks that are worked through before others have their turn."""
+"""Sessions fed in one turn, before others have their turn."""
 
 STEP = 512
-"""Of one chunk what is a session's, at the most, that is given to it, or counted, at a time."""
+"""Messages of one chunk that are given to a session, or counted for it, at a time; at most."""
 
-_place = partial(tuple.__new__, LogPosition)  # in half the time: there is one for each delivery
+# In half the time of the constructor: each delivery makes one.
+_place = partial(tuple.__new__, LogPosition)
 
 _UNKNOWN = 1 << 62
-"""Bytes, where nothing says that it is less."""
+"""Bytes; stands for a size without a known bound."""
 
 
 @attrs.define(slots=True)
 class _Excess:
-    """What has to be dropped before the rest is within the limits."""
+    """Messages and bytes to drop before the rest is within the limits."""
 
     messages: int
     size: int
 
 
 class CatchUp:
-    """The catch-up of one edge's sessions; `again` has `work` called in another turn."""
+    """The catch-up of one edge's sessions; `again` calls `work` in another turn."""
 
     def __init__(
         self,
@@ -89,7 +93,7 @@ class CatchUp:
     # from the edge
 
     def wake(self, session: Session) -> None:
-        """The session may have something to read, and room for it."""
+        """Schedule the session: it may have something to read, and room for it."""
         if session in self._hungry or not session.sender.is_hungry:
             return
         if not self._hungry:
@@ -97,7 +101,7 @@ class CatchUp:
         self._hungry[session] = None
 
     def work(self) -> None:
-        """Feed sessions for a while; the others wait for the next turn."""
+        """Feed some sessions; the others wait for the next turn."""
         for _ in range(min(TURN, len(self._hungry))):
             session = next(iter(self._hungry))
             del self._hungry[session]
@@ -108,7 +112,7 @@ class CatchUp:
             self._again()
 
     def look_for_cut_off(self, sessions: Iterable[Session]) -> None:
-        """Now and then: whether parts that were cut off can be read again."""
+        """Ask, now and then, whether parts that were cut off can be read again."""
         waiting: dict[JournalId, list[Session]] = {}
         for session in sessions:
             for part in session.places.cut_off:
@@ -120,14 +124,14 @@ class CatchUp:
     # from operators
 
     def distance(self, session: Session) -> int:
-        """How many records lie behind the session's cursors; not all of them need be its."""
+        """Return how many records lie behind the session's cursors; not all of them need match."""
         cursors = session.places.behind.values()
         return sum(max(self._end(cursor) - cursor.offset, 0) for cursor in cursors)
 
     # internal: what is in flight
 
     def _read_flights(self, session: Session) -> None:
-        """Bring the messages in flight that have to be sent again, in the order of sending."""
+        """Read the messages in flight that have to be sent again, in the order of sending."""
         if not session.sender.has_unread:
             return
         for part, flights in groupby(session.sender.unread(), key=lambda flight: flight[1].part):
@@ -144,7 +148,7 @@ class CatchUp:
     # internal: limits
 
     def _end(self, cursor: Cursor) -> int:
-        """Up to where the edge knows that there is something."""
+        """Return the last offset that the edge knows of in the cursor's part."""
         if cursor.until is not None:
             return cursor.until
         route = self._zones.get(cursor.part.zone)
@@ -153,10 +157,10 @@ class CatchUp:
         return position.offset if position is not None and is_same else 0
 
     def _excess(self, session: Session) -> _Excess | None:
-        """What is too much; None: something has to be read before that is known."""
+        """Return what to drop; None: a chunk has to be read before that is known."""
         messages = -self.limits.messages
         size = -self.limits.size
-        for cursor in list(session.places.behind.values()):  # a passage may add one
+        for cursor in list(session.places.behind.values()):  # a transition may add a cursor
             waiting = cursor.waiting
             if waiting is None:
                 waiting = cursor.waiting = WaitingRecords(cursor.offset, self._end(cursor))
@@ -190,7 +194,9 @@ class CatchUp:
     def _look(
         self, session: Session, cursor: Cursor, waiting: WaitingRecords, *, is_counting: bool
     ) -> bool:
-        """Learn what the next chunk that is not counted says; False: it has to be read first."""
+        """
+        Size up, or count, the next uncounted chunk; return False if the chunk has to be read first.
+        """
         seen = max(waiting.seen, cursor.offset)
         chunk = self._chunks.behind(cursor.part, seen, session)
         if chunk is not None and chunk.last < waiting.end and not waiting.is_asked:
@@ -214,9 +220,10 @@ class CatchUp:
 
     def _order(self, session: Session) -> None:
         """
-        What a session that moved here was behind in may have ended before: that is taken before
-        anything more from the part that has its topics now. Where the session was here at the end,
-        a stop says from where on.
+        Add stops to the cursors of a session that moved here: ended parts go before their heirs.
+
+        The part of such a cursor may have ended before the move. Where the session was here at the
+        end, a stop already gives the offset.
         """
         cursors = session.places.behind
         behind = cursors.values()
@@ -258,7 +265,7 @@ class CatchUp:
             self.wake(session)
 
     def _is_done(self, session: Session, cursor: Cursor) -> bool:
-        """Whether the session has all of the part; it then takes what is live."""
+        """True if the session has all of the part; from then on it takes live messages."""
         if cursor.until is not None:
             is_done = cursor.offset >= cursor.until
         else:
@@ -267,11 +274,11 @@ class CatchUp:
             if route is None or position is None or position.epoch != cursor.part.epoch:
                 return False
             if route.read:
-                return False  # what waits for the claim is still on its way, behind the position
+                return False  # records that wait for the claim still come, behind the position
             if route.is_over:
-                return False  # its stream does not bring the rest
-            # What waits for a place in this part would not see live messages pass it, nor would
-            # they wait for what is to be taken first.
+                return False  # its stream does not bring the rest of the part
+            # A cursor with a place in this part would not notice live messages that pass the place.
+            # Nor would live messages wait for the parts of the stops.
             is_done = (
                 cursor.offset >= position.offset
                 and not any(stop.part in session.places.behind for stop in cursor.stops)
@@ -290,7 +297,10 @@ class CatchUp:
         return is_done
 
     def _advance(self, session: Session, cursor: Cursor, excess: _Excess) -> bool:
-        """Give the session what the next chunk has for it; False when that has to be read first."""
+        """
+        Give the session its messages of the next chunk; return False if the chunk has to be read
+        first.
+        """
         chunk = self._chunks.behind(cursor.part, cursor.offset, session)
         if chunk is None:
             return False
@@ -329,22 +339,26 @@ class CatchUp:
 
     def _leave(self, session: Session, part: JournalId) -> None:
         """
-        The part has nothing more for now. Where the session wants nothing of that zone any more, as
-        all that it wants of it is served below by now, nothing is to come either.
+        End the cursor of a part without more records, if the session wants nothing of that zone.
+
+        Zones below may serve all its filters by now. Then nothing more comes from this zone.
         """
         cursor = session.places.behind.get(part)
         if cursor is not None and not any(
             self._zones.may_concern(topic_filter, part.zone)
             for topic_filter in session.subscriptions
         ):
-            # Should its stream begin here after all, that is not ahead of the session.
+            # If the stream of the part begins here after all, it may not pass the session's offset
+            # unnoticed.
             session.places.get_ahead(part, cursor.offset)
             session.pass_part(cursor)
 
     def _is_followed(self, session: Session, route: Route) -> bool:
         """
-        Whether the owner has confirmed all that the session wants of the zone. One that moved here
-        is not there yet: the position says how far others have come, with what they want.
+        True if the owner has confirmed all filters of the session that concern the zone.
+
+        The filters of a session that moved here are not confirmed yet. Until then the stream
+        position covers the filters of other sessions only.
         """
         return all(
             route.has_confirmed(topic_filter)
@@ -354,7 +368,7 @@ class CatchUp:
         )
 
     def _give_up(self, session: Session, part: JournalId, why: ReadFailure) -> None:
-        """The part is kept nowhere any more, or is cut off."""
+        """End the session's reads of a part: no node has the part any more, or it is cut off."""
         cursor = session.places.behind.get(part)
         offsets = [] if cursor is None else [cursor.offset]
         for packet_id, place in session.sender.unread():
@@ -383,20 +397,22 @@ class CatchUp:
 
 
 def _before(found: Iterator[Found], limit: int) -> int:
-    """The offset before what is left, or the limit."""
+    """Return the offset before the next record found, or the limit."""
     left = next(found, None)
     return limit if left is None else min(limit, left[1] - 1)
 
 
 def _record_drop(session: Session, part: JournalId, first: int, last: int) -> None:
-    """The session does not get what is its of these; nothing where the last is before the first."""
+    """
+    Record that the session does not get its messages in this range; no-op if `last` < `first`.
+    """
     recording = session.watcher.recording
     if recording is not None and not session.clean:
         recording.dropped(session.client_id, part, first, last)
 
 
 def _begins_behind(cursor: Cursor, part: JournalId, behind: Mapping[JournalId, Cursor]) -> int:
-    """The offset of `part` that has to be passed before anything is taken from the cursor's."""
+    """Return the offset of `part` that the session has to pass before it reads at the cursor."""
     known: Cursor | None = cursor
     while known is not None and known.after is not None:
         if known.after.part == part:

@@ -1,8 +1,11 @@
 """
-The sessions of an edge: which one a CONNECT gets, and when one ends.
+The sessions of an edge's clients: which session a CONNECT gets, and when a session ends.
 
-With a connection goes its will, with a session all that it is subscribed to (`subscriptions`).
-Where a publish goes is not known here: `publishing` does that.
+A session is attached (its client is connected), away, or ended. CONNECT finds or makes a session,
+and CONNACK waits until a kept session is durable. `attach` makes its subscriptions live.
+`disconnect` leaves a kept session away and ends a clean one. `delete` and `expire_sessions` end
+sessions as well. The will belongs to the connection; the subscriptions (`Subscriptions`) belong to
+the session. The `Publisher` alone decides where a publish goes.
 """
 
 from __future__ import annotations
@@ -39,36 +42,41 @@ from txbroker.mqtt.wire.message import Message, WillId
 from txbroker.mqtt.wire.packets import Connect, Publish, Will
 
 TAKEN_OVER = "client id taken over"
-"""Why an earlier connection of a client ends."""
+"""The reason with which an earlier connection of a client is closed."""
 
 WILLS = 10_000
-"""Wills of clients that are gone that may wait for owners; see `ClientSessions.why_full`."""
+"""Wills of disconnected clients that may wait for owners; see `ClientSessions.why_full`."""
 
 AWAY_FOR_LONG = 60.0
-"""Seconds; whoever was away for longer is written as here with the next group commit."""
+"""Seconds; the session of a client that was away for longer is saved with the next group commit."""
 
 
 class ClientPresence(Protocol):
-    """Who has to know which clients are here: the client directory."""
+    """Port to the client directory, which has to know the clients that are connected here."""
 
     def connected(self, client_id: str, *, clean: bool, will: Will | None) -> DirectoryWill | None:
-        """The client has its session, clean or kept; its will as it is to be published."""
+        """
+        Note that the client has its session, clean or kept; return its will as it is to be
+        published.
+        """
 
     def disconnected(self, client_id: str, *, is_will_due: bool) -> DirectoryWill | None:
-        """The connection is gone; the will that is to be published now."""
+        """Note that the connection is gone; return the will that is to be published now."""
 
     def will_is_sent(self, client_id: str, testament: DirectoryWill) -> None:
-        """That will is published."""
+        """Note that the will is published."""
 
     def ended(self, client_id: str) -> None:
-        """A session ended."""
+        """Note that a session ended."""
 
 
 @attrs.frozen(eq=False)
 class _Arrival:
     """
-    A connection that waits until its session is durable. `present`: its client is to be told that
-    there was one before.
+    A connection that waits until its session is durable.
+
+    `present`: CONNACK reports session present [MQTT-3.2.2-2]. `refuse` is called if a later CONNECT
+    takes over.
     """
 
     present: bool
@@ -76,7 +84,7 @@ class _Arrival:
 
 
 class ClientSessions:
-    """The clients of the edge `node`; the parts that it is given are the edge's."""
+    """The clients of the edge `node`; all other parts are those of that edge."""
 
     def __init__(
         self,
@@ -97,7 +105,7 @@ class ClientSessions:
         recording: LedgerWriter | None,
         limits: EdgeLimits,
     ) -> None:
-        """`recording` is None where the node keeps no ledger."""
+        """`recording` is None if the node has no delivery ledger."""
         self.sessions = sessions
         self.recording = recording
         self.keeper = keeper
@@ -121,17 +129,17 @@ class ClientSessions:
 
     @property
     def received(self) -> int:
-        """Publishes that came from clients."""
+        """Publishes received from clients."""
         return self._router.received
 
     # from the node
 
     def wire(self, presence: ClientPresence) -> None:
-        """Who is told of clients that come and go."""
+        """Set the directory to notify when clients come and go."""
         self._presence = presence
 
     def set_limits(self, limits: EdgeLimits) -> None:
-        """Other limits, from now on, for the sessions that there are as well."""
+        """Apply other limits from now on, to existing sessions as well."""
         self._limits = limits
         self.backlog.limits = limits.session
         self._subscriptions.wait = limits.suback_wait
@@ -142,20 +150,21 @@ class ClientSessions:
 
     def delete(self, client_id: str, *, is_moved: bool = False) -> bool:
         """
-        End a session, its client's connection first; False when there is none. `is_moved`: it goes
-        on at another node.
+        End a session, its client's connection first; return False if there is no such session.
+
+        `is_moved`: the session goes on at another node.
         """
         session = self.sessions.get(client_id)
         if session is None:
             return False
         if session.sink is not None:
             session.sink.close("session deleted")
-        if self.sessions.get(client_id) is session:  # a clean one ended with its connection
+        if self.sessions.get(client_id) is session:  # a clean session ended with its connection
             self._end_session(session, is_moved=is_moved)
         return True
 
     def expire_sessions(self) -> None:
-        """Now and then: forget the sessions whose client has been away for too long."""
+        """Expire the sessions whose client has been away for too long; called now and then."""
         before = self._timers.now() - self._limits.session_age
         for session in list(self.sessions.values()):
             if session.away_since is not None and session.away_since < before:
@@ -167,24 +176,26 @@ class ClientSessions:
 
     def load(self, is_in_outbox: Callable[[OriginId], bool]) -> None:
         """
-        After a start: the durable sessions are here again, their clients away.
+        Load the durable sessions after a start, with their clients away.
 
-        `is_in_outbox`: whether what was to become an entry of an outbox did.
+        `is_in_outbox` is True if a publish became its outbox entry, and the entry is not lost.
         """
         loaded = self._positions.load(self.new_session)
         for session in loaded:
             self.sessions[session.client_id] = session
             self._look_at_publishes(session, is_in_outbox)
             self._subscriptions.come(session, session.subscriptions)
-        # A zone that is asked hears all filters: it would never hear of those that come later.
+        # A zone that is asked hears all filters at once. It would never hear of filters that are
+        # counted after that.
         for session in loaded:
             self._subscriptions.go_on(session, session.subscriptions)
 
     def keys_in_doubt(self) -> Iterator[MarkKey]:
         """
-        The streams in which open QoS 2 publishes of durable sessions were sent.
+        Return the streams in which open QoS 2 publishes of durable sessions were sent.
 
-        Even of those that are taken: after a crash here nobody might know.
+        Streams of publishes that the owner has taken count, too: after a crash here the node might
+        have lost that answer.
         """
         for session in self.sessions.values():
             if not session.clean:
@@ -203,10 +214,12 @@ class ClientSessions:
         away: float = 0.0,
     ) -> None:
         """
-        A session came from another node, or one that is here took in another; `added` are the
-        filters that this node has not counted for it. Where those of `confirmed` begin is known by
-        now, whatever zones that were asked here answer. Its client, unless it is here, has been
-        `away` for some seconds. It is kept in one with what else this turn changes.
+        Add a session that came from another node, or that is here and merged with another session.
+
+        `added` are the filters that this node has not counted for the session. For filters in
+        `confirmed` the start is known by now, whatever the zones asked here answer. The client has
+        been `away` for some seconds unless it is connected. The session is persisted in one batch
+        with all else that this turn changes.
         """
         self.sessions[session.client_id] = session
         if session.sink is None and session.away_since is None:
@@ -224,7 +237,10 @@ class ClientSessions:
     def publish_will(
         self, client_id: str, will: Will, which: WillId | None, sent: Callable[[], None]
     ) -> None:
-        """Publish a will; `sent` is called when its owner has it, at QoS 0 when it has left."""
+        """
+        Publish a will; call `sent` when its owner has accepted it, or at QoS 0 when the packet has
+        left.
+        """
         message = Message(will.topic, will.payload, will.qos, will.retain, client_id, which)
         if is_sys(will.topic):
             sent()
@@ -235,18 +251,18 @@ class ClientSessions:
             sent()
 
     def seconds_away(self, session: Session) -> float:
-        """For how long the client has been away; 0: it is here."""
+        """Return the seconds for which the client has been away; 0: the client is connected."""
         since = session.away_since
         return 0.0 if since is None else max(self._timers.now() - since, 0.0)
 
     def new_session(self, client_id: str, clean: bool = False) -> Session:
-        """A session that is nobody's yet."""
+        """Make a session that belongs to no client yet."""
         return Session(client_id, clean=clean, limits=self._limits.session, watcher=self)
 
     # from connections
 
     def why_full(self, packet: Connect) -> str:
-        """Why what the client asks for may not begin here, in one line; empty: it may."""
+        """Return in one line why the client's request may not begin here; empty: it may."""
         sessions, will = self.sessions, packet.will
         if len(sessions) >= self._limits.sessions and packet.client_id not in sessions:
             return "limits.sessions: the node has no room for another session"
@@ -263,10 +279,11 @@ class ClientSessions:
         """
         Find or make the session for a CONNECT; `accept` gets it and CONNACK's session present.
 
-        `accept` sends CONNACK, then attaches the connection; a durable session is safe by then, or
-        the end of one that a clean session replaces. A later CONNECT that comes before that has
-        `refuse` called instead (see `SessionConnect.connect`): two connections accepted one behind
-        the other would leave the will of the living one to the end of the other.
+        `accept` sends CONNACK, then attaches the connection. By then a durable session is durable,
+        and so is the end of a kept session that a clean one replaces. If a later CONNECT comes
+        before that, `refuse` is called instead (see `SessionConnect.connect`). Two connections
+        accepted one after the other would leave the will of the living connection to the end of the
+        other.
         """
         client_id, clean = packet.client_id, packet.clean_session
         earlier = self._arriving.pop(client_id, None)
@@ -277,7 +294,8 @@ class ClientSessions:
             old.sink.close(TAKEN_OVER)  # [MQTT-3.1.4-2]
         if self._presence is not None:
             self._presence.connected(client_id, clean=clean, will=packet.will)
-        old = self.sessions.get(client_id)  # a clean one has ended, if its connection had come
+        # a clean session has ended if its connection was attached
+        old = self.sessions.get(client_id)
         ends_kept = earlier is not None  # that end may not be durable yet
         if old is not None and (clean or old.clean):
             ends_kept |= not old.clean
@@ -290,10 +308,10 @@ class ClientSessions:
             accept(session, False)
             return
         if old is None and not clean:
-            session.away_since = self._timers.now()  # until it is attached: its client may be gone
+            session.away_since = self._timers.now()  # until `attach`: the client may be gone
             self.keeper.note_life(session)
             self.keeper.save_soon()
-        # Of a session that the earlier one began no client has heard.
+        # No client has been told of a session that the earlier CONNECT began, so it is not present.
         present = old is not None and (earlier is None or earlier.present)
         arrival = self._arriving[client_id] = _Arrival(present, refuse)
 
@@ -306,7 +324,7 @@ class ClientSessions:
         self.keeper.when_durable(arrived)
 
     def attach(self, session: Session, connection: Sink) -> bool:
-        """The client is here; False when its session has ended or moved on since `connect`."""
+        """Attach the connection; return False if the session has ended or moved since `connect`."""
         if self.sessions.get(session.client_id) is not session:
             return False
         sink = session.sink
@@ -320,13 +338,15 @@ class ClientSessions:
             self._positions.arrive(session)
             self.keeper.note_life(session)
             if away_since is not None and self._timers.now() - away_since > AWAY_FOR_LONG:
-                self.keeper.save_soon()  # a crash must not find it too old
+                # else after a crash the session seems away for too long, and expires
+                self.keeper.save_soon()
         return True
 
     def miss(self, session: Session) -> None:
         """
-        A client was gone before `accept` was called: it was never here, so its will is not due
-        [MQTT-3.1.2-8]. A clean session ends with that.
+        Note that a client was gone before `accept` was called; a clean session ends.
+
+        The client was never connected, so its will is not due [MQTT-3.1.2-8].
         """
         if self.sessions.get(session.client_id) is not session:
             return
@@ -335,7 +355,7 @@ class ClientSessions:
             self._end_session(session)
 
     def disconnect(self, session: Session, connection: Sink, *, will: bool) -> None:
-        """The connection is gone; `will`: without a DISCONNECT [MQTT-3.1.2-8]."""
+        """Detach the connection, which is gone; `will`: without a DISCONNECT [MQTT-3.1.2-8]."""
         if session.sender.sink is not connection:
             return
         session.detach()
@@ -349,7 +369,7 @@ class ClientSessions:
             self._end_session(session)
 
     def publish(self, session: Session, packet: Publish) -> None:
-        """A client's PUBLISH."""
+        """Accept a client's PUBLISH."""
         self._router.received += 1
         flow = None
         if packet.qos:
@@ -368,30 +388,30 @@ class ClientSessions:
             self._publisher.publish(publication)
 
     def publish_run(self, run: Run) -> None:
-        """Many of a client's PUBLISH packets."""
+        """Accept many of a client's PUBLISH packets."""
         self._router.received += run.count
         self._publisher.publish_run(run)
 
     # from sessions (Watcher)
 
     def has_room(self, session: Session) -> None:
-        """A session that is behind can take more."""
+        """Wake the catch-up of a session that is behind and has room for more messages."""
         self.backlog.wake(session)
 
     def save(self, session: Session, *, urgent: bool) -> None:
-        """A durable session changed."""
+        """Save a durable session's window and cursors."""
         self.keeper.save(session, urgent=urgent)
 
     def save_all(self, session: Session) -> None:
-        """The subscriptions of a durable session changed, or where they begin."""
+        """Save a durable session, its subscriptions and their starts included."""
         self.keeper.save_all(session)
 
     def save_then(self, session: Session, action: Callable[[], None]) -> None:
-        """A durable session changed; run `action` when that is durable."""
+        """Save a durable session; run `action` when the change is durable."""
         self.keeper.save_then(session, action)
 
     def dropped(self, session: Session, qos: int, count: int, *, is_first: bool) -> None:
-        """Messages beyond a session's limit."""
+        """Count messages that a session's limit discarded; report the first."""
         self._counters.add("session.dropped.queue_full" if qos else "session.dropped.qos0", count)
         if qos and not session.clean:
             self.keeper.save_all(session)
@@ -401,11 +421,11 @@ class ClientSessions:
             self._reporter.event("session.dropping", client_id=client_id, qos=qos, limit=limit)
 
     def zone_of(self, topic: str) -> str:
-        """The zone that a publish of the topic goes to."""
+        """Return the apex of the zone to which a publish of the topic goes."""
         return self._zones.find(topic).apex
 
     def window_is_full(self, session: Session, limit: str) -> None:
-        """A client has as much unacknowledged as it may have."""
+        """Count and report that a client has as many unacknowledged messages as it may have."""
         if not session.clean:
             self._counters.add("session.window_full")
         if session not in self._told_full:
@@ -413,7 +433,7 @@ class ClientSessions:
             self._reporter.event("session.window_full", client_id=session.client_id, limit=limit)
 
     def count_fills(self) -> None:
-        """Now and then: how often the windows of clean sessions became full."""
+        """Count, now and then, how often the windows of clean sessions became full."""
         fills = self._router.fills
         if fills > self._fills:
             self._counters.add("session.window_full", fills - self._fills)
@@ -428,7 +448,8 @@ class ClientSessions:
             if flow.entry is not None and not flow.taken:
                 flow.taken = is_in_outbox(flow.entry)
                 if not flow.taken:
-                    # Kept before that outbox goes: what is gone was drained, to a later start.
+                    # The session is saved before that outbox is removed. To a later start, an entry
+                    # without an outbox is a drained one.
                     flow.entry = None
                     self.keeper.save_then(session, lambda: None)
                 session.receiver.note(flow)
@@ -437,7 +458,7 @@ class ClientSessions:
                 session.receiver.forget(flow)
 
     def _execute(self, session: Session, *, is_will_due: bool) -> None:
-        """The connection of a session is gone: so is its will, published or not."""
+        """Drop the will of a connection that is gone; publish it first if it is due."""
         client_id = session.client_id
         will, session.will = session.will, None
         testament = None
@@ -450,7 +471,8 @@ class ClientSessions:
             self.publish_will(client_id, will, which, sent)
 
     def _has_room_for_will(self, topic: str) -> bool:
-        # Nobody is left whom not to read: whoever connects and vanishes would fill the memory.
+        # No connection is left whose reads could be paused. Clients that connect and vanish would
+        # fill the memory.
         publisher = self._publisher
         if self._wills_waiting >= WILLS and publisher.waits_for(topic):
             return False
@@ -462,7 +484,7 @@ class ClientSessions:
             self._presence.will_is_sent(client_id, testament)
 
     def _end_session(self, session: Session, *, is_moved: bool = False) -> None:
-        """Forget a session and its subscriptions."""
+        """Discard a session and its subscriptions."""
         if self.recording is not None and not is_moved:
             self.recording.over(session)
         self._subscriptions.end(session)

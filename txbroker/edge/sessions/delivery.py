@@ -1,8 +1,12 @@
 """
-Who of an edge's clients gets a message, and how: the way from a zone's stream to the sessions.
+Delivery: from a zone's stream to the sessions of an edge's connected clients.
 
-Of a session's overlapping subscriptions one counts. What a session has had, or is to read from the
-journal in its turn, does not come live; what waits for a SUBACK is held until that has left.
+Of a session's overlapping subscriptions one counts [MQTT-3.3.5-1]. A message that the session has
+had, or will read from the journal in its turn, is not delivered live. A QoS 0 or `$SYS` message for
+a new subscription is held until the SUBACK has left. At QoS 1 or 2 such a message is read later.
+
+A run mostly goes straight to the packet writers, in the core's exchange. Here are the sessions that
+need a decision each: those that are behind, durable, held or full.
 """
 
 from __future__ import annotations
@@ -21,18 +25,16 @@ from txbroker.mqtt.wire.message import Message
 
 FULL_FOR = 0.004
 """
-Seconds for which packet writers whose high mark a run has passed are written before the next run,
-so that who reads fast loses no QoS 0; the others of a crowd are written in turns of their own. A
-write to one that reads nothing may take milliseconds, as the kernel looks for room in what it
-holds.
+Seconds for which packet writers above their high mark are flushed before the next run.
+
+So a fast reader loses no QoS 0. The other full packet writers are flushed in turns of their own. A
+write to a client that reads nothing may take milliseconds, while the kernel looks for room in its
+buffers.
 """
 
 
 class Delivery:
-    """
-    For the clients that are here. What comes in a run mostly goes straight to their packet writers,
-    in the exchange; here is what has to be looked at session by session.
-    """
+    """Delivers to the sessions of connected clients; see the module's text."""
 
     def __init__(
         self,
@@ -50,13 +52,13 @@ class Delivery:
 
     @property
     def delivered(self) -> int:
-        """Messages that went to clients, counted once for each of them."""
+        """Messages delivered to clients, counted once for each client."""
         return self._delivered + self._router.delivered
 
     # from the clients' sessions
 
     def listen(self, session: Session, subscription: Subscription) -> None:
-        """From now on the client, which is here, gets what matches."""
+        """Deliver matching messages to the connected client from now on."""
         sink = session.sink
         assert sink is not None
         target = self._router.make_target(session, subscription, sink.packet_writer)
@@ -64,12 +66,12 @@ class Delivery:
         self._router.targets.add(subscription.topic_filter, session.client_id, target)
 
     def ignore(self, session: Session, subscription: Subscription) -> None:
-        """No more, or the client has left."""
+        """Deliver no more for the subscription: it ended, or the client has left."""
         subscription.aim(None)
         self._router.targets.remove(subscription.topic_filter, session.client_id)
 
     def filters(self) -> list[str]:
-        """The filters of the clients that are here, each once."""
+        """Return the filters of the connected clients, each once."""
         return list(self._router.targets.filters())
 
     # from the edge
@@ -78,10 +80,10 @@ class Delivery:
         self, place: LogPosition | None, message: Message, *, is_read: bool = False
     ) -> None:
         """
-        A message to every session that is here and wants it.
+        Deliver a message to every session that is connected and has a matching subscription.
 
-        `place` is where it lies in its zone's journal, offset 0 for QoS 0; None: `$SYS`. `is_read`:
-        who gets it at QoS 1 or 2 reads it there.
+        `place` is the message's place in its zone's journal, with offset 0 for QoS 0; None: `$SYS`.
+        `is_read`: sessions that get the message at QoS 1 or 2 read it from the journal.
         """
         apex = None if place is None else place.part.zone
         best: dict[Session, Subscription] = {}
@@ -96,14 +98,20 @@ class Delivery:
             self._deliver(session, subscription, message, place, is_read=is_read)
 
     def deliver_runs(self, runs: list[Run], part: JournalId) -> None:
-        """Runs to every session that is here and wants them; `part` is where they lie."""
+        """
+        Deliver runs to every connected session with matching subscriptions; `part` is the runs'
+        part.
+        """
         place = 0
         while place < len(runs):
             place, left = self._router.fan_out_some(runs, place, part)
             self.deliver_left(runs[place - 1], part, left)
 
     def deliver_left(self, run: Run, part: JournalId, left: list[tuple[Session, int]]) -> None:
-        """The rest of a run: what those sessions could not get straight."""
+        """
+        Deliver to `left`, the sessions (with the run's indices) that the core could not serve
+        straight.
+        """
         messages: dict[int, Message] = {}
         sessions: dict[Session, list[int]] = {}
         for session, index in left:
@@ -139,8 +147,9 @@ class Delivery:
         self, session: Session, part: JournalId, run: Run, indices: list[int]
     ) -> bool:
         """
-        Whether a session that is behind in the part reads all of these messages of QoS 1 and 2
-        from the journal, in its turn: then they are counted, and none of them is looked at.
+        True if a session that is behind in the part reads all these QoS 1 and 2 messages later.
+
+        Then the messages are counted for the session, and none of them is matched or decoded.
         """
         cursor = session.places.behind.get(part) if session.is_behind else None
         if cursor is None:
@@ -161,8 +170,10 @@ class Delivery:
         found: list[tuple[Message, LogPosition]],
     ) -> int:
         """
-        Give a durable session that is up to date as many of these messages as it has room for, and
-        as have nothing special about them; how many.
+        Deliver the first of these messages to a durable session that is current; return how many.
+
+        Delivery stops where the window is full, or at a message that is QoS 0, held, or without
+        match.
         """
         part = found[0][1].part
         if session.clean or not session.is_live(part):
@@ -212,13 +223,13 @@ class Delivery:
         if cursor is not None:
             if cursor.waiting is not None:
                 cursor.waiting.add(message.size)
-            return  # it comes from the journal, in its turn
+            return  # the session reads it from the journal, in its turn
         if places.had and places.has_had(place, message.topic):
             return
         if places.ahead:
             ahead = places.ahead.get(part, 0)
             if place.offset <= ahead:
-                return  # it came from the journal
+                return  # the session read it from the journal
             places.forget_ahead(part)
         if subscription.is_held or sender.is_late(part) or not sender.deliver(message, qos, place):
             places.fall_behind(place)
@@ -232,7 +243,7 @@ class Delivery:
             session.sender.deliver_qos0_after(message, place.part)
 
     def _is_past(self, session: Session, place: LogPosition) -> bool:
-        """Whether the session, which moved here, had what comes now at the node before."""
+        """True if a session that moved here had this QoS 0 message at its earlier node."""
         part = place.part
         cursor = session.places.behind.get(part)
         reached = session.places.ahead.get(part, 0) if cursor is None else cursor.offset
@@ -257,8 +268,10 @@ class Delivery:
 
 class _Choice:
     """
-    Of a session's subscriptions that match messages of a run, the one that counts. It is chosen
-    once for all messages that the same ones match: there may be thousands of these.
+    Chooses the subscription that counts for a message of a run.
+
+    The choice is made once for all messages that match the same subscriptions: these may be
+    thousands.
     """
 
     def __init__(self, router: Router, session: Session, run: Run, part: JournalId) -> None:
@@ -269,13 +282,13 @@ class _Choice:
         self._known: dict[object, Subscription | None] = {}
 
     def forget(self) -> None:
-        """A SUBACK has left meanwhile: others may count now."""
+        """Clear the choices: a SUBACK has left, so other subscriptions may count now."""
         self._known.clear()
 
     def of(self, index: int, topic: str) -> Subscription | None:
-        """For the message of the run at `index`; None: none matches."""
+        """Return the subscription for the message of the run at `index`; None: none matches."""
         session = self._session
-        if session.sink is None:  # it left amid the run
+        if session.sink is None:  # the client left amid the run
             return self._best(session.matching(topic))
         way = self._router.way(self._run, index)
         if way not in self._known:
@@ -289,5 +302,7 @@ class _Choice:
 
 
 def _rank(subscription: Subscription) -> tuple[bool, int]:
-    """Of those that match, one whose SUBACK has left counts before one that waits for it."""
+    """
+    Return the sort key of a matching subscription: SUBACK sent before SUBACK due, then by QoS.
+    """
     return not subscription.is_held, subscription.qos

@@ -1,16 +1,20 @@
 """
-Which zones an edge wants what from.
+The interest of an edge: which filters it has at which owners.
 
-The edge's interest is counted: one entry for each distinct filter, however many clients have it,
-and only 0 to 1 and 1 to 0 travel. Where it travels is worked out from the zone map; where a zone is
-not known or not connected, the want waits in its route and counts as pending.
+The interest is counted: one entry for each distinct filter, however many clients have the filter.
+Owners hear only of the changes from 0 to 1 and from 1 to 0. The zone map decides which owners serve
+a filter. Where a zone is unknown or not connected, the filter waits in the zone's route and counts
+as pending.
 
-A change of the map concerns the zones around and below its apex, and of their filters those that
-meet it. Zones are brought up to date one by one, in slices. A zone that waits for its turn is
-*dirty*: it is not woken, its owner hears nothing of filters, and a greeting brings it up first, as
-an owner that is told half of an interest drops the other half. A SUBSCRIBE that was on its way when
-the map changed is *stale*: its SUBACK waits until all zones are looked at, and a zone that joins
-its filters is awaited before anything of it can arrive.
+A change of the map concerns the zones around and below its apex, and only their filters that meet
+the apex. Zones are brought up to date one by one, in slices.
+
+- *Dirty*: a zone that waits for its turn. The zone is not woken, and its owner hears nothing of
+  filters. A Hello brings the zone up first, since an owner drops the filters that a partial
+  interest lacks.
+- *Stale*: a SUBSCRIBE that was on its way when the map changed. Its SUBACK waits until all zones
+  are up to date. A zone that joins its filters is awaited before any of the zone's messages can
+  arrive.
 """
 
 from __future__ import annotations
@@ -30,14 +34,14 @@ from txbroker.mqtt.wire.message import Message
 from txbroker.runtime.slices import Slices
 
 PIECE = 16
-"""Filters of a session that has ended that are withdrawn in one step."""
+"""Filters of an ended session that are withdrawn in one step."""
 
 FEW = 4
-"""All filters are gone through for as many changes as a fourth of their number, or more."""
+"""If changed apexes times this exceed the number of filters, all filters are checked instead."""
 
 
 class Interests:
-    """The subscribing half of an edge; `wake` brings a route on that has something to do."""
+    """The subscribing half of an edge; `wake` advances a route that has something to send."""
 
     def __init__(
         self,
@@ -50,7 +54,8 @@ class Interests:
         self._wake = wake
         self._slices = slices
         self._filters = SortedFilters()
-        self._dirty: dict[Route, set[str] | None] = {}  # apexes below that changed; None: its own
+        # apexes below that changed; None: the zone's own
+        self._dirty: dict[Route, set[str] | None] = {}
         self._stale: dict[SubscribeRequest, None] = {}
         self._on_confirmed = on_confirmed
         self._counts: dict[str, int] = {}
@@ -63,8 +68,10 @@ class Interests:
 
     def wire(self, ask_own_zone: Callable[[str], tuple[LogPosition, Retained] | None]) -> None:
         """
-        What asks the zone of this node, where that can answer at once: from which place on a filter
-        is served, and its retained messages. None: it cannot.
+        Set the port that asks the zone of this node for the start and the retained messages of a
+        filter.
+
+        The port returns None if the zone cannot answer at once.
         """
         self._ask_own_zone = ask_own_zone
 
@@ -72,24 +79,24 @@ class Interests:
 
     @property
     def filters(self) -> int:
-        """How many distinct filters the sessions here have."""
+        """Number of distinct filters of the sessions here."""
         return len(self._counts)
 
     @property
     def asked(self) -> int:
-        """How many SUBSCRIBE packets, or sessions that came, wait for zones."""
+        """Number of SUBSCRIBE packets, and of sessions that moved here, that wait for zones."""
         return len(self._pending)
 
     # from sessions
 
     def add(self, topic_filter: str) -> None:
-        """One more subscription has the filter."""
+        """Count one more subscription with the filter."""
         count = self._counts[topic_filter] = self._counts.get(topic_filter, 0) + 1
         if count == 1:
             self._filters.add(topic_filter)
 
     def remove(self, topic_filter: str) -> None:
-        """One less; the last one withdraws the filter everywhere."""
+        """Count one subscription less; the last one withdraws the filter from all owners."""
         self._counts[topic_filter] -= 1
         if self._counts[topic_filter]:
             return
@@ -103,15 +110,18 @@ class Interests:
 
     def leave(self, session: object, topic_filters: Iterable[str]) -> None:
         """
-        One subscription less for each of the filters, in slices: the session has ended. What still
-        comes for one that waits for its turn goes to nobody, unless another session has it.
+        Count one subscription less for each filter of an ended session, in slices.
+
+        Until a filter's turn, its deliveries go to other sessions with the filter, or to none.
         """
         left = list(topic_filters)
         if left:
             self._slices.start(session, self._withdraw(left))
 
     def ask_now(self, topic_filter: str) -> tuple[LogPosition, Retained] | None:
-        """The answer of all zones that a filter touches: of this node's own, if it is that one."""
+        """
+        Return the answer of all zones that a filter touches, if this node's zone is the only one.
+        """
         self._look()
         if self._ask_own_zone is None or self._dirty:
             return None
@@ -142,7 +152,7 @@ class Interests:
         self.settle(subscribing)
 
     def cancel(self, subscribing: SubscribeRequest) -> None:
-        """The session is gone."""
+        """Drop the request: its session is over, or its SUBACK is due."""
         if self._pending.pop(subscribing, None) is None:
             return
         self._stale.pop(subscribing, None)
@@ -152,30 +162,32 @@ class Interests:
             del self._of[subscribing.session]
 
     def settle(self, subscribing: SubscribeRequest) -> None:
-        """Its SUBACK is due, if no zone is waited for."""
+        """Finish the request, and so send its SUBACK, if no zone is awaited."""
         if subscribing not in self._stale and subscribing.is_done:
             self.cancel(subscribing)
             subscribing.finish()
 
     def of(self, session: object) -> list[SubscribeRequest]:
-        """What is on its way for a session."""
+        """Return the requests of a session that are on their way."""
         return list(self._of.get(session, ()))
 
     def is_asked(self, session: object, topic_filter: str, apex: str) -> bool:
-        """True if the zone has still to say from where on the filter holds for the session."""
+        """
+        True if the zone has still to answer from which offset on the filter holds for the session.
+        """
         return any((topic_filter, apex) in one.open for one in self.of(session))
 
     # from owners
 
     def on_answer(self, route: Route, request: int, offset: int, retained: Retained) -> None:
-        """A zone confirmed an interest; what lies behind `offset` is its."""
+        """Apply a zone's answer: records behind `offset` belong to the subscription."""
         known = route.requests.pop(request, None)
         if known is None:
             return
         topic_filter, asker = known
         subscribing = self._pending.get(asker)
         if subscribing is None:
-            return  # its session has ended
+            return  # the session has ended
         late = subscribing.acknowledge is None
         if (topic_filter, route.apex) in subscribing.open:
             since = route.since(topic_filter)
@@ -186,8 +198,8 @@ class Interests:
 
     def on_retained(self, route: Route, request: int, message: Message) -> None:
         """
-        A message that comes with the answer, before the answer counts. Should the link break in
-        between, it comes again.
+        Deliver a retained message that precedes the answer; if the link breaks in between, it comes
+        again.
         """
         known = route.requests.get(request)
         subscribing = None if known is None else self._pending.get(known[1])
@@ -195,7 +207,9 @@ class Interests:
             subscribing.give_retained(known[0], message)
 
     def on_online(self, route: Route) -> None:
-        """The owner is connected and has our filters: ask for what is still open."""
+        """
+        Ask the connected owner, which has this edge's filters, for all answers that are still open.
+        """
         route.requests.clear()
         self.bring_up(route)
         for subscribing in list(self._pending.values()):
@@ -205,13 +219,14 @@ class Interests:
 
     def on_cut(self, route: Route, below: Route) -> None:
         """
-        The owner's stream told of a cut: the child inherited what the owner had of our interest.
+        Claim a new zone: the owner's stream announced a cut, and the child inherited our interest.
 
-        What the owner had answered counts as answered by the child as well; it keeps our
-        deliveries until we claim them.
+        Filters that the owner had answered count as answered by the child as well. The child holds
+        our deliveries until the claim.
         """
-        # Also without a filter there now: the owner may have inherited one that we gave up since.
-        if below.apex not in below.claims:  # a cut may be told again
+        # The claim goes out without a filter there, too. The child may have inherited one that this
+        # edge has withdrawn since, and would hold deliveries for ever.
+        if below.apex not in below.claims:  # a cut may be announced again
             below.claim(below.apex)
         route.withdraw_claims(below.apex)
         for subscribing in self._pending.values():
@@ -220,7 +235,7 @@ class Interests:
                     subscribing.answered.add((topic_filter, below.apex))
 
     def on_gone(self, route: Route, above: Route) -> None:
-        """The zone went back to `above`, which inherited our interest."""
+        """Claim the zone at `above`, to which it went back, and which inherited our interest."""
         above.claim(route.apex, is_read=route.is_over)
         for subscribing in self._pending.values():
             for topic_filter in sorted(subscribing.open.of(route.apex)):
@@ -228,15 +243,16 @@ class Interests:
                 subscribing.answered.discard((topic_filter, above.apex))
 
     def refresh(self) -> None:
-        """The map changed: move the filters that this concerns to where they belong now."""
+        """Move filters to the routes where they belong after a change of the map."""
         self._look()
         if (self._dirty or self._stale) and not self._slices.is_busy(self):
             self._slices.start(self, self._work())
 
     def bring_up(self, route: Route) -> None:
         """
-        Its filters are those that it is to have: whoever calls this is about to tell them, and
-        calls `refresh` as well, before or after that.
+        Update the route's filters at once; the caller is about to send them.
+
+        The caller calls `refresh` as well, before or after.
         """
         self._look()
         if route.has_news:
@@ -245,22 +261,25 @@ class Interests:
             self._bring_up(route, is_woken=False)
 
     def touches(self, apex: str) -> bool:
-        """Whether any session here wants something of the zone."""
+        """True if any session here has a filter that may match within the zone."""
         return any(self._filters.touching(apex))
 
     def of_zone(self, route: Route) -> Set[str]:
-        """The filters that its owner serves, or is to serve; not to be kept."""
+        """
+        Return the filters that the zone's owner serves, or has to serve; callers must not hold on
+        to the set.
+        """
         self.bring_up(route)
         return route.filters
 
     def filters_of(self, apex: str) -> set[str]:
-        """All filters here that want something of the zone, or of one below it."""
+        """Return all filters here that may match within the zone, or in a zone below."""
         return {one for texts in self._filters.touching(apex) for one in texts}
 
     # from operators
 
     def pending_by_zone(self) -> dict[str, int]:
-        """How many filters wait for which zone."""
+        """Return the number of filters that wait for each zone that is not connected."""
         return {
             route.apex: len(route.filters)
             for route in self._zones
@@ -279,16 +298,17 @@ class Interests:
     ) -> None:
         is_dirty = route in self._dirty
         if not route.filters and route.port is None and not is_dirty:
-            route.position = None  # nobody missed what passed since
+            route.position = None  # no session missed the records since
         route.filters.add(topic_filter)
         if route.port is None:
             if is_dirty:
-                route.has_news = True  # it is woken when all of its filters are here
+                route.has_news = True  # the route is woken when it has all its filters
             elif is_woken:
                 self._wake(route)
             return
         asked = [subscribing]
-        if is_dirty:  # what comes now is live to others, too, who are to be asked for first
+        # deliveries from now on are live for stale requests, too: ask for theirs first
+        if is_dirty:
             asked += (other for other, _ in self._join(route, {topic_filter}, set()))
         for one in asked:
             request = next(self._request)
@@ -296,7 +316,7 @@ class Interests:
             route.port.add_interest(topic_filter, request, retained=not one.is_moved)
 
     def _look(self) -> None:
-        """What changed since the last time makes routes dirty."""
+        """Mark the routes dirty that are concerned by changes since the last call."""
         zones, changes = self._zones, self._zones.changes
         apexes = changes.take()
         if apexes:
@@ -340,18 +360,21 @@ class Interests:
         if self._zones.get(route.apex) is not route:
             return
         if apexes is not None and len(apexes) * FEW > len(self._counts):
-            apexes = None  # fewer filters than apexes: all of them cost less
+            apexes = None  # fewer filters than apexes: to check all filters costs less
         now, others = self._wanted(route, apexes)
         asked = self._join(route, now, others)
         if any(above.cuts is None for above in self._zones.above(route.apex)):
-            # What is above is not known (any more): keep what we have until it is.
+            # A zone above is unknown, or is no longer known. Withdrawing filters now would lose
+            # deliveries if they still belong here.
             others = set()
         self._apply(route, now, others, is_woken=is_woken)
         for subscribing, topic_filter in asked:
             self._ask(subscribing, topic_filter, route, is_woken=is_woken)
 
     def _wanted(self, route: Route, apexes: set[str] | None) -> tuple[set[str], set[str]]:
-        """Of the filters that a change concerns those that the route is to have; the others."""
+        """
+        Split the filters that a change concerns: those that the route has to have, and the others.
+        """
         now: set[str] = set()
         concerned: set[str] = set()
         if apexes is None:
@@ -368,7 +391,9 @@ class Interests:
     def _join(
         self, route: Route, now: set[str], others: set[str]
     ) -> list[tuple[SubscribeRequest, str]]:
-        """What SUBSCRIBEs on their way want of the route from now on, and do not want any more."""
+        """
+        Update stale requests: drop the route for `others`, await it for `now`; return what to ask.
+        """
         asked = []
         for subscribing in self._stale:
             for topic_filter in sorted(subscribing.open.of(route.apex) & others):
@@ -400,7 +425,7 @@ class Interests:
             self._wake(route)
 
     def _look_at_pending(self, subscribing: SubscribeRequest) -> None:
-        """Zones that were pending when an earlier process ended, and that there are no more."""
+        """Drop zones that were pending when an earlier process ended, and that no longer exist."""
         if not subscribing.is_resumed:
             return
         for topic_filter in sorted(subscribing.zoned & subscribing.subscriptions.keys()):

@@ -1,15 +1,18 @@
 """
-What of an edge's durable sessions goes into its node's delivery ledger.
+Writes an edge's durable sessions to its node's delivery ledger.
 
-A subscription holds in a part from where its zone confirmed it (`LedgerKind.START`) up to where the
-session had come when it ended (`LedgerKind.END`). Parts that begin later, as a zone is cut or comes
-back, follow from the passages of topics (`LedgerKind.PASSAGE`), which owners know exactly; no
-session says anything there. Once in a while every session states anew what holds for it, from where
-it has come to: retention takes what was written before, and what a node did not hear of is known
-from then on.
+A subscription holds in a part from the offset at which its zone confirmed it (`LedgerKind.START`).
+It holds up to the offset that the session had reached when the subscription ended
+(`LedgerKind.END`). Parts that begin later, when a zone is cut or comes back, follow from the
+transitions of topics (`LedgerKind.PASSAGE`). Owners know transitions exactly, so sessions write
+nothing for them.
+
+From time to time every session states anew which subscriptions hold, from its present offsets on.
+Retention deletes older rows, and transitions that a node did not hear of are covered from then on.
 
 A QoS 2 message counts as delivered with its PUBREC: the client owns it from there on (MQTT 3.1.1,
-section 4.3.3), it is never sent again, and what is left concerns its packet id alone.
+section 4.3.3). The message is never sent again, and the rest of the flow concerns its packet id
+alone.
 """
 
 from __future__ import annotations
@@ -24,11 +27,13 @@ from txbroker.mqtt.session.cursor import Subscription
 from txbroker.mqtt.session.session import Session
 
 STATED_AT_ONCE = 1_000
-"""Sessions that state what holds for them in one second."""
+"""Sessions that state their subscriptions in one second."""
 
 
 class LedgerWriter:
-    """Records for the sessions of one edge; `positions`: how far that follows each part."""
+    """
+    Records for the sessions of one edge; `positions` returns how far the edge follows each part.
+    """
 
     def __init__(
         self, recorder: LedgerRecorder, positions: Callable[[], dict[JournalId, int]]
@@ -41,39 +46,41 @@ class LedgerWriter:
     # from sessions
 
     def delivered(self, client_id: str, place: LogPosition | None) -> None:
-        """The client has acknowledged a message; what has no place is not of a journal."""
+        """
+        Record that the client has acknowledged a message; a message without place is in no journal.
+        """
         if place is not None:
             part, offset = place
             self._add(LedgerKind.DELIVERY, client_id, part=part, offset=offset)
 
     def dropped(self, client_id: str, part: JournalId, first: int, last: int) -> None:
-        """The session does not get what is its from the one to the other offset."""
+        """Record that the session does not get its messages from offset `first` to `last`."""
         if first <= last:
             self._add(LedgerKind.DROPPED, client_id, part=part, offset=first, through=last)
 
     # from subscriptions
 
     def began(self, session: Session, subscription: Subscription, place: LogPosition) -> None:
-        """A zone has confirmed a subscription: what lies behind the place is its."""
+        """Record that a zone has confirmed a subscription, for records behind the place."""
         if not session.clean:
             self._start(session, subscription, *place)
 
     def holds(self, session: Session, subscription: Subscription) -> None:
-        """It holds from where the session has come to."""
+        """Record that the subscription holds from the session's present offsets on."""
         if not (session.clean or is_sys(subscription.topic_filter)):
             for part, offset in self._concerned(session, subscription):
                 known = subscription.starts.get(part, 0)
                 self._start(session, subscription, part, max(offset, known))
 
     def ended(self, session: Session, subscription: Subscription) -> None:
-        """The client has unsubscribed: what it has not been given by now is not its."""
+        """Record that the client has unsubscribed, and gets no more messages than by now."""
         if not (session.clean or is_sys(subscription.topic_filter)):
             for part, offset in self._concerned(session, subscription):
                 self._end(session, subscription, part, offset)
 
     def over(self, session: Session) -> None:
         """
-        The session ends, and is nowhere else: it does not get what came for it and waits.
+        Record the end of a session that is at no other node: its waiting messages are dropped.
         """
         if session.clean:
             return
@@ -91,19 +98,20 @@ class LedgerWriter:
     # from the node
 
     def state(self, sessions: Iterable[Session]) -> None:
-        """What holds for all of these is stated from now on, a few in each second (`go_on`)."""
+        """Begin to state what holds for all these sessions, some in each second (`go_on`)."""
         self._stating = list(sessions)
         self._passages.clear()
 
     @property
     def is_stating(self) -> bool:
-        """Whether some of them are left."""
+        """True if sessions are left that have not stated their subscriptions."""
         return self._stating is not None
 
     def go_on(self, passages: Iterable[EpochTransition]) -> bool:
         """
-        Once a second, with the passages that the node's zone knows: True where the last session
-        has stated what holds for it.
+        Record new transitions of the node's zone, and state some sessions; called once a second.
+
+        Returns True if the last session has just stated its subscriptions.
         """
         for passage in passages:
             if passage not in self._passages:
@@ -119,7 +127,7 @@ class LedgerWriter:
         return True
 
     def holds_all(self, session: Session) -> None:
-        """What holds for a session that came here, or has been here for long."""
+        """Record what holds for a session that moved here, or states its subscriptions anew."""
         if not session.is_over:
             for subscription in session.subscriptions.values():
                 self.holds(session, subscription)
@@ -129,7 +137,9 @@ class LedgerWriter:
     def _concerned(
         self, session: Session, subscription: Subscription
     ) -> Iterator[tuple[JournalId, int]]:
-        """The parts that may have something for a subscription, and how far the session is."""
+        """
+        Yield the parts that may have records for a subscription, and the session's offset in each.
+        """
         for part, offset in reaches(session, self._positions()).items():
             is_confirmed = part.zone not in subscription.pending
             if is_confirmed and may_match_within(subscription.topic_filter, part.zone):
@@ -196,9 +206,9 @@ class LedgerWriter:
 
 def reaches(session: Session, positions: dict[JournalId, int]) -> dict[JournalId, int]:
     """
-    How far a session has come in each part: all up to there was taken, but for what is on its way.
+    Return the offset that a session has reached in each part; messages in flight count as reached.
 
-    `positions` hold where it says nothing else.
+    `positions` apply where the session has no offset of its own.
     """
     found = dict(positions)
     places = session.places

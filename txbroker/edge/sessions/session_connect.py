@@ -1,10 +1,13 @@
 """
-Clients that roam: the session of a CONNECT is found, wherever it is, and brought here.
+Clients that roam: CONNECT finds the client's session at any node, and brings the session here.
 
-A kept session that is here is served at once, and a clean one where this node is alone. For any
-other the directory's procedure runs first: it brings the session here, or ends it where it is. The
-connection waits, unread. What a session's earlier node has
-still to publish for it goes first (protocol rule 18), so a publish to such a zone waits too.
+A kept session that is here is served at once, and so is a clean one if this node is alone. For all
+others the directory's procedure runs first: the session moves here, or ends at its node. The
+connection waits, unread. Then the procedure accepts or refuses the attempt, or the attempt ends
+with its connection.
+
+Publishes that the session's earlier node has still to send go first (protocol rule 18). So a
+publish to such a zone waits, too (`PublishBarrier`).
 """
 
 from __future__ import annotations
@@ -32,8 +35,9 @@ T = TypeVar("T")
 @attrs.define(slots=True, eq=False)
 class ConnectAttempt:
     """
-    A CONNECT from `host` whose session is being found; `is_wanted` until its connection is gone, of
-    which `drop_if_gone` makes sure.
+    A CONNECT from `host` whose session is looked up.
+
+    `is_wanted` until its connection is gone; `drop_if_gone` checks the connection.
     """
 
     packet: Connect
@@ -68,10 +72,11 @@ class SessionConnect:
         Find or make the session; `accept` gets it and CONNACK's session present (see
         `ClientSessions`).
 
-        `refuse` gets one line why there is none, and whether the client is to be told so: where its
-        id was taken over meanwhile it is not. Where the session has to be looked for, the caller
-        ends the attempt that is returned when the client is gone. Where many wait, it is asked to
-        look whether it is (`drop_if_gone`), and whoever comes from another `host` comes first.
+        `refuse` gets the reason in one line, and whether to notify the client. The client is not
+        notified if its id was taken over meanwhile. For a session that has to be looked up, the
+        attempt is returned: the caller ends the attempt when the client is gone. If many attempts
+        wait, `drop_if_gone` is called to check the connection, and attempts from another `host` go
+        first.
         """
         client_id = packet.client_id
         earlier = self._attempts.pop(client_id, None)
@@ -95,7 +100,9 @@ class SessionConnect:
         )
 
     def _clear(self, attempt: ConnectAttempt) -> ConnectAttempt:
-        """What is elsewhere ends, the keepers hear of the clean session, then CONNACK."""
+        """
+        End the sessions elsewhere, announce the clean session to the keepers, then send CONNACK.
+        """
         client_id, clearings = attempt.packet.client_id, self._directory.clearings
         return self._look(
             attempt,
@@ -117,13 +124,14 @@ class SessionConnect:
             finished,
             lambda: self._is_wanted(attempt),
             attempt.drop_if_gone,
-            # To begin a session that is kept takes the longest, and no clean one waits for that.
+            # The first CONNECT of a kept session takes longest. Clean sessions have a source of
+            # their own, so that none waits for it.
             source=(attempt.host(), packet.clean_session),
         )
         return attempt
 
     def _is_wanted(self, attempt: ConnectAttempt) -> bool:
-        """True if it is to be looked for; one that is not is at its end."""
+        """True if the connection still waits; ends the attempt otherwise."""
         if not attempt.is_wanted:
             self._end(attempt)
         return attempt.is_wanted
@@ -162,7 +170,7 @@ class SessionConnect:
         self._end(attempt)
         if not attempt.is_wanted:
             if isinstance(outcome, SessionFound) and not outcome.present:
-                self._directory.presence.ended(client_id)  # nobody was told of it
+                self._directory.presence.ended(client_id)  # no client was told of the session
         elif isinstance(outcome, TakeoverRefused):
             attempt.refuse(outcome.reason, True)
         else:
@@ -170,14 +178,17 @@ class SessionConnect:
 
 
 class PublishBarrier:
-    """Publishes that wait until an earlier node of the session has finished its own."""
+    """Holds publishes back until earlier nodes of the session have finished theirs."""
 
     def __init__(self) -> None:
         self._open: dict[str, dict[str, tuple[str, ...]]] = {}
         self._waiting: dict[str, Callable[[], None]] = {}
 
     def set(self, client_id: str, node: str, remains: PendingPublishes) -> None:
-        """That node has still to publish to these zones."""
+        """
+        Note that the node has still to publish to these zones; run the waiting action if none are
+        left.
+        """
         nodes = self._open.setdefault(client_id, {})
         nodes[node] = remains.zones
         if not remains.zones:
@@ -189,20 +200,20 @@ class PublishBarrier:
                 action()
 
     def has_to_wait(self, client_id: str, topic: str) -> bool:
-        """Whether a publish of the client to this topic would overtake an earlier one."""
+        """True if a publish of the client to this topic would overtake an earlier publish."""
         nodes = self._open.get(client_id)
         return nodes is not None and any(
             is_within(topic, zone) for zones in nodes.values() for zone in zones
         )
 
     def concerns(self, client_id: str) -> bool:
-        """Whether any publish of the client may have to wait."""
+        """True if any publish of the client may have to wait."""
         return client_id in self._open
 
     def when_done(self, client_id: str, action: Callable[[], None]) -> None:
-        """Run `action` when nothing is left of the earlier nodes."""
+        """Run `action` when the earlier nodes have no publishes left."""
         self._waiting[client_id] = action
 
     def forget(self, client_id: str) -> None:
-        """The connection that waited is gone."""
+        """Drop the waiting action: its connection is gone."""
         self._waiting.pop(client_id, None)

@@ -26,7 +26,9 @@ from txbroker.mqtt.session.cursor import Cursor
 from txbroker.mqtt.session.session import Session
 
 ENDED = 1_000
-"""Parts that have ended, and of which no heir has told yet."""
+"""
+Ended parts for which no owner has announced the part that continues them; older ones are forgotten.
+"""
 
 
 class SessionCursors:
@@ -47,7 +49,8 @@ class SessionCursors:
         low_water: LowWater,
     ) -> None:
         self.followed: dict[JournalId, int] = {}
-        self._found: set[JournalId] = set()  # see `on_found`; as many as this node delegates
+        # see `on_found`; at most as many as this node delegates
+        self._found: set[JournalId] = set()
         self._sessions = sessions
         self._zones = zones
         self._interests = interests
@@ -61,16 +64,23 @@ class SessionCursors:
     # from the clients
 
     def load(self, make: Callable[[str], Session]) -> list[Session]:
-        """After a start: the durable sessions, their clients away; `make` gives a new one."""
+        """
+        Load the durable sessions after a start, with their clients away; `make` gives a new
+        session.
+        """
         self.followed = self._keeper.positions()
         return self._keeper.load(make)
 
     def arrive(self, session: Session) -> None:
-        """Its client is here."""
+        """Wake the session's catch-up: the client is connected."""
         self._backlog.wake(session)
 
     def leave(self, session: Session) -> None:
-        """Its client is away: from here on a durable session costs a position for each zone."""
+        """
+        Begin a cursor in each zone that serves the session: the client has left.
+
+        From here on a durable session costs one position for each zone.
+        """
         for route in self._zones:
             if route.position is None or route.part in session.places.behind:
                 continue
@@ -84,8 +94,10 @@ class SessionCursors:
 
     def is_late(self, predecessor: LogPosition, part: JournalId) -> bool:
         """
-        Whether the part, which goes on from `predecessor`, began while this node was away: what was
-        followed up to that place, or not that far, has to be followed on in the part.
+        True if the part, which continues after `predecessor`, began while this node was away.
+
+        The edge had followed the predecessor up to that place, or less far. So sessions have to
+        read on in the part.
         """
         if part in self.followed or part in self._found:
             return False
@@ -95,21 +107,23 @@ class SessionCursors:
             return True
         if met > place:
             return False
-        # It was cut while its stream was followed here, which says so itself unless it broke.
+        # The edge followed the predecessor's stream at the cut. That stream announces the cut
+        # itself, unless its link broke.
         above = self._zones.get(predecessor.part.zone)
         position = None if above is None or above.port is not None else above.position
         return position is not None and position.offset <= place
 
     def behind_in(self, route: Route) -> list[Session]:
-        """The sessions that are behind in what the route follows."""
+        """Return the sessions that are behind in the part that the route follows."""
         return [s for s in self._all() if s.is_behind and route.part in s.places.behind]
 
     def on_cut(self, route: Route, below: Route, behind: Iterable[Session]) -> None:
         """
-        The stream of `route` says that `below` is served elsewhere from here on.
+        Begin cursors in the zone of `below`: the stream of `route` announces that another node
+        serves it.
 
-        Sessions that are `behind` there read on to this point before anything from below. Whoever
-        is told of thousands of cuts looks for these sessions once.
+        Sessions that are `behind` in the route's part read up to this offset before any record from
+        below. A caller with thousands of cuts looks these sessions up once.
         """
         assert route.position is not None
         here = LogPosition(route.part, route.position.offset)
@@ -118,12 +132,17 @@ class SessionCursors:
                 self._begin_after(session, here, below.part)
 
     def on_restored(self, part: JournalId) -> None:
-        """The zone's node was restored: whoever is behind in an earlier part goes on in this."""
+        """
+        Begin cursors in the part for sessions that are behind in an earlier part: the node was
+        restored.
+        """
         for session in self._touched(part.zone):
             self.go_on(session, part)
 
     def go_on(self, session: Session, part: JournalId) -> None:
-        """A session that is behind in an earlier part of the zone is behind in this one, too."""
+        """
+        Begin a cursor in the part if the session is behind in an earlier part of the same zone.
+        """
         behind = session.places.behind
         earlier = [p for p in behind if p.zone == part.zone and p.epoch < part.epoch]
         if earlier and self._wants(session, part.zone):
@@ -132,9 +151,9 @@ class SessionCursors:
 
     def on_root_lost(self, part: JournalId) -> None:
         """
-        A root lost its disk while this node was down, and goes on in this part, behind nothing.
+        Begin cursors in a part without predecessor: a root lost its disk while this node was down.
 
-        Who has come anywhere in an earlier part of it has all of this one still to come.
+        A session with any offset in an earlier part of the zone reads this part from its beginning.
         """
         for session in self._touched(part.zone):
             if self._wants(session, part.zone):
@@ -147,10 +166,11 @@ class SessionCursors:
 
     def on_found(self, route: Route, cut: ZoneCut, predecessor: LogPosition | None) -> None:
         """
-        This node had forgotten that `cut` is another node's: its data is a copy from before that.
+        Begin cursors in the zone of `cut`, which this node had forgotten to be another node's.
 
-        Sessions of the copy may have followed the zone, or not: they have all of it again, behind
-        what the copy has of its topics. A session that began since has missed nothing.
+        The node's data is a copy from before the delegation. Sessions of the copy may have followed
+        the zone or not. They read the whole part, behind the records that the copy has of its
+        topics. A session that began after the restore has missed nothing.
         """
         part = JournalId(cut.apex, cut.epoch)
         self._found.add(part)
@@ -163,7 +183,10 @@ class SessionCursors:
                 self._begin_after(session, predecessor or LogPosition(route.part, 0), part)
 
     def on_inherited(self, route: Route, predecessor: LogPosition) -> None:
-        """The zone of `route` was cut from one that is followed here, while that was away."""
+        """
+        Begin cursors in the zone of `route`, cut while this node was away from the zone of
+        `predecessor`.
+        """
         above = self._zones.get(predecessor.part.zone)
         come = above.position if above is not None and above.part == predecessor.part else None
         is_late = come is not None and come.offset < predecessor.offset
@@ -182,10 +205,12 @@ class SessionCursors:
         self, route: Route, known: StreamPosition, epoch: int, predecessor: LogPosition | None
     ) -> None:
         """
-        The zone is served at another epoch, and its earlier part was followed up to `known`.
+        Begin cursors in both parts: the zone is served at another epoch, after `known` in the
+        earlier part.
 
-        What that has above comes before the first record of the new one; so does what the zone of
-        `predecessor` had of it, where it was part of that one meanwhile.
+        Sessions read the rest of the earlier part before the first record of the new part. The zone
+        of `predecessor` may have had the topics in between. Then sessions read that zone's records
+        of them before the new part, too.
         """
         before, after = JournalId(route.apex, known.epoch), JournalId(route.apex, epoch)
         come = None
@@ -206,14 +231,15 @@ class SessionCursors:
 
     def on_ended(self, route: Route, heir: Route, *, is_whole: bool) -> None:
         """
-        The part of `route` is closed; `heir` has the zone from here on.
+        Close the part of `route`; `heir` has the zone from here on.
 
-        Who is behind in the part reads it to its end before anything newer from the heir. That is
-        everybody, where the stream of the part did not tell its end itself (`is_whole`).
+        A session that is behind in the part reads it to its end before any newer record from the
+        heir. Unless the stream of the part announced its end itself (`is_whole`), all sessions are
+        behind.
         """
         ended = route.part
         if route.position is None:
-            if ended in self.followed:  # earlier: who wanted it has a cursor there since the start
+            if ended in self.followed:  # earlier: interested sessions have cursors since the start
                 self._keeper.on_ended(ended)
             return
         offset = route.position.offset
@@ -233,24 +259,28 @@ class SessionCursors:
         if route.is_over:
             self._keeper.on_ended(ended)
             return
-        # Where it goes on is still to be told: that may be several parts away.
+        # The owners have still to announce which part continues this one. Several parts may lie
+        # between. Without the offset the sessions would lose their place in the ended part.
         self._ended[ended] = offset
         self._keeper.on_closed(ended, offset)
         while len(self._ended) > ENDED:
             self._forget_ended(next(iter(self._ended)))
 
     def meet(self, passage: EpochTransition, *, at_end: bool) -> None:
-        """A part that is read comes by a passage: whoever is behind there follows it."""
+        """
+        Follow a transition that a journal read met, for all sessions that are behind in the part
+        left.
+        """
         for session in self._touched(passage.apex):
             self.follow(session, passage, at_end=at_end)
 
     def on_passage(self, passage: EpochTransition, *, is_alone: bool) -> None:
         """
-        Topics went on in another part.
+        Begin cursors where topics went on in another part.
 
-        Who is behind in the part that they left is behind in that one, too. So is everybody else,
-        unless the passage `is_alone` and the streams of the two parts follow one another here: that
-        of a part that ends did not come to its end, if it did not say so.
+        A session that is behind in the part left is behind in the part entered, too. So are all
+        other sessions, unless the transition `is_alone` and the streams of the two parts follow one
+        another here. The stream of an ended part was incomplete if it did not announce the end.
         """
         left = passage.left
         stood = self._stood_at(left.part)
@@ -259,7 +289,7 @@ class SessionCursors:
         for session in self._touched(passage.apex):
             if stood is not None and stood <= left.offset and self._follows(session, passage):
                 if left.part in self._ended and left.part not in session.places.behind:
-                    self._go_back(session, passage.entered)  # it has all of the part
+                    self._go_back(session, passage.entered)  # the session has all of the part
                     continue
                 self._begin(session, Cursor(left.part, stood))
             self.follow(session, passage, at_end=True)
@@ -268,9 +298,9 @@ class SessionCursors:
 
     def follow(self, session: Session, passage: EpochTransition, *, at_end: bool) -> bool:
         """
-        Whether the session is to read on where the topics went on; then it is behind there.
+        True if the session has to read on where the topics went on; a cursor begins there.
 
-        `at_end`: also one that had all up to the place that they left.
+        `at_end`: follow also if the session had all records up to the place where the topics left.
         """
         left, entered = passage.left, passage.entered
         if not self._wants(session, passage.apex):
@@ -288,15 +318,18 @@ class SessionCursors:
 
     def take_up(self, part: JournalId) -> None:
         """
-        The node that has the part is found. Sessions that have set it aside read on in it before
-        anything comes live: they would pass over what lies between, and be given the rest twice.
+        Begin cursors for sessions that have set the part aside: the node that has it is reachable
+        again.
+
+        These sessions read the part before any live delivery. Otherwise they would skip the records
+        in between, and get the rest twice.
         """
         for session in self._all():
             if part in session.cut_off:
                 session.places.take_up(part, is_kept=True)
 
     def on_online(self, route: Route) -> None:
-        """The stream of a zone flows: who waited for its part may read on."""
+        """Wake the sessions that waited for the zone's part: its stream flows."""
         assert route.position is not None
         part, began = route.part, route.began
         start = route.position.offset
@@ -315,7 +348,7 @@ class SessionCursors:
         self.wake()
 
     def wake(self) -> None:
-        """Who is behind may read on."""
+        """Wake the catch-up of all sessions whose clients are connected."""
         for session in self._all():
             if session.sink is not None:
                 self._backlog.wake(session)
@@ -323,13 +356,15 @@ class SessionCursors:
     # from readers
 
     def followed_now(self) -> dict[JournalId, int]:
-        """How far this edge follows each part; a session that is not behind there is as far."""
+        """
+        Return how far this edge follows each part; sessions that are not behind there are as far.
+        """
         return {r.part: r.position.offset for r in self._zones if r.position is not None}
 
     # from the node
 
     def checkpoint(self) -> None:
-        """Once a second: one durable position for the sessions that are not behind."""
+        """Persist one position per zone, once a second, for the sessions that are not behind."""
         self._keeper.checkpoint(
             (route.apex, route.position.epoch, route.position.offset)
             for route in self._zones
@@ -342,7 +377,9 @@ class SessionCursors:
         return list(self._sessions.values())
 
     def _begin(self, session: Session, cursor: Cursor) -> None:
-        """The session is behind there, if it is not already."""
+        """
+        Begin the cursor unless the session is already behind in that part, or has set it aside.
+        """
         if cursor.part not in session.places.behind and cursor.part not in session.places.cut_off:
             cursor.offset = max(cursor.offset, session.places.taken.get(cursor.part, 0))
             session.places.begin(cursor)
@@ -354,10 +391,10 @@ class SessionCursors:
 
     def _note_start(self, session: Session, filters: Set[str], place: LogPosition) -> None:
         """
-        A zone that was not known here when the session subscribed is followed from the place on.
+        Note that a session follows, from `place` on, a zone that was unknown when it subscribed.
 
-        Without a start the session would pass for one that had all before it, too, and what an
-        older session of its client waits for would be left out when the two become one.
+        Without a start the session would count as having all earlier records. A merge with an older
+        session of the client would then omit the records that the older session waits for.
         """
         if session.has_met(place.part):
             return
@@ -371,9 +408,10 @@ class SessionCursors:
         self._keeper.save_all(session)
 
     def _begin_after(self, session: Session, left: LogPosition, part: JournalId) -> None:
-        """The session is behind in a part that began when an earlier one had come to that place."""
+        """Begin a cursor in a part that began when an earlier part had come to the place `left`."""
         earlier = session.places.behind.get(left.part)
-        # What is to be taken before anything behind the place is to be taken before the part, too.
+        # A stop at or before that place applies to the part as well. Otherwise the part's records
+        # would pass those of the stop's part.
         stops = () if earlier is None else earlier.stops
         before = tuple(
             LogPosition(stop.part, 0)
@@ -384,8 +422,9 @@ class SessionCursors:
         self._begin(session, Cursor(part, 0, None, left, before))
 
     def _go_back(self, session: Session, entered: LogPosition) -> None:
-        """Topics came back to a zone around theirs, at that place."""
-        # What of the part is not of these topics may lie before them, and not have come yet.
+        """Begin a cursor at the place where topics came back to an enclosing zone."""
+        # Records of other topics in that part may lie before the place, and not have come yet. A
+        # cursor at the place would skip them.
         route = self._zones.get(entered.part.zone)
         here = self._stood_at(entered.part)
         offset = entered.offset
@@ -394,14 +433,14 @@ class SessionCursors:
         self._begin(session, Cursor(entered.part, offset))
 
     def _gate_at(self, session: Session, ended: JournalId, place: LogPosition) -> None:
-        """Nothing behind the place is taken before the ended part is."""
+        """Stop the session at the place until it has read the ended part."""
         self._begin(session, Cursor(place.part, place.offset))
         later, earlier = session.places.behind.get(place.part), session.places.behind.get(ended)
         if later is None or earlier is None:
-            return  # one was cut off itself, the other is passed
+            return  # one part was set aside, or the session has passed it
         offset = max(later.offset, place.offset)
         if earlier.after is not None and earlier.after.part == place.part:
-            offset = max(offset, earlier.after.offset)  # up to there it waits for the later one
+            offset = max(offset, earlier.after.offset)  # else both cursors wait for one another
         stop = LogPosition(ended, offset)
         if stop in later.stops:
             return
@@ -410,7 +449,7 @@ class SessionCursors:
             self._keeper.save(session, urgent=False)
 
     def _stood_at(self, part: JournalId) -> int | None:
-        """How far this edge followed the part, if it did and may again."""
+        """Return how far this edge followed the part, if it did and may follow it again."""
         route = self._zones.get(part.zone)
         if route is not None and route.position is not None and route.part == part:
             return route.position.offset
@@ -421,7 +460,7 @@ class SessionCursors:
             self._keeper.on_ended(part)
 
     def _follows(self, session: Session, passage: EpochTransition) -> bool:
-        """Whether the topics' zone, as it was before the passage, had confirmed a filter of it."""
+        """True if the zone that the topics left had confirmed a filter of the session for them."""
         zone = passage.left.part.zone
         return any(
             may_match_within(topic_filter, passage.apex) and zone not in subscription.pending
@@ -429,13 +468,13 @@ class SessionCursors:
         )
 
     def _touched(self, apex: str) -> list[Session]:
-        """Those that have a filter that may match within the apex."""
+        """Return the sessions that have a filter that may match within the apex."""
         filters = self._interests.filters_of(apex)
-        # The shorter of the two is gone through, until one is found.
+        # `isdisjoint` walks over the shorter set, and stops at the first common filter.
         return [s for s in self._all() if not s.subscriptions.keys().isdisjoint(filters)]
 
     def _covers(self, session: Session, route: Route) -> bool:
-        """Whether the session wants something of the zone that no zone below it serves."""
+        """True if a filter of the session matches topics of the zone that no zone below serves."""
         return any(
             self._zones.is_covered(topic_filter, route) and route.apex not in subscription.pending
             for topic_filter, subscription in session.subscriptions.items()
@@ -450,7 +489,7 @@ class SessionCursors:
 
 
 def _has_begun(session: Session, apex: str, filters: Set[str]) -> bool:
-    """True if the zone has confirmed one of these to the session."""
+    """True if the zone has confirmed one of these filters to the session."""
     subscriptions = session.subscriptions
     return not subscriptions.keys().isdisjoint(filters) and any(
         apex not in subscription.pending

@@ -1,6 +1,8 @@
 """
-Durable sessions as they are stored: what changes rarely, what changes with each message, and the
-messages that cannot be read again, each by itself.
+The stored form of durable sessions.
+
+The part that changes rarely is a `StoredSession`, the window that changes with each message a
+`StoredWindow`. Each message that cannot be read again has a value of its own.
 """
 
 from __future__ import annotations
@@ -25,8 +27,10 @@ from txbroker.v1 import state_pb2
 
 def encode_session(session: Session, away_since: int, *, is_whole: bool = True) -> bytes:
     """
-    The rare part; `away_since` in what the node has lived, 0 while the client is here. Not
-    `is_whole`: the subscriptions are kept by themselves.
+    Encode the part that changes rarely.
+
+    `away_since` is in the node's lived time, 0 while the client is connected. Unless `is_whole`,
+    the subscriptions have rows of their own.
     """
     stored = state_pb2.StoredSession(
         incarnation=session.incarnation, away_since=away_since, dropped=session.sender.dropped
@@ -44,10 +48,10 @@ def encode_session(session: Session, away_since: int, *, is_whole: bool = True) 
 
 def encode_subscriptions(subscriptions: Iterable[Subscription]) -> Iterator[tuple[str, bytes]]:
     """
-    The filter of each, and the rest of it.
+    Yield each subscription's filter and the encoding of the rest.
 
-    Most of a session differ in their filter alone: what is the same for many is encoded once, or a
-    client with thousands would stop the node at each SUBSCRIBE.
+    Most subscriptions of a session differ in their filter alone, so equal rests are encoded once.
+    Otherwise a client with thousands of filters would stop the node at each SUBSCRIBE.
     """
     rests: dict[tuple[int, frozenset[str], int], bytes] = {}
     for subscription in subscriptions:
@@ -59,14 +63,14 @@ def encode_subscriptions(subscriptions: Iterable[Subscription]) -> Iterator[tupl
 
 
 def _encode_rest(subscription: Subscription) -> bytes:
-    """A `StoredSubscription` but for its filter."""
+    """Encode a `StoredSubscription` without its filter."""
     kept = state_pb2.StoredSubscription(qos=subscription.qos, pending=sorted(subscription.pending))
     kept.starts.extend(_place(LogPosition(p, o)) for p, o in subscription.starts.items())
     return kept.SerializeToString()
 
 
 def _length(size: int) -> bytes:
-    """As protobuf has it before a field."""
+    """Encode a length as protobuf does before a field."""
     if size < 0x80:
         return _SHORT[size]
     return bytes((size & 0x7F | 0x80,)) + _length(size >> 7)
@@ -76,7 +80,9 @@ _SHORT: Final = [bytes((size,)) for size in range(0x80)]
 
 
 def decode_session(value: bytes, session: Session) -> tuple[int, int]:
-    """Give the session its rare part back; returns `away_since`, and its number here."""
+    """
+    Restore the session's rare part; return `away_since` and the session's number in the tables.
+    """
     stored = state_pb2.StoredSession.FromString(value)
     session.incarnation = stored.incarnation
     session.sender.dropped = stored.dropped
@@ -86,7 +92,7 @@ def decode_session(value: bytes, session: Session) -> tuple[int, int]:
 
 
 def decode_subscription(topic_filter: str, value: bytes, session: Session) -> None:
-    """Give the session back one that was kept by itself."""
+    """Restore a subscription of the session from a row of its own."""
     _add_subscription(session, topic_filter, state_pb2.StoredSubscription.FromString(value))
 
 
@@ -99,10 +105,10 @@ def _add_subscription(
 
 def encode_window(session: Session, *, whole: bool = False, publishes: bool = True) -> bytes:
     """
-    The part that changes with each message.
+    Encode the part that changes with each message.
 
-    `whole`: with the messages that cannot be read again, which are otherwise kept by number. Not
-    `publishes`: the client's are kept by themselves.
+    `whole`: include the messages that cannot be read again, which otherwise are referred to by
+    number. Unless `publishes`, the client's publishes have rows of their own.
     """
     sender = session.durable_sender
     window = state_pb2.StoredWindow(last_id=sender.last_id)
@@ -115,7 +121,7 @@ def encode_window(session: Session, *, whole: bool = False, publishes: bool = Tr
     elif held:
         window.held_first, window.held = held[0].number, len(held)
     cursors = {part: cursor.offset for part, cursor in session.places.behind.items()}
-    for part, offset in sender.first_queued().items():  # not in flight: it is read again
+    for part, offset in sender.first_queued().items():  # not in flight: the message is read again
         cursors[part] = min(cursors.get(part, offset), offset - 1)
     for part, offset in cursors.items():
         _add_cursor(window, index, session.places.behind.get(part) or Cursor(part, offset), offset)
@@ -133,17 +139,17 @@ def encode_window(session: Session, *, whole: bool = False, publishes: bool = Tr
 
 
 def encode_publish(publish: InboundPublish) -> bytes:
-    """A publish of the client that is kept by itself."""
+    """Encode a publish of the client for a row of its own."""
     return _stored_publish(publish).SerializeToString()
 
 
 def decode_publish(value: bytes) -> InboundPublish:
-    """Such a publish."""
+    """Decode a publish of the client from a row of its own."""
     return _publish(state_pb2.StoredPublish.FromString(value))
 
 
 def encode_numbered(entry: OutboundMessage) -> bytes:
-    """A message that cannot be read again."""
+    """Encode a message that cannot be read again."""
     flow = state_pb2.StoredFlow(qos=entry.qos, retain=entry.retain)
     _add_message(flow, entry)
     return flow.SerializeToString()
@@ -151,7 +157,7 @@ def encode_numbered(entry: OutboundMessage) -> bytes:
 
 @attrs.frozen(kw_only=True)
 class RestoredWindow:
-    """What a window held, for `Session.restore`; the cursors are the session's already."""
+    """The contents of a window, for `Session.restore`; the session has its cursors already."""
 
     flows: list[tuple[int, OutboundMessage]]
     held: list[OutboundMessage]
@@ -162,7 +168,7 @@ class RestoredWindow:
 def decode_window(
     value: bytes, session: Session, numbered: Callable[[int], bytes | None]
 ) -> RestoredWindow:
-    """Give the session its cursors back; `numbered` finds the messages that are kept by number."""
+    """Restore the session's cursors; `numbered` finds the messages that are stored by number."""
     window = state_pb2.StoredWindow.FromString(value)
     parts = [_part(part) for part in window.parts]
     for kept in window.cursors:
@@ -194,21 +200,21 @@ def decode_window(
 
 
 def encode_move(session: Session) -> bytes:
-    """All of it, on its way to another node."""
+    """Encode the whole session for its move to another node."""
     return state_pb2.SessionMove(
         session=encode_session(session, 0), window=encode_window(session, whole=True)
     ).SerializeToString()
 
 
 def decode_move(value: bytes, session: Session) -> RestoredWindow:
-    """Give a new session what another node had of it; the flows are for its `restore`."""
+    """Restore a new session from another node's state; the flows are for `Session.restore`."""
     move = state_pb2.SessionMove.FromString(value)
     decode_session(move.session, session)
     return decode_window(move.window, session, lambda _: None)
 
 
 def check_move(value: bytes) -> None:
-    """Check what another node says that a session is; raises `PeerError`."""
+    """Check a session that another node sent; raises `PeerError` (protocol rule 28)."""
     try:
         move = state_pb2.SessionMove.FromString(value)
         session = state_pb2.StoredSession.FromString(move.session)
@@ -223,7 +229,7 @@ def check_move(value: bytes) -> None:
 
 
 class _Parts:
-    """The parts that a window speaks of, each written once."""
+    """The parts that a window refers to, each written once."""
 
     def __init__(self, window: state_pb2.StoredWindow) -> None:
         self._window = window
@@ -237,7 +243,9 @@ class _Parts:
         return index
 
     def add_flows(self, flows: Iterable[tuple[int, OutboundMessage]], *, whole: bool) -> None:
-        """Those of a run, which a session that catches up mostly has, become one flow."""
+        """
+        Add flows; a run with consecutive packet ids, usual in a catch-up, becomes one stored flow.
+        """
         before: OutboundMessage | None = None
         last_id = 0
         steps: list[int] = []
@@ -270,7 +278,9 @@ class _Parts:
 
 
 def _step(before: OutboundMessage, entry: OutboundMessage) -> int | None:
-    """How much farther on an entry lies; None where it differs in more from the one before."""
+    """
+    Return the distance of an entry's offset from the entry before; None if more than that differs.
+    """
     here, there = before.place, entry.place
     if (
         here is None
@@ -349,7 +359,7 @@ def _sent_as(mark: state_pb2.StoredMark) -> tuple[StreamKey, int]:
 def _flows(
     stored: state_pb2.StoredFlow, parts: list[JournalId], numbered: Callable[[int], bytes | None]
 ) -> Iterator[tuple[int, OutboundMessage | None]]:
-    """Packet ids with their messages: one, or a run of them."""
+    """Yield packet ids with their messages: one, or a run of them."""
     entry = _flow(stored, parts, numbered)
     yield stored.packet_id, entry
     if entry is not None and entry.place is not None:
@@ -362,7 +372,7 @@ def _flows(
 def _flow(
     flow: state_pb2.StoredFlow, parts: list[JournalId], numbered: Callable[[int], bytes | None]
 ) -> OutboundMessage | None:
-    """A message on its way; None where it was kept by a number and is not there."""
+    """Decode a message in flight; None if it was stored by number and its value is missing."""
     if flow.number:
         entry = _numbered(flow.number, numbered(flow.number))
         if entry is None:
@@ -403,5 +413,5 @@ def _part(stored: state_pb2.StoredPart) -> JournalId:
 
 @lru_cache(maxsize=4096)
 def _part_key(zone: str, epoch: int) -> JournalId:
-    """One object for all who speak of the part."""
+    """Return one shared object for all references to the part."""
     return JournalId(zone, epoch)

@@ -47,10 +47,10 @@ class SessionCommit(Protocol):
     """The node's group commit."""
 
     def before_write(self, hook: Callable[[], None]) -> None:
-        """Call `hook` once, before the next commit, to put what it has gathered."""
+        """Call `hook` once, before the next commit, to add its writes."""
 
     def when_durable(self, action: Callable[[], None]) -> None:
-        """Run `action` when all that was put so far is safe."""
+        """Run `action` when all writes so far are durable."""
 
 
 class SessionStore:
@@ -101,17 +101,20 @@ class SessionStore:
         self._work_off: Callable[[Iterator[None]], object] = list
 
     def wire_slices(self, work_off: Callable[[Iterator[None]], object]) -> None:
-        """`work_off` does a long piece of work step by step; without it, it is done at once."""
+        """Set `work_off`, which does long work step by step; without it, work is done at once."""
         self._work_off = work_off
 
     def wire(self, save_left: Callable[[Session], None]) -> None:
-        """`save_left` keeps what changed of a session that is over, if another node has it now."""
+        """
+        Set `save_left`, which saves the changes of a session that is over and moved to another
+        node.
+        """
         self._save_left = save_left
 
     # from sessions and their clients
 
     def save(self, session: Session, *, urgent: bool) -> None:
-        """Its window or its cursors changed; `urgent`: its packets wait for that."""
+        """Save the session's window and cursors; `urgent`: its packets wait for the commit."""
         self._changed[session] = None
         if urgent and not self._is_urgent:
             self._is_urgent = True
@@ -120,25 +123,26 @@ class SessionStore:
 
     def note_life(self, session: Session) -> None:
         """
-        Its client came or left, which is written within a second: should the process end before,
-        what the client had is known from what was written while it was here.
+        Save within a second that the client came or left.
+
+        If the process ends before, the rows written while the client was connected still hold.
         """
         self._rarely[session] = None
 
     def save_all(self, session: Session) -> None:
-        """Its subscriptions changed, too."""
+        """Save the session with its subscriptions, in the next group commit."""
         self._rarely[session] = None
         self._changed[session] = None
         self._commit.before_write(self._put)
 
     def save_now(self, session: Session) -> None:
-        """As `save_all`, in one batch with what others put in this turn."""
+        """Save as `save_all` does, in one batch with all other writes of this turn."""
         self._rarely[session] = None
         self._changed[session] = None
         self._put()
 
     def save_then(self, session: Session, action: Callable[[], None]) -> None:
-        """Run `action` when its window is durable as it is now, or the session is over."""
+        """Run `action` when the window is durable as it is now, or when the session is over."""
         if session.is_over:
             self._save_left(session)
         else:
@@ -147,11 +151,11 @@ class SessionStore:
         self._commit.when_durable(action)
 
     def when_durable(self, action: Callable[[], None]) -> None:
-        """Run `action` when what was saved so far is safe."""
+        """Run `action` when all saves so far are durable."""
         self._commit.when_durable(action)
 
     def forget(self, session: Session) -> None:
-        """The session has ended."""
+        """Delete the rows of a session that has ended."""
         self._changed.pop(session, None)
         self._rarely.pop(session, None)
         name = session.client_id.encode()
@@ -166,12 +170,14 @@ class SessionStore:
     # from the passages
 
     def has_gone_through(self, name: bytes) -> bool:
-        """Whether this edge has."""
+        """True if this edge has gone through the transition."""
         return name in self._gone_through
 
     def go_through(self, name: bytes) -> None:
         """
-        This edge has. That is written with the next positions, so that it is as true as they are.
+        Note that this edge has gone through a transition.
+
+        The note is written in one commit with the next positions, so that both are true or neither.
         """
         if name not in self._gone_through:
             self._gone_through[name] = None
@@ -180,7 +186,7 @@ class SessionStore:
     # from the node
 
     def load(self, make: Callable[[str], Session]) -> list[Session]:
-        """Every durable session, as it was; `make` gives a new one for a client id."""
+        """Load every durable session as it was; `make` gives a new session for a client id."""
         positions = self.positions()
         restored = []
         unused = {*self._filters.numbers, *self._publishes.numbers}
@@ -196,15 +202,16 @@ class SessionStore:
             self._load_window(name, session)
             session.take_changed()
             if _stay_behind(session, positions):
-                # The positions go on without it from here.
+                # From here on the positions advance without this session. Unsaved cursors would be
+                # lost in a crash.
                 self.save_all(session)
             restored.append(session)
-        for number in unused:  # their sessions ended, and the process before all was taken out
+        for number in unused:  # the process ended before it had deleted the rows of ended sessions
             self._clear(number)
         return restored
 
     def positions(self) -> dict[JournalId, int]:
-        """How far the sessions that were not behind had come, zone by zone."""
+        """Return, part by part, how far the sessions that were not behind had come."""
         found = {}
         for zone, value in self._positions.items():
             stored = state_pb2.Checkpoint.FromString(value)
@@ -212,7 +219,7 @@ class SessionStore:
         return found
 
     def checkpoint(self, positions: Iterable[tuple[str, int, int]]) -> None:
-        """Once a second: write what changed lazily, and the positions (zone, epoch, offset)."""
+        """Write lazy changes and the positions (zone, epoch, offset), once a second."""
         self._put()
         for name in self._unwritten:
             self._passages.put(name, b"1")
@@ -226,10 +233,10 @@ class SessionStore:
 
     def on_closed(self, part: JournalId, offset: int) -> None:
         """
-        A part has ended, and where it goes on is still to be told.
+        Persist the end of a part; the part that continues it is still to be announced.
 
-        The position goes with what the sessions let go of, in one commit: one of a second ago would
-        give them again what they had since, after a crash.
+        The position and the sessions' changes go into one commit. A position of a second ago would,
+        after a crash, give sessions again the messages that they have had since.
         """
         value = self._positions.get(part.zone.encode())
         if value is None or state_pb2.Checkpoint.FromString(value).epoch <= part.epoch:
@@ -238,10 +245,10 @@ class SessionStore:
 
     def on_ended(self, part: JournalId) -> None:
         """
-        Whoever is not behind in the part has all there will ever be of it.
+        Delete the position of a part: each session that is not behind has all of its records.
 
-        The position goes with what the sessions have instead, in one commit: alone it would make
-        them behind again after a crash.
+        The deletion and the sessions' new cursors go into one commit. A position that stays alone
+        would make the sessions behind again after a crash.
         """
         value = self._positions.get(part.zone.encode())
         if value is not None and state_pb2.Checkpoint.FromString(value).epoch <= part.epoch:
@@ -251,7 +258,7 @@ class SessionStore:
         self.save_soon()
 
     def save_soon(self) -> None:
-        """What changed is written with the next group commit."""
+        """Write all changes with the next group commit."""
         self._commit.before_write(self._put)
 
     # internal
@@ -274,7 +281,7 @@ class SessionStore:
         session.receiver.take_changed()
 
     def _clear(self, number: int) -> None:
-        """The rows of a number are nobody's any more."""
+        """Delete the rows of a number that belongs to no session any more."""
         for rows in (self._filters, self._publishes):
             self._work_off(rows.clear(number))
 
@@ -292,12 +299,12 @@ class SessionStore:
                 session.change_all()
                 self._rarely[session] = self._changed[session] = None
         for session in self._rarely:
-            if not session.is_over:  # what was on its way to an owner would bring it back
+            if not session.is_over:  # a late publish answer would bring the session back
                 self._put_session(session)
         self._rarely.clear()
         for session in self._changed:
             if session.is_over:
-                continue  # its open flows would answer for what its successor publishes
+                continue  # its open flows would answer for publishes of the session after it
             name = session.client_id.encode()
             new, gone = session.durable_sender.numbering.take()
             for entry in new:
@@ -354,8 +361,9 @@ def _numbered(name: bytes, number: int) -> bytes:
 
 def _stay_behind(session: Session, positions: dict[JournalId, int]) -> bool:
     """
-    A session that was not behind when the process ended has come as far as the positions say, or
-    farther; returns whether there was any such part.
+    Begin a cursor, at the positions or farther, in each part of a session that was not behind.
+
+    Returns True if there was any such part.
     """
     known = {part.zone: part.epoch for part in positions}
     starts: dict[JournalId, int] = {}
@@ -377,7 +385,7 @@ def _stay_behind(session: Session, positions: dict[JournalId, int]) -> bool:
 
 
 def _touches(session: Session, zone: str, known: Iterable[str]) -> bool:
-    """Whether the zone may have something for the session that no deeper one of `known` has."""
+    """True if the zone may have records for the session that no deeper zone of `known` has."""
     depth = len(zone)
     deeper = [apex for apex in known if len(apex) > depth and apex.startswith(zone)]
     return any(

@@ -1,14 +1,17 @@
 """
 The sessions of an edge as the client directory moves them (its `SessionHost`).
 
-A move carries subscriptions, open flows and cursors, not messages: those are read again from the
-zones' journals, at the new node as at the old one. What the client published and was not
-acknowledged it sends again, there; what is on its way to an owner or in the outbox is finished
-here, and the new node is told of it. Of QoS 2 the id goes along that it was sent with, and this
-node keeps the owner from forgetting that id until the new one has asked (protocol rules 2 and 16).
+A move carries subscriptions, open flows and cursors, but no messages. The new node reads messages
+again from the zones' journals. States of a move at the old node: kept, frozen (`freeze`; back by
+`thaw`), released (`release`), resolved (`resolved`).
 
-Where the new node has a session of that id already (`roaming: fresh`, or one begun while a site was
-away), it takes in the other one (see `merging`).
+The client sends its unacknowledged publishes again, at the new node. This node finishes publishes
+that are in flight to an owner or in an outbox, and reports them to the new node. A QoS 2 publish
+moves with the origin id with which it was sent. This node keeps the owner's mark for that id from
+expiring until the new node has asked (protocol rules 2 and 16).
+
+The new node may have a session of that id already (`roaming: fresh`, or one begun while a site was
+away). Then that session takes in the moved one (see `session_merge`).
 """
 
 from __future__ import annotations
@@ -36,8 +39,10 @@ from txbroker.mqtt.session.session import Session
 
 class SessionTransfer:
     """
-    See the module's text; `left` keeps the publishes of sessions that left, `left_places` what they
-    needed of journals.
+    See the module's text.
+
+    `left` is the table for publishes of sessions that left, `left_places` for the journal records
+    that they needed.
     """
 
     def __init__(
@@ -54,21 +59,21 @@ class SessionTransfer:
     # from the node
 
     def load(self, is_in_outbox: Callable[[OriginId], bool]) -> None:
-        """After a start, before anything is sent; see `TransferredPublishes`."""
+        """Load after a start, before anything is sent; see `TransferredPublishes`."""
         self._left.load(is_in_outbox)
 
     # from the directory: here
 
     def clean(self) -> list[str]:
-        """The ids of the clean sessions that are here."""
+        """Return the ids of the clean sessions that are here."""
         return [client_id for client_id, s in self._clients.sessions.items() if s.clean]
 
     def is_kept(self, client_id: str) -> bool:
-        """Whether there is a session with clean session 0."""
+        """True if there is a session with clean session 0."""
         return self._session(client_id) is not None
 
     def idle(self, client_id: str) -> float:
-        """Seconds for which the client of a kept session has been away."""
+        """Return the seconds for which the client of a kept session has been away."""
         session = self._session(client_id)
         return 0.0 if session is None else self._clients.seconds_away(session)
 
@@ -79,7 +84,7 @@ class SessionTransfer:
             session.sink.close(TAKEN_OVER)
 
     def discard(self, client_id: str, *, is_moved: bool) -> None:
-        """Forget the session, and close its connection; `is_moved`: it is another node's."""
+        """Discard the session, and close its connection; `is_moved`: another node has it."""
         self._given.pop(client_id, None)
         if self._session(client_id) is not None:
             self.close(client_id)
@@ -88,30 +93,34 @@ class SessionTransfer:
     # from the directory: on the way to another node
 
     def is_quiet(self, client_id: str) -> bool:
-        """Whether no publish of the client is just becoming an entry of an outbox."""
+        """True if no publish of the client is about to become an outbox entry."""
         session = self._session(client_id)
         return session is None or all(flow.entry is None for flow in _untaken(session))
 
     def freeze(self, client_id: str) -> bytes | None:
-        """Close the connection, stop the session, give all of its state."""
+        """Close the connection, stop the session, and return its whole state."""
         session = self._session(client_id)
         if session is None:
             return None
-        # A session whose client is away takes nothing: it stands still.
+        # A session whose client is away accepts no packet, so its state stays as returned.
         self.close(client_id)
         self._edge.publisher.withdraw(session)
-        # What becomes of one from here on, whoever gets this state does not know.
+        # The node that gets this state does not hear how these publishes end, so this node notes
+        # it.
         self._given[client_id] = {
             flow.origin: flow for flow in _untaken(session) if flow.origin is not None
         }
         return encode_move(session)
 
     def thaw(self, client_id: str) -> None:
-        """It goes on when its client is here."""
+        """Resume the session when its client connects: the move was cancelled."""
         self._given.pop(client_id, None)
 
     def release(self, client_id: str, token: bytes) -> None:
-        """It is another node's now; its places are kept until that has had them confirmed."""
+        """
+        Hand the session over; its cursors stay needed until the owners confirm the new node's
+        marks.
+        """
         flows = self._given.pop(client_id, {})
         session = self._session(client_id)
         if session is not None:
@@ -121,38 +130,43 @@ class SessionTransfer:
             self.discard(client_id, is_moved=True)
 
     def remains(self, client_id: str) -> PendingPublishes:
-        """What is still to be done here for a session that was here."""
+        """
+        Return the publishes of a session that left which this node has still to finish, or has
+        finished.
+        """
         return PendingPublishes(
             zones=tuple(self._open_zones(client_id)),
             taken=tuple(PublishOrigin.of(origin) for origin in self._left.taken(client_id)),
         )
 
     def resolved(self, client_id: str, token: bytes) -> None:
-        """Its new node knows what became of every publish, and has its places confirmed."""
+        """Forget a move: the new node knows each publish's end, and has its marks confirmed."""
         self._left.forget(client_id)
         self._left_places.forget(token)
 
     def moves(self) -> Iterable[tuple[bytes, str]]:
-        """The moves from here that are not resolved: token and client id."""
+        """Return token and client id of each move from here that is not resolved."""
         return self._left_places.moves()
 
     @property
     def left(self) -> int:
-        """Moves from here of which something is kept: places in journals, or publishes."""
+        """Number of moves from here of which cursors or publishes are still stored."""
         return len(self._left_places) + len(self._left)
 
     def places(self) -> Iterator[LogPosition]:
-        """What sessions needed that left, and that their new nodes have not had confirmed."""
+        """
+        Return the positions that sessions which left needed, and new nodes have not had confirmed.
+        """
         return self._left_places.places()
 
     def keys(self) -> Iterator[MarkKey]:
-        """The streams that owners may still be asked about."""
+        """Return the streams that owners may still be asked about."""
         return self._left.keys()
 
     # from the directory: on the way here
 
     def adopt(self, client_id: str, state: bytes, incarnation: int, away: float = 0.0) -> None:
-        """Take over a session that was frozen elsewhere, or take it in."""
+        """Take over a session that was frozen at another node, or merge it into the one here."""
         moved = self._clients.new_session(client_id)
         window = decode_move(state, moved)
         for flow in window.publishes:
@@ -174,7 +188,7 @@ class SessionTransfer:
         self._edge.low_water.lower(session.needs())
 
     def await_remains(self, client_id: str, node: str, remains: PendingPublishes) -> None:
-        """What the earlier node has still to do goes first."""
+        """Apply the earlier node's report: its pending publishes go first."""
         session = self._session(client_id)
         if session is not None and remains.taken:
             taken = {sent_as.origin for sent_as in remains.taken}
@@ -182,16 +196,20 @@ class SessionTransfer:
                 if flow.origin in taken:
                     flow.is_in_doubt = False
                     session.receiver.on_taken(flow)
-            # The earlier node may forget it once it is told that nobody has to ask.
+            # The report is saved first: the earlier node may discard it once this node asks no
+            # more.
             self._edge.keeper.save_soon()
         self._successions.set(client_id, node, remains)
 
     def is_resolved(self, client_id: str, node: str) -> bool:
         """
-        Whether nobody here has to ask what became of a publish that `node` sent, and the owners
-        keep for this node what the session waits for.
+        True if the earlier node may forget the move.
+
+        Then no publish that `node` sent is in doubt here, and the owners keep the session's records
+        for this node.
         """
-        # An outbox asks before it sends what was sent there before, whosever that is.
+        # An outbox entry of any session may carry an origin of that node. The outbox asks the owner
+        # about such an entry before it sends.
         keys = self._edge.outboxes.keys()
         if any(edge == node for edge, *_ in keys):
             return False
@@ -211,7 +229,7 @@ class SessionTransfer:
         self._clients.publish_will(client_id, testament.will, which, sent)
 
     def forget_will(self, client_id: str) -> None:
-        """Another node has published the will of the client that is here."""
+        """Drop the will of a client that is connected here: another node has published it."""
         session = self._clients.sessions.get(client_id)
         if session is not None:
             session.will = None
