@@ -1,7 +1,13 @@
 """
-The node's own zone, as its edge reaches it: no link, the authority answers at once.
+The node's own zone as its edge reaches it: no link, the authority answers at once.
 
-It is both ends in one: the edge's `OwnerPort` and the authority's `EdgePort`.
+One object is both ends: the edge's `OwnerPort` and the authority's `EdgePort`. The link is closed
+(no route), open, or parked: a fence holds a topic, and publishes wait for `unpark`. `open` begins a
+new stream; `tell_gone` closes the link when another node serves the zone.
+
+Publishes first wait until their origin id is durable (`_outbound`), then for the authority's commit
+(`_open`). After the commit their clients are acknowledged, in order. A refused publish returns to
+the front of the route, with all that was queued after it.
 """
 
 from __future__ import annotations
@@ -32,7 +38,7 @@ from txbroker.mqtt.wire.message import Message
 from txbroker.runtime.backpressure import Backpressure
 
 MOST_KEPT = 1000
-"""Publishes that wait for their id to be durable, at the most."""
+"""Publishes that may wait until their origin id is durable, at most."""
 
 
 class LocalLink:
@@ -59,13 +65,14 @@ class LocalLink:
     # from the node
 
     def open(self, cut: ZoneCut) -> None:
-        """The authority serves the zone now: the edge reaches it here."""
+        """Open the route here: the authority serves the zone now."""
         edge, authority = self._edge, self._authority
         route = edge.zones.add(cut)
         route.is_local = True
         self._route = route
         if cut.epoch != self._epoch:
-            # What an earlier epoch of the zone has left unanswered was not safe there.
+            # Publishes that an earlier epoch left unanswered were not durable there. They are sent
+            # again, and first.
             self._epoch = cut.epoch
             unanswered = [item for _, item in self._open if not callable(item)]
             self._open.clear()
@@ -81,7 +88,8 @@ class LocalLink:
             position=self._resume_at(route, cut.epoch),
             in_doubt=tuple(edge.keys_in_doubt(cut.apex)),
         )
-        # What came back shortly before the process ended, which then did not see to it.
+        # Zones may have come back just before the process ended. Unless their return is followed
+        # now, sessions would miss their records.
         back = authority.reception.returned(greeting)
         inherited = tuple(one.apex for one in back if one.is_inherited)
         accepted = authority.reception.connect(attrs.evolve(greeting, returned=inherited), self)
@@ -98,20 +106,25 @@ class LocalLink:
             route, self, marks=self._marks(route), cuts=authority.cuts(), position=position
         )
         self._complete(greeting.claims)
-        # What this node's clients sent to the earlier owner comes first (rule 13).
+        # Publishes that this node's clients sent to the earlier owner go first. Otherwise newer
+        # ones would pass them (rule 13).
         edge.publisher.hold_below(edge.zones.enclosing(cut.apex), route)
 
     # from the edge (OwnerPort)
 
     def has_credit(self) -> bool:
-        """Whether the zone takes publishes now."""
+        """True if the zone accepts publishes now."""
         self._is_waited_for = self._outbound.waiting >= MOST_KEPT
         has_to_wait = self._is_waited_for or self._is_parked or self._pressure.active
-        # While its end is on its way to us, the zone takes nothing more.
+        # After a handover the end of the zone is still on its way to the edge. A publish in between
+        # would be refused.
         return self._authority.serving and not has_to_wait
 
     def publish(self, publication: Publication) -> None:
-        """Give it to the authority, when its id is kept where that is needed."""
+        """
+        Send a publish to the authority, once its origin id is durable if that is required (rule
+        16).
+        """
         kept = []
         if publication.keeps_id:
             kept.append(publication.note_origin(self._key, self._next))
@@ -119,14 +132,15 @@ class LocalLink:
         self._outbound.send(publication, kept)
 
     def publish_run(self, run: Run) -> None:
-        """Give many to the authority."""
+        """Send many publishes to the authority."""
         self._outbound.send(run, ())
 
     def way_through(self) -> Way | None:
         """
-        What `Sockets` may let go on now: runs of QoS 0 that come to the same as by all the steps
-        between; and what keeps them, where they are kept. None: they have to wait, or there is more
-        to be done for them.
+        Return the way on which `Sockets` may pass QoS 0 runs straight to the zone and its edges.
+
+        The result is the same as that of all the steps between. The way includes the function that
+        journals the runs, if QoS 0 is journaled. None: runs have to wait, or need further steps.
         """
         way = self._way_in()
         if way is None or way[2].unclaimed:
@@ -135,7 +149,7 @@ class LocalLink:
         return *way, authority.keep_qos0 if authority.keeps_qos0 else None
 
     def _way_in(self) -> tuple[Route, PublishVerdict, EdgePeer] | None:
-        """Of runs that have to wait behind nothing."""
+        """Return the local route if no queued publish must go first."""
         route, peer = self._route, self._peer
         if (
             route is None
@@ -148,13 +162,15 @@ class LocalLink:
         return route, TAKEN, peer
 
     def sender(self) -> None:
-        """No link leads to it."""
+        """Return None: no link leads to the zone."""
 
     def pass_on(self, run: Run) -> bool:
         """
-        From this node's clients to the zone, or to its clients, at once: what all the steps between
-        come to for a run of QoS 1 and 2 that is all for the zone, or for one of QoS 0 that only
-        this node's clients get. False: it is not such a run, or something of it has to wait.
+        Pass a run of this node's clients at once to the zone, or to the zone's clients.
+
+        The run is of QoS 1 and 2 for this zone alone, or of QoS 0 for this node's clients alone.
+        The result is the same as that of all the steps between. Returns False if the run is of
+        another kind, or if part of it has to wait.
         """
         way = self._way_in()
         if way is None:
@@ -179,20 +195,20 @@ class LocalLink:
         return True
 
     def leave(self, run: Run, left: list[tuple[Session, int]]) -> None:
-        """What those sessions could not get straight."""
+        """Deliver to the sessions that the core could not serve straight."""
         assert self._route is not None
         self._edge.delivery.deliver_left(run, self._route.part, left)
 
     def restart(self, sequence: int, returned: Iterable[Publication]) -> None:
-        """Nothing is refused later than at once."""
+        """Do nothing: the zone refuses a publish at once, so none behind it was sent."""
 
     def ask(self, keys: Iterable[MarkKey], answered: Callable[[dict[MarkKey, int]], None]) -> None:
-        """Ask how far these streams were taken."""
+        """Ask how far the authority has accepted these streams."""
         asked, authority = list(keys), self._authority
         authority.in_order(lambda: answered({key: authority.marks.get(key, 0) for key in asked}))
 
     def open_stream(self, key: MarkKey, user: StreamUser) -> LocalOutboxStream:
-        """What comes from an outbox."""
+        """Open the stream of an outbox."""
         stream = LocalOutboxStream(self, key, user)
         self._streams.append(stream)
         return stream
@@ -204,8 +220,10 @@ class LocalLink:
 
     def answer_now(self, topic_filter: str) -> tuple[LogPosition, Retained] | None:
         """
-        What `add_interest` and `answer` come to where nothing has to be waited for: the place from
-        which on the filter is served, and the retained messages. None: nothing was done.
+        Add an interest at once; return the place behind which it holds, and the retained messages.
+
+        The result is the same as that of `add_interest` and `answer`. Returns None, and does
+        nothing, if the answer has to wait.
         """
         route, peer = self._route, self._peer
         if route is None or peer is None:
@@ -219,18 +237,21 @@ class LocalLink:
         return LogPosition(route.part, offset), retained
 
     def remove_interest(self, topic_filter: str) -> None:
-        """No more deliveries."""
+        """Remove an interest: no more deliveries."""
         assert self._peer is not None
         self._authority.reception.remove_interest(self._peer, topic_filter)
 
     def sync(self, filters: Iterable[str], claims: Iterable[str]) -> None:
-        """Replace the interest and claim what was inherited."""
+        """Replace the interest, and claim the subtrees that were inherited."""
         assert self._peer is not None
         self._catch_up(self._authority.reception.sync(self._peer, filters, self._processed(claims)))
         self._complete(tuple(claims))
 
     def beat(self) -> None:
-        """Once a second: what was delivered up to now was all that is for this node."""
+        """
+        Advance the stream position, once a second: all deliveries for this node up to now have
+        come.
+        """
         if self._route is not None:
             self._edge.on_reached(self._route, self._authority.delivered)
 
@@ -240,45 +261,50 @@ class LocalLink:
         kept: Callable[[], None],
         holders: Mapping[JournalId, tuple[JournalHolder, ...]],
     ) -> None:
-        """What this node's sessions need lies above these offsets."""
+        """Set the offsets above which this node's sessions need records."""
         if self._peer is not None:
             self._authority.reception.keep(self._peer, places, kept, holders)
 
     def close(self, reason: str) -> None:
-        """There is no connection to close."""
+        """Do nothing: there is no connection to close."""
 
     # from the authority (EdgePort)
 
     def deliver(self, record: Record) -> None:
-        """A message for this node's own sessions."""
+        """Deliver a message to this node's sessions."""
         if self._route is not None:
             self._edge.on_message(self._route, record.message, record.offset)
 
     def deliver_runs(self, runs: list[Run]) -> None:
-        """Many messages for this node's own sessions."""
+        """Deliver many messages to this node's sessions."""
         if self._route is not None:
             self._edge.on_runs(self._route, runs)
 
     def answer(self, request: int, offset: int, retained: RetainedQuery | None) -> None:
-        """The interest holds."""
+        """Confirm an interest, from this offset on."""
         if self._route is not None:
             self._edge.on_reached(self._route, offset)
             found = () if retained is None else iter(retained)
             self._edge.interests.on_answer(self._route, request, offset, found)
 
     def tell_cut(self, cut: ZoneCut) -> None:
-        """A child took over part of the zone."""
+        """Follow a cut: a child took over part of the zone."""
         if self._route is not None:
             self._edge.cuts.on_cut(self._route, cut)
 
     def tell_found(self, cut: ZoneCut) -> None:
-        """A child's zone that was served here by mistake is the child's again."""
+        """
+        Follow a cut that was forgotten: a child's zone, served here by mistake, is the child's
+        again.
+        """
         if self._route is not None:
             self._edge.cuts.on_found(self._route, cut)
             self._edge.positions.on_found(self._route, cut, self._authority.predecessor)
 
     def tell_gone(self, apex: str, epoch: int, offset: int | None = None) -> None:
-        """The zone is another node's now; or a child's zone came back to this one."""
+        """
+        Close the link, as another node serves the zone; or follow the return of a child's zone.
+        """
         if apex != self._authority.apex:
             if self._route is not None and offset is not None:
                 after = StreamPosition(epoch=self._epoch, offset=offset)
@@ -295,7 +321,7 @@ class LocalLink:
             self._edge.cuts.on_gone(route, is_whole=True)
 
     def on_durable(self, offset: int) -> None:
-        """What was published up to here is safe: the clients may be told."""
+        """Acknowledge publishes up to this offset to their clients: they are durable."""
         settled: list[Item] = []
         while self._open and self._open[0][0] <= offset:
             item = self._open.popleft()[1]
@@ -310,7 +336,7 @@ class LocalLink:
             self._authority.await_durable(self)
 
     def unpark(self) -> None:
-        """A fence was lifted, or became a cut."""
+        """Resume publishes: a fence was lifted, or became a cut."""
         self._is_parked = False
         for stream in self._streams:
             stream.unpark()
@@ -319,24 +345,24 @@ class LocalLink:
     # from the streams
 
     def take(self, message: Message, key: MarkKey | None, sequence: int) -> PublishVerdict:
-        """Give a message to the authority, as it was sent in this stream."""
+        """Publish a message at the authority, with its id in this stream."""
         return self._authority.publish(message, key, sequence)
 
     def when_taken(self, action: Callable[[], None]) -> None:
-        """Run `action` when what was taken last is durable."""
+        """Run `action` when the last accepted publish is durable."""
         self._await(action)
 
     def when_settled(self, action: Callable[[], None]) -> None:
-        """Run `action` when all that was taken is durable."""
+        """Run `action` when all accepted publishes are durable and delivered."""
         self._authority.in_order(action)
 
     def cut_for(self, topic: str) -> ZoneCut | None:
-        """The cut that a refused topic lies under."""
+        """Return the cut that covers a refused topic."""
         return self._authority.cut_for(topic)
 
     @property
     def is_serving(self) -> bool:
-        """Whether the zone is served here."""
+        """True if the zone is served here."""
         return self._authority.serving
 
     # internal
@@ -383,7 +409,8 @@ class LocalLink:
                 self._await(publication)
             self._look_at_outbound()
             return
-        # The numbers of what is returned were given in this stream, and are never taken in it.
+        # Returned publishes were numbered in this stream, and not accepted. A later mark of the
+        # stream would cover their numbers, and count them as accepted.
         self._begin_stream(self._route.apex)
         self._route.wait_first([publication, *self._outbound.close()])
         if verdict is PublishVerdict.PARKED:
@@ -424,7 +451,8 @@ class LocalLink:
         self._edge.on_claimed(self._route, claims, done)
 
     def _claims(self, route: Route) -> tuple[str, ...]:
-        # While the earlier owner's link is up, its stream says when its last delivery has come.
+        # While the earlier owner's link is up, its stream announces its last delivery. A claim
+        # before that would let newer records pass it.
         above = self._edge.zones.enclosing(route.apex)
         is_told = above.port is None or above is route or route.apex in (above.cuts or {})
         return (route.apex, *route.claims) if is_told else tuple(route.claims)

@@ -1,4 +1,4 @@
-"""An outbox of this node, as the node's own zone takes what is in it."""
+"""The stream from an outbox of this node to the node's own zone."""
 
 from __future__ import annotations
 
@@ -22,20 +22,25 @@ class LocalZone(Protocol):
         """True if the zone is served here."""
 
     def take(self, message: Message, key: MarkKey | None, sequence: int) -> PublishVerdict:
-        """Give a message to the authority, as it was sent in this stream."""
+        """Publish a message at the authority, with its id in this stream."""
 
     def when_taken(self, action: Callable[[], None]) -> None:
-        """Run `action` when what was taken last is durable."""
+        """Run `action` when the last accepted publish is durable."""
 
     def when_settled(self, action: Callable[[], None]) -> None:
-        """Run `action` when all that was taken is durable."""
+        """Run `action` when all accepted publishes are durable and delivered."""
 
     def cut_for(self, topic: str) -> ZoneCut | None:
-        """The cut that a refused topic lies under."""
+        """Return the cut that covers a refused topic."""
 
 
 class LocalOutboxStream:
-    """What comes from an outbox (`OutStream`); taken, or refused, one by one."""
+    """
+    The publish stream of an outbox (`OutStream`); each entry is accepted, refused or parked.
+
+    After a refused or parked entry the stream is stopped: later entries are skipped until
+    `restart`.
+    """
 
     def __init__(self, zone: LocalZone, key: MarkKey, user: StreamUser) -> None:
         self._zone = zone
@@ -45,7 +50,7 @@ class LocalOutboxStream:
         self._parked: OutboxEntry | None = None
 
     def send(self, entries: Sequence[OutboxEntry]) -> None:
-        """Give them to the authority, as far as it takes them."""
+        """Publish entries at the authority, up to the first that is not accepted."""
         for entry in entries:
             if self._is_stopped:
                 return
@@ -60,11 +65,13 @@ class LocalOutboxStream:
                 self._refuse(entry, self._zone.cut_for(entry.message.topic), retry=False)
 
     def restart(self) -> None:
-        """What is sent from now on is to be taken again."""
+        """Accept entries again after a refusal."""
         self._is_stopped = False
 
     def unpark(self) -> None:
-        """A fence was lifted, or became a cut."""
+        """
+        Refuse the parked entry, as the fence was lifted or became a cut; its drain sends it anew.
+        """
         entry, self._parked = self._parked, None
         if entry is not None:
             cut = self._zone.cut_for(entry.message.topic)

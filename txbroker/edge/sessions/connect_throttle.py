@@ -1,14 +1,15 @@
 """
-How many clients are looked for at once.
+Limits how many CONNECTs look up their session at once.
 
-To find the session of a client that comes takes calls to other nodes, some milliseconds each on
-both sides. Thousands at once make each of them late: then all are refused, those of other nodes as
-well, whose questions wait behind. So few look at once, and whoever has left meanwhile is not looked
-for at all. The others wait in the order in which they came, each behind those of its own source
-only: sources take turns, as a crowd from one host made all others wait for its end.
+A look-up calls other nodes, some milliseconds each on both sides. Thousands at once make each of
+them late. Then all are refused, and so are those of other nodes, whose calls wait behind them. So
+`AT_ONCE` look-ups run, and a CONNECT whose client has left meanwhile is not looked up.
 
-Nodes that do not answer hold up those who need them, and nobody else: after a while without an end
-of any, as many more begin.
+The others wait. Each waits in the order of arrival within its source, and sources take turns.
+Otherwise a crowd from one host makes all others wait for its end.
+
+Nodes that do not answer delay only the CONNECTs that need them: if no look-up ends for `PATIENCE`,
+as many more begin (a new round).
 """
 
 from __future__ import annotations
@@ -26,19 +27,21 @@ from txbroker.runtime.rotation import Rotation
 T = TypeVar("T")
 
 AT_ONCE = 32
-"""Clients that are looked for at the same time."""
+"""Look-ups that run at the same time."""
 
 PATIENCE = 0.1
-"""Seconds without an end of any, after which as many more begin."""
+"""Seconds without the end of any look-up, after which as many more begin."""
 
 
 class ProcedureRunner(Protocol):
-    """The shell that runs procedures; `finished` is called in the turn in which one ends."""
+    """
+    The shell that runs procedures; `finished` is called in the turn in which a procedure ends.
+    """
 
     def run(
         self, procedure: Procedure[T], finished: Callable[[T], object] = lambda _: None
     ) -> None:
-        """Run it to its end."""
+        """Run the procedure to its end."""
 
 
 @attrs.frozen
@@ -49,14 +52,14 @@ class _Waiting:
 
 
 class ConnectThrottle:
-    """Of one node; procedures pass it on their way to `runner`."""
+    """Throttle of one node; procedures pass it on their way to `runner`."""
 
     def __init__(self, runner: ProcedureRunner, timers: Timers) -> None:
         self._runner = runner
         self._timers = timers
         self._waiting: Rotation[Hashable, _Waiting] = Rotation()
         self._is_going_on = False
-        self._inside = 0  # of this round
+        self._inside = 0  # look-ups of this round that have not ended
         self._round = 0
         self._alarm: Cancellable | None = None
 
@@ -70,9 +73,9 @@ class ConnectThrottle:
         source: Hashable,
     ) -> None:
         """
-        Run the procedure that `make` gives, at once or when its source has its turn, if it is
-        wanted by then. `drop_if_gone` has a look at whom it is for, who is not heard of while it
-        waits.
+        Run the procedure that `make` returns, at once or in its source's turn, if still wanted.
+
+        `drop_if_gone` checks the client's connection, from which nothing is read while it waits.
         """
         one = _Waiting(lambda: self._begin(make(), finished), is_wanted, drop_if_gone)
         self._waiting.add(source, one)
@@ -98,7 +101,7 @@ class ConnectThrottle:
 
     def _go_on(self) -> None:
         if self._is_going_on:
-            return  # one that began has ended at once
+            return  # a procedure that began has ended at once; the outer call's loop continues
         self._is_going_on = True
         try:
             while self._waiting and self._inside < AT_ONCE:

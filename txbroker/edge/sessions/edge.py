@@ -55,14 +55,20 @@ from txbroker.runtime.slices import Slices
 FIRST_RETRY = 0.05
 RETRY = 1.0
 MOST_DOUBLINGS = 10
-"""Seconds until a question that got no answer is asked again: doubled from the first on."""
+"""
+Seconds until an unanswered question is repeated: doubled each time, from the first value to the
+last.
+"""
 
 ATTEMPTS = 3
-"""Attempts in a row that fail before a zone counts as unreachable; a zone that is just changing
-hands answers to the second or third."""
+"""
+Failed attempts in a row after which a zone counts as unreachable.
+
+A zone that is just changing hands answers at the second or third attempt.
+"""
 
 REFRESHED_AT_ONCE = 100
-"""Answers asked for again in one second, at the most."""
+"""Cached answers that are refreshed in one second, at most."""
 
 
 class Edge:
@@ -85,7 +91,9 @@ class Edge:
         limits: EdgeLimits,
         ledger: LedgerRecorder | None = None,
     ) -> None:
-        """`again` has `work` called in another turn; `ledger`: where the node keeps one."""
+        """
+        `again` calls `work` in another turn; `ledger` is None if the node has no delivery ledger.
+        """
         self.name = name
         self.incarnation = incarnation
         self.counters = counters
@@ -199,25 +207,27 @@ class Edge:
         places_of_left: Callable[[], Iterable[LogPosition]],
     ) -> None:
         """
-        Of sessions that went to other nodes: the streams in which they have open publishes, and
-        what they needed of journals.
+        Set ports to the sessions that moved to other nodes.
+
+        `keys_of_left` returns the streams of their open publishes, `places_of_left` the journal
+        positions that they needed.
         """
         self._keys_of_left = keys_of_left
         self.low_water.wire(places_of_left)
 
     def load(self) -> None:
-        """After a start: what the earlier process left on the disk is here again."""
+        """Load outboxes and sessions that the earlier process left on the disk."""
         self.outboxes.load()
         self.clients.load(self.outboxes.contains)
 
     def work(self) -> None:
-        """Go on with what is done in turns, beside the rest."""
+        """Continue the work that is done in slices: outboxes, catch-up, filters."""
         self.outboxes.work()
         self.backlog.work()
         self.slices.work()
 
     def unpublished(self) -> dict[str, int]:
-        """By zone: how many QoS 1/2 publishes are still on their way from here, at the most."""
+        """Return, by zone, how many QoS 1/2 publishes are still on their way from here, at most."""
         found = self.publisher.waiting()
         for apex, count in self.outboxes.waiting().items():
             if count:
@@ -226,8 +236,10 @@ class Edge:
 
     def publish(self, message: Message, sent: Callable[[], None]) -> None:
         """
-        Publish for no session; `sent` is run when the owner has a message of QoS 1 or 2, or that is
-        durable here.
+        Publish without a session.
+
+        `sent` runs when the owner has accepted a QoS 1/2 message, or when an outbox has made it
+        durable.
         """
         done = sent if message.qos else None
         self.publisher.publish(Publication(message, done=done))
@@ -235,16 +247,16 @@ class Edge:
     # from owners (links and the node's own zone)
 
     def keys_in_doubt(self, apex: str) -> list[MarkKey]:
-        """The streams that the owner of a zone may be asked about; it may forget the others."""
+        """Return the streams that the zone's owner may be asked about; it may forget all others."""
         doubts = (doubt.key for route in self.zones for doubt in route.doubts)
         keys = chain(
             doubts, self.outboxes.keys(), self.clients.keys_in_doubt(), self._keys_of_left()
         )
-        # Marks go along with zones, up and down the tree, and nowhere else.
+        # Marks move with zones, up and down the tree, and no further.
         return [k for k in dict.fromkeys(keys) if is_within(k[2], apex) or is_within(apex, k[2])]
 
     def on_connecting(self, route: Route) -> None:
-        """An attempt begins."""
+        """Note that an attempt to connect begins."""
         if route.state is not RouteState.UNREACHABLE:
             route.state = RouteState.CONNECTING
 
@@ -256,10 +268,11 @@ class Edge:
         passages: Iterable[EpochTransition] = (),
     ) -> None:
         """
-        The owner is found, at this epoch; `predecessor` is where its journal goes on from, and
-        `passages` are the last ones of its topics.
+        Note that the owner was found, at this epoch.
 
-        What this edge followed before it follows on from there, also when it was away meanwhile.
+        `predecessor` is the place after which its journal continues, and `passages` are the last
+        transitions of its topics. Sessions read on from the parts that this edge followed, also if
+        the edge was away in between.
         """
         part = JournalId(route.apex, epoch)
         self.positions.take_up(part)
@@ -280,7 +293,7 @@ class Edge:
         route.predecessor = (epoch, predecessor)
 
     def on_failed(self, route: Route) -> None:
-        """An attempt came to nothing; several in a row make the zone unreachable."""
+        """Count a failed attempt; several in a row make the zone unreachable."""
         route.failures += 1
         if route.failures < ATTEMPTS:
             return
@@ -288,7 +301,8 @@ class Edge:
             route.unreachable_since = self._timers.now()
             self._reporter.event("zone.unreachable", zone=route.apex)
         self.publisher.on_unreachable(route)
-        # The address may be out of date: the zone above knows better.
+        # The address may be out of date, and every attempt would fail. The owner of the zone above
+        # has the present one.
         above = self.zones.enclosing(route.apex)
         if above is not route and above.port is None and above.cut is not None:
             self._connector.resolve(above)
@@ -302,7 +316,9 @@ class Edge:
         cuts: Iterable[ZoneCut],
         position: StreamPosition,
     ) -> None:
-        """The owner is connected, has our interest, and our backlog has arrived."""
+        """
+        Resume the route: the owner is connected, has our interest, and has sent what waited for us.
+        """
         route.port = port
         route.state = RouteState.ONLINE
         route.failures = 0
@@ -318,7 +334,7 @@ class Edge:
         self.cuts.forget_ended(route)
 
     def on_lost(self, route: Route, key: MarkKey) -> None:
-        """The connection to the owner broke."""
+        """Note that the connection to the owner broke."""
         route.port = None
         route.state = RouteState.CONNECTING
         self.publisher.on_lost(route, key)
@@ -327,14 +343,14 @@ class Edge:
             self.cuts.on_gone(route, is_whole=False)
 
     def on_message(self, route: Route, message: Message, offset: int) -> None:
-        """A live or caught-up delivery."""
+        """Process a delivery, live or caught up."""
         is_read = bool(route.read) and route.is_read(message.topic, offset)
         if not is_read:
             self.on_reached(route, offset)
         self.delivery.deliver(LogPosition(route.part, offset), message, is_read=is_read)
 
     def on_runs(self, route: Route, runs: list[Run]) -> None:
-        """Many live or caught-up deliveries; of QoS 0, or each with its offset."""
+        """Process many deliveries, live or caught up; of QoS 0, or each with its offset."""
         if route.read:
             for run in runs:
                 for index in range(run.count):
@@ -344,14 +360,18 @@ class Edge:
             self.delivery.deliver_runs(runs, route.part)
 
     def on_reached(self, route: Route, offset: int) -> None:
-        """Up to this offset the owner has nothing for us that has not arrived."""
+        """Advance the stream position: all our deliveries up to this offset have arrived."""
         position = route.position
         if position is not None and offset > position.offset:
             route.position = StreamPosition(epoch=position.epoch, offset=offset)
 
     def on_claimed(self, route: Route, apexes: Collection[str], done: Callable[[], None]) -> None:
-        """All that waited for these claims has come; `done` is called when that is safe."""
-        # Also where that was said on an earlier link, and is not safe yet.
+        """
+        Complete claims: all deliveries that waited for them have arrived; `done` runs when that is
+        durable.
+        """
+        # Such a claim may have completed on an earlier link, and not be durable yet. Otherwise
+        # `done` would run before sessions' cursors for its records are durable.
         is_read = not (route.read.isdisjoint(apexes) and set(route.completing).isdisjoint(apexes))
         route.complete_claims(apexes)
         if is_read:
@@ -364,11 +384,11 @@ class Edge:
     # from the resolver
 
     def on_resolved(self, route: Route, zone: ZoneCut, cuts: Iterable[ZoneCut], ttl: float) -> None:
-        """The node answered that it serves the zone, and which cuts the zone has."""
+        """Apply a node's answer that it serves the zone, and which cuts the zone has."""
         route.resolving = False
         route.failures = 0
         if route.port is not None:
-            return  # its stream knows better
+            return  # its stream has newer cuts
         route.fresh_until = self._timers.now() + ttl
         self.zones.add(zone)
         self.cuts.learn(route, cuts)
@@ -379,19 +399,18 @@ class Edge:
             self._connector.connect(route)
 
     def on_unresolved(self, route: Route) -> None:
-        """The node did not answer; what is known is served stale, and the question repeated."""
+        """Repeat a question that got no answer; the cached answer is served stale meanwhile."""
         route.resolving = False
         if route.port is not None or route.cuts is not None:
             return
-        route.resolving = True  # whoever needs the answer meanwhile waits for the next attempt
+        route.resolving = True  # other requests for the answer wait for the next attempt
         self.on_failed(route)
         pause = min(FIRST_RETRY * 2 ** min(route.failures, MOST_DOUBLINGS), RETRY)
         self._timers.call_later(pause, lambda: self._retry(route))
 
     def refresh_stale(self) -> None:
         """
-        Once a second: ask again what has outlived its time; it is used meanwhile (serve stale,
-        RFC 8767).
+        Refresh, once a second, answers whose time to live is over; they serve meanwhile (RFC 8767).
         """
         self.publisher.look_again()
         self._look_at_cache()
@@ -407,7 +426,7 @@ class Edge:
             self._connector.resolve(route)
 
     def on_lineage(self, lineage: Iterable[ZoneCut]) -> None:
-        """Where walks can start: the zones above this node's, root first."""
+        """Add the zones above this node's, root first, from which walks can start."""
         for cut in lineage:
             is_new = self.zones.get(cut.apex) is None
             route = self.zones.add(cut)
@@ -426,11 +445,11 @@ class Edge:
         for apex in apexes:
             route.completing.remove(apex)
         if not route.claiming.keys().isdisjoint(apexes):
-            route.has_news = True  # they went and came back again meanwhile
+            route.has_news = True  # the apexes left and came back meanwhile
             self.interests.refresh()
 
     def _look_at_cache(self) -> None:
-        """What the exchange forgot of topics counts, too."""
+        """Count the topics that the exchange's cache has evicted as well."""
         forgotten = self.router.forgotten
         if forgotten > self._forgotten:
             self._on_cache_full(forgotten - self._forgotten)
@@ -443,7 +462,7 @@ class Edge:
 
     def _on_confirmed(self, subscribing: SubscribeRequest, topic_filter: str) -> None:
         if not subscribing.session.clean:
-            self.keeper.save_all(subscribing.session)  # where it begins must outlive a crash
+            self.keeper.save_all(subscribing.session)  # its start must outlive a crash
         self._reporter.event(
             "interest.confirmed",
             filter=topic_filter,

@@ -1,10 +1,13 @@
 """
-The chunks of journals that an edge's sessions read, shared where their ranges meet.
+A cache of journal chunks, shared by the sessions of an edge whose ranges meet.
 
-A chunk begins where somebody needs it and has `SPAN` offsets at the most, mostly one or more whole
-batches, and whoever comes by reads on in it: so sessions that come at about the same time soon read
-the same ones (protocol rule 23). It may be cut short, by its size or because there was no more yet;
-then the next one begins where it ended.
+A chunk begins at the offset that a session needs, and has at most `SPAN` offsets, mostly one or
+more whole batches. Other sessions within its range read on in it. So sessions that resume at about
+the same time soon read the same chunks (protocol rule 23). A chunk may be cut short, by its size or
+at the end of the journal. Then the next chunk begins where it ended.
+
+A read ends in a chunk, at the end of the part, or in a `ReadFailure`. After an unreachable part or
+an empty chunk the sessions are woken `RETRY` seconds later.
 """
 
 from __future__ import annotations
@@ -22,26 +25,26 @@ from txbroker.model.timers import Timers
 from txbroker.mqtt.session.session import Session
 
 SPAN = 4096
-"""Offsets in one chunk, at the most; which of them are whose is found out by the core."""
+"""Offsets in one chunk, at most; the core finds the records that match a session."""
 
 CHUNKS = 64
 CACHE_BYTES = 16 * 1024 * 1024
-"""Chunks that are kept, and their size in all, for the next session that comes along."""
+"""Chunks that stay cached, and their bytes in total, for the next session in their range."""
 
 RETRY = 0.5
-"""Seconds until a read that could not be answered, or brought nothing new, is tried again."""
+"""Seconds until a read is repeated that failed, or returned no new record."""
 
 
 class ReadFailure(Enum):
-    """Why a read brought nothing."""
+    """The reason why a read returned no chunk."""
 
     UNREACHABLE = "unreachable"  # ask again later
-    GONE = "gone"  # the part is kept nowhere any more
-    CUT_OFF = "cut off"  # it went with a node from which the zone was reclaimed, and may come back
+    GONE = "gone"  # no node has the part any more
+    CUT_OFF = "cut off"  # a node has it whose zone was reclaimed; it may come back
 
 
 class ChunkReader(Protocol):
-    """Whoever can read journals: the node's own, or by asking an owner."""
+    """Port that reads journals: the node's own, or those of an owner."""
 
     def read(
         self,
@@ -50,14 +53,18 @@ class ChunkReader(Protocol):
         through: int,
         done: Callable[[JournalChunk | ReadFailure], None],
     ) -> None:
-        """The QoS 1/2 records above `after` up to `through`, as far as they are durable."""
+        """Read the durable QoS 1/2 records above `after` up to `through`."""
 
 
 class JournalReadCache:
     """
-    `wake` is called for sessions when it is worth their while to look again, `gone` where a part is
-    kept nowhere or is cut off, `late` where it cannot be read for now, `end` where it has nothing
-    more for now; `met` with the passages that a chunk comes by, before anybody has it.
+    See the module's text; calls back for each session that asked.
+
+    - `wake`: a further look is worthwhile.
+    - `gone`: no node has the part, or the part is cut off.
+    - `late`: the part cannot be read for now.
+    - `end`: the part has no more records for now.
+    - `met`: the transitions in a chunk, before any session gets the chunk.
     """
 
     def __init__(
@@ -87,9 +94,9 @@ class JournalReadCache:
 
     def behind(self, part: JournalId, offset: int, session: Session) -> JournalChunk | None:
         """
-        A chunk with what follows the offset.
+        Return a chunk with the records behind the offset.
 
-        None: it is asked for, and the session woken when it is here or worth another look.
+        None: the chunk is requested, and the session is woken when it is worth another look.
         """
         found = self._find(part, offset)
         if found is None and self._ask(part, offset, session):
@@ -97,13 +104,15 @@ class JournalReadCache:
         return found
 
     def forget(self, part: JournalId, offset: int) -> None:
-        """The chunk with what follows the offset says too little of what comes after it."""
+        """
+        Evict the chunks behind the offset, which were read before later records were appended.
+        """
         while self._find(part, offset) is not None:
             starts = self._starts[part]
             self._drop(part, starts[bisect_right(starts, offset) - 1])
 
     def is_unreachable(self, part: JournalId) -> bool:
-        """Whether the last attempt to read the part came to nothing."""
+        """True if the last attempt to read the part failed."""
         return part in self._unreachable
 
     # internal
@@ -122,7 +131,7 @@ class JournalReadCache:
         return chunk
 
     def _ask(self, part: JournalId, offset: int, session: Session) -> bool:
-        """Ask for what follows the offset; True where it is here at once."""
+        """Request the chunk behind the offset; return True if it is here at once."""
         key = part, offset
         waiting = self._asked.get(key)
         if waiting is not None:
@@ -166,7 +175,10 @@ class JournalReadCache:
         self._weigh(key)
 
     def _weigh(self, key: tuple[JournalId, int]) -> None:
-        """A chunk grows as sessions take records of it; the last one used stays in any case."""
+        """
+        Update a chunk's size, which grows as sessions decode its records; evict others beyond the
+        limit.
+        """
         size = self._kept[key].records.size
         self._size += size - self._sizes.get(key, 0)
         self._sizes[key] = size

@@ -24,22 +24,25 @@ from txbroker.model.timers import Timers
 from txbroker.mqtt.session.session import Session
 
 LOOKED_AT = 2_000
-"""Sessions that are looked at in a second."""
+"""Sessions visited in one second."""
 
 UNLOADED_AFTER = 60.0
-"""Seconds for which the messages in flight to a client that left stay in memory."""
+"""Seconds for which the messages in flight to a disconnected client stay in memory."""
 
 AGAIN = 5.0
-"""Seconds after which an owner that did not confirm its marks is told again."""
+"""Seconds after which unconfirmed marks are sent again to an owner."""
 
 STILL_HERE = 60.0
-"""Seconds after which an owner is told marks that did not change: they age with their edge."""
+"""Seconds after which unchanged marks are sent again: an owner's marks age with their edge."""
 
 BELOW = 10.0
-"""Seconds between two tellings of what rose in zones below the owner's, which serve themselves."""
+"""
+Seconds between two messages about marks that rose in zones below the owner's; these serve
+themselves.
+"""
 
 UNCONFIRMED = 8
-"""Tellings without an answer that are told apart."""
+"""Unconfirmed messages of marks that are distinguished; older ones are merged."""
 
 Marks = dict[JournalId, int]
 
@@ -61,7 +64,7 @@ class _Told:
     at: float = 0.0
 
     def is_due(self, apex: str, marks: Marks, now: float) -> bool:
-        """Whether the owner of `apex` has to be told these."""
+        """True if these marks have to be sent to the owner of `apex`."""
         last = self.last
         if last is None:
             return True
@@ -73,7 +76,7 @@ class _Told:
         return is_own or now - self.at >= BELOW
 
     def tell(self, marks: Marks, holders: Holders, now: float) -> None:
-        """Tell the owner."""
+        """Send the marks to the owner."""
         self.number += 1
         self.last, self.at = marks, now
         self.sent.append((self.number, marks))
@@ -84,7 +87,9 @@ class _Told:
         self.port.keep(marks, partial(self._confirm, self.number), holders)
 
     def keeps(self, place: LogPosition) -> bool:
-        """Whether the owner keeps what lies above the place, whatever it has heard last."""
+        """
+        True if the owner retains records above the place, whichever of the marks sent are in force.
+        """
         if self.confirmed is None:
             return False
         told = (self.confirmed, *(marks for _, marks in self.sent))
@@ -124,24 +129,25 @@ class LowWater:
         self._told: dict[Route, _Told] = {}
 
     def wire(self, left: Callable[[], Iterable[LogPosition]]) -> None:
-        """What sessions that went to other nodes needed."""
+        """Set the port that returns the places that sessions which moved to other nodes needed."""
         self._left = left
 
     # from the node
 
     def look(self) -> None:
-        """Once a second, after a checkpoint of the positions: work out the marks, tell owners."""
+        """Compute the marks and send them to owners; called once a second, after a checkpoint."""
         if self._looking is None:
             self._looking = self._look()
         if next(self._looking, self) is self:
             self._looking = None
-            # Positions that are lost in a crash must not have let go of anything.
+            # Marks follow durable positions only. After a crash, older positions would need records
+            # that the owners have trimmed.
             self._keeper.when_durable(self._tell)
 
     # from sessions that come, go, or go back
 
     def lower(self, places: Iterable[LogPosition]) -> None:
-        """These are needed from now on, whatever was seen before."""
+        """Lower the marks to these places from now on, whatever was seen before."""
         for part, offset in places:
             for marks in (self._seen, self._marks):
                 if marks is not None and part in marks:
@@ -150,14 +156,16 @@ class LowWater:
                     marks[part] = offset
 
     def is_kept(self, places: Iterable[LogPosition]) -> bool:
-        """Whether all owners concerned have confirmed that what lies above these places stays."""
+        """
+        True if all owners concerned have confirmed that they retain records above these places.
+        """
         return all(self._is_kept(place) for place in places)
 
     # internal
 
     def _look(self) -> Iterator[None]:
-        """What all sessions need of journals, a few sessions at a time."""
-        # A session that is not behind now needs nothing up to the positions as they are durable.
+        """Compute what all sessions need of journals, some sessions at a time."""
+        # A session that is not behind needs records only above the durable positions.
         self._seen = self._keeper.positions()
         needed: set[JournalId] = set()
         holders: Holders = {}
@@ -220,8 +228,10 @@ class LowWater:
 
     def _concerned(self, part: JournalId) -> Iterator[Route]:
         """
-        The routes to the owners that may have the part: the owner of its zone, where that appends
-        to it; else it may have gone, with the zone, to any one above.
+        Yield the routes to the owners that may have the part.
+
+        The owner of its zone has the part if it appends to it now. Otherwise the part may have
+        gone, with the zone, to the owner of any zone above.
         """
         for route in self._above(part.zone):
             yield route
@@ -229,7 +239,7 @@ class LowWater:
                 return
 
     def _above(self, zone: str) -> Iterator[Route]:
-        """The routes of the zone and of those around it, the deepest first."""
+        """Yield the routes of the zone and of all zones around it, the deepest first."""
         route = self._zones.get(zone) or self._zones.enclosing(zone)
         yield route
         while route.apex:
@@ -238,7 +248,7 @@ class LowWater:
 
 
 def _with(known: tuple[JournalHolder, ...], one: JournalHolder) -> tuple[JournalHolder, ...]:
-    """The lowest ones, each client once, the lowest first."""
+    """Insert a holder; return the lowest holders, each client once, the lowest first."""
     if len(known) == HOLDERS and one.offset >= known[-1].offset:
         return known
     same = [other for other in known if other.client_id == one.client_id]

@@ -1,4 +1,4 @@
-"""What of a chunk of a journal is a session's, and with which QoS it gets that."""
+"""Finds the records of a journal chunk that match a session, and the QoS of their delivery."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.wire.message import Message
 
 AT_ONCE = 16
-"""Records that are looked up at first, then twice as many: there may be room for few of them."""
+"""Records looked up at first, then twice as many: the session may have room for few."""
 
 
 Found = tuple[int, int, int, int]
-"""What a session gets: the record's place, offset and size, and with which QoS."""
+"""A record for a session: its place in the chunk, its offset and size, and the QoS of delivery."""
 
 
 def message_at(chunk: JournalChunk, offset: int) -> Message | None:
-    """The message at the offset, if the journal has it still."""
+    """Return the message at the offset, or None if the journal no longer has it."""
     records = chunk.records
     place = records.stored.place_above(offset - 1)
     if place == len(records) or records[place].offset != offset:
@@ -27,14 +27,14 @@ def message_at(chunk: JournalChunk, offset: int) -> Message | None:
 
 
 def wanted(session: Session, part: JournalId, chunk: JournalChunk, after: int) -> Iterator[Found]:
-    """What the session gets of what lies behind the offset."""
+    """Yield the records behind the offset that the session gets."""
     known: dict[str, int] = {}
-    # Records of one topic are alike to it, unless one of its filters began among them.
+    # Records of one topic have one QoS, unless one of the session's filters began among them.
     is_alike = part not in session.places.had and all(
         s.starts.get(part, 0) <= after for s in session.subscriptions.values()
     )
-    # Most of a chunk is not the session's: what many sessions cost that come back at once is what
-    # they get, not the product of all.
+    # Most records of a chunk do not match the session. Matching each record against each session
+    # would cost the product of both when many sessions resume at once.
     stored = chunk.records.stored
     most = AT_ONCE
     while found := stored.find(session.subscriptions, after, most):
@@ -50,7 +50,7 @@ def wanted(session: Session, part: JournalId, chunk: JournalChunk, after: int) -
 
 
 def granted_qos(session: Session, place: LogPosition, topic: str) -> int:
-    """With which QoS the session gets a record at most; 0: not at all, as that is not queued."""
+    """Return the highest QoS at which the session gets a record; 0: not queued at all."""
     granted = 0
     if session.places.had and session.places.has_had(place, topic):
         return 0

@@ -1,9 +1,9 @@
 """
-What a zone of this node retains for a new subscription, beyond the first messages of it.
+Retained messages of a zone of this node for new subscriptions, beyond the first ones.
 
-There may be a million of them: they are looked up and given in slices, while the others' turns come
-first, and no faster than their client takes them. Each is shown as it is when its turn comes, so
-what came live before it is never newer.
+A filter may match a million retained messages. They are looked up and delivered in slices, behind
+the turns of others, and no faster than the client reads. Each message is read when its turn comes,
+so no live message before it is newer.
 """
 
 from __future__ import annotations
@@ -19,24 +19,28 @@ from txbroker.runtime.fair_shares import FairShare, FairShares, ShareWorker
 
 Retained = Iterable[Message | None]
 """
-The retained messages that match a filter. An iterator gives each as it is when its turn comes, so
-what is left of it may come later; None stands for a step in which none was found.
+The retained messages that match a filter.
+
+An iterator yields each message as it is at that moment, so the rest may be delivered later. None
+stands for a step in which no message was found.
 """
 
 AT_ONCE = 256
 BYTES_A_STEP = 256
 """
-Steps of iterators that are done in one turn before their rest is given in slices, a message being
-one more with each so many bytes: more than a client takes at once would be dropped at QoS 0. All
-that is asked in a turn shares them: a sync ends for many filters, each of which took a millisecond.
+Steps of iterators in one turn, before the rest is delivered in slices.
+
+A message counts as one more step for each `BYTES_A_STEP` bytes: beyond what a client reads at once,
+QoS 0 would be dropped. All requests of a turn share the steps. One sync may end for many filters,
+each of which took a millisecond.
 """
 
 LOOK = 0.02
-"""Seconds between two looks at clients that have no room."""
+"""Seconds between two checks of clients without room."""
 
 
 class RetainedFeeds:
-    """Of one edge; all is given at once until `wire` says who shares out the time."""
+    """The feeds of one edge; all messages are delivered at once until `wire` is called."""
 
     def __init__(self, timers: Timers) -> None:
         self._timers = timers
@@ -46,7 +50,7 @@ class RetainedFeeds:
         self._left = AT_ONCE
 
     def wire(self, shares: FairShares) -> None:
-        """Others have their turns in between from now on."""
+        """Share the time with other work from now on."""
         self._serve = shares.serve
         self._is_over = lambda: shares.is_over
 
@@ -57,7 +61,7 @@ class RetainedFeeds:
         retained: Retained,
         give: Callable[[Message], None],
     ) -> None:
-        """Have these given; `give` gives the first ones."""
+        """Deliver these messages; `give` delivers the first ones."""
         if not isinstance(retained, Iterator):
             for message in retained:
                 if message is not None:
@@ -73,11 +77,11 @@ class RetainedFeeds:
                 return
 
     def is_over(self) -> bool:
-        """True if others have to come first now."""
+        """True if other work has to come first now."""
         return self._is_over()
 
     def wait(self, feed: _Feed) -> None:
-        """Its client has no room."""
+        """Queue a feed whose client has no room."""
         self._waiting.append(feed)
         if len(self._waiting) == 1:
             self._timers.call_later(LOOK, self._look)
@@ -105,7 +109,7 @@ class RetainedFeeds:
 
 
 class _Feed:
-    """What is left for one subscription."""
+    """The rest of the messages for one subscription."""
 
     __slots__ = ("_feeds", "_messages", "_session", "_subscription", "share")
 
@@ -126,7 +130,7 @@ class _Feed:
 
     @property
     def has_room(self) -> bool:
-        """True if the client, if it is here, takes more, or none is wanted any more."""
+        """True if the connected client reads more, or if the rest has no reader any more."""
         sink = self._session.sink
         if sink is None or self._is_unwanted:
             return True
@@ -140,7 +144,7 @@ class _Feed:
         return session.subscriptions.get(subscription.topic_filter) is not subscription
 
     def work(self) -> bool:
-        """From `FairShares`."""
+        """Deliver until the share of time is over; see `FairShares`."""
         while not self._is_unwanted:
             if not self.has_room:
                 self._feeds.wait(self)
@@ -156,11 +160,13 @@ class _Feed:
         return False
 
     def fail(self, error: Exception) -> None:
-        """From `FairShares`: a node does not go on without knowing what it left out."""
+        """
+        Raise the error (see `FairShares`): a node does not run on with messages missing unnoticed.
+        """
         raise error
 
     def on_late(self) -> None:
-        """From `FairShares`."""
+        """Do nothing; see `FairShares`."""
 
 
 def _do_all(worker: ShareWorker) -> None:
@@ -171,7 +177,7 @@ def _do_all(worker: ShareWorker) -> None:
 def give_once(
     session: Session, subscription: Subscription, message: Message, *, retain: bool
 ) -> None:
-    """Deliver what cannot be read again."""
+    """Deliver a message that cannot be read again."""
     qos = min(subscription.qos, message.qos)
     if qos:
         session.sender.deliver(message, qos, None, retain=retain)

@@ -1,14 +1,14 @@
 """
-Two sessions of one client become one: it has the subscriptions of both, and what each still waited
-for.
+Merges two sessions of one client: subscriptions of both, and messages that either waited for.
 
-Both were given a part of what the zones' journals have, by what each was subscribed to, and came to
-different offsets. The one that is left reads each journal on from the lower of the two, and leaves
-out what either had (`MergedPart`): nothing is missing, and nothing comes a second time. What of the
-older one lies behind what its client had since comes late; there is no order between the two.
+Each session was delivered some records of the zones' journals, as its subscriptions matched, and
+came to other offsets. The merged session reads each journal on from the lower offset. It omits
+records that either session was delivered (`MergedPart`). So no message is lost, and none is
+delivered twice. Records of the older session may come after newer ones: no order holds between the
+two sessions.
 
-What the client published and has not released, it may send again, as what it was in either of the
-two: the receiver knows both (`Receiver.take_in`).
+The client may resend any publish that it has not released, as sent in either session. The receiver
+knows both (`Receiver.take_in`).
 """
 
 from __future__ import annotations
@@ -22,16 +22,18 @@ from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.session.window import OutboundMessage
 
 ALL = (1 << 63) - 1
-"""An offset behind every record: of a part that had ended for the other session."""
+"""An offset behind every record; for a part that had ended for the other session."""
 
 
 def take_in(known: Session, other: Session, waiting: Iterable[OutboundMessage]) -> frozenset[str]:
     """
-    Give `known` what `other` is subscribed to and waits for. `waiting` was in flight to its client,
-    which does not know any more what of it had come: that is sent as new.
+    Add the subscriptions and the waiting messages of `other` to `known`.
 
-    Returns filters of `known` that a zone had not confirmed, but confirmed to `other`: they begin
-    where that one's did.
+    The messages of `waiting` were in flight to the client, which no longer knows which of them
+    came. They are sent as new.
+
+    Returns the filters of `known` that a zone had confirmed to `other` alone. These filters begin
+    where the other session's did.
     """
     left: defaultdict[JournalId, set[int]] = defaultdict(set)
     for entry in waiting:
@@ -69,7 +71,7 @@ def _take_in_part(known: Session, other: Session, part: JournalId, left: frozens
 
 
 def _began(session: Session, part: JournalId) -> tuple[tuple[str, int], ...]:
-    """What the session was given of the part: by which filters, from where on."""
+    """Return the filters through which the session was delivered the part, with their starts."""
     return tuple(
         (topic_filter, subscription.starts.get(part, 0))
         for topic_filter, subscription in session.subscriptions.items()

@@ -1,9 +1,10 @@
 """
-What a large session has many of, each in a row of its own: a filter, or an open publish.
+Rows of large sessions: each filter, and each open publish, has a row of its own.
 
-A session's number is in its own row of the store, and the rows of the many begin with it. So they
-are a session's as long as that row says so: when the session ends, one delete lets go of them all,
-and they are taken out bit by bit. A crash meanwhile leaves rows of a number that nobody has.
+A row's key begins with the session's number, which is in the session's own row. So the rows belong
+to the session while that row names the number. At the session's end one delete releases all of
+them, and the rows are deleted step by step. After a crash in between, rows of an unused number are
+left.
 """
 
 from __future__ import annotations
@@ -12,29 +13,29 @@ from collections.abc import Collection, Iterator
 from typing import Final, Protocol
 
 AT_ONCE: Final = 50
-"""Rows that are taken out at a time."""
+"""Rows deleted in one step."""
 
 _NUMBER: Final = 8
 
 
 class RowTable(Protocol):
-    """Small durable state by key; what is put is safe after the next group commit."""
+    """Table of small values by key; a written value is durable after the next group commit."""
 
     def get(self, key: bytes) -> bytes | None:
-        """The value, or None."""
+        """Return the value, or None."""
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """Every key with its value."""
+        """Return every key with its value."""
 
     def put(self, key: bytes, value: bytes) -> None:
         """Set a value."""
 
     def delete(self, key: bytes) -> None:
-        """Take a key out, if it is there."""
+        """Delete a key, if it exists."""
 
 
 class SessionRows:
-    """The rows of one kind, by the number of the session and a name in it."""
+    """The rows of one kind, by the number of the session and a name within it."""
 
     def __init__(self, table: RowTable) -> None:
         self._table = table
@@ -44,11 +45,11 @@ class SessionRows:
 
     @property
     def numbers(self) -> Collection[int]:
-        """The numbers that have any."""
+        """The numbers that have rows."""
         return self._keys.keys()
 
     def of(self, number: int) -> Iterator[tuple[bytes, bytes]]:
-        """The names and values of one session."""
+        """Yield the names and values of one session."""
         for key in self._keys.get(number, ()):
             value = self._table.get(key)
             if value is not None:
@@ -61,7 +62,7 @@ class SessionRows:
         self._table.put(key, value)
 
     def delete(self, number: int, name: bytes) -> None:
-        """Take one out, if it is there."""
+        """Delete a row, if it exists."""
         key = number.to_bytes(_NUMBER) + name
         keys = self._keys.get(number)
         if keys is not None and key in keys:
@@ -69,7 +70,7 @@ class SessionRows:
             self._table.delete(key)
 
     def clear(self, number: int) -> Iterator[None]:
-        """Take out all of a session that is over, a few in each step."""
+        """Delete all rows of a session that is over, some in each step."""
         for count, key in enumerate(self._keys.pop(number, ()), 1):
             self._table.delete(key)
             if not count % AT_ONCE:

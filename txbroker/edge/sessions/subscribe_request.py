@@ -1,11 +1,14 @@
 """
 From a SUBSCRIBE to its SUBACK, over all the zones that the filters touch.
 
-Each zone is asked for its retained messages, whether the edge had the filter there or not, and
-answers at one point of its delivery stream: from that point on, and only from then, the
-subscription gets that zone's live messages (protocol rule 9). The SUBACK leaves when every zone has
-answered, or after `wait` seconds; zones that are still missing stay pending and count from their
-answer on (rule 8). What the answered zones send before the SUBACK is held back until it has left.
+Each zone is asked for its retained messages, whether the edge had the filter there or not. The zone
+answers at one point of its delivery stream. From that point on, and only from then, the
+subscription gets the zone's live messages (protocol rule 9).
+
+For each (filter, zone) the request is open, then answered; a new subscription is pending in the
+zone meanwhile. The SUBACK leaves when no zone is open, after the wait, or when `HELD_LIMIT`
+messages are held. Zones that are still open stay pending, and count from their answer on (rule 8).
+Messages of answered zones are held until the SUBACK has left.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.wire.message import Message
 
 HELD_LIMIT = 10_000
-"""Messages held for one SUBSCRIBE; the SUBACK leaves early rather than hold more."""
+"""Messages held for one SUBSCRIBE; at this number the SUBACK leaves early."""
 
 
 @attrs.define(slots=True, eq=False)
@@ -34,15 +37,19 @@ class SubscribeRequest:
     """
     One SUBSCRIBE packet on its way.
 
-    `zoned` are the filters that zones are asked for ($SYS is the node's own). `fresh` are those
-    that the session had not; the others' live messages are not interrupted [MQTT-3.8.4-3].
-    `open` and `answered` hold (filter, apex). `acknowledge` sends the SUBACK; None once it is gone.
-    `commit` runs an action when the session's subscriptions are as safe as it needs.
-
-    `is_moved`: no packet, but a session that came from another node. It has had its retained
-    messages, and takes nothing before this edge knows how far its zones have come. `is_resumed`: no
-    packet, but what was pending when the earlier process ended; zones that had answered are not
-    asked again. `recording` is told where what begins. `count`: how many filters there were.
+    - `zoned`: the filters for which zones are asked (`$SYS` is the node's own).
+    - `fresh`: the filters that the session did not have; live messages of the others are not
+      interrupted [MQTT-3.8.4-3].
+    - `open`, `answered`: sets of (filter, apex).
+    - `acknowledge`: sends the SUBACK; None if no SUBACK is due any more.
+    - `commit`: runs an action when the subscriptions are durable, or at once for a clean session.
+    - `recording`: the delivery ledger, which records where subscriptions begin.
+    - `is_moved`: the request stands for a session that came from another node. The session has had
+      its retained messages. It takes no live message before this edge knows how far its zones have
+      come.
+    - `is_resumed`: the request stands for filters that were pending when the earlier process ended,
+      or at another node. Zones that had answered are not asked again.
+    - `count`: the number of filters in the packet.
     """
 
     session: Session
@@ -62,23 +69,24 @@ class SubscribeRequest:
 
     @property
     def is_done(self) -> bool:
-        """Whether no zone is waited for, known here by now or not."""
+        """True if no zone is awaited, including zones that are not known here yet."""
         is_waiting = self.is_resumed and any(s.pending for s in self.subscriptions.values())
         return not self.open and not is_waiting
 
     def concerns(self, topic_filter: str, apex: str) -> bool:
-        """Whether the zone has to be asked."""
+        """True if the zone has to be asked for the filter."""
         if not self.is_resumed:
             return True
         subscription = self.subscriptions[topic_filter]
         if apex in subscription.pending:
             return True
         has_answered = any(part.zone == apex for part in subscription.starts)
-        # Zones below a pending one were not known yet.
+        # Zones below a pending one were unknown before. Without the question their messages would
+        # never count.
         return not has_answered and any(is_within(apex, above) for above in subscription.pending)
 
     def await_zone(self, topic_filter: str, apex: str) -> None:
-        """The zone is asked; a new subscription takes nothing from it before the answer."""
+        """Await the zone's answer; a new subscription takes no message from the zone before."""
         self.open.add((topic_filter, apex))
         if topic_filter in self.fresh:
             self.subscriptions[topic_filter].await_zone(apex)
@@ -87,9 +95,9 @@ class SubscribeRequest:
         self, topic_filter: str, place: LogPosition, retained: Retained, since: int = 0
     ) -> None:
         """
-        The zone answered; messages of it count from this place on.
+        Apply a zone's answer: its messages count from this place on.
 
-        `since`: nothing up to this offset of the same part is owed to a session that moved here.
+        `since`: a session that moved here is owed no record up to this offset of the same part.
         """
         apex = place.part.zone
         self.open.discard((topic_filter, apex))
@@ -102,7 +110,8 @@ class SubscribeRequest:
         if topic_filter in self.fresh:
             subscription.begin(place.part, place.offset)
         if self.is_moved and place.part not in session.places.behind:
-            # The zone was cut or came back meanwhile; where a filter began says the filter.
+            # The zone was cut or came back during the move, so the session has no cursor there. The
+            # filter's own start excludes earlier records.
             offset = max(session.places.taken.get(place.part, 0), since)
             session.places.begin(Cursor(place.part, offset))
         if session.sink is None and place.part not in session.places.behind:
@@ -114,23 +123,23 @@ class SubscribeRequest:
             if self.recording is not None and topic_filter in self.fresh:
                 self.recording.began(session, subscription, place)
             self.commit(lambda: None)
-            session.sender.pump()  # it may have something to read only now
+            session.sender.pump()  # from now on the session may have something to read
 
     def give_retained(self, topic_filter: str, message: Message) -> None:
-        """One that a zone retains; its answer is on the way."""
+        """Deliver a retained message that precedes the zone's answer."""
         subscription = self.subscriptions.get(topic_filter)
         if subscription is not None:
             self.give(subscription, message, retain=True)
 
     def drop_zone(self, topic_filter: str, apex: str) -> None:
-        """The zone is no longer one that the filter touches."""
+        """Stop awaiting a zone that the filter no longer touches."""
         self.open.discard((topic_filter, apex))
         subscription = self.subscriptions.get(topic_filter)
         if subscription is not None:
             subscription.confirm((apex,))
 
     def give(self, subscription: Subscription, message: Message, *, retain: bool) -> None:
-        """Deliver to this subscription, or hold until the SUBACK has left."""
+        """Deliver to this subscription, or hold the message until the SUBACK has left."""
         if subscription.held is None:
             give_once(self.session, subscription, message, retain=retain)
         else:
@@ -139,13 +148,13 @@ class SubscribeRequest:
                 self.finish()
 
     def leave(self, topic_filters: Set[str]) -> None:
-        """These subscriptions were cancelled, or a newer SUBSCRIBE renews them."""
+        """Drop filters that were unsubscribed, or that a newer SUBSCRIBE renews."""
         for topic_filter in topic_filters:
             self.subscriptions.pop(topic_filter, None)
         self.open.leave(topic_filters)
 
     def finish(self) -> None:
-        """Send the SUBACK, then what was held."""
+        """Send the SUBACK, then the held messages."""
         if self.acknowledge is None:
             return
         if self.alarm is not None:
@@ -156,7 +165,10 @@ class SubscribeRequest:
         self.commit(lambda: self._finish(acknowledge))
 
     def _record(self) -> None:
-        """What has begun by now is written with what the SUBACK waits for."""
+        """
+        Record the subscriptions that have begun, in one commit with those that the SUBACK waits
+        for.
+        """
         if self.recording is None or self.is_moved:
             return
         for topic_filter, subscription in self.subscriptions.items():

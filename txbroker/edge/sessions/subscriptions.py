@@ -1,9 +1,10 @@
 """
 The subscriptions of an edge's sessions: SUBSCRIBE, UNSUBSCRIBE, and when their answers are due.
 
-Which zones a filter touches, and what they are asked, is not known here: `interests` does that, and
-`SubscribeRequest` is one SUBSCRIBE on its way. Sessions that come from elsewhere, or were kept over
-a restart, bring subscriptions along: these are followed up in the same way.
+A SUBSCRIBE asks zones through `Interests`, which knows the zones that a filter touches.
+`SubscribeRequest` is one SUBSCRIBE on its way. Its SUBACK leaves when all zones have answered, or
+after `wait`; the zones that are missing then stay pending. Sessions that moved here, or were loaded
+after a restart, bring subscriptions along. Their zones are asked in the same way.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from txbroker.runtime.equal_timeouts import EqualTimeouts
 
 
 class Subscriptions:
-    """See the module's text; a SUBACK waits for `wait` seconds at the most (protocol rule 8)."""
+    """See the module's text; a SUBACK waits for at most `wait` seconds (protocol rule 8)."""
 
     def __init__(
         self,
@@ -61,7 +62,7 @@ class Subscriptions:
     def subscribe(
         self, session: Session, packet: Subscribe, acknowledge: Callable[[], None]
     ) -> None:
-        """A client's SUBSCRIBE; `acknowledge` sends the SUBACK when it is due."""
+        """Handle a client's SUBSCRIBE; `acknowledge` sends the SUBACK when it is due."""
         if self._begin_now(session, packet, acknowledge):
             return
         granted = dict(packet.filters)
@@ -83,7 +84,7 @@ class Subscriptions:
     def unsubscribe(
         self, session: Session, topic_filters: Iterable[str], acknowledge: Callable[[], None]
     ) -> None:
-        """A client's UNSUBSCRIBE; filters that it does not have are none of its concern."""
+        """Handle a client's UNSUBSCRIBE; filters that the session does not have are ignored."""
         left = dict.fromkeys(topic_filters)
         self._leave_earlier(session, left.keys())
         for topic_filter in left:
@@ -98,9 +99,10 @@ class Subscriptions:
         self, session: Session, topic_filters: Iterable[str], confirmed: Set[str] = frozenset()
     ) -> None:
         """
-        A session has these filters, which were not counted for it here. Where those of `confirmed`
-        begin is known by now, whatever zones that were asked here answer. Whoever calls this has
-        their zones asked (`go_on`, `follow_zones`) or refreshed before it returns.
+        Count filters of a session that were not counted here, and deliver live for them.
+
+        For filters in `confirmed` the start is known by now, whatever the zones asked here answer.
+        Before the turn ends, the caller has the zones asked (`go_on`, `follow_zones`) or refreshed.
         """
         for subscribing in self._interests.of(session):
             subscribing.fresh -= confirmed
@@ -111,7 +113,7 @@ class Subscriptions:
                 self._interests.add(topic_filter)
 
     def go_on(self, session: Session, filters: Iterable[str]) -> None:
-        """Zones that had not confirmed elsewhere, or before a restart, still have to."""
+        """Ask the zones that had not confirmed filters at another node, or before a restart."""
         subscriptions = session.subscriptions
         pending = {f: subscriptions[f] for f in filters if subscriptions[f].pending}
         if pending:
@@ -120,17 +122,17 @@ class Subscriptions:
             self._interests.begin(subscribing)
 
     def follow_zones(self, session: Session, filters: Iterable[str]) -> None:
-        """Of filters that came along with a session: from where on they hold at this node."""
+        """Ask from which offset the filters of a session that moved here hold at this node."""
         subscriptions = session.subscriptions
         known = {f: subscriptions[f] for f in filters if not subscriptions[f].pending}
         subscribing = self._subscribing(session, known, frozenset(), lambda: None)
         subscribing.is_moved = True
-        subscribing.count = 1  # its client has not asked: it is read meanwhile
+        subscribing.count = 1  # the client has not asked, so its connection is read meanwhile
         session.begin_subscribing()
         self._ask_zones(subscribing)
 
     def end(self, session: Session) -> None:
-        """A session is over, with its subscriptions."""
+        """End the subscriptions of a session that is over."""
         for subscribing in self._interests.of(session):
             self._interests.cancel(subscribing)
             if subscribing.alarm is not None:
@@ -147,8 +149,10 @@ class Subscriptions:
         self, session: Session, packet: Subscribe, acknowledge: Callable[[], None]
     ) -> bool:
         """
-        What all the steps of a SUBSCRIBE come to for one new filter of a clean session, where only
-        this node's own zone has something to say, and says it now. False: nothing was done.
+        Subscribe at once: one new filter of a clean session that only this node's own zone serves.
+
+        Equals all the steps of a SUBSCRIBE. Returns False, and does nothing, if the zone cannot
+        answer now.
         """
         topic_filter, qos = packet.filters[0]
         if (
@@ -175,7 +179,7 @@ class Subscriptions:
         return True
 
     def _commit(self, session: Session, action: Callable[[], None]) -> None:
-        """Run it when the session's subscriptions are as safe as it needs."""
+        """Run the action when the subscriptions are durable; at once for a clean session."""
         if session.clean:
             action()
         else:
@@ -242,7 +246,7 @@ class Subscriptions:
             self._give_up_waiting(subscribing)
 
     def _is_worth_waiting(self, subscribing: SubscribeRequest) -> bool:
-        # Zones that have been unreachable for as long as one would wait are not waited for again.
+        # A zone that has been unreachable for `wait` already delays no further SUBACK.
         since = self._patience.now() - self.wait
         for _, apex in subscribing.open:
             route = self._zones.get(apex)

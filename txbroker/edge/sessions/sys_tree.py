@@ -1,4 +1,4 @@
-"""The node-local `$SYS` tree: it concerns nobody but this node's clients (protocol rule 26)."""
+"""The node-local `$SYS` tree, for this node's clients alone (protocol rule 26)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from txbroker.edge.sessions.delivery import Delivery
 from txbroker.mqtt.wire.message import Message
 
 FEDERATION = "$SYS/federation"
-"""Other nodes' values, below their names (protocol rule 26)."""
+"""Prefix of other nodes' values, which are below the nodes' names (protocol rule 26)."""
 
 
 class SysTree:
-    """The values, all retained; clients that are here get them as they change."""
+    """The values, all retained; connected clients get each change."""
 
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
@@ -38,16 +38,16 @@ class SysTree:
             self._delivery.deliver(None, Message(topic, data, 0, True))
 
     def federation_filters(self) -> list[str]:
-        """The filters of sessions that ask for other nodes' `$SYS` values."""
+        """Return the filters of connected clients for other nodes' `$SYS` values."""
         return [f for f in self._delivery.filters() if f.startswith(FEDERATION + "/")]
 
     # from subscriptions
 
     def match(self, topic_filter: str) -> list[Message]:
-        """The values that a new subscription gets."""
+        """Return the values that a new subscription gets."""
         return [message for _, message in self._values.match(topic_filter)]
 
     def on_subscribed(self, topic_filters: Iterable[str]) -> None:
-        """A client subscribed to these."""
+        """Report new filters: some may ask for other nodes' values."""
         if any(f.startswith(FEDERATION + "/") for f in topic_filters):
             self._on_federation_filter()

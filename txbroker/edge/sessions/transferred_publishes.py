@@ -1,10 +1,11 @@
 """
-What sessions that went to other nodes have left here: publishes that were open, places to be kept.
+State that sessions leave at this node when they move: open publishes, and positions in journals.
 
-What became of them here the new node has to be told: one that was in doubt may go to an outbox
-here, and is sent as an entry of that, of which nobody else knows. So that is durable before the
-entry is (as it is with a session that stays, protocol rule 16), and kept until the new node says
-that it need not ask any more. Until then no owner may forget the streams that they were sent in.
+The new node has to hear how each open publish ended here. A publish in doubt may go to an outbox of
+this node, and is then sent under the entry's id, which no other node knows. So the entry's id is
+durable here before the entry (as for a session that stays, protocol rule 16). The row stays until
+the new node has no publish in doubt. Until then no owner may forget the streams in which the
+publishes were sent.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.mqtt.session.inbound_publish import InboundPublish, OriginId
 
 Flows = dict[OriginId, InboundPublish]
-"""Publishes by what they were sent as when their session left."""
+"""Publishes by the origin id that they had when their session left."""
 
 
 class TransferredPublishes:
-    """See the module's text; `table` keeps them, by client id."""
+    """See the module's text; `table` has one row for each client id."""
 
     def __init__(self, table: DurableTable) -> None:
         self._table = table
@@ -33,7 +34,7 @@ class TransferredPublishes:
         return len(self._flows)
 
     def load(self, is_in_outbox: Callable[[OriginId], bool]) -> None:
-        """After a start; `is_in_outbox`: whether what was to become an entry of an outbox did."""
+        """Load after a start; `is_in_outbox` is True if a publish became its outbox entry."""
         for name, record in self._table.items():
             (rows,), _ = unpack(record)
             flows = self._flows[name.decode()] = dict(map(_flow, rows))
@@ -41,33 +42,37 @@ class TransferredPublishes:
                 if flow.entry is not None and not flow.taken:
                     flow.taken = is_in_outbox(flow.entry)
                     if not flow.taken:
-                        # It would seem to be drained as soon as that outbox is gone.
+                        # A missing entry counts as drained as soon as that outbox is gone, so the
+                        # id is removed now.
                         flow.entry = None
                         self._save(name.decode())
 
     def leave(self, client_id: str, flows: Flows) -> None:
-        """A session goes; one that was here before may have left some of them then."""
+        """Store the publishes of a session that leaves; publishes that it left here before win."""
         known = self._flows.get(client_id, {})
         if flows:
             self._flows[client_id] = {origin: known.get(origin, flows[origin]) for origin in flows}
             self._save(client_id)
 
     def note(self, client_id: str) -> None:
-        """One of them becomes an entry of an outbox."""
+        """Save the client's publishes: one of them becomes an outbox entry."""
         if client_id in self._flows:
             self._save(client_id)
 
     def taken(self, client_id: str) -> Iterator[OriginId]:
-        """Those that are durable now."""
+        """
+        Return the origin ids of publishes that owners have accepted, or that are durable in an
+        outbox.
+        """
         return (origin for origin, flow in self._flows.get(client_id, {}).items() if flow.taken)
 
     def forget(self, client_id: str) -> None:
-        """Nobody asks for them any more."""
+        """Delete the client's publishes: no node asks about them any more."""
         self._flows.pop(client_id, None)
         self._table.delete(client_id.encode())
 
     def keys(self) -> Iterator[MarkKey]:
-        """The streams that owners may still be asked about."""
+        """Return the streams that owners may still be asked about."""
         for flows in self._flows.values():
             yield from dict.fromkeys(key for key, _ in flows)
 
@@ -81,10 +86,11 @@ class TransferredPublishes:
 
 class TransferredCursors:
     """
-    What sessions needed of journals when they left, by the token of each move.
+    Journal positions of sessions that moved away, by the token of each move.
 
-    This edge's low-water marks stay at these places until the owners have confirmed those of the
-    nodes that have the sessions: between the two, owners would trim what the sessions wait for.
+    This edge's low-water marks stay at these positions until owners have confirmed the marks of the
+    sessions' new nodes. Otherwise owners would, in between, trim records that the sessions wait
+    for.
     """
 
     def __init__(self, table: DurableTable) -> None:
@@ -103,7 +109,7 @@ class TransferredCursors:
     def leave(
         self, client_id: str, token: bytes, needs: Iterable[LogPosition]
     ) -> tuple[LogPosition, ...]:
-        """A session goes; the lowest place of each part."""
+        """Store the lowest position of each part for a session that leaves; return these."""
         lowest: dict[JournalId, int] = {}
         for part, offset in needs:
             lowest[part] = min(offset, lowest.get(part, offset))
@@ -115,17 +121,17 @@ class TransferredCursors:
         return places
 
     def forget(self, token: bytes) -> None:
-        """The marks of the session's new node are durable at the owners."""
+        """Delete the positions of a move: the new node's marks are durable at the owners."""
         if self._moves.pop(token, None) is not None:
             self._table.delete(token)
 
     def places(self) -> Iterator[LogPosition]:
-        """All of them."""
+        """Return the positions of all moves."""
         for _, places in self._moves.values():
             yield from places
 
     def moves(self) -> Iterable[tuple[bytes, str]]:
-        """The moves whose places are kept: token and client id."""
+        """Return token and client id of each move with positions."""
         return [(token, client_id) for token, (client_id, _) in self._moves.items()]
 
 

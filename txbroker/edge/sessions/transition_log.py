@@ -1,11 +1,14 @@
 """
-What this edge's sessions missed of zones that changed hands while it was away.
+The transitions of zones that changed hands, and which of them this edge has gone through.
 
-An edge that is there hears of each change in its place among the deliveries, and one that was away
-for a single change sees from where it stood and from who serves the zone now what it missed. Of
-several changes it sees the last one only: a zone that came back to its parent and went out again
-leaves a part in between that nobody serves any more. So owners tell the last passages of their
-topics, and those that this edge has not gone through are gone through now, in their order.
+A connected edge gets each transition at its place among the deliveries. An edge that was away for
+one transition can derive it from its own position and from the zone's present owner. Of several
+transitions the edge can derive the last one only. A zone that came back to its parent and was
+delegated again leaves a part in between that no owner serves any more. So owners announce the last
+transitions of their topics.
+
+A transition is new, then gone through: the session cursors follow each new one once, in order. The
+session store persists the names of those gone through.
 """
 
 from __future__ import annotations
@@ -20,11 +23,11 @@ from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.mqtt.session.session import Session
 
 KNOWN = 1_000
-"""Passages, and zones that were restored, that are remembered for sessions that move here."""
+"""Transitions, and restored zones, that are remembered for sessions that move here."""
 
 
 class TransitionLog:
-    """The passages of one edge; `keeper` remembers which it has gone through."""
+    """The transitions of one edge; `keeper` persists which ones the edge has gone through."""
 
     def __init__(self, positions: SessionCursors, keeper: SessionStore) -> None:
         self._positions = positions
@@ -33,7 +36,9 @@ class TransitionLog:
         self._restored: dict[str, JournalId] = {}
 
     def learn(self, told: Iterable[EpochTransition]) -> list[JournalId]:
-        """An owner tells the last ones of its topics; the parts that are over, and that is news."""
+        """
+        Follow an owner's last transitions that are new; return the parts that are over by them.
+        """
         passages = tuple(told)
         self._known.update(dict.fromkeys(passages))
         news = [passage for passage in passages if not self._has_gone_through(passage)]
@@ -47,8 +52,10 @@ class TransitionLog:
 
     def on_restored(self, part: JournalId) -> None:
         """
-        The owner of a zone was restored, and serves it in this part. Of lives since its copy it
-        knows nothing, nor of a passage that leads on from there.
+        Note that the owner of a zone was restored, and serves it in this part.
+
+        The owner knows nothing of its lives since the copy, nor of transitions that lead on from
+        them.
         """
         self._restored.pop(part.zone, None)
         self._restored[part.zone] = part
@@ -57,22 +64,23 @@ class TransitionLog:
 
     def meet(self, met: Iterable[EpochTransition]) -> None:
         """
-        A part that is read for sessions comes by these.
+        Follow transitions that a journal read met, for sessions that are behind there.
 
-        That says nothing of the others: how far the streams are they know themselves.
+        These transitions say nothing of other sessions, which follow the edge's streams.
         """
         for passage in met:
             self._positions.meet(passage, at_end=not self._has_gone_through(passage))
 
     def went(self, part: JournalId, *, is_return: bool) -> None:
-        """This edge has heard that the part begins, or that it came back and ends."""
+        """Note that the part begins, or that its zone came back and the part ends."""
         self._keeper.go_through(_change(part, "ends" if is_return else "begins"))
 
     def came_back(self, part: JournalId, place: LogPosition) -> None:
         """
-        An owner's stream says that the zone of a part, which ends, is its own behind the place.
+        Follow the return of a zone: its part ends, and an owner's stream has the topics behind
+        `place`.
 
-        What the part still has may come much later, from its own stream or not from there.
+        The rest of the part may come much later, and from its own stream or from another node.
         """
         passage = EpochTransition(apex=part.zone, left=LogPosition(part, FOREVER), entered=place)
         if not self._has_gone_through(passage):
@@ -80,10 +88,14 @@ class TransitionLog:
             self.went(part, is_return=True)
 
     def follow(self, session: Session) -> None:
-        """A session came from another node, which may have been away for longer than this one."""
+        """
+        Follow the known transitions for a session that moved here: its earlier node may have missed
+        them.
+        """
         begun: set[JournalId] = set()
         for passage in self._known:
-            # At the very end of a part that goes on it may have been, and what comes then as well.
+            # A session at the last offset of a part that goes on may have followed already. To
+            # follow again would deliver the new part's records twice.
             at_end = passage.is_return or passage.left.part in begun
             if self._positions.follow(session, passage, at_end=at_end):
                 begun.add(passage.entered.part)
@@ -102,7 +114,8 @@ def _forget_oldest(known: dict[Any, Any]) -> None:
 def _name(passage: EpochTransition) -> bytes:
     if passage.is_return:
         return _change(passage.left.part, "ends")
-    # A cut that is told says that the part begins, and nothing of earlier lives of its node.
+    # The announcement of a cut tells that the part begins, and nothing of earlier lives of the
+    # zone's node. Under one name, the edge would skip a renewal that it has not gone through.
     return _change(passage.entered.part, "goes on" if passage.is_renewal else "begins")
 
 

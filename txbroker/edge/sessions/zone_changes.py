@@ -1,8 +1,15 @@
 """
-Zone cuts as an edge sees them: a zone is delegated, comes back, or is taken back.
+Zone cuts as an edge follows them: a zone is delegated, comes back, or is reclaimed.
 
-What was followed in one zone is followed in the one that has its topics from then on; interest,
-publishes and positions move along. Owners' streams say so, and the answers of the resolver do.
+Interest, publishes and cursors move to the zone that has the topics from then on. The streams of
+owners announce the changes, and so do the answers of the resolver. For each zone below a route:
+
+- cut (`on_cut`, `learn`): the edge claims the new zone, and sessions follow its part after the
+  parent's records before the cut;
+- ending (`end`): another owner has announced the part's end; its link is closed, and sessions read
+  the rest from the journal;
+- gone (`on_gone`): its stream ended, or no cut leads to it; its unanswered publishes go to the
+  zones that own their topics now, its doubts to the zone above.
 """
 
 from __future__ import annotations
@@ -44,7 +51,9 @@ class ZoneChanges:
     # from owners (links and the node's own zone)
 
     def on_cut(self, route: Route, cut: ZoneCut) -> None:
-        """The owner's stream says: this apex is another node's from here on."""
+        """
+        Follow a cut: the owner's stream announces that another node serves this apex from here on.
+        """
         if route.cuts is None:
             route.cuts = {}
         assert route.cuts is not None
@@ -61,8 +70,9 @@ class ZoneChanges:
 
     def on_found(self, route: Route, cut: ZoneCut) -> None:
         """
-        The owner's stream says: this apex has been another node's for long. Its history is no
-        backlog of sessions that have followed the zone around it.
+        Add a cut that the owner had forgotten: another node has served this apex for long.
+
+        Sessions that followed the zone around the apex have no backlog in the apex's history.
         """
         others = [c for c in (route.cuts or {}).values() if not is_within(c.apex, cut.apex)]
         self.learn(route, [*others, cut])
@@ -70,17 +80,19 @@ class ZoneChanges:
 
     def on_cut_ended(self, route: Route, apex: str, epoch: int, offset: int | None = None) -> None:
         """
-        The owner's stream says: that child gave its zone back.
+        Follow a hand-back: the owner's stream announces that the child gave its zone back.
 
-        `offset`: after which the subtree is this zone's again, where that was some time ago.
+        `offset`: the offset after which the subtree is this zone's again, if that was some time
+        ago.
         """
         here = 0 if route.position is None else route.position.offset
         self._came_back(route, apex, epoch, here if offset is None else offset)
 
     def on_reclaimed(self, route: Route, apex: str, epoch: int, after: StreamPosition) -> None:
         """
-        The owner's stream says: that child's zone was taken from it, and goes on in this one behind
-        that position. What of it the child alone has is cut off.
+        Follow a reclaim: the zone was taken from the child, and continues here behind `after`.
+
+        Records that only the child has are cut off.
         """
         below = self._zones.get(apex)
         if below is None or below.epoch <= epoch:
@@ -89,9 +101,9 @@ class ZoneChanges:
 
     def on_gone(self, route: Route, *, is_whole: bool) -> None:
         """
-        The owner does not serve the zone any more: back to the nearest zone above it.
+        Move all that the edge has in a zone to the nearest zone above: the owner serves it no more.
 
-        `is_whole`: its stream said so itself, after all that it had.
+        `is_whole`: its stream announced the end itself, after all its records.
         """
         if self._zones.get(route.apex) is not route:
             return
@@ -112,8 +124,10 @@ class ZoneChanges:
 
     def learn(self, route: Route, cuts: Iterable[ZoneCut], *, follow: bool = False) -> None:
         """
-        These are all the cuts of the zone; `follow`: they came with its stream, and what was
-        followed in the zone is followed below new ones.
+        Replace the cuts of the zone by these.
+
+        `follow`: the cuts came with the zone's stream, so sessions follow new zones from their
+        beginning.
         """
         before, now = dict(route.cuts or ()), {cut.apex: cut for cut in cuts}
         route.cuts = now
@@ -131,7 +145,7 @@ class ZoneChanges:
         self._publisher.hold_below(route, *news)
 
     def end(self, part: JournalId, teller: Route) -> None:
-        """The part is over, and read to its end: its stream is not needed any more."""
+        """Stop the stream of a part that is over; sessions read the rest from the journal."""
         route = self._zones.get(part.zone)
         if route is None or route is teller or route.epoch > part.epoch or route.is_local:
             return
@@ -143,7 +157,10 @@ class ZoneChanges:
             route.port.close("the zone went back to the node above")
 
     def forget_ended(self, route: Route) -> None:
-        """Zones below that the owner's cuts do not lead to any more, and whose nodes are away."""
+        """
+        Remove zones below to which the owner's cuts no longer lead, and whose owners are not
+        connected.
+        """
         cuts: Mapping[str, ZoneCut] = {} if route.cuts is None else route.cuts
         for below in self._zones.within(route.apex):
             if below.port is not None or below.is_local or below.apex in cuts:
@@ -155,10 +172,10 @@ class ZoneChanges:
 
     def _came_back(self, route: Route, apex: str, epoch: int, offset: int) -> None:
         """
-        A zone is that of `route` again: every session reads on there, behind that offset.
+        Give a zone back to `route`: every session reads on there, behind that offset.
 
-        What its earlier node still has for this edge is read as well, and not listened to: that
-        stream may be dead, and what comes now waits for the claim meanwhile.
+        Sessions read the rest of the part at its earlier node from the journal, not from its
+        stream. That stream may be dead, and new records wait for the claim meanwhile.
         """
         below = self._zones.get(apex)
         if route.cuts is not None:
@@ -166,7 +183,7 @@ class ZoneChanges:
         if below is not None and below.epoch > epoch:
             return
         if below is not None and below.is_local:
-            below.is_ending = True  # it says so itself, at once
+            below.is_ending = True  # the local zone announces its end itself, at once
             return
         self._passages.came_back(JournalId(apex, epoch), LogPosition(route.part, offset))
         if below is None:
@@ -176,7 +193,7 @@ class ZoneChanges:
             self.end(JournalId(apex, epoch), route)
 
     def _fall_back(self, route: Route, above: Route, *, is_whole: bool) -> None:
-        """What this edge had in the zone it has in the one above, or in a newer epoch of it."""
+        """Move the edge's state to the zone above, or to a newer epoch of the zone."""
         again = self._granted_again(route, above)
         self._interests.on_gone(route, above)
         self._positions.on_ended(route, above, is_whole=is_whole)
@@ -186,8 +203,8 @@ class ZoneChanges:
             self._follow(above, below, self._positions.behind_in(above))
         elif above.cuts is not None:
             above.cuts.drop(route.apex)
-            # What was delegated below stands, also before the heir has said so: else the
-            # interest there would be withdrawn for a moment.
+            # Cuts below stay in force before the heir has announced them. Otherwise the interest
+            # there would be withdrawn for a moment.
             above.cuts = {**(route.cuts or {}), **above.cuts}
         above.doubts.extend(route.doubts)
         route.doubts = []
@@ -197,18 +214,19 @@ class ZoneChanges:
             self._connector.resolve(above)
 
     def _granted_again(self, route: Route, above: Route) -> ZoneCut | None:
-        # The stream from above may be ahead of the zone's own, which says what ended by now.
+        # The stream from above may be ahead of the zone's own stream, which has just announced the
+        # end. The cut of a newer epoch must survive.
         known = None if above.cuts is None else above.cuts.get(route.apex)
         ended = route.position.epoch if route.position is not None else route.epoch
         return known if known is not None and known.epoch > ended else None
 
     def _follow(self, route: Route, below: Route, behind: Iterable[Session]) -> None:
-        """What was followed in one zone is followed in the one that was cut from it."""
+        """Follow, in a zone that was cut, all that the edge followed in the zone around it."""
         position = below.position
         if route.position is None or (position is not None and position.epoch >= below.epoch):
             return
         if below.port is not None:
-            return  # that is the stream of an earlier epoch, which has not ended yet
+            return  # the link has the stream of an earlier epoch, which has not ended yet
         if not self._interests.touches(below.apex):
             return
         if position is not None:

@@ -1,10 +1,10 @@
 """
 SHELL: the outboxes of a node: for each, a log of entries under `data/outbox/<zone>`.
 
-What an outbox is (see `edge.outbox`) is in a table; the log has the entries alone: the raw PUBLISH
-packets, who published them, and, where they were sent before, in which stream from which sequence
-on: such entries have a batch for each run of sequences. A will has a batch of its own, with its id
-as a mark.
+The state of an outbox (see `edge.routing.stored_outbox`) is in a table. The log has the entries
+alone: raw PUBLISH packets and their publishers. For entries that were sent before, the batch has
+the stream and the first sequence as a mark; each run of such sequences is one batch. A will has a
+batch of its own, with its id as a mark.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from txbroker.storage.tables import LogTables
 from txbroker.v1 import state_pb2
 
 SEGMENT_BYTES = 4 * 1024 * 1024
-"""An outbox gives its space back by whole segments."""
+"""Size of a segment; an outbox frees its disk space in whole segments."""
 
 READ_ENTRIES = 512
-"""Entries read at once, at the most; and about `BATCH_BYTES`."""
+"""Entries read at once, at most; and about `BATCH_BYTES`."""
 
 
 class OutboxEntryLog:
@@ -63,7 +63,10 @@ class OutboxEntryLog:
         return self.log.next + len(self._gathered)
 
     def append(self, message: Message, origin: OriginId | None, *, holds: int = 0) -> int:
-        """Add an entry; its number. It, and all after it, wait for so many calls of `release`."""
+        """
+        Append an entry; return its number. The entry waits, with all after it, for `holds` calls of
+        `release`.
+        """
         number = self.next
         self._gathered.append(OutboxEntry(number, message, origin))
         if holds:
@@ -73,14 +76,14 @@ class OutboxEntryLog:
         return number
 
     def release(self, number: int) -> None:
-        """Something that the entry waited for is durable."""
+        """Release one hold of the entry: one of the writes that it waited for is durable."""
         self._held[number] -= 1
         if not self._held[number]:
             del self._held[number]
             self._committer.before_write(self._stage)
 
     def read(self, after: int) -> OutboxChunk:
-        """The next durable entries above `after`; raises `CorruptLog`."""
+        """Return the next durable entries above `after`; raises `CorruptLog`."""
         entries: list[OutboxEntry] = []
         through, room = after, BATCH_BYTES
         for batch in self.log.batches(after):
@@ -99,18 +102,18 @@ class OutboxEntryLog:
         return OutboxChunk(entries, through)
 
     def trim(self, through: int) -> None:
-        """Entries up to this number are needed no longer."""
+        """Free entries up to this number."""
         self.log.trim(through)
 
     def discard(self) -> None:
-        """Take no part in commits any more: the outbox is about to be deleted."""
+        """Leave the group commit: the outbox is about to be deleted."""
         self._committer.remove(self.log)
         self.log.discard()
 
     # -- internal
 
     def _stage(self) -> None:
-        """Everything before the first entry that is held goes into the log."""
+        """Stage all entries before the first one that is held."""
         until = next(iter(self._held), None)
         while self._gathered and self._gathered[0].number != until:
             self._stage_batch(until)
@@ -148,7 +151,7 @@ class OutboxEntryLog:
 
 
 def _what_marks_say(marks: Marks) -> tuple[OriginId | None, WillId | None]:
-    """Of a batch: the origin id of its first entry, and the id of its only one that is a will."""
+    """Return the origin id of a batch's first entry, and the id of the will if it is one."""
     origin, will = None, None
     for key, sequence in marks:
         will = will or will_of_mark(key)
@@ -187,25 +190,25 @@ class OutboxFiles:
 
     @property
     def size(self) -> int:
-        """Bytes that all of them take."""
+        """Bytes of all outboxes on the disk."""
         return sum(log.log.size for log in self._logs.values())
 
     def logs(self) -> list[SegmentLog]:
-        """The logs of all of them."""
+        """Return the logs of all outboxes."""
         return [log.log for log in self._logs.values()]
 
     def load(self) -> list[tuple[OutboxState, OutboxLog]]:
-        """Those that are there after a start, the oldest first; raises `StoreError`."""
+        """Load the outboxes after a start, the oldest first; raises `StoreError`."""
         states = [_decode(value) for _, value in self._table.items()]
         states.sort(key=_name)
         known = {self._path(state) for state in states}
         for path in self._folder.glob("*/*"):
             if path not in known:
-                _remove(path)  # dropped, or nothing that anybody was told of
+                _remove(path)  # the outbox was dropped, or none of its publishes was acknowledged
         return [(state, self._open(state)) for state in states]
 
     def make(self, state: OutboxState) -> OutboxLog | None:
-        """A new one; None where the disk does not allow it now."""
+        """Create an outbox; return None if the disk does not allow it now."""
         try:
             log = self._open(state)
         except StoreError:
@@ -214,11 +217,11 @@ class OutboxFiles:
         return log
 
     def save(self, state: OutboxState) -> None:
-        """Keep its state with the next commit."""
+        """Save the state with the next commit."""
         self._table.put(_key(state), _encode(state))
 
     def drop(self, state: OutboxState, done: Callable[[], None]) -> None:
-        """Delete it; `done` is called when it will not come back after a crash."""
+        """Delete the outbox; `done` is called when a crash can no longer restore it."""
 
         def forget() -> None:
             shutil.rmtree(self._path(state), ignore_errors=True)
@@ -233,7 +236,7 @@ class OutboxFiles:
         self._committer.when_durable(action)
 
     def close(self) -> None:
-        """Close all logs; write and sync them before (`Committer.close`)."""
+        """Close all logs; the caller writes and syncs them before (`Committer.close`)."""
         for log in self._logs.values():
             log.log.close()
 

@@ -1,10 +1,10 @@
 """
-SHELL: what an edge knows of the tree of zones, kept for its next start.
+SHELL: the file of an edge's resolver cache, for the next start.
 
-With it a node that starts while its parent, or the root, is down reaches the zones that it knew
-(invariants 7 and 8), and claims in each what its owner keeps for it (rule 13). It may be out of
-date, which costs a step of a walk and never a wrong write, so it is written lazily, and one that
-cannot be read is done without.
+A node may start while its parent, or the root, is down. With the file it reaches the zones that it
+knew (invariants 7 and 8). In each it claims the deliveries that the owner holds for it (rule 13).
+A stale entry costs a step of a walk, and never a wrong write. So the file is written lazily, and an
+unreadable file counts as empty.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from txbroker.v1 import store_pb2
 log = get_logger()
 
 FORMAT = 1
-"""Version of the file; another one is done without."""
+"""Version of the file; a file of another version counts as empty."""
 
 
 class ResolverCacheFile:
@@ -36,7 +36,9 @@ class ResolverCacheFile:
         self._is_saving = False
 
     def load(self) -> tuple[Known, ...]:
-        """What was saved last; nothing where that is of no use."""
+        """
+        Load what was saved last; return nothing if the file is unreadable or of another version.
+        """
         try:
             messages = atomic_file.from_frames(self._path) or [b""]
             stored = store_pb2.KnownZones.FromString(messages[0])
@@ -55,17 +57,17 @@ class ResolverCacheFile:
         return self._saved
 
     def is_news(self, known: tuple[Known, ...]) -> bool:
-        """Whether it is to be saved now."""
+        """True if `known` differs from the saved value, and no save is under way."""
         return not self._is_saving and known != self._saved
 
     async def save(self, known: tuple[Known, ...]) -> None:
-        """Make it durable; one at a time (`is_news`)."""
+        """Make it durable; callers run one save at a time (`is_news`)."""
         self._is_saving = True
         try:
             await asyncio.to_thread(self._write, known)
             self._saved = known
         except StoreError as error:
-            # Full disks are told of elsewhere; the next change tries again.
+            # A full disk is reported elsewhere. The next change tries again.
             log.debug("zones.unsaved", reason=str(error))
         finally:
             self._is_saving = False
