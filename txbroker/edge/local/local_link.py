@@ -1,9 +1,9 @@
 """
 The node's own zone as its edge reaches it: no link, the authority answers at once.
 
-One object is both ends: the edge's `OwnerPort` and the authority's `EdgePort`. The link is closed
-(no route), open, or parked: a fence holds a topic, and publishes wait for `unpark`. `open` begins a
-new stream; `tell_gone` closes the link when another node serves the zone.
+The link object is both ends: the edge's `OwnerPort` and the authority's `EdgePort`. The link is
+closed (no route), open, or parked: a fence holds a topic, and publishes wait for `unpark`. `open`
+begins a new stream; `tell_gone` closes the link when another node serves the zone.
 
 Publishes first wait until their origin id is durable (`_outbound`), then for the authority's commit
 (`_open`). After the commit their clients are acknowledged, in order. A refused publish returns to
@@ -71,8 +71,8 @@ class LocalLink:
         route.is_local = True
         self._route = route
         if cut.epoch != self._epoch:
-            # Publishes that an earlier epoch left unanswered were not durable there. They are sent
-            # again, and first.
+            # Publishes that an earlier epoch left unanswered were not durable there. The route
+            # sends them again, and first.
             self._epoch = cut.epoch
             unanswered = [item for _, item in self._open if not callable(item)]
             self._open.clear()
@@ -168,9 +168,9 @@ class LocalLink:
         """
         Pass a run of this node's clients at once to the zone, or to the zone's clients.
 
-        The run is of QoS 1 and 2 for this zone alone, or of QoS 0 for this node's clients alone.
-        The result is the same as that of all the steps between. Returns False if the run is of
-        another kind, or if part of it has to wait.
+        A run of QoS 1 and 2 must be for this zone alone. A run of QoS 0 must be for this node's
+        clients alone. The result is the same as that of all the steps between. Returns False if the
+        run is of another kind, or if part of it has to wait.
         """
         way = self._way_in()
         if way is None:

@@ -1,8 +1,9 @@
 """
-Which clients are not read for now, because what they brought waits for owners (protocol rule 20).
+Back-pressure on clients whose publishes wait for owners (protocol rule 20).
 
-Only a client of whom something waits is paused: what waits for one zone holds back nobody who
-publishes to others.
+A client's connection is read, or paused. A client is paused only while publishes of its own wait.
+So publishes that wait for one zone never pause a client that publishes to others. Reads resume at
+half the limits, or when no publish of the client waits.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from txbroker.edge.routing.route import Route, RouteState
 from txbroker.mqtt.session.session import Session
 
 CONGESTED = 1024 * 1024
-"""Bytes that wait for owners that take them soon, above which publishing clients are not read."""
+"""Bytes for owners that accept them soon; above it, clients with waiting publishes are paused."""
 
 HOPE = 1.0
-"""Seconds for which an owner that is being connected counts as one that takes them soon."""
+"""Seconds for which an owner that is being connected counts as accepting soon."""
 
 
 class ClientBackpressure:
     """
-    Of one edge; `held_limit` bytes at most wait in memory for owners, whoever these are.
+    The back-pressure of one edge; `held_limit` bounds the bytes in memory for all owners.
 
-    `is_full`: something is to be stored until its owner is back, and the outboxes have no room.
+    `is_full`: a publish has to be stored until its owner is back, and the outboxes have no room.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class ClientBackpressure:
     # from the connections
 
     def is_too_much(self, session: Session) -> bool:
-        """Whether this client should not be read for now; look after each read."""
+        """True if this client should not be read for now; checked after each read."""
         total = self._zones.backlog.size
         if not session.held_size:
             return False
@@ -61,26 +62,26 @@ class ClientBackpressure:
         self._paused[session] = action
 
     def forget(self, session: Session) -> None:
-        """The client is gone."""
+        """Discard the action of a client that is gone."""
         self._paused.pop(session, None)
 
     # from the publisher
 
     @property
     def is_over(self) -> bool:
-        """True if as much waits in memory as may."""
+        """True if the bytes that wait in memory exceed the limit."""
         return self._zones.backlog.size > self._held_limit
 
     def begin_hope(self, route: Route) -> None:
-        """The first publish waits for this owner."""
+        """Note that the first publish waits for this owner."""
         route.hope_until = self._now() + HOPE
 
     def has_hope(self, route: Route) -> bool:
-        """Whether an owner that is not connected may take what waits soon."""
+        """True if an owner that is not connected may accept the waiting publishes soon."""
         return route.state is not RouteState.UNREACHABLE and self._now() < route.hope_until
 
     def look_again(self) -> None:
-        """Something went, or time has passed: who was paused may go on."""
+        """Resume clients that may be read again, as bytes were sent or time has passed."""
         if not self._paused:
             return
         has_room = (

@@ -1,8 +1,9 @@
 """
 The cuts of one zone as an edge knows them.
 
-Where a filter belongs depends on zones and cuts alone, and a change of one of these concerns no
-filter but those that meet its apex. So whoever moves filters is told the apexes, not the whole map.
+Zones and cuts alone decide where a filter belongs. A change of one of them concerns only the
+filters that meet its apex. So the map reports changed apexes, and the interests need not check the
+whole map.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from txbroker.model.zone_cut import ZoneCut
 
 
 class ChangeLog(Protocol):
-    """Whoever has to know at which apexes something changed."""
+    """Port to the reader of changed apexes."""
 
     def note(self, apex: str) -> None:
-        """A cut is new there, or is no more."""
+        """Note that a cut came or went at this apex."""
 
 
 class CutMap(Mapping[str, ZoneCut]):
@@ -43,7 +44,7 @@ class CutMap(Mapping[str, ZoneCut]):
         return apex in self._cuts
 
     def put(self, cut: ZoneCut) -> None:
-        """The cut is in force; another epoch or node of it moves no filter."""
+        """Add or replace a cut; another epoch or node of a known cut moves no filter."""
         if cut.apex not in self._cuts:
             if self._apexes is not None:
                 self._apexes.add(cut.apex)
@@ -51,33 +52,34 @@ class CutMap(Mapping[str, ZoneCut]):
         self._cuts[cut.apex] = cut
 
     def drop(self, apex: str) -> None:
-        """There is no cut here any more, if there was one."""
+        """Remove the cut at this apex, if there is one."""
         if self._cuts.pop(apex, None) is not None:
             if self._apexes is not None:
                 self._apexes.discard(apex)
             self._changes.note(apex)
 
     def replace(self, cuts: Mapping[str, ZoneCut]) -> None:
-        """These, and no others."""
+        """Replace all cuts by these."""
         for apex in self._cuts.keys() - cuts.keys():
             self.drop(apex)
         for cut in cuts.values():
             self.put(cut)
 
     def within(self, apex: str) -> list[str]:
-        """Those at or below an apex."""
+        """Return the apexes at or below an apex."""
         return [known for texts in self._order().within(apex) for known in texts]
 
     def above(self, topic: str) -> str | None:
-        """The deepest one that covers a topic."""
+        """Return the deepest apex that covers a topic."""
         return deepest_enclosing(topic, self._cuts)
 
     def met_by(self, topic_filter: str) -> list[str]:
-        """Those within which the filter may match something, in their order."""
+        """Return, in order, the apexes within which the filter may match."""
         return sorted(self._order().met_by(topic_filter)) if self._cuts else []
 
     def _order(self) -> SortedApexes:
-        # Most zones have few cuts, and nobody asks: it is made when somebody does.
+        # Most zones have few cuts and no query. The index is made at the first one, to save its
+        # memory.
         if self._apexes is None:
             self._apexes = SortedApexes()
             for apex in sorted(self._cuts):

@@ -1,9 +1,13 @@
 """
-Where the outboxes of an edge drain, and how.
+Schedules the drains of an edge's outboxes: which owner each goes to, and when it sends.
 
-A drain goes to the owner of the deepest known zone around its own apex. The drains that one owner
-gets follow each other by the age of their outboxes. What a crash must not forget is durable before
-it counts: a drain that was split, or that learned what was taken, sends nothing before that.
+A drain goes to the owner of the deepest known zone around its apex. The drains for one owner follow
+each other by the age of their outboxes. For each connection a drain first asks for the owner's
+marks, then opens a stream, then sends. After a refusal it stops until a restart; after a cut it is
+split.
+
+State that a crash must not lose is durable before it counts. A drain that was split, or that
+learned what was accepted, sends nothing before its new state is durable (`blocks`).
 """
 
 from __future__ import annotations
@@ -23,27 +27,27 @@ from txbroker.model.topics import is_within
 from txbroker.model.zone_cut import ZoneCut
 
 BATCHES = 8
-"""Batches sent to one owner in one turn; then others have theirs."""
+"""Batches sent to one owner in one turn; other owners follow."""
 
 
 class DrainHost(Protocol):
     """The edge, as its outboxes see it."""
 
     def wake(self, route: Route) -> None:
-        """Something waits for the owner: bring it nearer."""
+        """Advance the route, as entries wait for its owner."""
 
     def on_safe(self, publication: Publication) -> None:
-        """It is durable here: its client may be told."""
+        """Acknowledge a publish that is durable here."""
 
     def on_drained(self, route: Route) -> None:
-        """Nothing is left for this owner."""
+        """Note that no entries are left for this owner."""
 
     def on_cut_told(self, route: Route, cut: ZoneCut) -> None:
-        """The owner refused something: it lies below this cut."""
+        """Note the cut that an owner gave with a refusal."""
 
 
 class DrainScheduler:
-    """The drains of the `outboxes`, a list that others fill."""
+    """The drains of `outboxes`, a list that the outbox manager fills."""
 
     def __init__(
         self,
@@ -54,7 +58,9 @@ class DrainScheduler:
         again: Callable[[], None],
         on_empty: Callable[[Outbox], None],
     ) -> None:
-        """`again` has `work` called in another turn; `on_empty` hears of an outbox that is."""
+        """
+        `again` calls `work` in another turn; `on_empty` is called for an outbox that became empty.
+        """
         self.host: DrainHost
         self._outboxes = outboxes
         self._zones = zones
@@ -68,13 +74,13 @@ class DrainScheduler:
     # from the outboxes
 
     def on_zones_changed(self, apex: str) -> None:
-        """A zone is new or forgotten: `refresh` before anything else."""
+        """Note that a zone was added or removed; `refresh` goes before all else."""
         if self._outboxes:
             self._changed.add(apex)
             self._again()
 
     def refresh(self) -> None:
-        """The tree may have changed: let each drain go to its owner."""
+        """Assign each drain to its owner, as the tree may have changed."""
         if self._changed:
             changed, self._changed = self._changed, set()
             for apex in sorted(changed, key=len):
@@ -104,13 +110,13 @@ class DrainScheduler:
             self.host.on_drained(route)
 
     def split(self, drain: OutboxDrain, apex: str) -> None:
-        """Split off what belongs to a deeper zone."""
+        """Split off a drain for a deeper zone."""
         drain.split(apex)
         self._keep(drain)
         self.assign()
 
     def on_durable(self, outbox: Outbox) -> None:
-        """More of it can be sent."""
+        """Schedule the outbox's drains: more entries can be sent."""
         for drain in outbox.drains:
             if drain.stream is not None and drain.route is not None:
                 self._feed(drain.route)
@@ -123,11 +129,11 @@ class DrainScheduler:
             self._pump(route)
 
     def of(self, route: Route) -> Sequence[OutboxDrain]:
-        """What goes to this owner, in its order."""
+        """Return the drains for this owner, in their order."""
         return self._homes.get(route, ())
 
     def waiting(self) -> dict[str, int]:
-        """How many entries wait for which zone, at the most."""
+        """Return, by zone, how many entries wait, at most."""
         return {
             route.apex: sum(drain.outbox.last - drain.taken for drain in drains)
             for route, drains in self._homes.items()
@@ -136,18 +142,18 @@ class DrainScheduler:
     # from owners
 
     def on_online(self, route: Route) -> None:
-        """The owner is connected, or takes more."""
+        """Schedule the route's drains: the owner is connected, or has credit."""
         self.refresh()
         if route.drains:
             self._feed(route)
 
     def on_lost(self, route: Route) -> None:
-        """It is not any more."""
+        """Stop the route's drains: the owner is disconnected."""
         for drain in self.of(route):
             drain.lose()
 
     def on_taken(self, drain: OutboxDrain, sequence: int) -> None:
-        """What the drain sent was taken up to here."""
+        """Note that the owner has accepted the drain's entries up to here."""
         if drain.on_taken(sequence):
             self._keep(drain)
         if drain.route is not None:
@@ -157,7 +163,7 @@ class DrainScheduler:
     def on_refused(
         self, drain: OutboxDrain, sequence: int, cut: ZoneCut | None, *, retry: bool
     ) -> None:
-        """The owner takes nothing of it from here on, until a restart."""
+        """Note that the owner refuses the drain's entries from here on, until a restart."""
         route, stream, attempt = drain.route, drain.stream, drain.attempt
         assert route is not None and stream is not None
         drain.on_refused(sequence)
@@ -166,7 +172,8 @@ class DrainScheduler:
             self.refresh()
             self._split(drain.outbox, cut.apex)
         elif not retry:
-            # The zone itself is going; the stream of deliveries says so when it has.
+            # The zone itself is leaving this owner. The stream of deliveries announces its end, and
+            # the drain is assigned anew.
             drain.stream = None
             return
 
@@ -192,12 +199,12 @@ class DrainScheduler:
         self._hungry[route] = None
 
     def _keep(self, drain: OutboxDrain, then: Callable[[], None] = lambda: None) -> None:
-        """Let the drain send nothing before all that is known of its outbox is durable."""
+        """Block the drain until all that is known of its outbox is durable."""
 
         def go_on() -> None:
             drain.blocks -= 1
             then()
-            for one in drain.outbox.drains:  # it may have told others what they waited for
+            for one in drain.outbox.drains:  # these may have waited for the outcome
                 if one.route is not None:
                     self._feed(one.route)
 
@@ -207,7 +214,7 @@ class DrainScheduler:
         self._store.when_durable(go_on)
 
     def _pump(self, route: Route) -> None:
-        """Send what the owner takes; the oldest drain first."""
+        """Send the entries that the owner accepts; the oldest drain first."""
         port = route.port
         drain = next((one for one in self.of(route) if one.is_busy), None)
         if drain is None:
@@ -244,7 +251,7 @@ class DrainScheduler:
             self._feed(drain.route)
 
     def _on_progress(self, drain: OutboxDrain) -> None:
-        """Something was taken, or found to be nobody's concern any more."""
+        """Trim the outbox after entries were accepted, or turned out to be of another drain."""
         outbox, route = drain.outbox, drain.route
         outbox.is_dirty = True
         outbox.trim()
@@ -267,11 +274,11 @@ class _User:
         self._attempt = drain.attempt
 
     def on_taken(self, sequence: int) -> None:
-        """The owner has everything up to this one."""
+        """Note that the owner has accepted all entries up to this sequence."""
         if self._drain.attempt == self._attempt:
             self._draining.on_taken(self._drain, sequence)
 
     def on_refused(self, sequence: int, cut: ZoneCut | None, *, retry: bool) -> None:
-        """It takes nothing from this one on, until a restart."""
+        """Note that the owner refuses the entries from this sequence on, until a restart."""
         if self._drain.attempt == self._attempt:
             self._draining.on_refused(self._drain, sequence, cut, retry=retry)

@@ -1,9 +1,9 @@
 """
-What leaves an edge in order, where some of it has to wait for the disk first.
+A send queue in which some items wait until their sessions are durable.
 
-The id that a client's QoS 2 publish is sent with is kept with its session before it is sent
-(protocol rule 16): otherwise nobody could say, after a crash, whether the owner has it. What comes
-later waits behind it, for no longer than a commit takes.
+The session's row has the origin id of a QoS 2 publish before the publish is sent (protocol rule
+16). Otherwise no node could tell, after a crash, whether the owner has accepted it. Later items
+wait behind it, at most for the time of a commit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _Item = TypeVar("_Item")
 
 
 class DurableSendQueue(Generic[_Item]):
-    """A queue to `give`; empty whenever nothing waits for the disk."""
+    """A queue in front of `give`; empty whenever no item waits for the disk."""
 
     def __init__(
         self,
@@ -32,11 +32,11 @@ class DurableSendQueue(Generic[_Item]):
 
     @property
     def waiting(self) -> int:
-        """How many items wait."""
+        """Number of items that wait."""
         return len(self._waiting)
 
     def send(self, item: _Item, kept: Iterable[Session]) -> None:
-        """Give it when these sessions are durable, and after all that was sent before."""
+        """Send the item when these sessions are durable, and behind all items sent before."""
         sessions = dict.fromkeys(kept)
         if not sessions and not self._waiting:
             self._give(item)
@@ -47,7 +47,7 @@ class DurableSendQueue(Generic[_Item]):
             self._save_then(session, lambda: self._on_saved(waiting))
 
     def close(self) -> list[_Item]:
-        """Give nothing any more; returns what was left."""
+        """Send nothing more; return the items that were left."""
         waiting, self._waiting = self._waiting, deque()
         return [one.item for one in waiting]
 
@@ -58,7 +58,7 @@ class DurableSendQueue(Generic[_Item]):
 
 
 class _Waiting(Generic[_Item]):
-    """An item, and how many sessions it waits for."""
+    """An item, and the number of sessions that it waits for."""
 
     def __init__(self, item: _Item, missing: int) -> None:
         self.item = item

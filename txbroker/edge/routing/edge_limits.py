@@ -12,7 +12,8 @@ class EdgeLimits:
     """
     Limits of an edge; sizes in bytes, times in seconds.
 
-    `held` is in memory, `outbox` on the disk; `holds`: nothing is put there, it waits in memory.
+    `held` limits publishes in memory, `outbox` those on the disk. `holds`: publishes wait in
+    memory, and no outbox is used.
     """
 
     session: SessionLimits = SessionLimits()

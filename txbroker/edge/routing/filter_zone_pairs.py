@@ -1,4 +1,4 @@
-"""Filters and apexes that belong together, found by apex: a SUBSCRIBE may have millions."""
+"""A set of (filter, apex), indexed by apex: a SUBSCRIBE may have millions of pairs."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class FilterZonePairs:
         return ((one, apex) for apex, filters in self._by_apex.items() for one in filters)
 
     def of(self, apex: str) -> Set[str]:
-        """The filters that are paired with an apex; not to be changed while it is looked at."""
+        """Return the filters paired with an apex; callers must not change the set during a walk."""
         return self._by_apex.get(apex, _NONE)
 
     def add(self, pair: Pair) -> None:
-        """Put it in."""
+        """Add a pair."""
         self._by_apex.setdefault(pair[1], set()).add(pair[0])
 
     def discard(self, pair: Pair) -> None:
-        """Take it out, where it is in."""
+        """Remove a pair, if present."""
         topic_filter, apex = pair
         filters = self._by_apex.get(apex)
         if filters is not None:
@@ -43,7 +43,7 @@ class FilterZonePairs:
                 del self._by_apex[apex]
 
     def leave(self, topic_filters: Set[str]) -> None:
-        """Take all pairs of these filters out."""
+        """Remove all pairs of these filters."""
         for apex, filters in list(self._by_apex.items()):
             filters.difference_update(topic_filters)
             if not filters:

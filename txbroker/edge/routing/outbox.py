@@ -31,15 +31,16 @@ from txbroker.model.topics import is_within
 from txbroker.mqtt.wire.message import Message
 
 REMEMBERED = 100_000
-"""Clients, and topics, of which an outbox knows the last entry; beyond that, any may have one."""
+"""Clients, and topics, whose last entry an outbox remembers; beyond that, any may have one."""
 
 WINDOW = 1024 * 1024
-"""Bytes of one outbox that may be unanswered; less than a link's credit, which live publishes
-share."""
+"""
+Unanswered bytes of one outbox, at most; less than a link's credit, which live publishes share.
+"""
 
 BATCH = 128
 BATCH_BYTES = 128 * 1024
-"""Entries sent at once, and bytes at which that is enough."""
+"""Entries sent at once, at most, and bytes at which a batch ends."""
 
 
 class Outbox:
@@ -52,13 +53,14 @@ class Outbox:
         self.is_dirty = False
         self.origins: dict[MarkKey, None] = {}
         self.drains: list[OutboxDrain] = []
-        # Who has an entry, and on which topic, is not kept: after a restart anybody may.
+        # After a restart each client, and each topic, may have an entry: these maps are not
+        # persistent.
         self._clients = _Lasts(self.last)
         self._topics = _Lasts(self.last)
 
     @property
     def zone(self) -> str:
-        """The zone that it was made for."""
+        """The zone for which the outbox was made."""
         return self.key[2]
 
     @property
@@ -68,58 +70,58 @@ class Outbox:
 
     @property
     def age(self) -> tuple[int, int]:
-        """Grows from one outbox to the next one that was made."""
+        """Sort key that grows from one outbox to the next."""
         return self.key[1], self.key[3]
 
     @property
     def is_empty(self) -> bool:
-        """Whether all that is in it was taken."""
+        """True if all its entries were accepted."""
         return not any(drain.is_busy for drain in self.drains)
 
     def note(self, message: Message, number: int) -> None:
-        """An entry was added."""
+        """Note that an entry was added."""
         self._clients.set(message.client_id, number)
         self._topics.set(message.topic, number)
 
     def may_hold(self, client_id: str, after: int) -> bool:
-        """Whether there may be an entry of the client above this number."""
+        """True if an entry of the client may exist above this number."""
         return self._clients.get(client_id) > after
 
     def may_concern(self, apex: str, after: int) -> bool:
-        """Whether there may be an entry above this number with a topic within the apex."""
+        """True if an entry with a topic within the apex may exist above this number."""
         return self._topics.floor > after or any(
             number > after and is_within(topic, apex) for topic, number in self._topics.items()
         )
 
     def drain_at(self, apex: str) -> OutboxDrain | None:
-        """The drain for this zone."""
+        """Return the drain for this zone."""
         return next((drain for drain in self.drains if drain.apex == apex), None)
 
     def drain_of(self, topic: str) -> OutboxDrain:
-        """The drain that entries on a topic belong to, those that are not taken."""
+        """Return the drain to which unaccepted entries on a topic belong."""
         if len(self.drains) == 1:
             return self.drains[0]
         covering = [drain for drain in self.drains if is_within(topic, drain.apex)]
         return max(covering, key=lambda drain: len(drain.apex))
 
     def children(self, drain: OutboxDrain) -> list[OutboxDrain]:
-        """The drains that were split off this one and do not know yet what it left them."""
+        """Return the drains split off this one that still await its outcome."""
         return [other for other in self.drains if drain.key in other.doubts]
 
     def keys(self) -> Iterable[MarkKey]:
-        """Every stream that an owner may be asked about for it."""
+        """Yield every stream that an owner may be asked about for this outbox."""
         yield from self.origins
         for drain in self.drains:
             yield drain.key
             yield from drain.doubts
 
     def trim(self) -> None:
-        """Give back what all drains have behind them."""
+        """Free the entries that all drains have passed."""
         self.log.trim(min(drain.taken if drain.is_busy else self.last for drain in self.drains))
 
     @property
     def state(self) -> OutboxState:
-        """As it is to be stored now."""
+        """The state to be stored now."""
         _, incarnation, zone, stream = self.key
         return OutboxState(
             zone=zone,
@@ -158,52 +160,55 @@ class OutboxDrain:
 
     @property
     def key(self) -> MarkKey:
-        """The stream that it is."""
+        """The stream of this drain."""
         edge, incarnation, _, stream = self.outbox.key
         return edge, incarnation, self.apex, stream
 
     @property
     def is_busy(self) -> bool:
-        """Whether entries may be left for it."""
+        """True if entries may be left for this drain."""
         return self.taken < self.outbox.last
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether something was sent of which it is not known what became of it."""
+        """True if entries were sent whose outcome is unknown."""
         return self._sent_through > self.taken
 
     @property
     def is_paused(self) -> bool:
-        """Whether it must not send before those that were split off it know what is theirs."""
+        """
+        True if the drain must not send until drains that were split off know their entries'
+        outcome.
+        """
         return bool(self.outbox.children(self))
 
     @property
     def is_at_end(self) -> bool:
-        """Whether all that is durable was sent: only the disk and answers are due."""
+        """True if all durable entries were sent: only the disk and answers are due."""
         durable = self.outbox.log.durable
         return self.stream is not None and not self._unread and self._position >= durable
 
     @property
     def state(self) -> DrainState:
-        """As it is to be stored."""
+        """The state to be stored now."""
         return DrainState(apex=self.apex, taken=self.taken, doubts=self.doubts)
 
     # its connection
 
     def begin(self, port: OwnerPort) -> Iterable[MarkKey]:
-        """It is to be drained through this port; returns the streams to ask about."""
+        """Begin on a port; return the streams whose marks have to be asked for."""
         self.lose()
         self.port = port
         return {self.key: None, **dict.fromkeys(self.doubts), **self.outbox.origins}
 
     def lose(self) -> None:
-        """The port is gone, or another one is right now."""
+        """Reset the drain: its port is gone, or another port is the right one now."""
         self.port = self.stream = None
         self.attempt += 1
         self._restart(self.taken)
 
     def on_marks(self, marks: dict[MarkKey, int]) -> bool:
-        """The owner told; True when that has to be durable before anything is sent."""
+        """Apply the owner's marks; return True if the new state must be durable before a send."""
         self._marks = marks
         is_news = bool(self.doubts)
         self.taken = max(self.taken, *(marks.get(key, 0) for key in (self.key, *self.doubts)))
@@ -215,7 +220,7 @@ class OutboxDrain:
     # sending
 
     def next_batch(self) -> list[OutboxEntry]:
-        """What is to be sent next; nothing where that is not durable yet, or the window is full."""
+        """Return the next entries to send; empty if none is durable, or the window is full."""
         if self._size >= WINDOW or self.blocks or self.is_paused:
             return []
         batch: list[OutboxEntry] = []
@@ -234,7 +239,7 @@ class OutboxDrain:
         return batch
 
     def on_taken(self, sequence: int) -> bool:
-        """The owner has what was sent up to here; the answer is that of `on_marks`."""
+        """Note accepted entries; return True if the new state must be durable before a send."""
         unanswered = self._unanswered
         while unanswered and unanswered[0][0] <= sequence:
             self._size -= unanswered.popleft()[1]
@@ -242,7 +247,7 @@ class OutboxDrain:
         return not unanswered and self._tell_children()
 
     def on_refused(self, sequence: int) -> None:
-        """The owner has what was sent before this one, and takes nothing from here on."""
+        """Note that the owner has accepted the entries before this one, and refuses the rest."""
         self.taken = max(self.taken, sequence - 1)
         self._sent_through = self.taken
         self._restart(self.taken)
@@ -251,11 +256,12 @@ class OutboxDrain:
     # splitting
 
     def split(self, apex: str) -> OutboxDrain:
-        """A drain for a deeper zone, with what was not answered yet of its topics."""
+        """Make a drain for a deeper zone; it takes over the doubts about its topics' entries."""
         doubts = (*self.doubts, self.key) if self.is_in_doubt else self.doubts
         state = DrainState(apex=apex, taken=self.taken, doubts=doubts)
         child = OutboxDrain(self.outbox, state)
-        # What was read, and not sent, may be the child's.
+        # Entries that were read and not sent may belong to the child. Sent from here, they would be
+        # refused.
         self._unread.clear()
         self._position = max(self.taken, self._sent_through)
         self.outbox.drains.append(child)
@@ -270,7 +276,7 @@ class OutboxDrain:
         self._size = 0
 
     def _read(self) -> bool:
-        """Read on until there is something to send; False when there is nothing now."""
+        """Read on until there is an entry to send; return False if there is none now."""
         outbox = self.outbox
         while self._position < outbox.last and not self._unread:
             chunk = outbox.log.read(self._position)
@@ -299,7 +305,9 @@ class OutboxDrain:
         self._sent_through = max(self._sent_through, self.taken)
 
     def _tell_children(self) -> bool:
-        """Nothing of it is in doubt: nor is what it left to those split off it."""
+        """
+        Settle the drains split off this one, as no entry is in doubt; return True if there are any.
+        """
         children = self.outbox.children(self)
         for child in children:
             child.taken = max(child.taken, self.taken)

@@ -30,7 +30,7 @@ from txbroker.mqtt.session.inbound_publish import OriginId
 from txbroker.mqtt.session.session import Session
 
 WELL_BELOW = 0.75
-"""Share of the limit below which it counts as reached another time when it is."""
+"""Share of the limit; after a size below it, a size at the limit is reported again."""
 
 
 class OutboxManager:
@@ -50,8 +50,10 @@ class OutboxManager:
         limit: int,
     ) -> None:
         """
-        `save_then` runs an action when a session is durable, `again` has `work` called in another
-        turn; `limit` bounds the bytes on the disk.
+        `save_then` runs an action when a session is durable, and `again` calls `work` in another
+        turn.
+
+        `limit` bounds the bytes on the disk.
         """
         self.limit = limit
         self.unsafe_size = 0
@@ -79,19 +81,19 @@ class OutboxManager:
         zones.when_changed(self._on_zones_changed)
 
     def wire(self, host: DrainHost) -> None:
-        """The edge that this belongs to."""
+        """Set the edge that these outboxes belong to."""
         self._host = self._draining.host = host
 
     # from the node
 
     def load(self) -> None:
-        """After a start: what an earlier process left is here again."""
+        """Load the outboxes that an earlier process left."""
         for state, log in self._store.load():
             self._take_up(state, log, is_restored=True)
         self._on_zones_changed("")
 
     def save(self) -> None:
-        """Once a second: keep how far they are, so that a start has little to read again."""
+        """Save, once a second, how far the drains have come; a start then repeats few reads."""
         for outbox in list(self._outboxes):
             if outbox.is_empty and not outbox.is_open:
                 self._finish(outbox)
@@ -106,13 +108,14 @@ class OutboxManager:
 
     @property
     def is_full(self) -> bool:
-        """Whether as much is on the disk as may be."""
+        """True if the outboxes have as many bytes on the disk as they may."""
         return self._store.size + self.unsafe_size >= self.limit
 
     def has_room(self, route: Route) -> bool:
-        """Whether a publish for this zone may be put down now; it is told where not."""
+        """True if a publish for this zone may be stored now; reports once if not."""
         if not self.is_full:
-            # What becomes durable takes less than what waited for that: it is up and down at first.
+            # A durable entry takes less room than one that waits, so the size goes up and down at
+            # first. Without the margin each rise would be reported.
             is_well_below = self._store.size + self.unsafe_size < self.limit * WELL_BELOW
             self._is_told_full = self._is_told_full and not is_well_below
             return True
@@ -125,13 +128,13 @@ class OutboxManager:
         return False
 
     def is_idle(self, route: Route) -> bool:
-        """Whether there is nothing for this owner that a publish might have to wait behind."""
+        """True if no entry for this owner is left, so that a publish need not wait behind one."""
         if self._outboxes:
             self.refresh()
         return not route.is_draining
 
     def holds(self, route: Route, publication: Publication) -> bool:
-        """Whether something of its client may be left for this owner."""
+        """True if an entry of the publish's client may be left for this owner."""
         self.refresh()
         client_id = publication.message.client_id
         return any(
@@ -140,7 +143,7 @@ class OutboxManager:
         )
 
     def zones_of(self, client_id: str) -> list[str]:
-        """The zones for which something of the client may be left."""
+        """Return the zones for which entries of the client may be left."""
         return [
             drain.apex
             for outbox in self._outboxes
@@ -150,10 +153,11 @@ class OutboxManager:
 
     def is_at_end(self, route: Route) -> bool:
         """
-        Whether all that was left for this owner, and is durable, is sent.
+        True if all durable entries for this owner are sent.
 
-        The rest takes a commit and an answer. It is waited for: a client that goes on has something
-        on its way to the disk at any time, and if more went behind that, no end would ever come.
+        The rest takes a commit and an answer, for which publishes wait. A client that goes on
+        publishing always has an entry on its way to the disk. If more entries went behind, the
+        drain would never end.
         """
         return route.port is not None and all(
             drain.is_at_end for drain in self._draining.of(route) if drain.is_busy
@@ -161,9 +165,10 @@ class OutboxManager:
 
     def put(self, route: Route, publication: Publication, origin: OriginId | None = None) -> bool:
         """
-        Put a publish for this zone down; `on_safe` tells when it is durable.
+        Store a publish for this zone; `on_safe` is called when it is durable.
 
-        `origin` where it was sent before. False: the disk does not allow it now.
+        `origin` is the id under which it was sent before. Returns False if the disk does not allow
+        it now.
         """
         outbox = self._filling.get(route.apex) or self._make(route)
         if outbox is None:
@@ -184,7 +189,8 @@ class OutboxManager:
         if origin is not None:
             self._note_doubt(outbox, route, message.topic)
         if origin is not None and is_new_doubt:
-            # Without it nobody would know, after a crash, to ask for it.
+            # After a crash, a drain without this stream would not ask for its mark. The owner could
+            # accept the entry twice.
             outbox.origins[origin[0]] = None
             self._save(outbox)
             self._store.when_durable(release)
@@ -192,17 +198,22 @@ class OutboxManager:
 
     def end_doubts(self, route: Route) -> None:
         """
-        All that was in doubt of this route is put down; what follows is not.
+        Close the route's outbox if it has doubts that belong to another owner by now.
 
-        Where some of that is another owner's by now, it gets an end: its owner has all of it then,
-        however long this one stays away and whatever is published to it meanwhile.
+        All publishes in doubt are stored, and those that follow are not in doubt. With an end the
+        outbox can be drained by the other owner, however long this one stays away. Without it,
+        entries for this owner would prolong it.
         """
         outbox = self._filling.get(route.apex)
         if outbox is not None and len(outbox.drains) > 1:
             self._close(outbox)
 
     def contains(self, entry: OriginId) -> bool:
-        """After a start: whether what was to become this entry did, and is not lost."""
+        """
+        True if the publish became this entry, and the entry is not lost; for use after a start.
+
+        Without an outbox of that key the entry was drained.
+        """
         key, number = entry
         found = next((outbox for outbox in self._outboxes if outbox.key == key), None)
         return found is None or number <= found.last
@@ -210,25 +221,25 @@ class OutboxManager:
     # from the edge
 
     def keys(self) -> Iterable[MarkKey]:
-        """The streams that owners may be asked about."""
+        """Return the streams that owners may be asked about."""
         return chain.from_iterable(o.keys() for o in (*self._outboxes, *self._ending))
 
     def on_online(self, route: Route) -> None:
-        """The owner is connected, or takes more."""
+        """Schedule the drains: the owner is connected, or has credit."""
         self._draining.on_online(route)
 
     def on_lost(self, route: Route) -> None:
-        """It is not any more."""
+        """Stop the drains: the owner is disconnected."""
         self._draining.on_lost(route)
 
     def refresh(self) -> None:
-        """The tree may have changed: let each drain go to its owner."""
+        """Assign each drain to its owner, as the tree may have changed."""
         self._draining.refresh()
 
     # from operators
 
     def waiting(self) -> dict[str, int]:
-        """How many entries wait for which zone, at the most."""
+        """Return, by zone, how many entries wait, at most."""
         return self._draining.waiting()
 
     @property
@@ -240,8 +251,10 @@ class OutboxManager:
 
     def _unsafe_in_closed(self, client_id: str) -> dict[Outbox, int]:
         """
-        The client's last entries that are not durable yet, in outboxes that take no more: what
-        comes later has another outbox, and must not be safe, and acknowledged, before them.
+        Return the client's last entries, by closed outbox, that are not durable yet.
+
+        Later publishes go to another outbox. None of them may be durable, and acknowledged, before
+        these entries.
         """
         return {
             outbox: number
@@ -282,12 +295,13 @@ class OutboxManager:
         self._store.save(outbox.state)
 
     def _finish(self, outbox: Outbox) -> None:
-        """All that was in it is taken."""
+        """Drop an outbox all of whose entries were accepted."""
         self._close(outbox)
         self._unsafe.pop(outbox, None)
         self._outboxes.remove(outbox)
         self._draining.assign()
-        # Its marks are needed until it can't come back.
+        # After a crash the outbox may come back, until the deletion is durable. Without their marks
+        # its entries would be accepted twice.
         self._ending.append(outbox)
         self._reporter.event("outbox.drained", zone=outbox.zone, messages=outbox.last)
         self._store.drop(outbox.state, partial(self._ending.remove, outbox))
@@ -298,7 +312,7 @@ class OutboxManager:
             del self._filling[outbox.zone]
 
     def _note_doubt(self, outbox: Outbox, route: Route, topic: str) -> None:
-        """What was sent to this owner may be another one's by now."""
+        """Split off a drain if a publish in doubt belongs to another owner by now."""
         home = self._zones.find(topic)
         if home is not route and outbox.drain_at(home.apex) is None:
             self._draining.split(outbox.drains[0], home.apex)
@@ -319,7 +333,8 @@ class OutboxManager:
         self._draining.on_durable(outbox)
 
     def _count(self, publication: Publication, sign: int) -> None:
-        # Until it is durable it waits in memory like others.
+        # Until it is durable, a publish counts against the memory limits. A slow disk would
+        # otherwise fill the memory.
         size = publication.message.size * sign
         self.unsafe_size += size
         self._zones.backlog.size += size

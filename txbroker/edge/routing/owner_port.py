@@ -1,4 +1,4 @@
-"""The owner of a zone, as an edge sees it while they are connected."""
+"""Ports to the owner of a zone, as an edge sees it while they are connected."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ class OutStream(Protocol):
     """A publish stream beside the live one, on one connection."""
 
     def send(self, entries: Sequence[OutboxEntry]) -> None:
-        """Send entries, each with its number as its sequence."""
+        """Send entries; each entry's number is its sequence."""
 
     def restart(self) -> None:
-        """After a refusal: what is sent from now on is to be taken again."""
+        """Restart after a refusal: entries sent from now on may be accepted again."""
 
 
 class StreamUser(Protocol):
-    """Whoever sends in an `OutStream`."""
+    """The sender of an `OutStream`."""
 
     def on_taken(self, sequence: int) -> None:
-        """The owner has everything up to this one."""
+        """Note that the owner has accepted all entries up to this sequence."""
 
     def on_refused(self, sequence: int, cut: ZoneCut | None, *, retry: bool) -> None:
         """
-        It has what came before this one, and takes nothing from there on until a restart.
+        Note that the owner accepted all before this sequence, and refuses the rest until a restart.
 
-        `cut` may say whose the topic is; `retry`: it may be sent again at once.
+        `cut` may name the zone of the topic; `retry`: the entry may be sent again at once.
         """
 
 
@@ -41,34 +41,36 @@ class OwnerPort(Protocol):
     """The owner of a zone, as an edge sees it while they are connected."""
 
     def has_credit(self) -> bool:
-        """Whether more publishes may be sent now."""
+        """True if more publishes may be sent now."""
 
     def publish(self, publication: Publication) -> None:
-        """Send one; QoS 1/2 come back through the edge's `on_taken` or `on_refused`."""
+        """Send a publish; QoS 1/2 are answered by the edge's `on_taken` or `on_refused`."""
 
     def publish_run(self, run: Run) -> None:
-        """Send many."""
+        """Send many publishes."""
 
     def sender(self) -> Sender | None:
-        """What sends QoS 0 at once, if nothing has to go before that, or to wait."""
+        """Return the sender of QoS 0; None if QoS 0 has to wait, or other publishes go first."""
 
     def restart(self, sequence: int, returned: Iterable[Publication]) -> None:
-        """After a refusal, which `returned` these: the next QoS 1/2 publish has this number."""
+        """
+        Restart after a refusal that `returned` these: the next QoS 1/2 publish has this sequence.
+        """
 
     def ask(self, keys: Iterable[MarkKey], answered: Callable[[dict[MarkKey, int]], None]) -> None:
-        """Ask how far these streams were taken; no answer where the connection breaks."""
+        """Ask for the marks of these streams; no answer comes if the connection breaks."""
 
     def open_stream(self, key: MarkKey, user: StreamUser) -> OutStream:
-        """Another publish stream."""
+        """Open another publish stream."""
 
     def add_interest(self, topic_filter: str, request: int, *, retained: bool) -> None:
         """Ask for deliveries, and once for the `retained` messages."""
 
     def remove_interest(self, topic_filter: str) -> None:
-        """No more deliveries."""
+        """Remove an interest: no more deliveries."""
 
     def sync(self, filters: Iterable[str], claims: Iterable[str]) -> None:
-        """Replace the interest and claim what was inherited."""
+        """Replace the interest, and claim the subtrees that were inherited."""
 
     def keep(
         self,
@@ -77,10 +79,11 @@ class OwnerPort(Protocol):
         holders: Mapping[JournalId, tuple[JournalHolder, ...]],
     ) -> None:
         """
-        What this edge's sessions need lies above these offsets; `kept` is called when that is
-        durable there, not at all where the connection breaks before. `holders` are the sessions
-        that hold back most, for operators.
+        Set this edge's low-water marks: its sessions need records above these offsets.
+
+        `kept` is called when the marks are durable at the owner, and never if the connection breaks
+        before. `holders` are the sessions that hold back most, for operators.
         """
 
     def close(self, reason: str) -> None:
-        """Give up this connection, which is lost when this returns."""
+        """Close this connection, which is lost when the call returns."""

@@ -1,4 +1,4 @@
-"""What goes to an owner: publishes, one by one or many of one client together."""
+"""Items for an owner: single publishes, or runs of one client's publishes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from txbroker.mqtt.wire.message import Message
 @attrs.define(slots=True, eq=False)
 class Publication:
     """
-    A message on its way to its owner; `flow` is the client's packet id, None for QoS 0. `done` is
-    called when its owner has a QoS 1/2 message, or it is durable here.
+    A message on its way to its owner.
+
+    `flow` is the client's packet id and its state, None for QoS 0. `done` is called when the owner
+    has accepted a QoS 1/2 message, or when an outbox has made it durable.
     """
 
     message: Message
@@ -31,44 +33,49 @@ class Publication:
 
     @property
     def qos(self) -> int:
-        """Of the message."""
+        """QoS of the message."""
         return self.message.qos
 
     @property
     def size(self) -> int:
-        """Bytes that it counts for."""
+        """Bytes for which the message counts in limits."""
         return self.message.size
 
     @property
     def client_id(self) -> str:
-        """Who published it."""
+        """The client that published the message."""
         return self.message.client_id
 
     @property
     def keeps_id(self) -> bool:
-        """Whether what it is sent with has to be durable before it leaves (protocol rule 16)."""
+        """True if the origin id must be durable before the publish leaves (protocol rule 16)."""
         flow, session = self.flow, self.session
         return flow is not None and flow.qos == 2 and session is not None and not session.clean
 
     @property
     def is_withdrawn(self) -> bool:
         """
-        Whether its session went to another node, or ended, before its client was answered: who has
-        it now sends it again, as what it was sent here, so here it is not sent as anything else.
+        True if the session moved to another node, or ended, before the client was answered.
+
+        The session's new node resends the publish under its origin id. Under any other id the
+        publish would be accepted twice, so this node sends it no more.
         """
         if self.flow is None or self.session is None:
             return False
         return self.session.is_over and not self.session.clean
 
     def note_origin(self, key: MarkKey | None, sequence: int) -> Session:
-        """One that `keeps_id` is sent as this now, or (None) as nothing; the session to save."""
+        """
+        Set the origin id of a publish that `keeps_id`, or clear it (None); return the session to
+        save.
+        """
         assert self.flow is not None and self.session is not None
         self.flow.origin = None if key is None else (key, sequence)
         self.session.receiver.note(self.flow)
         return self.session
 
     def note_entry(self, key: MarkKey, number: int) -> Session:
-        """One that `keeps_id` becomes this entry of an outbox; the session to save."""
+        """Set the outbox entry of a publish that `keeps_id`; return the session to save."""
         assert self.flow is not None and self.session is not None
         self.flow.entry = key, number
         self.session.receiver.note(self.flow)
@@ -76,11 +83,11 @@ class Publication:
 
 
 Item = Publication | Run
-"""What goes to an owner: one publish, or many of one client, all of QoS 0 or none."""
+"""An item for an owner: one publish, or many of one client, all of QoS 0 or none."""
 
 
 def unfold(items: Iterable[Item]) -> list[Publication]:
-    """Each publish by itself: from here on each has a fate of its own."""
+    """Split items into single publishes: from here on each is answered by itself."""
     found: list[Publication] = []
     for item in items:
         if isinstance(item, Publication):
@@ -96,15 +103,17 @@ def unfold(items: Iterable[Item]) -> list[Publication]:
 
 
 def topics_of(item: Item) -> list[str]:
-    """The topics of its messages."""
+    """Return the topics of an item's messages."""
     return [item.message.topic] if isinstance(item, Publication) else item.topics()
 
 
 @attrs.frozen(kw_only=True)
 class InDoubt:
     """
-    Publishes that a lost link left open: `first` is the sequence of the first. `is_repeat`: it is
-    not this node's process that sent them, but their client sends them again.
+    Publishes that a lost link left unanswered.
+
+    `first` is the sequence of the first one. `is_repeat`: an earlier process sent them, and their
+    client sends them again.
     """
 
     key: MarkKey
@@ -114,5 +123,5 @@ class InDoubt:
 
     @property
     def last(self) -> int:
-        """Sequence of the last one."""
+        """Sequence of the last publish."""
         return self.first + len(self.publications) - 1

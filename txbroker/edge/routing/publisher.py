@@ -1,10 +1,13 @@
 """
 From a client's publish to the owner of its topic, in order, once.
 
-The order that is kept: publishes of one client to one zone reach the owner as they came in. They go
-through the same first-in-first-out places (see `route`), and whatever comes back (a refusal, a link
-that broke, a zone that moved) goes to the front of the place where it belongs now, before anything
-that came later (protocol rule 13).
+Publishes of one client to one zone reach the owner in the order of their arrival. Each goes through
+the same queues: it waits, is sent, is in doubt after a broken link, or goes to an outbox (see
+`Route`). A publish may come back after a refusal, a broken link or a move of its zone. Then it goes
+to the front of the queue where it belongs now, before all later ones (protocol rule 13).
+
+Publishes for a new cut are held (`held_by`) until the earlier owner has answered all in flight
+below it.
 """
 
 from __future__ import annotations
@@ -31,16 +34,16 @@ from txbroker.mqtt.session.session import Session
 
 
 class Connector(Protocol):
-    """The shell that asks and dials for an edge; outcomes come back as calls on the edge."""
+    """The shell that resolves and connects for an edge; outcomes come back as calls on the edge."""
 
     def resolve(self, route: Route) -> None:
         """Ask the node of `route.cut` for the cuts of its zone."""
 
     def connect(self, route: Route) -> None:
-        """Connect to the owner, and go on trying while the route is needed; idempotent."""
+        """Connect to the owner, and retry while the route is needed; idempotent."""
 
     def disconnect(self, route: Route) -> None:
-        """Stop trying, close the link."""
+        """Stop retrying, and close the link."""
 
 
 class Publisher:
@@ -56,7 +59,9 @@ class Publisher:
         congestion: ClientBackpressure,
         holds: bool,
     ) -> None:
-        """`holds`: what cannot be sent waits for its owner here, and is not acknowledged."""
+        """
+        `holds`: unsent publishes wait in memory for their owner, unacknowledged, and use no outbox.
+        """
         self._zones = zones
         self._connector = connector
         self._counters = counters
@@ -70,23 +75,24 @@ class Publisher:
 
     def wire(self, pass_on: Callable[[Run], bool]) -> None:
         """
-        What brings a run straight to this node's own zone or clients, without the steps between;
-        False: these are to be taken.
+        Set the port that passes a run straight to this node's own zone or clients.
+
+        The port returns False if the run has to go through all steps.
         """
         self._pass_on = pass_on
 
     # from clients
 
     def has_room_for(self, topic: str) -> bool:
-        """True if what cannot go to the topic's owner now may wait for it in memory."""
+        """True if a publish that cannot be sent to the topic's owner now may wait in memory."""
         return not (self._congestion.is_over and self.waits_for(topic))
 
     def waits_for(self, topic: str) -> bool:
-        """True if something waits in memory for the topic's owner."""
+        """True if a publish waits in memory for the topic's owner."""
         return bool(self._zones.find(topic).waiting)
 
     def publish(self, publication: Publication) -> None:
-        """Send it to its owner, or queue it where it has to wait."""
+        """Send a publish to its owner, or queue it where it has to wait."""
         route = self._zones.find(publication.message.topic)
         if publication.message.qos and self._goes_behind(route, publication):
             return
@@ -101,14 +107,16 @@ class Publisher:
             self.wake(route)
 
     def publish_run(self, run: Run) -> None:
-        """Many publishes of one client, in order."""
+        """Publish many packets of one client, in order."""
         if self._pass_on is not None and self._pass_on(run):
             return
         for route, part in self._zones.split(run):
             self._publish_part(route, part)
 
     def sender_of(self, route: Route) -> Sender | None:
-        """The link by which QoS 0 may go to the owner now, past all that is done here."""
+        """
+        Return the link on which QoS 0 may be sent to the owner now, without further steps; or None.
+        """
         port = route.port
         is_late = route.doubts or route.held_by or route.is_behind_outbox or route.waiting
         return None if port is None or is_late else port.sender()
@@ -130,14 +138,14 @@ class Publisher:
             self.flush(route)
 
     def resend(self, publication: Publication, origin: OriginId) -> None:
-        """A client sends again what was sent once, as `origin`, before this process began."""
+        """Resend a client's publish that an earlier process sent as `origin`; it is in doubt."""
         route = self._zones.find(publication.message.topic)
         key, sequence = origin
         doubt = InDoubt(key=key, first=sequence, publications=(publication,), is_repeat=True)
         self._doubt(route, [doubt])
 
     def withdraw(self, session: Session) -> None:
-        """Forget what was not sent yet and is not acknowledged; its client sends it again."""
+        """Discard a session's unsent, unacknowledged publishes; the client sends them again."""
         for route in self._zones:
             if any(p.session is session for p in route.waiting):
                 waiting = route.take_waiting()
@@ -148,7 +156,9 @@ class Publisher:
                         session.receiver.forget(publication.flow)
 
     def zones_of(self, client_id: str) -> list[str]:
-        """The zones for which QoS 1/2 publishes of the client wait here, or for their answer."""
+        """
+        Return the zones for which the client's QoS 1/2 publishes wait here, or await an answer.
+        """
         return [
             route.apex
             for route in self._zones
@@ -156,12 +166,12 @@ class Publisher:
         ]
 
     def waiting(self) -> dict[str, int]:
-        """By zone: how many QoS 1/2 publishes wait here, in memory, or for their answer."""
+        """Return, by zone, how many QoS 1/2 publishes wait in memory, or await an answer."""
         found = {r.apex: sum(item.count for item in _open(r) if item.qos) for r in self._zones}
         return {apex: count for apex, count in found.items() if count}
 
     def look_again(self) -> None:
-        """Something went, or time has passed: what had no room may be stored, clients go on."""
+        """Use freed room: store publishes in outboxes, and resume paused clients."""
         congestion = self._congestion
         if congestion.is_full and not self._outboxes.is_full:
             congestion.is_full = False
@@ -173,13 +183,13 @@ class Publisher:
     # from the owners
 
     def on_taken(self, route: Route, sequence: int) -> None:
-        """The owner has everything up to this number."""
+        """Acknowledge publishes: the owner has accepted all up to this sequence."""
         self.settle(route.take_sent_through(sequence))
         self._release_held(route)
         self.flush(route)
 
     def settle(self, items: Iterable[Item]) -> None:
-        """Owners have all of these: their clients are told, in order."""
+        """Acknowledge items to their clients, in order: owners have accepted all of them."""
         runs: list[Run] = []
         for item in items:
             if not isinstance(item, Publication):
@@ -191,7 +201,11 @@ class Publisher:
         self._settle_runs(runs)
 
     def on_refused(self, route: Route, sequence: int, cut: ZoneCut | None) -> None:
-        """The owner takes nothing from this number on until a restart; `cut` may say why."""
+        """
+        Requeue publishes from this sequence on: the owner refuses all until a restart.
+
+        `cut` may name the zone that the refused topic belongs to.
+        """
         self.settle(route.take_sent_through(sequence - 1))
         returned = [*route.take_sent(), *route.take_waiting()]
         if route.port is not None:
@@ -203,14 +217,14 @@ class Publisher:
         self._release_held(route)
 
     def on_lost(self, route: Route, key: MarkKey) -> None:
-        """The link broke: what was sent is in doubt until the owner has told its mark."""
+        """Put sent publishes in doubt: the link broke, and the owner's mark is unknown."""
         if route.sent:
             sent = tuple(route.take_sent())
             doubt = InDoubt(key=key, first=route.first_sequence, publications=sent)
             route.doubts.append(doubt)
 
     def on_marks(self, route: Route, marks: dict[MarkKey, int]) -> None:
-        """The owner is connected, and told how far it had taken what is in doubt."""
+        """Settle doubts: the connected owner has told the marks of their streams."""
         route.first_sequence = 1
         self._settle_doubts(route, marks)
 
@@ -231,7 +245,7 @@ class Publisher:
         self._release_held(route)
 
     def ask(self, route: Route) -> None:
-        """Have the owner tell how far it has taken what is in doubt."""
+        """Ask the owner for the marks of the streams in doubt."""
         port = route.port
         if port is not None:
             keys = [doubt.key for doubt in route.doubts]
@@ -245,15 +259,16 @@ class Publisher:
 
     def hold_below(self, route: Route, *found: Route) -> None:
         """
-        Cuts appeared below `route`: what waits goes there, after what is on its way already.
+        Move publishes to new zones below `route`, behind those already in flight.
 
-        Publishes for a subtree wait until the old owner has answered each one in flight (rule 13);
-        it refuses those that came after its fence, and they go first.
+        Publishes for a subtree wait until the old owner has answered each one in flight (rule 13).
+        The old owner refuses publishes that arrive after its fence. Refused publishes go first.
         """
         below = {one.apex: one for one in found if one is not route}
         if not below:
             return
-        # What was sent to an earlier owner, only who owns the topics now can tell of.
+        # Only the present owner of the topics knows the marks of a stream to an earlier owner.
+        # Elsewhere the doubt would never be settled.
         for doubt in [d for d in route.doubts if d.key[2] != route.apex]:
             home = _home_of(doubt, below)
             if home is not None:
@@ -264,8 +279,9 @@ class Publisher:
 
     def redistribute(self, publications: list[Publication]) -> None:
         """
-        Put publishes, in their order, at the front of the places where they belong now; those that
-        are withdrawn nowhere.
+        Requeue publishes, in their order, at the front of the routes where they belong now.
+
+        Withdrawn publishes are discarded.
         """
         groups: dict[Route, list[Publication]] = {}
         for publication in publications:
@@ -283,7 +299,7 @@ class Publisher:
             self.wake(route)
 
     def wake(self, route: Route) -> None:
-        """Bring the route on by the next step: send, connect, or ask."""
+        """Advance the route by one step: send, connect, or resolve."""
         if route.port is not None:
             self.flush(route)
         elif route.is_local or route.cut is None:
@@ -294,7 +310,7 @@ class Publisher:
             self._connector.connect(route)
 
     def flush(self, route: Route) -> None:
-        """Send what waits, as far as credit goes; nothing before what is in doubt."""
+        """Send waiting publishes as far as credit allows; none may pass a publish in doubt."""
         route.is_behind_outbox = route.is_behind_outbox and route.is_draining
         while (
             route.waiting
@@ -308,7 +324,7 @@ class Publisher:
         self.look_again()
 
     def on_unreachable(self, route: Route) -> None:
-        """QoS 0 does not wait for an owner that cannot be reached, the others do on the disk."""
+        """Drop waiting QoS 0, and store other publishes in an outbox: the owner is unreachable."""
         route.state = RouteState.UNREACHABLE
         dropped = route.drop_waiting_qos0()
         if dropped:
@@ -318,17 +334,17 @@ class Publisher:
     # from the outboxes (Host)
 
     def on_safe(self, publication: Publication) -> None:
-        """It is durable here: its client may be told."""
+        """Acknowledge a publish that is durable in an outbox."""
         settle(publication)
         self.look_again()
 
     def on_drained(self, route: Route) -> None:
-        """What waits behind the outboxes may go."""
+        """Send publishes that waited behind the outboxes."""
         route.is_behind_outbox = False
         self.flush(route)
 
     def on_cut_told(self, route: Route, cut: ZoneCut) -> None:
-        """The owner refused something: it lies below this cut."""
+        """Add a cut that an owner gave with a refusal, and move publishes below it."""
         self.hold_below(route, self._zones.add(cut))
 
     # internal
@@ -347,7 +363,9 @@ class Publisher:
             self.wake(route)
 
     def _goes_behind(self, route: Route, publication: Publication) -> bool:
-        """Whether it went to an outbox, or waits for one; nothing overtakes what waits."""
+        """
+        True if the publish went to an outbox, or waits for one; none may pass a waiting publish.
+        """
         if route.waiting or route.doubts or route.held_by:
             self._look_behind(route, (publication,))
             return False
@@ -356,7 +374,8 @@ class Publisher:
             return self._put(route, publication)
         if not outboxes.holds(route, publication):
             return False
-        # At its end, the client is live again as soon as the last answers have come.
+        # A drain at its end gets no more entries: the publish waits for the last answers instead.
+        # Otherwise the client would never publish live again.
         if outboxes.is_at_end(route) or not self._put(route, publication):
             route.is_behind_outbox = True
             route.wait(publication)
@@ -371,13 +390,13 @@ class Publisher:
         return is_put
 
     def _put_down(self, route: Route) -> None:
-        """Put down what is in doubt, then what waits, as far as there is room."""
+        """Store publishes in doubt, then waiting ones, in an outbox, as far as there is room."""
         if route.held_by:
             return
         for doubt in list(route.doubts):
             for index, publication in enumerate(doubt.publications):
                 if doubt.is_repeat and publication.is_withdrawn:
-                    continue  # it was never on its way from here
+                    continue  # this node never sent it
                 if not self._put(route, publication, (doubt.key, doubt.first + index)):
                     route.doubts[0] = attrs.evolve(
                         doubt, first=doubt.first + index, publications=doubt.publications[index:]
@@ -414,12 +433,15 @@ class Publisher:
         return True
 
     def _look_behind(self, route: Route, waiting: Iterable[Publication]) -> None:
-        """What outboxes have of the same clients is earlier, and goes first."""
+        """
+        Queue the route behind its outboxes if these have earlier publishes of the same clients.
+        """
         if any(p.message.qos and self._outboxes.holds(route, p) for p in waiting):
             route.is_behind_outbox = True
 
     def _hold(self, route: Route, found: Mapping[str, Route]) -> None:
-        # What the route itself waits for may be of the subtrees, too.
+        # Publishes that the route itself waits for may belong to the subtrees, too. Later publishes
+        # below would pass them.
         for holder in (route, *route.held_by):
             for apex in holder.awaited(found):
                 below = found[apex]
@@ -434,14 +456,18 @@ class Publisher:
             if not route.awaits_answer(below.apex):
                 held.discard(below)
                 below.held_by.discard(route)
-                # Not all was answered: what was in doubt may have gone to an outbox.
+                # Unanswered publishes may have left their doubt for an outbox. Publishes below go
+                # behind these.
                 self._look_behind(below, below.unfold_waiting())
                 self.wake(below)
         if not held:
             del self._holders[route]
 
     def forget(self, route: Route, heir: Route) -> None:
-        """The route is gone: what it held waits for the doubts that `heir` has taken over."""
+        """
+        Release the publishes that a removed route held; they wait for the doubts that `heir` took
+        over.
+        """
         for below in self._holders.pop(route, ()):
             below.held_by.discard(route)
             self._hold(heir, {below.apex: below})
@@ -450,7 +476,7 @@ class Publisher:
 
 
 def _home_of(doubt: InDoubt, found: Mapping[str, Route]) -> Route | None:
-    """The route that has all of its topics."""
+    """Return the route below that has all topics of the doubt."""
     topics = [publication.message.topic for publication in doubt.publications]
     apex = deepest_enclosing(topics[0], found) if topics else None
     while apex and not all(is_within(topic, apex) for topic in topics):
@@ -464,7 +490,7 @@ def _open(route: Route) -> Iterator[Item]:
 
 
 def settle(publication: Publication) -> None:
-    """The owner has the message: acknowledge it to its client."""
+    """Acknowledge a publish to its client: the owner has accepted the message."""
     if publication.done is not None:
         publication.done()
     if publication.flow is not None and publication.session is not None:

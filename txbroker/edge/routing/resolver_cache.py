@@ -30,7 +30,7 @@ from txbroker.model.zone_cut import ZoneCut
 from txbroker.runtime.flush_queue import run_all
 
 Known = tuple[ZoneCut, tuple[ZoneCut, ...] | None]
-"""A zone, and all its cuts where they are known."""
+"""A zone, and all its cuts if they are known."""
 
 
 class ResolverCache:
@@ -42,59 +42,61 @@ class ResolverCache:
         limit: int = 100_000,
         on_full: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_full` is called each time that something is forgotten to make room."""
+        """`on_full` is called each time that a zone is evicted to make room."""
         self._router = router
         self._on_full = on_full
         self.backlog = WaitingBytes()
         self.changes = CutChanges()
         self._routes: dict[str, Route] = {"": Route("", None, self.backlog, self.changes)}
-        self._apexes = SortedApexes()  # of all routes but the root's
+        self._apexes = SortedApexes()  # of all routes except the root's
         router.routes.set("", self._routes[""])
         self.limit = limit
         self._streams = count(1)
         self._on_change: list[Callable[[str], None]] = []
 
     def next_stream(self) -> int:
-        """A number for a stream of publishes, never given before in this process."""
+        """Return a number for a publish stream that this process has not used before."""
         return next(self._streams)
 
     def when_changed(self, action: Callable[[str], None]) -> None:
-        """Run `action` with the apex, each time that a zone is new here or forgotten."""
+        """Run `action` with the apex each time that a zone is added or removed."""
         self._on_change.append(action)
 
     def __iter__(self) -> Iterator[Route]:
         return iter(list(self._routes.values()))
 
     def get(self, apex: str) -> Route | None:
-        """The route of exactly this apex."""
+        """Return the route of exactly this apex."""
         return self._routes.get(apex)
 
     def epoch_of(self, apex: str) -> int:
-        """The epoch at which the zone is believed to be served, or was; 0: nothing is known."""
+        """Return the last epoch at which the zone was known to be served; 0: none is known."""
         route = self._routes.get(apex)
         if route is None:
             return 0
         return max(route.epoch, 0 if route.position is None else route.position.epoch)
 
     def find(self, topic: str) -> Route:
-        """The route of the deepest known zone that covers the topic."""
+        """Return the route of the deepest known zone that covers the topic."""
         found: Route = self._router.routes.find(topic)
         return found
 
     def split(self, run: Run) -> list[tuple[Route, Run]]:
-        """What of a run goes to which of the routes, in order."""
+        """Split a run by route, in order."""
         return self._router.split(run)
 
     def answer(self, runs: list[Run]) -> list[tuple[Run, list[int]]]:
-        """Runs are safe: their clients are told; the packet ids that are theirs no longer."""
+        """Acknowledge durable runs; return each run that has lost packet ids, with these ids."""
         return self._router.answer(runs)
 
     def enclosing(self, apex: str) -> Route:
-        """The route of the deepest known zone strictly above the apex; the root's for the root."""
+        """
+        Return the route of the deepest known zone strictly above the apex; the root's for the root.
+        """
         return self.find(apex.rpartition("/")[0])
 
     def add(self, cut: ZoneCut) -> Route:
-        """Know a cut; an older epoch than the known one changes nothing."""
+        """Add a cut; a cut of an older epoch than the known one changes nothing."""
         route = self._routes.get(cut.apex)
         if route is None:
             self._make_room()
@@ -109,7 +111,7 @@ class ResolverCache:
         return route
 
     def remove(self, route: Route) -> None:
-        """Forget a zone; the root's route stays, without an address."""
+        """Remove a zone; the root's route stays, without an address."""
         if route.apex:
             self._routes.pop(route.apex, None)
             self._apexes.discard(route.apex)
@@ -119,7 +121,7 @@ class ResolverCache:
         self._changed(route.apex)
 
     def within(self, apex: str) -> list[Route]:
-        """The routes strictly below an apex."""
+        """Return the routes strictly below an apex."""
         found = (known for texts in self._apexes.within(apex) for known in texts)
         return [self._routes[known] for known in found if known != apex]
 
@@ -128,7 +130,7 @@ class ResolverCache:
         return self._apexes.has(apex + "/" if apex else "")
 
     def above(self, apex: str) -> Iterator[Route]:
-        """The routes strictly above an apex, the deepest one first."""
+        """Yield the routes strictly above an apex, the deepest first."""
         while apex:
             route = self.enclosing(apex)
             yield route
@@ -136,9 +138,9 @@ class ResolverCache:
 
     def cover(self, topic_filter: str) -> list[Route]:
         """
-        The routes whose zones the filter touches, as far as known.
+        Return the routes whose zones the filter touches, as far as known.
 
-        A route whose cuts are not known counts, and stands for whatever is below it.
+        A route whose cuts are unknown counts, and stands for all zones below it.
         """
         if topic_filter.startswith("$") or (len(self._routes) == 1 and not self._routes[""].cuts):
             return [self._routes[""]]
@@ -148,13 +150,15 @@ class ResolverCache:
         return found
 
     def met_by(self, topic_filter: str) -> list[Route]:
-        """The routes of all known zones in which the filter may match something."""
+        """Return the routes of all known zones within which the filter may match."""
         return [self._routes[""], *map(self._routes.__getitem__, self._apexes.met_by(topic_filter))]
 
     def first(self, prefix: str) -> Route:
         """
-        Where the walk for filters with this literal prefix begins: the deepest zone around it that
-        the cuts of the zone above lead to, or that stands below one whose cuts are not known.
+        Return the route at which the walk for filters with this literal prefix begins.
+
+        The route is that of the deepest trusted zone around the prefix: cuts of the zone above lead
+        there, or are unknown.
         """
         route = self.find(prefix)
         while not self.is_trusted(route):
@@ -162,14 +166,16 @@ class ResolverCache:
         return route
 
     def is_trusted(self, route: Route) -> bool:
-        """True if the zone above says that it delegates this one, or does not say what it does."""
+        """True if the zone above delegates this one, or if its cuts are unknown."""
         if not route.apex:
             return True
         cuts = self.enclosing(route.apex).cuts
         return cuts is None or route.apex in cuts
 
     def leading_to(self, route: Route) -> set[Route]:
-        """The routes from which cut after cut leads to this one, and itself."""
+        """
+        Return the routes from which cuts lead, one after another, to this route, and this route.
+        """
         found = {route}
         for above in self.above(route.apex):
             if above.cuts and any(one.apex in above.cuts for one in found):
@@ -177,9 +183,7 @@ class ResolverCache:
         return found
 
     def may_concern(self, topic_filter: str, apex: str) -> bool:
-        """
-        Whether the zone has something for the filter: it counts, or one does that stands for it.
-        """
+        """True if the zone, or a zone that stands for it, is covered by the filter."""
         if is_sys(topic_filter) or not may_match_within(topic_filter, apex):
             return False
         route = self._routes.get(apex)
@@ -191,7 +195,7 @@ class ResolverCache:
         )
 
     def is_covered(self, topic_filter: str, route: Route) -> bool:
-        """True if the route is one of the filter's `cover`."""
+        """True if the route is in the filter's `cover`."""
         if topic_filter.startswith("$"):
             return not route.apex
         if not may_match_within(topic_filter, route.apex):
@@ -205,7 +209,7 @@ class ResolverCache:
         run_all(partial(action, apex) for action in self._on_change)
 
     def known(self) -> tuple[Known, ...]:
-        """Every zone whose owner is known, for the next start."""
+        """Return every zone whose owner is known, to be saved for the next start."""
         return tuple(
             (route.cut, None if route.cuts is None else tuple(route.cuts.values()))
             for route in self._routes.values()
@@ -214,11 +218,12 @@ class ResolverCache:
 
     def restore(self, known: Iterable[Known]) -> None:
         """
-        What was known when the node stopped: used until something better is known, and asked for
-        again at once.
+        Add the zones that were known when the node stopped; they serve stale until refreshed, at
+        once.
 
-        Nothing of an earlier owner of a zone is on its way to this process, and nobody will tell it
-        of the cut as of a new one: an owner that still waits for our claim gets it (rule 13).
+        No delivery of an earlier owner can still come to this process, and no stream announces
+        these cuts as new. So each zone is claimed: an owner that still waits for our claim gets it
+        (rule 13).
         """
         for cut, cuts in known:
             route = self.add(cut)
@@ -229,11 +234,11 @@ class ResolverCache:
 
     def know_between(self) -> None:
         """
-        Know the zones by way of which known ones lead to others that are known.
+        Add unknown zones that lie between known ones, by the cuts above.
 
-        After a start that is this node's own, where it waits for its grant: what was known does not
-        have it. Without it nothing would be wanted of the zones below, and sessions would go past
-        what their owners take meanwhile.
+        After a start this node's own zone is such a zone, while it waits for its grant. Without it
+        the edge would have no interest in the zones below. Sessions would then skip the records
+        that the owners accept meanwhile.
         """
         for route in self:
             cuts = self.enclosing(route.apex).cuts
@@ -242,7 +247,7 @@ class ResolverCache:
                 self.add(cuts[apex])
 
     def _make_room(self) -> None:
-        # The least that the limit has to guarantee; a zone that is forgotten is asked for again.
+        # Eviction guarantees the limit and no more: an evicted zone has to be resolved again.
         if len(self._routes) >= self.limit:
             for route in self._routes.values():
                 if route.apex and route.port is None and not route.is_needed:

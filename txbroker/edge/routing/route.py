@@ -26,7 +26,7 @@ from txbroker.model.topics import deepest_enclosing, is_filter_within, is_within
 from txbroker.model.zone_cut import ZoneCut
 
 QOS0_WAITING = 1024 * 1024
-"""Bytes of QoS 0 that wait for one zone's link; beyond that they are dropped and counted."""
+"""Bytes of QoS 0 that may wait for one zone's link; the excess is dropped and counted."""
 
 
 @attrs.frozen(kw_only=True)
@@ -48,20 +48,22 @@ class CutChanges:
         self._news: dict[Route, None] = {}
 
     def note(self, apex: str) -> None:
-        """A zone or a cut is new there, or is no more; or what its zone delegates became known."""
+        """
+        Note that a zone or a cut came or went at the apex, or that the zone's cuts became known.
+        """
         self._apexes[apex] = None
 
     def note_news(self, route: Route) -> None:
-        """There is something to tell its owner."""
+        """Note a route whose owner has to hear of filters or claims."""
         self._news[route] = None
 
     def take(self) -> list[str]:
-        """The apexes since the last call."""
+        """Return the apexes noted since the last call."""
         apexes, self._apexes = self._apexes, {}
         return list(apexes)
 
     def take_news(self) -> list[Route]:
-        """The routes since the last call."""
+        """Return the routes noted since the last call."""
         news, self._news = self._news, {}
         return list(news)
 
@@ -69,8 +71,8 @@ class CutChanges:
 class RouteState(enum.Enum):
     """Where the connection to the owner stands."""
 
-    IDLE = "idle"  # nobody needed it yet
-    CONNECTING = "connecting"  # first attempt since it was needed or lost
+    IDLE = "idle"  # no publish, filter or mark has needed the link yet
+    CONNECTING = "connecting"  # first attempt since the link was needed or lost
     ONLINE = "online"
     UNREACHABLE = "unreachable"  # the last attempt failed; more follow
 
@@ -80,7 +82,7 @@ class Draining(Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """True if entries may be left for it."""
+        """True if entries for the owner may be left."""
 
 
 class WaitingBytes:
@@ -109,36 +111,41 @@ class Route:
         self.port: OwnerPort | None = None
         self.is_local = False
         self.is_ending = False
-        self.over = -1  # epoch of which its heir has said that it is, and where the zone goes on
+        # the last epoch whose end its heir has announced, with the part that continues it
+        self.over = -1
         self.waiting: deque[Item] = deque()
         self.waiting_size = 0
         self.qos0_size = 0
         self.sent: deque[Item] = deque()
         self.first_sequence = 1
         self.doubts: list[InDoubt] = []
-        self.held_by: set[Route] = set()  # earlier owners, until each has answered for its topics
+        # earlier owners that have still to answer for topics of this zone
+        self.held_by: set[Route] = set()
         self.filters: set[str] = set()
         self.claims: set[str] = set()
         self.claiming: dict[str, StreamPosition | None] = {}
-        self.completing: list[str] = []  # claims whose end is told when it is durable
+        # completed claims whose end is not durable yet, so the owner has not heard of it
+        self.completing: list[str] = []
         self.read: set[str] = set()
         self.reclaimed: dict[
             str, StreamPosition
-        ] = {}  # apexes, and since when they are this zone's
+        ] = {}  # apexes, and the position since which they are this zone's
         self._has_news = False
-        self.has_marks = False  # its owner may have journals that sessions here need
+        self.has_marks = False  # the owner may have journals that sessions here need
         self.hope_until = 0.0
         self.failures = 0
-        self.requests: dict[int, tuple[str, object]] = {}  # filters, and who asks
+        # request: its filter and the SUBSCRIBE that asks
+        self.requests: dict[int, tuple[str, object]] = {}
         self.position: StreamPosition | None = None
         self.began: StreamPosition | None = None
-        self.predecessor: tuple[int, LogPosition | None] = (0, None)  # of the epoch's part
+        # epoch, and where that epoch's part begins
+        self.predecessor: tuple[int, LogPosition | None] = (0, None)
         self.drains: Sequence[Draining] = ()
-        self.is_behind_outbox = False  # what waits came later than what drains bring
+        self.is_behind_outbox = False  # the waiting publishes are later than entries in the drains
 
     @property
     def cuts(self) -> CutMap | None:
-        """All cuts of the zone; None while nobody told."""
+        """All cuts of the zone; None while no owner or resolver has listed them."""
         return self._cuts
 
     @cuts.setter
@@ -147,12 +154,13 @@ class Route:
             self._cuts.replace(cuts)
             return
         if self._cuts is not cuts:
-            self._changes.note(self.apex)  # what stands for all below does so no more, or does now
+            # While cuts are unknown this route stands for all zones below: filters have to move.
+            self._changes.note(self.apex)
         self._cuts = None if cuts is None else CutMap(cuts, self._changes)
 
     @property
     def has_news(self) -> bool:
-        """True if its owner is to hear of filters and claims, though the filters are the same."""
+        """True if the owner has to hear of claims or filters, even if the filters are the same."""
         return self._has_news
 
     @has_news.setter
@@ -163,19 +171,21 @@ class Route:
 
     @property
     def epoch(self) -> int:
-        """Of the delegation that this route believes in; 0: none known."""
+        """Epoch of the delegation that this route trusts; 0: none known."""
         return self.cut.epoch if self.cut is not None else 0
 
     @property
     def part(self) -> JournalId:
-        """The part of the zone's journal that its stream comes from."""
+        """The part of the zone's journal that its stream delivers."""
         epoch = self.epoch if self.position is None else self.position.epoch
         if self._part.epoch != epoch:
             self._part = JournalId(self.apex, epoch)
         return self._part
 
     def begins_behind(self, part: JournalId) -> int | None:
-        """The offset of a part behind which it has none of this zone's topics, where it is told."""
+        """
+        Return the offset of `part` behind which it has no topics of this zone; None if unknown.
+        """
         epoch, place = self.predecessor
         if place is None or epoch != self.epoch or place.part != part:
             return None
@@ -183,42 +193,44 @@ class Route:
 
     @property
     def is_over(self) -> bool:
-        """Whether what is followed here is over, and read to its end."""
+        """
+        True if the part that is followed has ended, and sessions read its rest from the journal.
+        """
         return self.over >= self.part.epoch
 
     @property
     def is_needed(self) -> bool:
-        """Whether anything waits for a connection to the owner."""
+        """True if a publish, filter, mark or drain needs a connection to the owner."""
         is_wanted = self.waiting or self.filters or self.doubts or self.requests
         return bool(is_wanted or self.has_marks or self.is_draining)
 
     @property
     def is_clear(self) -> bool:
-        """Whether a publish of QoS 0 for it waits behind nothing, and what it brings is live."""
+        """True if a QoS 0 publish has nothing to wait for, and its deliveries are live."""
         is_behind = self.waiting or self.doubts or self.held_by or self.is_behind_outbox
         return not (is_behind or self.read)
 
     @property
     def is_draining(self) -> bool:
-        """Whether an outbox has something for its owner."""
+        """True if an outbox has entries for the owner."""
         return bool(self.drains) and any(drain.is_busy for drain in self.drains)
 
     @property
     def is_away(self) -> bool:
-        """Whether it counts as unreachable."""
+        """True if the owner counts as unreachable."""
         return self.state is RouteState.UNREACHABLE and self.port is None
 
     def has_confirmed(self, topic_filter: str) -> bool:
-        """Whether the owner was told that the filter is wanted here, and owes no answer to that."""
+        """True if the owner was sent the filter, and owes no answer for it."""
         return topic_filter in self.filters and all(
             topic_filter != asked for asked, _ in self.requests.values()
         )
 
     def claim(self, apex: str, *, is_read: bool = False) -> None:
         """
-        Nothing of an earlier owner of the apex is on its way to us any more.
+        Claim the apex: all deliveries of its earlier owner to this edge have arrived.
 
-        `is_read`: every session reads what waited for the claim from the journal.
+        `is_read`: every session reads the deliveries that waited for the claim from the journal.
         """
         self.has_news = True
         self.claims.add(apex)
@@ -229,15 +241,15 @@ class Route:
     @property
     def sayable_claims(self) -> set[str]:
         """
-        What the owner may be told of as claimed now.
+        The claims that may be sent to the owner now.
 
-        Not what is claimed anew while the end of the claim before waits for the disk: the owner
-        would take it for that one, and for the apex as done with when it hears of its end.
+        An apex may be claimed anew while the end of its earlier claim is not durable yet. Such a
+        claim is left out: the owner would take it for the earlier one, and end both at once.
         """
         return self.claims - (set(self.completing) & self.claiming.keys())
 
     def withdraw_claims(self, apex: str) -> None:
-        """The apex is another zone's, with all claims within."""
+        """Drop all claims within the apex, which is another zone's now."""
         self.claims = {claimed for claimed in self.claims if not is_within(claimed, apex)}
         self.claiming = {a: p for a, p in self.claiming.items() if a in self.claims}
         self.read &= self.claims
@@ -245,21 +257,23 @@ class Route:
 
     def processed(self, apex: str) -> StreamPosition | None:
         """
-        How far deliveries of a claimed apex are processed.
+        Return the position up to which deliveries of a claimed apex are processed.
 
-        While what waited for the claim still comes, that is behind `position`: what is live may
-        have gone far ahead before the claim.
+        While deliveries that waited for the claim still come, this is behind `position`: live
+        deliveries may have gone far ahead before the claim.
         """
         return self.claiming.get(apex, self.position)
 
     def note_processed(self, topic: str, position: StreamPosition) -> None:
-        """A delivery was processed."""
+        """Note that a delivery was processed."""
         for apex in self.claiming:
             if is_within(topic, apex):
                 self.claiming[apex] = position
 
     def since(self, topic_filter: str) -> int:
-        """The offset up to which the present part has nothing that is owed for the filter."""
+        """
+        Return the offset up to which the present part has no record that is owed for the filter.
+        """
         return max(
             (
                 after.offset
@@ -270,15 +284,16 @@ class Route:
         )
 
     def complete_claims(self, apexes: Iterable[str]) -> None:
-        """All that waited for these claims is processed."""
+        """Complete claims: all deliveries that waited for them are processed."""
         for apex in apexes:
             self.claiming.pop(apex, None)
             self.read.discard(apex)
 
     def is_read(self, topic: str, offset: int) -> bool:
         """
-        Whether a delivery that waited for a claim is none: who was here reads it from the journal,
-        and who came since has begun behind it.
+        True if a delivery that waited for a claim has to be ignored.
+
+        Sessions that were here read it from the journal; newer ones began behind it.
         """
         position = self.position
         return (
@@ -288,34 +303,34 @@ class Route:
         )
 
     def wait(self, item: Item) -> None:
-        """Queue it behind what waits already."""
+        """Queue an item behind all that waits."""
         self.waiting.append(item)
         self._count(item, 1)
 
     def wait_first(self, items: Sequence[Item]) -> None:
-        """Queue them, in their order, before all that waits."""
+        """Queue items, in their order, before all that waits."""
         for item in reversed(items):
             self.waiting.appendleft(item)
             self._count(item, 1)
 
     def next_waiting(self) -> Item:
-        """Take the first one that waits."""
+        """Dequeue the first item that waits."""
         item = self.waiting.popleft()
         self._count(item, -1)
         return item
 
     def take_waiting(self) -> list[Publication]:
-        """Take all that waits, in order, each by itself."""
+        """Dequeue all that waits, in order, each publish by itself."""
         return unfold([self.next_waiting() for _ in range(len(self.waiting))])
 
     def unfold_waiting(self) -> Sequence[Publication]:
-        """All that waits, each by itself, where it is."""
+        """Split the waiting runs into publishes, in place; return these."""
         if any(not isinstance(item, Publication) for item in self.waiting):
             self.wait_first(self.take_waiting())
         return [item for item in self.waiting if isinstance(item, Publication)]
 
     def drop_waiting_qos0(self) -> int:
-        """Forget the QoS 0 ones that wait; returns how many."""
+        """Drop the waiting QoS 0 publishes; return how many."""
         dropped = sum(item.count for item in self.waiting if not item.qos)
         if dropped:
             items = [self.next_waiting() for _ in range(len(self.waiting))]
@@ -323,22 +338,22 @@ class Route:
         return dropped
 
     def take_sent(self) -> list[Publication]:
-        """Take all that was sent and is not answered, each by itself."""
+        """Dequeue all that was sent and is not answered, each publish by itself."""
         sent, self.sent = self.sent, deque()
         return unfold(sent)
 
     def unanswered(self) -> Iterator[Item]:
-        """Those on their way to the owner, and those in doubt."""
+        """Yield the items in flight to the owner, and those in doubt."""
         yield from self.sent
         for doubt in self.doubts:
             yield from doubt.publications
 
     def awaits_answer(self, apex: str) -> bool:
-        """Whether one of them has a topic within the apex."""
+        """True if an unanswered publish has a topic within the apex."""
         return any(is_within(t, apex) for item in self.unanswered() for t in topics_of(item))
 
     def awaited(self, apexes: Collection[str]) -> set[str]:
-        """Those of the apexes within which one of them has its topic."""
+        """Return the apexes within which an unanswered publish has its topic."""
         found: set[str] = set()
         for item in self.unanswered():
             for topic in topics_of(item):
@@ -349,7 +364,7 @@ class Route:
         return found
 
     def take_sent_through(self, sequence: int) -> list[Item]:
-        """The sent ones up to a sequence: the owner has them."""
+        """Dequeue the sent publishes up to a sequence: the owner has accepted them."""
         taken: list[Item] = []
         count = sequence - self.first_sequence + 1
         while self.sent and count > 0:

@@ -1,4 +1,4 @@
-"""What of an outbox is kept on the disk, and what keeps it."""
+"""The stored values of an outbox, and the ports to its storage."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from txbroker.mqtt.wire.message import Message
 
 
 class OutboxEntry(NamedTuple):
-    """A publish in an outbox; `origin` where it was sent before it came there."""
+    """A publish in an outbox; `origin` is the id under which it was sent before, if it was."""
 
     number: int
     message: Message
@@ -21,7 +21,7 @@ class OutboxEntry(NamedTuple):
 
 
 class OutboxChunk(NamedTuple):
-    """Entries in order; all up to the number `through` were looked at."""
+    """Entries in order; all entries up to the number `through` were read."""
 
     entries: list[OutboxEntry]
     through: int
@@ -30,10 +30,10 @@ class OutboxChunk(NamedTuple):
 @attrs.frozen(kw_only=True)
 class DrainState:
     """
-    What of an outbox goes to the zone `apex`, as it is stored.
+    The stored state of a drain: the part of an outbox that goes to the zone `apex`.
 
-    Entries up to `taken` are no concern of it any more. `doubts` are streams in which its entries
-    may have been taken, beside its own.
+    Entries up to `taken` are accepted, or belong to other drains. `doubts` are further streams,
+    beside its own, in which an owner may have accepted its entries.
     """
 
     apex: str
@@ -44,10 +44,10 @@ class DrainState:
 @attrs.frozen(kw_only=True)
 class OutboxState:
     """
-    An outbox as it is stored, without its entries.
+    The stored state of an outbox, without its entries.
 
-    `incarnation` and `stream` name it, with the `zone` that it was made for; `origins` are the
-    streams in which entries were sent before they came there.
+    `incarnation`, `stream` and the `zone` for which it was made are its key. `origins` are the
+    streams in which entries were sent before they entered the outbox.
     """
 
     zone: str
@@ -69,39 +69,42 @@ class OutboxLog(Protocol):
 
     @property
     def durable(self) -> int:
-        """Entries up to this number are safe, and can be read."""
+        """Entries up to this number are durable, and can be read."""
 
     def append(self, message: Message, origin: OriginId | None, *, holds: int = 0) -> int:
-        """Add an entry; its number. It, and all after it, wait for so many calls of `release`."""
+        """
+        Append an entry; return its number. The entry, with all after it, waits for `holds` calls of
+        `release`.
+        """
 
     def release(self, number: int) -> None:
-        """Something that the entry waited for is durable."""
+        """Release one hold of the entry: one of the writes that it waited for is durable."""
 
     def read(self, after: int) -> OutboxChunk:
-        """The next durable entries above `after`, some hundreds at the most."""
+        """Return the next durable entries above `after`, some hundreds at most."""
 
     def trim(self, through: int) -> None:
-        """Entries up to this number are needed no longer."""
+        """Free entries up to this number."""
 
 
 class OutboxStore(Protocol):
-    """Keeps the outboxes of a node."""
+    """Stores the outboxes of a node."""
 
     @property
     def size(self) -> int:
-        """Bytes that all of them take."""
+        """Bytes of all outboxes on the disk."""
 
     def load(self) -> list[tuple[OutboxState, OutboxLog]]:
-        """Those that are there after a start, the oldest first."""
+        """Load the outboxes after a start, the oldest first."""
 
     def make(self, state: OutboxState) -> OutboxLog | None:
-        """A new one; None where the disk does not allow it now."""
+        """Create an outbox; return None if the disk does not allow it now."""
 
     def save(self, state: OutboxState) -> None:
-        """Keep its state with the next commit."""
+        """Save the state with the next commit."""
 
     def drop(self, state: OutboxState, done: Callable[[], None]) -> None:
-        """Delete it; `done` is called when it will not come back after a crash."""
+        """Delete an outbox; `done` is called when a crash can no longer restore it."""
 
     def when_durable(self, action: Callable[[], None]) -> None:
         """Run `action` when all that was saved so far is durable."""

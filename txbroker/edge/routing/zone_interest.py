@@ -1,9 +1,9 @@
 """
-What an edge wants of one zone: `ResolverCache.cover`, asked from the other side.
+The filters of an edge that concern one zone: `ResolverCache.cover` from the other side.
 
-`cover` tells the zones of a filter; here are the filters of a zone, which is what an owner is told.
-Both say the same of each pair. Asked this way a zone costs the filters that meet its apex, found in
-their order, and not a walk over all zones for each of them.
+`cover` returns the zones of a filter. Here are the filters of a zone, which its owner has to hear.
+Both agree on each pair. From this side a zone costs only the filters that meet its apex, found in
+their order. From the other side it would cost a walk over all zones for each filter.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from txbroker.model.topics import literal_prefix
 
 
 def wanted(zones: ResolverCache, filters: SortedFilters, route: Route) -> set[str]:
-    """Those of the filters whose cover has the route."""
+    """Return the filters whose cover has the route."""
     leading = zones.leading_to(route)
     levels = route.apex.split("/")
 
@@ -34,14 +34,14 @@ def wanted(zones: ResolverCache, filters: SortedFilters, route: Route) -> set[st
 def wanted_within(
     zones: ResolverCache, filters: SortedFilters, route: Route, apex: str
 ) -> set[str]:
-    """The same, of filters that match nothing but what is within an apex below the route's."""
+    """Return the filters whose cover has the route, and that match only within an apex below it."""
     return set(_literal(zones, filters, route, apex, zones.leading_to(route)))
 
 
 def _literal(
     zones: ResolverCache, filters: SortedFilters, route: Route, apex: str, leading: set[Route]
 ) -> Iterator[str]:
-    """Of filters within the apex, at or below the route's own."""
+    """Yield the filters within `apex`, at or below the route's, whose cover has the route."""
     cuts = route.cuts
     is_alone = not cuts and not zones.has_below(route.apex)
     is_first = zones.first(route.apex) in leading

@@ -10,9 +10,9 @@ Journals are read only for sessions whose client is connected and whose window h
 catch-up costs one chunk of memory, however long it is.
 
 Beyond `session_limits` the oldest messages are dropped. An absent session costs nothing but its
-positions, so the number of waiting messages is unknown before they are read once. They are counted
-first unless offsets and bytes show that they are within the limits. Messages that come live while
-the client is connected are counted as they come.
+positions. So the number of waiting messages is unknown before they are read once. Catch-up counts
+them first unless offsets and bytes show that the limits hold. Messages that come live while the
+client is connected are counted as they come.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class CatchUp:
         return position.offset if position is not None and is_same else 0
 
     def _excess(self, session: Session) -> _Excess | None:
-        """Return what to drop; None: a chunk has to be read before that is known."""
+        """Return the excess to drop; None: a chunk has to be read before that is known."""
         messages = -self.limits.messages
         size = -self.limits.size
         for cursor in list(session.places.behind.values()):  # a transition may add a cursor

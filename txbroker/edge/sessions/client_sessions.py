@@ -185,8 +185,8 @@ class ClientSessions:
             self.sessions[session.client_id] = session
             self._look_at_publishes(session, is_in_outbox)
             self._subscriptions.come(session, session.subscriptions)
-        # A zone that is asked hears all filters at once. It would never hear of filters that are
-        # counted after that.
+        # A zone that is asked hears all filters at once. Filters counted after that would never
+        # reach its owner.
         for session in loaded:
             self._subscriptions.go_on(session, session.subscriptions)
 
@@ -279,11 +279,10 @@ class ClientSessions:
         """
         Find or make the session for a CONNECT; `accept` gets it and CONNACK's session present.
 
-        `accept` sends CONNACK, then attaches the connection. By then a durable session is durable,
-        and so is the end of a kept session that a clean one replaces. If a later CONNECT comes
-        before that, `refuse` is called instead (see `SessionConnect.connect`). Two connections
-        accepted one after the other would leave the will of the living connection to the end of the
-        other.
+        `accept` sends CONNACK, then attaches the connection. By then a kept session is durable. So
+        is the end of a kept session that a clean one replaces. If a later CONNECT comes before
+        that, `refuse` is called instead (see `SessionConnect.connect`). If both were accepted, the
+        end of the earlier connection would drop or publish the will of the later one.
         """
         client_id, clean = packet.client_id, packet.clean_session
         earlier = self._arriving.pop(client_id, None)

@@ -1,7 +1,7 @@
 """
 Delivery: from a zone's stream to the sessions of an edge's connected clients.
 
-Of a session's overlapping subscriptions one counts [MQTT-3.3.5-1]. A message that the session has
+One of a session's overlapping subscriptions counts [MQTT-3.3.5-1]. A message that the session has
 had, or will read from the journal in its turn, is not delivered live. A QoS 0 or `$SYS` message for
 a new subscription is held until the SUBACK has left. At QoS 1 or 2 such a message is read later.
 

@@ -316,9 +316,7 @@ class Edge:
         cuts: Iterable[ZoneCut],
         position: StreamPosition,
     ) -> None:
-        """
-        Resume the route: the owner is connected, has our interest, and has sent what waited for us.
-        """
+        """Resume the route: the owner is connected, has our interest, and has sent our backlog."""
         route.port = port
         route.state = RouteState.ONLINE
         route.failures = 0

@@ -6,8 +6,8 @@ Owners hear only of the changes from 0 to 1 and from 1 to 0. The zone map decide
 a filter. Where a zone is unknown or not connected, the filter waits in the zone's route and counts
 as pending.
 
-A change of the map concerns the zones around and below its apex, and only their filters that meet
-the apex. Zones are brought up to date one by one, in slices.
+A change of the map concerns the zones around and below its apex, and their filters that meet the
+apex. Zones are brought up to date one by one, in slices.
 
 - *Dirty*: a zone that waits for its turn. The zone is not woken, and its owner hears nothing of
   filters. A Hello brings the zone up first, since an owner drops the filters that a partial
@@ -392,7 +392,8 @@ class Interests:
         self, route: Route, now: set[str], others: set[str]
     ) -> list[tuple[SubscribeRequest, str]]:
         """
-        Update stale requests: drop the route for `others`, await it for `now`; return what to ask.
+        Update stale requests: drop the route for `others`, await it for `now`; return new
+        questions.
         """
         asked = []
         for subscribing in self._stale:

@@ -1,10 +1,10 @@
 """
 A cache of journal chunks, shared by the sessions of an edge whose ranges meet.
 
-A chunk begins at the offset that a session needs, and has at most `SPAN` offsets, mostly one or
-more whole batches. Other sessions within its range read on in it. So sessions that resume at about
-the same time soon read the same chunks (protocol rule 23). A chunk may be cut short, by its size or
-at the end of the journal. Then the next chunk begins where it ended.
+A chunk begins at the offset that a session needs. The chunk has at most `SPAN` offsets, mostly one
+or more whole batches. Other sessions within its range read on in it. So sessions that resume at
+about the same time soon read the same chunks (protocol rule 23). A chunk may be cut short, by its
+size or at the end of the journal. Then the next chunk begins where it ended.
 
 A read ends in a chunk, at the end of the part, or in a `ReadFailure`. After an unreachable part or
 an empty chunk the sessions are woken `RETRY` seconds later.

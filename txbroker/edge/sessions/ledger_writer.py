@@ -2,10 +2,9 @@
 Writes an edge's durable sessions to its node's delivery ledger.
 
 A subscription holds in a part from the offset at which its zone confirmed it (`LedgerKind.START`).
-It holds up to the offset that the session had reached when the subscription ended
-(`LedgerKind.END`). Parts that begin later, when a zone is cut or comes back, follow from the
-transitions of topics (`LedgerKind.PASSAGE`). Owners know transitions exactly, so sessions write
-nothing for them.
+The subscription holds up to the offset that the session had reached at its end (`LedgerKind.END`).
+Parts that begin later, when a zone is cut or comes back, follow from the transitions of topics
+(`LedgerKind.PASSAGE`). Owners know transitions exactly, so sessions write nothing for them.
 
 From time to time every session states anew which subscriptions hold, from its present offsets on.
 Retention deletes older rows, and transitions that a node did not hear of are covered from then on.
@@ -98,7 +97,7 @@ class LedgerWriter:
     # from the node
 
     def state(self, sessions: Iterable[Session]) -> None:
-        """Begin to state what holds for all these sessions, some in each second (`go_on`)."""
+        """Begin to state the subscriptions of all these sessions, some in each second (`go_on`)."""
         self._stating = list(sessions)
         self._passages.clear()
 
@@ -127,7 +126,7 @@ class LedgerWriter:
         return True
 
     def holds_all(self, session: Session) -> None:
-        """Record what holds for a session that moved here, or states its subscriptions anew."""
+        """Record the subscriptions of a session that moved here, or states them anew."""
         if not session.is_over:
             for subscription in session.subscriptions.values():
                 self.holds(session, subscription)

@@ -164,7 +164,7 @@ class LowWater:
     # internal
 
     def _look(self) -> Iterator[None]:
-        """Compute what all sessions need of journals, some sessions at a time."""
+        """Compute the offsets above which sessions need records, some sessions at a time."""
         # A session that is not behind needs records only above the durable positions.
         self._seen = self._keeper.positions()
         needed: set[JournalId] = set()

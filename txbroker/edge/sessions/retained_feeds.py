@@ -1,9 +1,9 @@
 """
 Retained messages of a zone of this node for new subscriptions, beyond the first ones.
 
-A filter may match a million retained messages. They are looked up and delivered in slices, behind
-the turns of others, and no faster than the client reads. Each message is read when its turn comes,
-so no live message before it is newer.
+A filter may match a million retained messages. A feed delivers the rest in slices, behind the turns
+of others, and no faster than the client reads. Each message is read when its turn comes, so no live
+message before it is newer.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ BYTES_A_STEP = 256
 """
 Steps of iterators in one turn, before the rest is delivered in slices.
 
-A message counts as one more step for each `BYTES_A_STEP` bytes: beyond what a client reads at once,
-QoS 0 would be dropped. All requests of a turn share the steps. One sync may end for many filters,
-each of which took a millisecond.
+A message counts as one more step for each `BYTES_A_STEP` bytes: QoS 0 beyond the client's buffers
+would be dropped. All requests of a turn share the steps. One sync may end for many filters, and
+each took a millisecond.
 """
 
 LOOK = 0.02
@@ -144,7 +144,7 @@ class _Feed:
         return session.subscriptions.get(subscription.topic_filter) is not subscription
 
     def work(self) -> bool:
-        """Deliver until the share of time is over; see `FairShares`."""
+        """Deliver for a share of time; return True if messages are left (see `FairShares`)."""
         while not self._is_unwanted:
             if not self.has_room:
                 self._feeds.wait(self)

@@ -1,7 +1,7 @@
 """
 Clients that roam: CONNECT finds the client's session at any node, and brings the session here.
 
-A kept session that is here is served at once, and so is a clean one if this node is alone. For all
+A kept session that is here is served at once. So is a clean session if this node is alone. For all
 others the directory's procedure runs first: the session moves here, or ends at its node. The
 connection waits, unread. Then the procedure accepts or refuses the attempt, or the attempt ends
 with its connection.

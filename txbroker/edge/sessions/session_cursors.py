@@ -169,8 +169,8 @@ class SessionCursors:
         Begin cursors in the zone of `cut`, which this node had forgotten to be another node's.
 
         The node's data is a copy from before the delegation. Sessions of the copy may have followed
-        the zone or not. They read the whole part, behind the records that the copy has of its
-        topics. A session that began after the restore has missed nothing.
+        the zone or not. Older sessions read the whole part, behind the records that the copy has of
+        its topics. A session that began after the restore has missed nothing.
         """
         part = JournalId(cut.apex, cut.epoch)
         self._found.add(part)

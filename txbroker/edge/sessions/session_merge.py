@@ -2,8 +2,8 @@
 Merges two sessions of one client: subscriptions of both, and messages that either waited for.
 
 Each session was delivered some records of the zones' journals, as its subscriptions matched, and
-came to other offsets. The merged session reads each journal on from the lower offset. It omits
-records that either session was delivered (`MergedPart`). So no message is lost, and none is
+came to other offsets. The merged session reads each journal on from the lower offset. Records that
+either session was delivered are omitted (`MergedPart`). So no message is lost, and none is
 delivered twice. Records of the older session may come after newer ones: no order holds between the
 two sessions.
 
@@ -30,7 +30,7 @@ def take_in(known: Session, other: Session, waiting: Iterable[OutboundMessage]) 
     Add the subscriptions and the waiting messages of `other` to `known`.
 
     The messages of `waiting` were in flight to the client, which no longer knows which of them
-    came. They are sent as new.
+    came. So `known` sends them as new.
 
     Returns the filters of `known` that a zone had confirmed to `other` alone. These filters begin
     where the other session's did.

@@ -5,10 +5,11 @@ A move carries subscriptions, open flows and cursors, but no messages. The new n
 again from the zones' journals. States of a move at the old node: kept, frozen (`freeze`; back by
 `thaw`), released (`release`), resolved (`resolved`).
 
-The client sends its unacknowledged publishes again, at the new node. This node finishes publishes
-that are in flight to an owner or in an outbox, and reports them to the new node. A QoS 2 publish
-moves with the origin id with which it was sent. This node keeps the owner's mark for that id from
-expiring until the new node has asked (protocol rules 2 and 16).
+The client sends its unacknowledged publishes again, at the new node. The old node finishes
+publishes that are in flight to an owner or in an outbox. Their outcome is reported to the new node.
+A QoS 2 publish moves with the origin id with which it was sent. The old node names the id's stream
+in its Hello until the new node has asked. So the owner does not forget the stream's mark (protocol
+rules 2 and 16).
 
 The new node may have a session of that id already (`roaming: fresh`, or one begun while a site was
 away). Then that session takes in the moved one (see `session_merge`).

@@ -45,8 +45,8 @@ class SubscribeRequest:
     - `commit`: runs an action when the subscriptions are durable, or at once for a clean session.
     - `recording`: the delivery ledger, which records where subscriptions begin.
     - `is_moved`: the request stands for a session that came from another node. The session has had
-      its retained messages. It takes no live message before this edge knows how far its zones have
-      come.
+      its retained messages. The session takes no live message before this edge knows how far its
+      zones have come.
     - `is_resumed`: the request stands for filters that were pending when the earlier process ended,
       or at another node. Zones that had answered are not asked again.
     - `count`: the number of filters in the packet.

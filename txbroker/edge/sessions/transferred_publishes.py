@@ -2,7 +2,7 @@
 State that sessions leave at this node when they move: open publishes, and positions in journals.
 
 The new node has to hear how each open publish ended here. A publish in doubt may go to an outbox of
-this node, and is then sent under the entry's id, which no other node knows. So the entry's id is
+this node. The outbox sends it under the entry's id, which no other node knows. So the entry's id is
 durable here before the entry (as for a session that stays, protocol rule 16). The row stays until
 the new node has no publish in doubt. Until then no owner may forget the streams in which the
 publishes were sent.

@@ -2,9 +2,9 @@
 The transitions of zones that changed hands, and which of them this edge has gone through.
 
 A connected edge gets each transition at its place among the deliveries. An edge that was away for
-one transition can derive it from its own position and from the zone's present owner. Of several
-transitions the edge can derive the last one only. A zone that came back to its parent and was
-delegated again leaves a part in between that no owner serves any more. So owners announce the last
+one transition derives it from its own position and the zone's present owner. After several
+transitions the edge derives the last one only. A zone may have come back to its parent and have
+been delegated again. Then no owner serves the part in between any more. So owners announce the last
 transitions of their topics.
 
 A transition is new, then gone through: the session cursors follow each new one once, in order. The

@@ -175,7 +175,7 @@ class ZoneChanges:
         Give a zone back to `route`: every session reads on there, behind that offset.
 
         Sessions read the rest of the part at its earlier node from the journal, not from its
-        stream. That stream may be dead, and new records wait for the claim meanwhile.
+        stream. The stream may be dead, and new records wait for the claim meanwhile.
         """
         below = self._zones.get(apex)
         if route.cuts is not None:

@@ -37,7 +37,7 @@ class ResolverCacheFile:
 
     def load(self) -> tuple[Known, ...]:
         """
-        Load what was saved last; return nothing if the file is unreadable or of another version.
+        Load the last saved zones; return none if the file is unreadable or of another version.
         """
         try:
             messages = atomic_file.from_frames(self._path) or [b""]
