@@ -15,7 +15,7 @@ from txbroker.mqtt.wire.message import Message
 
 
 class LocalZone(Protocol):
-    """The node's own zone, as an outbox's stream sees it."""
+    """Port to the node's own zone, for the stream of an outbox."""
 
     @property
     def is_serving(self) -> bool:

@@ -255,7 +255,7 @@ class Publisher:
         if route.port is port:
             self._settle_doubts(route, marks)
 
-    # from the edge: what is known of zones changed
+    # from the edge: zones and cuts that changed
 
     def hold_below(self, route: Route, *found: Route) -> None:
         """

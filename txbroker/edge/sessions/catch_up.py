@@ -128,7 +128,7 @@ class CatchUp:
         cursors = session.places.behind.values()
         return sum(max(self._end(cursor) - cursor.offset, 0) for cursor in cursors)
 
-    # internal: what is in flight
+    # internal: messages in flight
 
     def _read_flights(self, session: Session) -> None:
         """Read the messages in flight that have to be sent again, in the order of sending."""
@@ -348,8 +348,8 @@ class CatchUp:
             self._zones.may_concern(topic_filter, part.zone)
             for topic_filter in session.subscriptions
         ):
-            # If the stream of the part begins here after all, it may not pass the session's offset
-            # unnoticed.
+            # If the stream of the part begins here after all, the session has the records up to
+            # this offset. Unmarked, they would be delivered twice.
             session.places.get_ahead(part, cursor.offset)
             session.pass_part(cursor)
 

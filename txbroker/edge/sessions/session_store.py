@@ -37,10 +37,10 @@ from txbroker.mqtt.session.session import Session
 from txbroker.v1 import state_pb2
 
 PASSAGES = 4_000
-"""Changes of hands that are remembered; owners tell of fewer."""
+"""Transitions whose names are persisted, at most; owners announce fewer."""
 
 LARGE = 32
-"""Filters, or open publishes, of a session that is written as a whole; one with more is large."""
+"""Filters, or open publishes, of a session that is written as a whole; beyond, rows are written."""
 
 
 class SessionCommit(Protocol):
@@ -167,7 +167,7 @@ class SessionStore:
         if session.number:
             self._clear(session.number)
 
-    # from the passages
+    # from the transition log
 
     def has_gone_through(self, name: bytes) -> bool:
         """True if this edge has gone through the transition."""

@@ -2,8 +2,8 @@
 The sessions of an edge as the client directory moves them (its `SessionHost`).
 
 A move carries subscriptions, open flows and cursors, but no messages. The new node reads messages
-again from the zones' journals. States of a move at the old node: kept, frozen (`freeze`; back by
-`thaw`), released (`release`), resolved (`resolved`).
+again from the zones' journals. At the old node a session is kept, frozen (`freeze`, undone by
+`thaw`), released (`release`), then resolved (`resolved`).
 
 The client sends its unacknowledged publishes again, at the new node. The old node finishes
 publishes that are in flight to an owner or in an outbox. Their outcome is reported to the new node.

@@ -2,9 +2,9 @@
 The subscriptions of an edge's sessions: SUBSCRIBE, UNSUBSCRIBE, and when their answers are due.
 
 A SUBSCRIBE asks zones through `Interests`, which knows the zones that a filter touches.
-`SubscribeRequest` is one SUBSCRIBE on its way. Its SUBACK leaves when all zones have answered, or
-after `wait`; the zones that are missing then stay pending. Sessions that moved here, or were loaded
-after a restart, bring subscriptions along. Their zones are asked in the same way.
+`SubscribeRequest` is one SUBSCRIBE on its way. The SUBACK leaves when all zones have answered, or
+after `wait`; missing zones stay pending. Sessions that moved here, or were loaded after a restart,
+bring subscriptions along. Their zones are asked in the same way.
 """
 
 from __future__ import annotations
